@@ -1,0 +1,109 @@
+"""`Chunk`: the rows a sink gets in one call, and the keys that never change."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from wal_sink.json_rows import to_json_array, to_json_lines
+
+_KEY = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Position:
+    """How far one slot of a sink is: rows of one segment of one batch.
+
+    A transactional sink stores it with the rows, keyed by `slot`, and returns it from `last(slot)`. Positions of one slot
+    only ever move forward, in the order `(batch_id, rows)`.
+    """
+
+    slot: str
+    """At most 190 ASCII characters: WAL id, sink name and the segment's ordinal in its batch."""
+    batch_id: int
+    rows: int
+    """Rows of the segment the sink has once the chunk is in."""
+    segment_id: str
+    """The id of the released segment: the same batch and rows of another segment are another history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A run of consecutive rows of one segment, handed to a sink in one call (on an executor or the driver).
+
+    The same rows keep the same `key` for ever: after a retry, a restart, a rename of the sink, a move of the WAL or changed
+    settings. Other rows never get an old key.
+    """
+
+    table: pa.Table
+    """The rows, under their real column names, as Spark's Arrow conversion types them."""
+    batch_id: int
+    key: str
+    """At most 64 ASCII characters, safe in an HTTP header."""
+    segment_id: str
+    rows: range | tuple[int, ...]
+    """The numbers of these rows in their segment."""
+    position: Position
+    """Where the sink will be once it has this chunk."""
+    term: int
+    """The committer's fencing number: a target that can compare it refuses lower ones than it has seen."""
+
+    @property
+    def num_rows(self) -> int:
+        return self.table.num_rows
+
+    def row_keys(self) -> list[str]:
+        """One key a row, as lasting as `key`. Positional, not business keys: two equal rows have two keys."""
+        return [f"{self.segment_id}-{row}" for row in self.rows]
+
+    def to_json(self, *, lines: bool = False) -> bytes:
+        """The rows as UTF-8 JSON: an array of objects, or one object a line.
+
+        Every Spark type is carried: decimals and 64-bit integers as JSON numbers, timestamps and dates as ISO 8601 text,
+        binary as base64, structs as objects, maps as arrays of `{"key":…,"value":…}`; a NaN or infinite number becomes text.
+        A column name that stands twice is refused with `ConfigError`, since an object would keep only one.
+        """
+        return to_json_lines(self.table) if lines else to_json_array(self.table)
+
+    def without(self, rows: Collection[int]) -> Chunk:
+        """This chunk less some rows, given by their index in this chunk; its key derives from both, stably."""
+        gone = sorted(set(rows))
+        if not gone:
+            return self
+        if gone[0] < 0 or gone[-1] >= self.num_rows:
+            raise IndexError(f"rows {gone} of chunk {self.key}: expected indices from 0 to {self.num_rows - 1}")
+        kept = sorted(set(range(self.num_rows)).difference(gone))
+        return Chunk(
+            table=self.table.take(pa.array(kept, pa.int64())),
+            batch_id=self.batch_id,
+            key=_derived_key(self.key, gone),
+            segment_id=self.segment_id,
+            rows=tuple(self.rows[index] for index in kept),
+            position=self.position,
+            term=self.term,
+        )
+
+    @classmethod
+    def of(cls, table: pa.Table, *, key: str) -> Self:
+        """A chunk for tests of a user's own sink, as if it were the only one of batch 0."""
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"key {key!r}: expected 1 to 64 letters, digits or any of _.:-")
+        position = Position(slot="test/default/0", batch_id=0, rows=table.num_rows, segment_id=key)
+        rows = range(table.num_rows)
+        return cls(table=table, batch_id=0, key=key, segment_id=key, rows=rows, position=position, term=1)
+
+
+def chunk_key(segment_id: str, first_row: int, end_row: int) -> str:
+    """The key of rows `first_row` to `end_row` (exclusive) of a segment."""
+    return f"{segment_id}-{first_row}-{end_row}"
+
+
+def _derived_key(key: str, gone: Iterable[int]) -> str:
+    """32 hexadecimal digits: two different sets of rows share one only by a collision of 128 bits."""
+    text = f"{key} without {','.join(str(row) for row in gone)}"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

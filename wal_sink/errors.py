@@ -1,0 +1,81 @@
+"""Every error wal-sink raises, one class per remedy.
+
+    WalSinkError
+    ├── ConfigError           change the configuration, then start again
+    ├── HistoryError          the checkpoint and the WAL tell different stories
+    │   ├── DivergentReplay   a known batch id came back with other source offsets
+    │   ├── MissingBatch      a completed batch has no manifest
+    │   └── HistoryGone       the batch asked for was already collected
+    ├── CorruptError          stored bytes are not what was written
+    ├── StoreError            the store answered with a failure, or not at all
+    ├── FencedError           a successor claimed the role; this process must end
+    ├── DeliveryError         the sink refused for good, or the retries ran out
+    ├── UndeliveredError      closed before everything complete was delivered
+    └── OutcomeUnknownError   a request may or may not have had its effect
+    PermanentError            raised *by sinks*: do not retry this chunk
+
+Every class takes one message, so that an error survives pickling on its way from an executor.
+"""
+
+from __future__ import annotations
+
+
+class WalSinkError(Exception):
+    """Base of all errors of wal-sink. The message names batch, path, what was expected and found, and the next step."""
+
+
+class ConfigError(WalSinkError):
+    """The configuration cannot work. Remedy: change what the message names; nothing was written for it."""
+
+
+class HistoryError(WalSinkError):
+    """Checkpoint and WAL disagree about the past. Remedy: find out which is right before going on."""
+
+
+class DivergentReplay(HistoryError):
+    """Spark replays a batch id the WAL knows, with other source offsets.
+
+    Remedy: restore the checkpoint that belongs to this WAL, or start a new WAL.
+    """
+
+
+class MissingBatch(HistoryError):
+    """Spark completed a batch whose manifest the WAL does not hold.
+
+    Remedy: restore the deleted objects, or start a new WAL from the next batch.
+    """
+
+
+class HistoryGone(HistoryError):
+    """A checkpoint rolled back beyond the retention asks for a batch that was delivered and collected.
+
+    Remedy: restore a newer checkpoint, or start a new WAL.
+    """
+
+
+class CorruptError(WalSinkError):
+    """Stored bytes differ from what was written. Remedy: restore the object the message names; nothing was skipped."""
+
+
+class StoreError(WalSinkError):
+    """The store failed or did not answer. Remedy: check address, credentials and rights; the run can be repeated."""
+
+
+class FencedError(WalSinkError):
+    """A successor claimed this role. Remedy: none here; the successor goes on, this process must end."""
+
+
+class DeliveryError(WalSinkError):
+    """A sink refused for good or kept failing until its budget ended. Remedy: mend the target, then start again."""
+
+
+class UndeliveredError(WalSinkError):
+    """Not everything that is complete was delivered in time. Remedy: start again; the rest is kept in the WAL."""
+
+
+class OutcomeUnknownError(WalSinkError):
+    """A request may have had its effect. Remedy: look at the object the message names before repeating anything."""
+
+
+class PermanentError(Exception):
+    """For sinks to raise: this chunk can never succeed, so retrying it is pointless."""

@@ -1,0 +1,125 @@
+"""Every path inside a WAL is built here, and nowhere else. All are relative to the WAL's root.
+
+Numbers are zero-padded, so that the order of a listing is the order of the batches, terms and attempts.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from wal_sink.errors import ConfigError
+
+WAL = "wal.json"
+BATCHES = "batches"
+SINKS = "sinks"
+LOW_WATER = "low-water"
+STAGER_ROLE = "stager"
+
+_SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_MANIFEST = re.compile(r"manifest-(\d{10})-(\d{6})\.json")
+_PROGRESS = re.compile(r"(\d{6})-(\d{12})\.json")
+
+
+class ManifestName(NamedTuple):
+    """Where a manifest stands in the order in which the highest counts."""
+
+    term: int
+    attempt: int
+
+
+class ProgressName(NamedTuple):
+    """Which segment a progress record speaks of, and how many of its rows the sink has."""
+
+    ordinal: int
+    rows: int
+
+
+def check_sink_name(name: str) -> str:
+    """Return `name` if it can stand in a path; else raise `ConfigError`."""
+    if not _SINK_NAME.fullmatch(name):
+        raise ConfigError(
+            f"{name!r} cannot name a sink: expected 1 to 64 letters, digits, '_', '.' or '-', the first a letter or digit"
+        )
+    return name
+
+
+def committer_role(sink: str) -> str:
+    return f"committer-{sink}"
+
+
+def terms(role: str) -> str:
+    return f"terms/{role}"
+
+
+def term(role: str, number: int) -> str:
+    return f"{terms(role)}/{number:010d}.json"
+
+
+def batch_name(batch_id: int) -> str:
+    return f"{batch_id:019d}"
+
+
+def batch(batch_id: int) -> str:
+    return f"{BATCHES}/{batch_name(batch_id)}"
+
+
+def manifest(batch_id: int, term_number: int, attempt: int) -> str:
+    return f"{batch(batch_id)}/manifest-{term_number:010d}-{attempt:06d}.json"
+
+
+def release(batch_id: int) -> str:
+    return f"{batch(batch_id)}/release.json"
+
+
+def attempt_folder(batch_id: int, term_number: int, attempt: int) -> str:
+    return f"{batch(batch_id)}/{term_number:010d}-{attempt:06d}"
+
+
+def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
+    return f"{folder}/{partition:06d}-{roll:04d}-{segment_id}.parquet"
+
+
+def sink(name: str) -> str:
+    return f"{SINKS}/{name}/sink.json"
+
+
+def progress_folder(name: str, batch_id: int) -> str:
+    return f"{SINKS}/{name}/progress/{batch_name(batch_id)}"
+
+
+def progress(name: str, batch_id: int, ordinal: int, rows: int) -> str:
+    return f"{progress_folder(name, batch_id)}/{ordinal:06d}-{rows:012d}.json"
+
+
+def markers(name: str) -> str:
+    return f"{SINKS}/{name}/markers"
+
+
+def marker(name: str, batch_id: int) -> str:
+    return f"{markers(name)}/{batch_name(batch_id)}.json"
+
+
+def dead_letter(name: str, batch_id: int, ordinal: int, first_row: int, end_row: int) -> str:
+    return f"{SINKS}/{name}/dead-letters/{batch_name(batch_id)}/{ordinal:06d}-{first_row:012d}-{end_row:012d}.parquet"
+
+
+def low_water(batch_id: int) -> str:
+    return f"{LOW_WATER}/{batch_name(batch_id)}.json"
+
+
+def parse_manifest(name: str) -> ManifestName | None:
+    """Term and attempt in a manifest's file name, or None if the name is no manifest's."""
+    match = _MANIFEST.fullmatch(name)
+    return ManifestName(int(match[1]), int(match[2])) if match else None
+
+
+def parse_progress(name: str) -> ProgressName | None:
+    match = _PROGRESS.fullmatch(name)
+    return ProgressName(int(match[1]), int(match[2])) if match else None
+
+
+def parse_number(name: str) -> int | None:
+    """The number in names such as `0000000007.json` or `0000000007/`, or None."""
+    stem = name.removesuffix("/").removesuffix(".json")
+    return int(stem) if stem.isascii() and stem.isdigit() else None

@@ -1,0 +1,185 @@
+"""The small JSON objects of a WAL, and their one envelope. Format 1, see docs/FORMAT.md.
+
+Every record is written whole, once. The envelope carries the format number, the kind and a CRC-32 of the body's bytes, so
+that a flipped bit, a truncation or an object in the wrong place is found when it is read and never taken for a record.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import ClassVar, TypeVar
+
+import msgspec
+
+from wal_sink.errors import CorruptError
+
+FORMAT = 1
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable fact. `id` is unique to the write, so that a writer can tell its own object after a lost answer."""
+
+    kind: ClassVar[str]
+    id: str
+    created: str
+    """ISO 8601, UTC; for people only, nothing decides by it."""
+
+
+class WalRecord(Record, frozen=True, kw_only=True):
+    """What a WAL belongs to."""
+
+    kind = "wal"
+    wal_id: str
+    query_id: str
+    checkpoint: str
+    """Without credentials."""
+    first_batch: int
+    """The first batch this WAL was asked to stage."""
+
+
+class TermRecord(Record, frozen=True, kw_only=True):
+    kind = "term"
+    role: str
+    term: int
+    run_id: str
+    process: str
+
+
+class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
+    """One segment as its staging task described it."""
+
+    path: str
+    """Relative to the WAL's root."""
+    id: str
+    rows: int
+    bytes: int
+    crc32: int
+    """CRC-32 of the whole file."""
+    chunk_ends: tuple[int, ...] | None = None
+    """Row numbers at which its chunks end, the last being `rows`; None: every `chunk_rows` rows."""
+
+
+class Manifest(Record, frozen=True, kw_only=True):
+    """One staged attempt of a batch."""
+
+    kind = "manifest"
+    batch_id: int
+    term: int
+    attempt: int
+    run_id: str
+    fingerprint: str
+    offsets: str
+    """The checkpoint's `offsets/N`, verbatim."""
+    columns: tuple[str, ...]
+    """Real column names; segments hold them as c0, c1, …"""
+    spark_schema: str
+    """JSON of the Spark schema; empty if the batch was staged without Spark."""
+    chunk_rows: int
+    segments: tuple[SegmentRef, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(segment.rows for segment in self.segments)
+
+    @property
+    def bytes(self) -> int:
+        return sum(segment.bytes for segment in self.segments)
+
+
+class Release(Record, frozen=True, kw_only=True):
+    """Which manifest of a batch is delivered, for all sinks, for ever."""
+
+    kind = "release"
+    batch_id: int
+    term: int
+    """Of the manifest, not of the committer."""
+    attempt: int
+    fingerprint: str
+    run_id: str
+    """The run that made the release."""
+
+
+class Progress(Record, frozen=True, kw_only=True):
+    kind = "progress"
+    batch_id: int
+    ordinal: int
+    rows: int
+    segment_id: str
+    term: int
+    run_id: str
+
+
+class Marker(Record, frozen=True, kw_only=True):
+    """A sink has the whole batch."""
+
+    kind = "marker"
+    batch_id: int
+    term: int
+    run_id: str
+    rows: int
+    rejected: int = 0
+    unknown: int = 0
+    """Rows whose outcome an at-most-once delivery does not know; each lies among the dead letters."""
+    witness_batch: int
+    """The newest batch up to this one that had rows; -1: none yet."""
+    witness_rows: int = 0
+    """Rows of that batch's first segment: what a transactional target must still remember of slot 0."""
+
+
+class SinkRecord(Record, frozen=True, kw_only=True):
+    """A sink's registration."""
+
+    kind = "sink"
+    name: str
+    sink_kind: str
+    first_batch: int
+    identity: str
+    """What the sink is, for people; never a secret."""
+
+
+class LowWater(Record, frozen=True, kw_only=True):
+    """Every batch up to and including this one is delivered everywhere, and its objects may be gone."""
+
+    kind = "low-water"
+    batch_id: int
+
+
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int
+    kind: str
+    crc32: int
+    body: msgspec.Raw
+
+
+R = TypeVar("R", bound=Record)
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record, envelope included."""
+    body = msgspec.json.encode(record)
+    envelope = _Envelope(format=FORMAT, kind=record.kind, crc32=zlib.crc32(body), body=msgspec.Raw(body))
+    return msgspec.json.encode(envelope) + b"\n"
+
+
+def decode(kind: type[R], data: bytes, where: str) -> R:
+    """The record in `data`, found at the address `where`; `CorruptError` unless every byte of it is as written."""
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptError(f"{where}: expected a {kind.kind} record of format {FORMAT}, found {_sample(data)}") from error
+    if envelope.format != FORMAT:
+        raise CorruptError(
+            f"{where}: format {envelope.format}, but this version of wal-sink reads format {FORMAT}; use the version "
+            "that wrote it, or restore the object if nobody did"
+        )
+    body = bytes(envelope.body)
+    if envelope.kind != kind.kind or zlib.crc32(body) != envelope.crc32:
+        raise CorruptError(f"{where}: the checksum or kind of this {kind.kind} record does not fit; restore the object")
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptError(f"{where}: this {kind.kind} record lacks what format {FORMAT} asks for: {error}") from error
+
+
+def _sample(data: bytes) -> str:
+    return f"{len(data)} bytes starting with {data[:40]!r}" if data else "an empty object"

@@ -1,0 +1,100 @@
+"""How the log is written (`Settings`) and how one sink is served (`Delivery`): plain, frozen, validated values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from wal_sink.errors import ConfigError
+
+GuaranteeName = Literal["exactly_once", "at_least_once", "at_most_once"]
+Where = Literal["auto", "driver", "executors"]
+
+MAX_SEGMENT_BYTES = 512 << 20
+"""A delivery task reads a segment whole, in one request; more than this has no place in a worker's memory."""
+
+MIN_RETENTION_BATCHES = 100
+"""What Spark keeps of its own checkpoint (`spark.sql.streaming.minBatchesToRetain`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The log's own settings. They apply to batches staged from now on; what is staged keeps its chunks and keys."""
+
+    chunk_rows: int = 10_000
+    """Most rows handed to a sink in one call."""
+    chunk_bytes: int = 32 << 20
+    """Most bytes (as Arrow holds them) handed to a sink in one call; a larger single row goes alone."""
+    segment_bytes: int = 64 << 20
+    """Parquet bytes after which a staging task starts its next segment."""
+    max_pending_batches: int | None = None
+    """Staging waits while so many batches are staged and not delivered by every sink of this run."""
+    max_pending_bytes: int | None = None
+    """The same, in segment bytes. One batch may always be pending."""
+    max_delivery_tasks: int | None = None
+    """Most Spark task slots delivery takes; None: one less than the cluster has, at least one."""
+    retention_batches: int = 200
+    """Delivered batches whose markers and segments are kept, so that a rolled back checkpoint is recognised."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "chunk_rows", "chunk_bytes", "segment_bytes")
+        _at_least(self, 1, "max_pending_batches", "max_pending_bytes", "max_delivery_tasks")
+        if self.segment_bytes > MAX_SEGMENT_BYTES:
+            raise ConfigError(f"segment_bytes={self.segment_bytes}: expected at most {MAX_SEGMENT_BYTES}")
+        if self.retention_batches < MIN_RETENTION_BATCHES:
+            raise ConfigError(
+                f"retention_batches={self.retention_batches}: expected at least {MIN_RETENTION_BATCHES}, because Spark keeps "
+                "that many batches of its checkpoint and a roll-back to any of them must be recognised"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How one sink is served: the sink itself and the policies around it."""
+
+    to: object
+    """A callable of one `Chunk`, a `Sink`, a wrapped writer, or the URL of a backend."""
+    guarantee: GuaranteeName | None = None
+    """None: the strongest the sink can honour. Asking for more than that is refused at start."""
+    where: Where = "auto"
+    """Where the sink runs. `auto`: on executors, and small batches in the driver with an unpickled copy of the sink."""
+    order: Literal["batch", "total"] = "batch"
+    """`batch`: the segments of a batch side by side; `total`: one after the other. Batches are always in order."""
+    max_attempts: int = 8
+    """Tries of a batch in a row without any progress before the committer gives up."""
+    budget_s: float = 600
+    """Seconds of a batch without any progress before the committer gives up."""
+    attempt_timeout_s: float = 120
+    """Seconds one call of the sink may take; after that its outcome is unknown."""
+    on_rejected: Literal["halt", "dead_letter"] = "halt"
+    """What happens when the sink returns `Rejected`."""
+    on_failure: Literal["stop", "park"] = "stop"
+    """What a committer that gave up does: stop the query, or only this sink's delivery."""
+    start_from: Literal["earliest", "next"] | None = None
+    """Where a new name begins on a WAL that has history; required there."""
+
+    def __post_init__(self) -> None:
+        _one_of(self, "guarantee", None, "exactly_once", "at_least_once", "at_most_once")
+        _one_of(self, "where", "auto", "driver", "executors")
+        _one_of(self, "order", "batch", "total")
+        _one_of(self, "on_rejected", "halt", "dead_letter")
+        _one_of(self, "on_failure", "stop", "park")
+        _one_of(self, "start_from", None, "earliest", "next")
+        _at_least(self, 1, "max_attempts")
+        for name in ("budget_s", "attempt_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number of seconds above 0")
+
+
+def _at_least(owner: object, least: int, *names: str) -> None:
+    for name in names:
+        value = getattr(owner, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise ConfigError(f"{name}={value!r}: expected a whole number, at least {least}")
+
+
+def _one_of(owner: object, name: str, *allowed: object) -> None:
+    value = getattr(owner, name)
+    if value not in allowed:
+        choices = ", ".join(repr(choice) for choice in allowed)
+        raise ConfigError(f"{name}={value!r}: expected one of {choices}")

@@ -1,0 +1,1 @@
+"""The durable primitives, one file per kind of store."""
