@@ -1,0 +1,266 @@
+"""Rows of an Arrow table as JSON, for `Chunk.to_json`.
+
+A table is converted column by column to plain values, with Arrow's own kernels wherever one exists, and only then
+turned into one object a row. What each type becomes is written at `Chunk.to_json`, and in the converters below.
+"""
+
+from __future__ import annotations
+
+import decimal
+import re
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal_sink.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_YEAR_1_S = -62_135_596_800
+_YEAR_10000_S = 253_402_300_800
+_DAY_S = 86_400
+
+Values: TypeAlias = list[Any]
+Array: TypeAlias = Any  # a pyarrow array of whatever class; pyarrow has no type of its own for "any of them"
+Column: TypeAlias = Any  # the same, or a chunked array
+
+
+def to_json_array(table: pa.Table) -> bytes:
+    """The rows as one JSON array of objects, UTF-8. `ConfigError` for names that stand twice and unknown types."""
+    return msgspec.json.encode(_rows_of(table))
+
+
+def to_json_lines(table: pa.Table) -> bytes:
+    """The rows as one JSON object a line, each line ended by a newline, UTF-8. Raises as `to_json_array` does."""
+    return msgspec.json.Encoder().encode_lines(_rows_of(table))
+
+
+def plain_values(column: Column, name: str) -> Values:
+    """A column as values msgspec writes as JSON; `name` is for messages. `ConfigError` for a type JSON cannot carry."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    convert = _converter(column.type, name)
+    return [value for chunk in chunks for value in convert(chunk, name)]
+
+
+def _rows_of(table: pa.Table) -> list[Any]:
+    names = tuple(table.column_names)
+    _check_unique(names, "the table")
+    columns = [plain_values(column, name) for name, column in zip(names, table.columns, strict=True)]
+    return _objects(names, columns, table.num_rows)
+
+
+def _check_unique(names: Sequence[str], where: str) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"column {twice[0]!r} stands {names.count(twice[0])} times in {where}: a JSON object keeps only one; "
+            "rename it in the query, for instance with DataFrame.toDF or withColumnRenamed"
+        )
+
+
+def _objects(names: tuple[str, ...], columns: Sequence[Values], rows: int) -> list[Any]:
+    """One object a row. A msgspec struct is made and written four times as fast as a dict, but not for every name."""
+    row_type = _row_type(names)
+    if row_type is not None:
+        return list(map(row_type, *columns))
+    if not names:
+        return [{} for _ in range(rows)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+@lru_cache(maxsize=128)
+def _row_type(names: tuple[str, ...]) -> Callable[..., Any] | None:
+    """A struct class with these field names, or None if msgspec cannot write one of them."""
+    if not names or any(character in '\\"' or character < " " for name in names for character in name):
+        return None
+    fields = [f"f{index}" for index in range(len(names))]
+    return msgspec.defstruct("Row", fields, rename=dict(zip(fields, names, strict=True)), gc=False)
+
+
+# Converters: an Arrow array and the column's name, for messages, to plain values.
+
+
+def _converter(kind: Any, name: str) -> _Converter:
+    for accepts, convert in _CONVERTERS:
+        if accepts(kind):
+            return convert
+    raise ConfigError(
+        f"column {name!r}: JSON rows cannot carry the type {kind}; cast it in the query, for instance to a string"
+    )
+
+
+def _same(array: Array, _name: str) -> Values:
+    """Whole numbers, booleans and nulls; msgspec writes bytes as base64 by itself."""
+    values: Values = array.to_pylist()
+    return values
+
+
+def _text(array: Array, name: str) -> Values:
+    try:
+        return _same(array, name)
+    except UnicodeDecodeError:  # a Spark string may hold any bytes: show what is wrong as U+FFFD, as Spark does
+        raw = array.cast(pa.large_binary()).to_pylist()
+        return [None if value is None else value.decode("utf-8", "replace") for value in raw]
+
+
+def _float(array: Array, _name: str) -> Values:
+    if not pa.types.is_float64(array.type):  # by way of text, so that 0.1 stays 0.1 and no digits appear from nowhere
+        array = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
+    values: Values = array.to_pylist()
+    if pc.all(pc.is_finite(array), min_count=0).as_py():
+        return values
+    return [value if value is None or abs(value) < float("inf") else _special(value) for value in values]
+
+
+def _special(value: float) -> str:
+    if value != value:  # noqa: PLR0124 - only NaN differs from itself
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
+
+
+def _decimal(array: Array, _name: str) -> Values:
+    return [None if text is None else msgspec.Raw(text) for text in decimal_texts(array)]
+
+
+def decimal_texts(array: Array) -> list[str | None]:
+    """Decimals with all their digits and without an exponent."""
+    texts = array.cast(pa.string()).to_pylist()
+    return [format(decimal.Decimal(text), "f") if text and "E" in text else text for text in texts]
+
+
+def _date(array: Array, _name: str) -> Values:
+    return _moments(array.cast(pa.date32()), array.cast(pa.date32()).cast(pa.int32()), 1 / _DAY_S, "datetime64[D]")
+
+
+def _timestamp(array: Array, _name: str) -> Values:
+    unit = array.type.unit
+    if array.type.tz is not None:  # an instant: always shown in UTC, so that its text does not depend on a setting
+        array = array.cast(pa.timestamp(unit, "UTC"))
+    texts = _moments(array, array.cast(pa.int64()), _PER_SECOND[unit], f"datetime64[{unit}]")
+    return texts if array.type.tz is None else [_utc(text) for text in texts]
+
+
+def _utc(text: str | None) -> str | None:
+    return text if text is None or text.endswith("Z") else f"{text}Z"
+
+
+def _moments(array: Array, numbers: Array, per_second: float, numpy_type: str) -> Values:
+    """ISO 8601 texts of dates or timestamps, by Arrow for the years 1 to 9999 and by numpy beyond."""
+    bounds: Any = pc.min_max(numbers).as_py()
+    first, last = bounds["min"], bounds["max"]
+    if first is None or (first >= _YEAR_1_S * per_second and last < _YEAR_10000_S * per_second):
+        texts: Array = array.cast(pa.string())
+        if pa.types.is_timestamp(array.type):
+            texts = pc.binary_replace_slice(texts, 10, 11, "T")
+        return _same(texts, "")
+    far = np.datetime_as_string(numbers.fill_null(0).to_numpy().astype(np.int64).astype(numpy_type)).tolist()
+    return [_signed_year(text) if valid else None for text, valid in zip(far, _valid(array), strict=True)]
+
+
+def _signed_year(text: str) -> str:
+    """ISO 8601 asks for at least four digits, and for a sign where there are more."""
+    minus, year, rest = re.fullmatch(r"(-?)(\d+)(.*)", text).groups()  # type: ignore[union-attr]
+    sign = minus or ("+" if len(year) > len("9999") else "")
+    return f"{sign}{year:0>4}{rest}"
+
+
+def _duration(array: Array, _name: str) -> Values:
+    per_second = _PER_SECOND[array.type.unit]
+    numbers = array.cast(pa.int64()).to_pylist()
+    return [None if number is None else _iso_duration(number, per_second) for number in numbers]
+
+
+def _iso_duration(number: int, per_second: int) -> str:
+    """`P1DT2H3M4.5S`; a negative one has its sign in front of the whole."""
+    seconds, fraction = divmod(abs(number), per_second)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    day, hour = divmod(hours, 24)
+    decimals = f".{fraction:0{len(str(per_second)) - 1}d}".rstrip("0") if fraction else ""
+    parts = [f"{value}{letter}" for value, letter in ((hour, "H"), (minute, "M")) if value]
+    if second or fraction or not (parts or day):
+        parts.append(f"{second}{decimals}S")
+    time = f"T{''.join(parts)}" if parts else ""
+    return f"{'-' if number < 0 else ''}P{f'{day}D' if day else ''}{time}"
+
+
+def _time(array: Array, name: str) -> Values:
+    return _same(array.cast(pa.string()), name)
+
+
+def _list(array: Array, name: str) -> Values:
+    values = plain_values(array.flatten(), name)
+    return _cut(values, pc.list_value_length(array).to_pylist())
+
+
+def _cut(values: Values, lengths: Sequence[int | None]) -> Values:
+    """Consecutive runs of `values`; a length of None stands for a null list, which has none of them."""
+    ends = accumulate((length or 0 for length in lengths), initial=0)
+    return [
+        None if length is None else values[start:end]
+        for length, (start, end) in zip(lengths, pairwise(ends), strict=True)
+    ]
+
+
+def _map(array: Array, name: str) -> Values:
+    """An array of `{"key":…,"value":…}`: keys of a map need not be text, and an object would lose their type."""
+    offsets = array.offsets
+    first = offsets[0].as_py()
+    count = offsets[len(array)].as_py() - first
+    keys = plain_values(array.keys.slice(first, count), f"{name}.key")
+    items = plain_values(array.items.slice(first, count), f"{name}.value")
+    entries = _objects(("key", "value"), [keys, items], count)
+    cuts = pairwise(offset - first for offset in offsets.to_pylist())
+    return [entries[start:end] if valid else None for valid, (start, end) in zip(_valid(array), cuts, strict=True)]
+
+
+def _struct(array: Array, name: str) -> Values:
+    names = tuple(field.name for field in array.type)
+    _check_unique(names, f"the struct {name!r}")
+    fields = [plain_values(child, f"{name}.{field}") for child, field in zip(array.flatten(), names, strict=True)]
+    rows = _objects(names, fields, len(array))
+    return [row if valid else None for row, valid in zip(rows, _valid(array), strict=True)]
+
+
+def _valid(array: Array) -> Values:
+    return _same(array.is_valid(), "")
+
+
+def _dictionary(array: Array, name: str) -> Values:
+    return plain_values(array.dictionary_decode(), name)
+
+
+def _extension(array: Array, name: str) -> Values:
+    return plain_values(array.storage, name)
+
+
+def _any(*accepts: _Accepts) -> _Accepts:
+    return lambda kind: any(accept(kind) for accept in accepts)
+
+
+_Converter: TypeAlias = "Callable[[Array, str], Values]"
+_Accepts: TypeAlias = "Callable[[Any], bool]"
+_IS: Any = pa.types
+_CONVERTERS: tuple[tuple[_Accepts, _Converter], ...] = (
+    (_any(_IS.is_null, _IS.is_boolean, _IS.is_integer), _same),
+    (_any(_IS.is_string, _IS.is_large_string, _IS.is_string_view), _text),
+    (_IS.is_floating, _float),
+    (_IS.is_decimal, _decimal),
+    (_IS.is_timestamp, _timestamp),
+    (_IS.is_date, _date),
+    (_any(_IS.is_binary, _IS.is_large_binary, _IS.is_fixed_size_binary, _IS.is_binary_view), _same),
+    (_IS.is_time, _time),
+    (_IS.is_duration, _duration),
+    (_IS.is_map, _map),  # before lists: an Arrow map is a list as well
+    (_any(_IS.is_list, _IS.is_large_list, _IS.is_fixed_size_list), _list),
+    (_IS.is_struct, _struct),
+    (_IS.is_dictionary, _dictionary),
+    (lambda kind: isinstance(kind, pa.BaseExtensionType), _extension),
+)
