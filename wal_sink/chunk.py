@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from wal_sink.json_rows import to_json_array, to_json_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
 
 _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
@@ -19,8 +21,8 @@ _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 class Position:
     """How far one slot of a sink is: rows of one segment of one batch.
 
-    A transactional sink stores it with the rows, keyed by `slot`, and returns it from `last(slot)`. Positions of one slot
-    only ever move forward, in the order `(batch_id, rows)`.
+    A transactional sink stores it with the rows, keyed by `slot`, and returns it from `last(slot)`. Positions of one
+    slot only ever move forward, in the order `(batch_id, rows)`.
     """
 
     slot: str
@@ -36,8 +38,8 @@ class Position:
 class Chunk:
     """A run of consecutive rows of one segment, handed to a sink in one call (on an executor or the driver).
 
-    The same rows keep the same `key` for ever: after a retry, a restart, a rename of the sink, a move of the WAL or changed
-    settings. Other rows never get an old key.
+    The same rows keep the same `key` for ever: after a retry, a restart, a rename of the sink, a move of the WAL or
+    changed settings. Other rows never get an old key.
     """
 
     table: pa.Table
@@ -64,26 +66,31 @@ class Chunk:
     def to_json(self, *, lines: bool = False) -> bytes:
         """The rows as UTF-8 JSON: an array of objects, or one object a line.
 
-        Every Spark type is carried: decimals and 64-bit integers as JSON numbers, timestamps and dates as ISO 8601 text,
-        binary as base64, structs as objects, maps as arrays of `{"key":…,"value":…}`; a NaN or infinite number becomes text.
-        A column name that stands twice is refused with `ConfigError`, since an object would keep only one.
+        Every Spark type is carried: decimals and 64-bit integers as JSON numbers with every digit, dates, timestamps and
+        durations as ISO 8601 text (an instant in UTC), binary as base64, structs as objects, maps as arrays of
+        `{"key":…,"value":…}`; a NaN or infinite number becomes text, and bytes that are no UTF-8 become U+FFFD.
+        A column or field name that stands twice is refused with `ConfigError`, since an object would keep only one.
         """
         return to_json_lines(self.table) if lines else to_json_array(self.table)
 
     def without(self, rows: Collection[int]) -> Chunk:
-        """This chunk less some rows, given by their index in this chunk; its key derives from both, stably."""
+        """This chunk less some rows, given by their index in this chunk.
+
+        Its key derives from the rows that are left: taking them out at once or one by one comes to the same.
+        """
         gone = sorted(set(rows))
         if not gone:
             return self
         if gone[0] < 0 or gone[-1] >= self.num_rows:
             raise IndexError(f"rows {gone} of chunk {self.key}: expected indices from 0 to {self.num_rows - 1}")
         kept = sorted(set(range(self.num_rows)).difference(gone))
+        rows_left = tuple(self.rows[index] for index in kept)
         return Chunk(
             table=self.table.take(pa.array(kept, pa.int64())),
             batch_id=self.batch_id,
-            key=_derived_key(self.key, gone),
+            key=_derived_key(self.position, rows_left),
             segment_id=self.segment_id,
-            rows=tuple(self.rows[index] for index in kept),
+            rows=rows_left,
             position=self.position,
             term=self.term,
         )
@@ -103,7 +110,7 @@ def chunk_key(segment_id: str, first_row: int, end_row: int) -> str:
     return f"{segment_id}-{first_row}-{end_row}"
 
 
-def _derived_key(key: str, gone: Iterable[int]) -> str:
+def _derived_key(position: Position, rows: Iterable[int]) -> str:
     """32 hexadecimal digits: two different sets of rows share one only by a collision of 128 bits."""
-    text = f"{key} without {','.join(str(row) for row in gone)}"
+    text = f"{position.segment_id} until {position.rows}: {','.join(str(row) for row in rows)}"
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
