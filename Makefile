@@ -1,0 +1,72 @@
+# wal-sink: `make demo` and `make test` set up all they need in .venv of this checkout.
+# Needs: make, Python 3.11 or newer, a Java 17 or newer. Another Python: make PYTHON=/path/to/python3.12 test
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.wal-sink-installed
+CHECKED := wal_sink backends tests
+RUFFED := $(CHECKED) $(wildcard examples benchmarks)
+
+# A checkout that was copied brings a .venv whose scripts name the old place: the stamp holds the place it is good for.
+ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
+.PHONY: $(STAMP)
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-s3 test check format clean setup need-java
+
+help: ## show this list
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+demo: need-java $(STAMP) ## kill a driver in the middle of a stream, see that nothing is lost or doubled
+	$(BIN)/wal-sink demo
+
+demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
+	$(BIN)/wal-sink demo --s3
+
+test: need-java $(STAMP) ## run every test; ARGS="-k name" chooses
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## formatting, lint, types
+	$(BIN)/ruff format --check $(RUFFED)
+	$(BIN)/ruff check $(RUFFED)
+	$(BIN)/mypy $(CHECKED)
+	$(BIN)/pyright
+
+format: $(STAMP) ## rewrite the sources as `make check` wants them
+	$(BIN)/ruff format $(RUFFED)
+	$(BIN)/ruff check --fix $(RUFFED)
+
+clean: ## remove what running and building left here, .venv excepted
+	rm -rf .cache dist demo-out .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache metastore_db spark-warehouse derby.log
+	find $(RUFFED) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+setup: $(STAMP) ## only install, into .venv
+
+# Usable: .venv holds a Python that is new enough and has pip. Whatever else lies in it stays.
+$(STAMP): pyproject.toml constraints.txt
+	@$(call usable,$(BIN)/python) || $(MAKE) --no-print-directory .make-venv
+	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[dev,demo,s3]'
+	@printf '%s\n' '$(CURDIR)' > $(STAMP)
+
+usable = $(call new_enough,$(1)) && $(1) -m pip --version > /dev/null 2>&1
+new_enough = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 11))' > /dev/null 2>&1
+
+.PHONY: .make-venv
+.make-venv:
+	@if [ -x $(BIN)/python ] && $(BIN)/python -c '' 2> /dev/null && ! $(call new_enough,$(BIN)/python); then \
+	  echo "wal-sink needs Python 3.11 or newer; .venv holds $$($(BIN)/python --version 2>&1). Move .venv away, then run make again." >&2; exit 1; fi
+	@command -v $(PYTHON) > /dev/null || { \
+	  echo "wal-sink needs Python 3.11 or newer; no '$(PYTHON)' was found. Install one, or name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@$(call new_enough,$(PYTHON)) || { \
+	  echo "wal-sink needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name a newer one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv .venv || { \
+	  echo "'$(PYTHON) -m venv .venv' failed. On Debian and Ubuntu it needs: apt-get install python3-venv" >&2; exit 1; }
+
+need-java:
+	@java="$${JAVA_HOME:+$$JAVA_HOME/bin/}java"; \
+	text="$$("$$java" -version 2>&1)"; \
+	version="$$(printf '%s\n' "$$text" | sed -n 's/.* version "\(1\.\)\{0,1\}\([0-9][0-9]*\).*/\2/p' | head -n 1)"; \
+	[ "$${version:-0}" -ge 17 ] || { \
+	  echo "wal-sink needs a Java 17 or newer, for Spark; '$$java' is $${version:+Java }$${version:-not there}." >&2; \
+	  echo "Install one (Debian: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17), or set JAVA_HOME." >&2; exit 1; }
