@@ -60,7 +60,7 @@ new_enough = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 11))' > /dev/n
 	  echo "wal-sink needs Python 3.11 or newer; no '$(PYTHON)' was found. Install one, or name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@$(call new_enough,$(PYTHON)) || { \
 	  echo "wal-sink needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Name a newer one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
-	$(PYTHON) -m venv .venv || { \
+	@echo "$(PYTHON) -m venv .venv"; $(PYTHON) -m venv .venv || { \
 	  echo "'$(PYTHON) -m venv .venv' failed. On Debian and Ubuntu it needs: apt-get install python3-venv" >&2; exit 1; }
 
 need-java:
