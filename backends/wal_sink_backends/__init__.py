@@ -1,0 +1,1 @@
+"""Ready sinks, one file each."""

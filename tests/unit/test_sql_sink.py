@@ -1,0 +1,466 @@
+"""`SqlSink` on SQLite: rows and ledger move together or not at all, whoever is killed or late."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import json
+import math
+import pickle
+import random
+import sqlite3
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.chunk import Chunk, Position
+from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.sink import SinkContext
+from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.sql_dialects import LEDGER
+
+ROOT = Path(__file__).parents[2]
+SLOT = "wal/default/0"
+CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
+
+
+def chunk(
+    table: pa.Table, *, batch: int = 0, first: int = 0, segment: str = "a", term: int = 1, slot: str = SLOT
+) -> Chunk:
+    end = first + table.num_rows
+    return dataclasses.replace(
+        Chunk.of(table, key=f"{segment}-{first}-{end}"),
+        batch_id=batch,
+        segment_id=segment,
+        rows=range(first, end),
+        position=Position(slot, batch, end, segment),
+        term=term,
+    )
+
+
+def ids(*values: Any) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rows.db"
+
+
+@pytest.fixture
+def sink(path: Path) -> Iterator[SqlSink]:
+    yield from opened(SqlSink(f"sqlite:///{path}", "flights"))
+
+
+def opened(sink: SqlSink) -> Iterator[SqlSink]:
+    sink.open(CONTEXT)
+    yield sink
+    sink.close()
+
+
+def query(path: Path, statement: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(statement).fetchall()
+
+
+def stored(path: Path, columns: str = "id") -> list[tuple[Any, ...]]:
+    return query(path, f"SELECT {columns} FROM flights ORDER BY 1")
+
+
+def test_rows_and_position_are_there_together(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1, 2)))
+    assert stored(path) == [(1,), (2,)]
+    assert sink.last(SLOT) == Position(SLOT, 0, 2, "a")
+
+
+def test_a_slot_that_never_wrote_has_no_position(sink: SqlSink) -> None:
+    assert sink.last(SLOT) is None
+
+
+def test_a_repeated_chunk_changes_nothing(sink: SqlSink, path: Path) -> None:
+    for _ in range(3):
+        sink.write(chunk(ids(1, 2)))
+    assert stored(path) == [(1,), (2,)]
+
+
+def test_an_earlier_chunk_of_the_segment_changes_nothing(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1, 2)))
+    sink.write(chunk(ids(3), first=2))
+    sink.write(chunk(ids(1, 2)))
+    assert stored(path) == [(1,), (2,), (3,)]
+    assert sink.last(SLOT) == Position(SLOT, 0, 3, "a")
+
+
+def test_an_earlier_batch_changes_nothing(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1), batch=5, segment="b"))
+    sink.write(chunk(ids(9, 9), batch=4))
+    assert stored(path) == [(1,)]
+
+
+def test_the_next_batch_begins_a_new_segment(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1, 2, 3)))
+    sink.write(chunk(ids(4), batch=1, segment="b"))
+    assert len(stored(path)) == 4
+    assert sink.last(SLOT) == Position(SLOT, 1, 1, "b")
+
+
+def test_slots_are_independent(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1), slot="wal/default/0", segment="a"))
+    sink.write(chunk(ids(2), slot="wal/default/1", segment="b"))
+    assert stored(path) == [(1,), (2,)]
+
+
+def test_a_lower_term_is_refused(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1), term=7))
+    with pytest.raises(FencedError, match="term 7 has written, this sender's is 6"):
+        sink.write(chunk(ids(2), first=1, term=6))
+    assert stored(path) == [(1,)]
+
+
+def test_even_a_repeat_of_a_lower_term_is_refused(sink: SqlSink) -> None:
+    sink.write(chunk(ids(1), term=7))
+    with pytest.raises(FencedError):
+        sink.write(chunk(ids(1), term=6))
+
+
+def test_a_higher_term_takes_over(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1), term=1))
+    sink.write(chunk(ids(2), first=1, term=2))
+    assert query(path, f"SELECT term, rows FROM {LEDGER}") == [(2, 2)]
+
+
+def test_another_segment_of_the_same_batch_is_another_history(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1), segment="a"))
+    with pytest.raises(DivergentReplay, match="segment a, the chunk is of segment b"):
+        sink.write(chunk(ids(2), segment="b"))
+    assert stored(path) == [(1,)]
+
+
+def test_a_chunk_cut_in_two_by_the_ledger_is_refused(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1, 2)))
+    with pytest.raises(HistoryError, match="cuts this chunk in two"):
+        sink.write(chunk(ids(2, 3), first=1))
+    assert stored(path) == [(1,), (2,)]
+
+
+def test_a_chunk_less_rejected_rows_is_written(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1, 2, 3)).without([0]))
+    assert stored(path) == [(2,), (3,)]
+    assert sink.last(SLOT) == Position(SLOT, 0, 3, "a")
+
+
+def test_a_chunk_without_rows_still_moves_the_ledger(sink: SqlSink) -> None:
+    sink.write(chunk(ids(1)).without([0]))
+    assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
+
+
+def test_the_position_outlives_the_connection(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1)))
+    sink.close()
+    for reopened in opened(pickle.loads(pickle.dumps(sink))):  # noqa: S301 - as Spark does
+        assert reopened.last(SLOT) == Position(SLOT, 0, 1, "a")
+        reopened.write(chunk(ids(1)))
+    assert stored(path) == [(1,)]
+
+
+def test_a_failed_insert_leaves_neither_rows_nor_position(sink: SqlSink, path: Path) -> None:
+    query(path, "CREATE TABLE flights (id INTEGER CHECK (id < 3))")
+    with pytest.raises(PermanentError, match=r"chunk a-0-3: table 'flights'.*CHECK constraint failed"):
+        sink.write(chunk(ids(1, 2, 3)))
+    assert stored(path) == []
+    assert sink.last(SLOT) is None
+    sink.write(chunk(ids(1, 2)))
+
+
+def test_upsert_replaces_rows_of_the_same_key(path: Path) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key=("id",))):
+        sink.write(chunk(pa.table({"id": [1, 2, 1], "late": [5, 6, 7]})))
+        sink.write(chunk(pa.table({"id": [2, 3], "late": [8, 9]}), first=3))
+    assert stored(path, "id, late") == [(1, 7), (2, 8), (3, 9)]
+
+
+def test_upsert_of_key_columns_only(path: Path) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key=("id",))):
+        sink.write(chunk(ids(1, 1, 2)))
+    assert stored(path) == [(1,), (2,)]
+
+
+def test_upsert_refuses_a_missing_key(path: Path) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key=("no",))):
+        with pytest.raises(PermanentError, match=r"NOT NULL constraint failed: flights.no"):
+            sink.write(chunk(pa.table({"no": pa.array([None], pa.string())})))
+        with pytest.raises(PermanentError, match="key column 'no' is not among"):
+            sink.write(chunk(ids(1)))
+
+
+def test_upsert_into_a_table_without_unique_index(path: Path) -> None:
+    query(path, "CREATE TABLE flights (id INTEGER)")
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id")):
+        with pytest.raises(PermanentError, match="does not match any PRIMARY KEY or UNIQUE constraint"):
+            sink.write(chunk(ids(1)))
+
+
+def test_a_missing_table(path: Path) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", create_table=False)):
+        with pytest.raises(PermanentError, match="no such table; create it, or pass create_table=True"):
+            sink.write(chunk(ids(1)))
+        assert sink.last(SLOT) is None
+
+
+def test_a_missing_column(sink: SqlSink, path: Path) -> None:
+    query(path, "CREATE TABLE flights (Nr INTEGER)")
+    with pytest.raises(PermanentError, match=r"no column 'id', only \['nr'\]"):
+        sink.write(chunk(ids(1)))
+
+
+def test_column_names_ignore_case_as_sqlite_does(sink: SqlSink, path: Path) -> None:
+    query(path, "CREATE TABLE flights (ID INTEGER, extra TEXT DEFAULT 'x')")
+    sink.write(chunk(ids(1)))
+    assert stored(path, "id, extra") == [(1, "x")]
+    with pytest.raises(PermanentError, match="names that differ"):
+        sink.write(chunk(pa.table({"id": [1], "Id": [2]}), first=1))
+
+
+@pytest.mark.parametrize(
+    ("declared", "values"),
+    [
+        ("INTEGER", pa.array(["007"])),
+        ("DECIMAL(38, 18)", pa.array([Decimal("1.50")], pa.decimal128(38, 18))),
+        ("TEXT", pa.array([1])),
+        ("INT", pa.array([1.5])),
+        ("TEXT", pa.array([b"x"])),
+    ],
+)
+def test_a_column_that_would_alter_values_is_refused(sink: SqlSink, path: Path, declared: str, values: Any) -> None:
+    query(path, f"CREATE TABLE flights (id {declared})")
+    with pytest.raises(PermanentError, match=r"column 'id' is declared .* which would alter"):
+        sink.write(chunk(pa.table({"id": values})))
+
+
+def test_a_schema_that_changes_midway_is_checked_again(sink: SqlSink) -> None:
+    sink.write(chunk(ids(1)))
+    with pytest.raises(PermanentError, match="no column 'more'"):
+        sink.write(chunk(pa.table({"id": [2], "more": ["x"]}), first=1))
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        (pa.array([2**63 - 1, -(2**63), None]), [2**63 - 1, -(2**63), None]),
+        (pa.array([0.1, math.inf, -math.inf, None], pa.float32()), [0.1, math.inf, -math.inf, None]),
+        (pa.array([1.5, math.nan]), [1.5, "NaN"]),
+        (pa.array([True, False, None]), [1, 0, None]),
+        (pa.array(["007", "", None]), ["007", "", None]),
+        (
+            pa.array([Decimal("1.50"), Decimal("1E-18")], pa.decimal128(38, 18)),
+            ["1.500000000000000000", "0." + "0" * 17 + "1"],
+        ),
+        (pa.array([dt.date(2013, 1, 2), dt.date(1, 1, 1)]), ["2013-01-02", "0001-01-01"]),
+        (pa.array([0], pa.timestamp("us", "Europe/Paris")), ["1970-01-01T00:00:00.000000Z"]),
+        (pa.array([1_500_000], pa.duration("us")), ["PT1.5S"]),
+        (pa.array([b"\0\xff", None]), [b"\0\xff", None]),
+        (pa.array(["x", None]).dictionary_encode(), ["x", None]),
+        (pa.nulls(1), [None]),
+    ],
+    ids=str,
+)
+def test_types(sink: SqlSink, path: Path, values: Any, wanted: list[Any]) -> None:
+    sink.write(chunk(pa.table({"v": values})))
+    assert query(path, "SELECT v FROM flights ORDER BY rowid") == [(value,) for value in wanted]
+
+
+def test_nested_values_are_json_text(sink: SqlSink, path: Path) -> None:
+    values = [{"a": [1, None], "b": {"c": "x"}}, None]
+    sink.write(chunk(pa.table({"v": pa.array(values)})))
+    found = query(path, "SELECT v FROM flights ORDER BY rowid")
+    assert [None if text is None else json.loads(text) for (text,) in found] == values
+
+
+def test_values_no_integer_column_holds_are_refused(sink: SqlSink, path: Path) -> None:
+    with pytest.raises(PermanentError, match="SQLite cannot hold a value"):
+        sink.write(chunk(pa.table({"id": pa.array([2**64 - 1], pa.uint64())})))
+    assert query(path, "SELECT name FROM sqlite_master WHERE name = 'flights'") == []
+
+
+def test_names_are_quoted(path: Path) -> None:
+    name = 'a"b; DROP TABLE x; --'
+    for sink in opened(SqlSink(f"sqlite:///{path}", name, mode="upsert", key=(name,))):
+        sink.write(chunk(pa.table({name: [1], "select": [2], "a.b": [3], "ü ?": [4]})))
+        sink.write(chunk(pa.table({name: [1], "select": [5], "a.b": [6], "ü ?": [7]}), first=1))
+    quoted = name.replace('"', '""')
+    assert query(path, f'SELECT * FROM "{quoted}"') == [(1, 5, 6, 7)]
+
+
+def test_a_locked_database_may_be_tried_again(path: Path) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", busy_timeout_s=0.05)):
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                sink.write(chunk(ids(1)))
+        sink.write(chunk(ids(1)))
+    assert stored(path) == [(1,)]
+
+
+def test_a_full_disk_may_be_tried_again(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(0)))
+    connection: Any = sink._connection
+    connection.execute("PRAGMA max_page_count = 8")
+    with pytest.raises(sqlite3.OperationalError, match="full"):
+        sink.write(chunk(ids(*range(1, 100_000)), first=1))
+    connection.execute("PRAGMA max_page_count = 1000000")
+    sink.write(chunk(ids(*range(1, 100_000)), first=1))
+    assert query(path, "SELECT count(*), count(DISTINCT id) FROM flights") == [(100_000, 100_000)]
+
+
+def test_a_file_that_is_no_database(path: Path) -> None:
+    path.write_bytes(b"not a database, but long enough to be looked at" * 100)
+    with pytest.raises(PermanentError, match="not a database"):
+        SqlSink(f"sqlite:///{path}", "flights").open(CONTEXT)
+
+
+def test_a_missing_folder(tmp_path: Path) -> None:
+    with pytest.raises(PermanentError, match="there is no folder"):
+        SqlSink(f"sqlite:///{tmp_path}/no/rows.db", "flights").open(CONTEXT)
+
+
+def test_another_machine_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = SqlSink(f"sqlite:///{path}", "flights")
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    with pytest.raises(PermanentError, match='where="driver"'):
+        sink.open(CONTEXT)
+    assert not path.exists()
+
+
+def test_a_relative_path_counts_from_where_the_sink_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sink = SqlSink("sqlite:///rel.db", "flights")
+    monkeypatch.chdir("/")
+    for made in opened(sink):
+        made.write(chunk(ids(1)))
+    assert stored(tmp_path / "rel.db") == [(1,)]
+
+
+def test_write_before_open_says_so(path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"not open: call open\(\) first"):
+        SqlSink(f"sqlite:///{path}", "flights").write(chunk(ids(1)))
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments", "message"),
+    [
+        ("postgresql://me:hunter2@db/x", {}, "cannot reach 'postgresql' databases"),
+        ("sqlite://", {}, "expected sqlite:///relative.db"),
+        ("sqlite:///:memory:", {}, "expected sqlite:///relative.db"),
+        ("rows.db", {}, "expected sqlite:///file.db"),
+        ("sqlite:///x.db", {"mode": "replace"}, "expected 'append' or 'upsert'"),
+        ("sqlite:///x.db", {"mode": "upsert"}, "expected key columns"),
+        ("sqlite:///x.db", {"key": ("id",)}, "expected key columns"),
+        ("sqlite:///x.db", {"table": LEDGER}, "other than wal_sink_ledger"),
+        ("sqlite:///x.db", {"busy_timeout_s": 0}, "expected a number of seconds"),
+    ],
+)
+def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        SqlSink(url, **{"table": "flights"} | arguments)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_repr_names_the_target(path: Path) -> None:
+    sink = SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key=("id",))
+    assert repr(sink) == f"SqlSink('sqlite:///{path}', 'flights', mode='upsert', key=('id',))"
+
+
+WRITER = textwrap.dedent(
+    """
+    import dataclasses, sys
+    import pyarrow as pa
+    from wal_sink.chunk import Chunk, Position
+    from wal_sink.sink import SinkContext
+    from wal_sink_backends.sql import SqlSink
+
+    url, ordinal, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    slot = f"wal/default/{ordinal}"
+    sink = SqlSink(url, "flights")
+    sink.open(SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=True))
+    last = sink.last(slot)
+    pa.table({"id": [1]})  # imports pandas, which takes a while
+    print("ready", flush=True)
+    for batch in range(last.batch_id if last else 0, batches):
+        segment = f"{ordinal}-{batch}"
+        for first in range(0, 600, 200):
+            ids = [ordinal * 10**9 + batch * 1000 + row for row in range(first, first + 200)]
+            chunk = Chunk.of(pa.table({"id": ids, "pad": ["x" * 50] * 200}), key=f"{segment}-{first}")
+            position = Position(slot, batch, first + 200, segment)
+            rows = range(first, first + 200)
+            sink.write(dataclasses.replace(chunk, batch_id=batch, segment_id=segment, rows=rows, position=position))
+    sink.close()
+    """
+)
+
+
+def start_writer(path: Path, ordinal: int, batches: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WRITER, f"sqlite:///{path}", str(ordinal), str(batches)]
+    env = {"PYTHONPATH": f"{ROOT}:{ROOT / 'backends'}"}
+    return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+
+
+def rows_by_ledger(path: Path) -> int:
+    """600 rows for each batch before the last, and what the ledger tells of the last."""
+    return sum(batch * 600 + rows for batch, rows in query(path, f"SELECT batch_id, rows FROM {LEDGER}"))
+
+
+def test_a_kill_at_any_moment_leaves_rows_and_ledger_equal(path: Path) -> None:
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    counts = []
+    for _ in range(10):
+        with start_writer(path, 0, 10**6) as writer:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+            time.sleep(moments.uniform(0.005, 0.15))
+            writer.kill()
+        tables = query(path, "SELECT name FROM sqlite_master WHERE name = 'flights'")
+        found = query(path, "SELECT count(*), count(DISTINCT id) FROM flights")[0] if tables else (0, 0)
+        assert found == (rows_by_ledger(path),) * 2, f"seed {seed}"
+        counts.append(found[0])
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0], "the writers were killed before they wrote"
+
+
+def test_four_processes_write_side_by_side(path: Path) -> None:
+    writers = [start_writer(path, ordinal, 5) for ordinal in range(4)]
+    for writer in writers:
+        with writer:
+            writer.wait(timeout=120)
+        assert writer.returncode == 0
+    assert query(path, "SELECT count(*), count(DISTINCT id) FROM flights") == [(4 * 5 * 600,) * 2]
+    assert rows_by_ledger(path) == 4 * 5 * 600
+
+
+def test_two_senders_of_one_chunk_write_it_once(path: Path) -> None:
+    """A zombie and its successor, or a call that was left behind and its repetition."""
+
+    start = threading.Barrier(4)
+
+    def send() -> None:
+        start.wait()
+        for sink in opened(SqlSink(f"sqlite:///{path}", "flights")):
+            for batch in range(20):
+                sink.write(chunk(ids(batch), batch=batch, segment=f"s{batch}"))
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert stored(path) == [(batch,) for batch in range(20)]
