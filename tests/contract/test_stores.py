@@ -1,0 +1,551 @@
+"""One contract, every store."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+
+from tests.contract.s3_server import S3Server
+from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
+from wal_sink.runtime import SYSTEM
+from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
+from wal_sink.stores.generic import GenericStore
+from wal_sink.stores.local import LocalStore, sync_folder
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.probe import probe
+from wal_sink.stores.spec import StoreSpec
+
+pytest_plugins = ["tests.fixtures_s3"]
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.s3), "generic-file", "generic-memory"])
+def spec(request: pytest.FixtureRequest, tmp_path: Path) -> StoreSpec:
+    if request.param == "s3":
+        server: S3Server = request.getfixturevalue("s3_server")
+        return StoreSpec(request.getfixturevalue("s3_url"), server.storage_options)
+    urls = {
+        "local": f"file://{tmp_path}/new/wal",
+        "memory": f"memory://contract-{next(_numbers)}",
+        "generic-file": f"file://{tmp_path}/new/wal",
+        "generic-memory": f"memory://generic-{next(_numbers)}/wal",
+    }
+    return StoreSpec(urls[request.param], single_writer=request.param.startswith("generic"))
+
+
+@pytest.fixture
+def store(spec: StoreSpec, request: pytest.FixtureRequest) -> Store:
+    generic = "generic" in request.node.callspec.params["spec"]
+    return GenericStore(spec) if generic else open_store(spec)
+
+
+def fill(store: Store, *paths: str) -> None:
+    for path in paths:
+        store.create(path, path.encode())
+
+
+class TestCreateAndRead:
+    def test_what_was_created_is_read(self, store: Store) -> None:
+        store.create("a/b/c.json", b"content")
+        assert store.read("a/b/c.json") == b"content"
+
+    def test_a_second_create_is_refused_and_changes_nothing(self, store: Store) -> None:
+        store.create("a.json", b"first")
+        with pytest.raises(ObjectExists, match=r"a\.json exists"):
+            store.create("a.json", b"second")
+        assert store.read("a.json") == b"first"
+
+    @pytest.mark.parametrize("data", [b"", bytes(range(256)), "ünïcödé ☃ 𝄞".encode()])
+    def test_any_bytes_come_back(self, store: Store, data: bytes) -> None:
+        store.create("a", data)
+        assert store.read("a") == data
+        with pytest.raises(ObjectExists):
+            store.create("a", b"")
+        assert store.read("a") == data
+
+    def test_unicode_and_blanks_in_paths(self, store: Store) -> None:
+        store.create("ördner/ein name+%20☃.json", b"x")
+        assert store.read("ördner/ein name+%20☃.json") == b"x"
+        assert store.list("ördner") == ["ein name+%20☃.json"]
+        store.delete(["ördner/ein name+%20☃.json"])
+        assert store.list("", recursive=True) == []
+
+    @pytest.mark.parametrize("path", ["absent", "absent/deep", "a/b", "folder"])
+    def test_an_absent_object_is_missing(self, store: Store, path: str) -> None:
+        fill(store, "a", "folder/x")
+        with pytest.raises(ObjectMissing, match="does not exist"):
+            store.read(path)
+
+    @pytest.mark.parametrize("path", ["", "/a", "a//b", "a/", "../a", "a/../../b", ".hidden", "a/.b", "a?versionId=1"])
+    def test_paths_that_not_every_store_can_hold_are_refused(self, store: Store, path: str) -> None:
+        with pytest.raises(StoreError, match="no path"):
+            store.create(path, b"x")
+        with pytest.raises(StoreError, match="no path"):
+            store.segment(path)
+
+    def test_one_of_eight_threads_wins_each_round(self, store: Store) -> None:
+        rounds = 25
+
+        def contend(number: int) -> list[int]:
+            won = []
+            for turn in range(rounds):
+                barrier.wait()
+                try:
+                    store.create(f"race/{turn:04d}", f"{turn}-{number}".encode())
+                except ObjectExists:
+                    continue
+                won.append(turn)
+            return won
+
+        barrier = threading.Barrier(8)
+        with ThreadPoolExecutor(8) as pool:
+            wins = list(pool.map(contend, range(8)))
+        assert sorted(turn for won in wins for turn in won) == list(range(rounds))
+        for number, won in enumerate(wins):
+            assert all(store.read(f"race/{turn:04d}") == f"{turn}-{number}".encode() for turn in won)
+
+
+class TestList:
+    def test_a_folder_shows_its_objects_and_its_folders(self, store: Store) -> None:
+        fill(store, "b/2.json", "b/1.json", "b/1/x", "b/1/y/z", "b.json", "bb/x")
+        assert store.list("b") == ["1.json", "1/", "2.json"]
+        assert store.list("b/") == ["1.json", "1/", "2.json"]
+        assert store.list("") == ["b.json", "b/", "bb/"]
+
+    def test_recursive_shows_every_object_by_its_path(self, store: Store) -> None:
+        fill(store, "b/2.json", "b/1/x", "b/1/y/z", "b/1.json", "c")
+        assert store.list("b", recursive=True) == ["1.json", "1/x", "1/y/z", "2.json"]
+        assert store.list("", recursive=True) == ["b/1.json", "b/1/x", "b/1/y/z", "b/2.json", "c"]
+
+    @pytest.mark.parametrize(
+        ("after", "expected"),
+        [
+            ("", ["0004/", "0005.json", "0005/", "0006/"]),
+            ("0004/", ["0005.json", "0005/", "0006/"]),
+            ("0005", ["0005.json", "0005/", "0006/"]),
+            ("0005.json", ["0005/", "0006/"]),
+            ("0005/", ["0006/"]),
+            ("0005/x", ["0006/"]),
+            ("00050", ["0006/"]),
+            ("0006", ["0006/"]),
+            ("0006/", []),
+            ("0007", []),
+        ],
+    )
+    def test_after_compares_with_the_name_as_shown(self, store: Store, after: str, expected: list[str]) -> None:
+        fill(store, "n/0004/a", "n/0005/a", "n/0005/z", "n/0006/a", "n/0005.json")
+        assert store.list("n", after=after) == expected
+
+    def test_after_in_a_recursive_listing_is_a_path(self, store: Store) -> None:
+        fill(store, "n/1/a", "n/1/b", "n/2/a", "n/3")
+        assert store.list("n", after="1/a", recursive=True) == ["1/b", "2/a", "3"]
+        assert store.list("n", after="1/", recursive=True) == ["1/a", "1/b", "2/a", "3"]
+
+    def test_an_absent_folder_is_empty(self, store: Store) -> None:
+        assert store.list("nowhere") == []
+        assert store.list("nowhere/deep", recursive=True) == []
+        assert store.list("") == []
+
+    def test_another_instance_sees_everything_at_once(self, store: Store, spec: StoreSpec) -> None:
+        other = type(store)(spec)  # type: ignore[call-arg]
+        assert other.list("a") == []
+        store.create("a/1", b"x")
+        assert other.list("a") == ["1"]
+        assert other.read("a/1") == b"x"
+        other.delete(["a/1"])
+        assert store.list("a") == []
+
+
+class TestDelete:
+    def test_deleted_objects_are_gone_and_their_paths_free(self, store: Store) -> None:
+        fill(store, "a/1", "a/2", "a/b/3")
+        store.delete(iter(["a/1", "a/b/3"]))
+        assert store.list("", recursive=True) == ["a/2"]
+        assert store.list("a") == ["2"]
+        with pytest.raises(ObjectMissing):
+            store.read("a/1")
+        store.create("a/b/3", b"again")
+        assert store.read("a/b/3") == b"again"
+
+    def test_absent_objects_are_no_error(self, store: Store) -> None:
+        fill(store, "a/1")
+        store.delete(["a/absent", "nowhere/x", "a/1", "a/1"])
+        store.delete([])
+        assert store.list("") == []
+
+
+class TestSegments:
+    def test_nothing_shows_before_commit_and_all_after(self, store: Store) -> None:
+        with store.segment("s/1.parquet") as stream:
+            assert stream.write(b"abc") == 3
+            assert stream.write(memoryview(b"def")) == 3
+            assert store.list("") == []
+            with pytest.raises(ObjectMissing):
+                store.read("s/1.parquet")
+            stream.commit()
+            assert store.read("s/1.parquet") == b"abcdef"
+        assert store.list("s") == ["1.parquet"]
+
+    def test_leaving_without_commit_leaves_nothing(self, store: Store) -> None:
+        with store.segment("s/1.parquet") as stream:
+            stream.write(b"abc")
+        assert store.list("", recursive=True) == []
+        assert store.list("") == []
+
+    def test_an_exception_inside_leaves_nothing(self, store: Store) -> None:
+        with pytest.raises(KeyError), store.segment("s/1.parquet") as stream:  # noqa: PT012 - the exception is the test's own
+            stream.write(b"abc")
+            raise KeyError("not of the stream")
+        assert store.list("") == []
+        with pytest.raises(ObjectMissing):
+            store.read("s/1.parquet")
+
+    def test_abort_is_harmless_after_commit_and_when_repeated(self, store: Store) -> None:
+        stream = store.segment("s/1")
+        stream.write(b"x")
+        stream.commit()
+        stream.abort()
+        stream.abort()
+        assert store.read("s/1") == b"x"
+
+    def test_a_finished_stream_takes_nothing_more(self, store: Store) -> None:
+        stream = store.segment("s/1")
+        stream.abort()
+        for call in (lambda: stream.write(b"x"), stream.commit):
+            with pytest.raises(StoreError, match="start a new segment"):
+                call()
+
+    def test_twenty_mebibytes(self, store: Store) -> None:
+        piece = os.urandom(1 << 20)
+        with store.segment("s/large") as stream:
+            for _ in range(20):
+                stream.write(piece)
+            stream.commit()
+        assert store.read("s/large") == piece * 20
+
+    def test_an_empty_segment(self, store: Store) -> None:
+        with store.segment("s/empty") as stream:
+            stream.commit()
+        assert store.read("s/empty") == b""
+
+
+class TestMessages:
+    def test_addresses_and_pickled_errors(self, store: Store, spec: StoreSpec) -> None:
+        assert store.root == spec.safe_url
+        assert store.url_of("a/b") == f"{spec.safe_url}/a/b"
+        with pytest.raises(ObjectMissing) as caught:
+            store.read("absent")
+        copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own bytes
+        assert (type(copy), str(copy)) == (ObjectMissing, str(caught.value))
+        assert "test-secret-key" not in repr(caught.value)
+
+
+class TestProbe:
+    def test_a_store_that_keeps_its_promises_passes_and_holds_nothing(self, store: Store, spec: StoreSpec) -> None:
+        probe(store, runtime=SYSTEM, single_writer=spec.single_writer)
+        assert store.list("", recursive=True) == []
+
+    def test_an_untrusted_store_needs_a_single_writer(self, tmp_path: Path) -> None:
+        store = GenericStore(StoreSpec(f"file://{tmp_path}"))
+        with pytest.raises(ConfigError, match=r"LocalFileSystem.*single_writer=True"):
+            probe(store, runtime=SYSTEM, single_writer=False)
+
+    @pytest.mark.parametrize(
+        ("broken", "message"),
+        [
+            ("overwrites", "second create"),
+            ("forgets", "cannot be found"),
+            ("alters", "other bytes"),
+            ("hides", "listing"),
+        ],
+    )
+    def test_a_store_that_breaks_one_is_refused(self, tmp_path: Path, broken: str, message: str) -> None:
+        store = Broken(StoreSpec(str(tmp_path)), broken)
+        with pytest.raises(ConfigError, match=message):
+            probe(store, runtime=SYSTEM, single_writer=True)
+        assert not any((tmp_path / "probe").glob("*"))
+
+
+class Broken(LocalStore):
+    def __init__(self, spec: StoreSpec, how: str) -> None:
+        super().__init__(spec)
+        self.how = how
+
+    def create(self, path: str, data: bytes) -> None:
+        if self.how == "overwrites":
+            self.delete([path])
+        super().create(path, data)
+
+    def read(self, path: str) -> bytes:
+        if self.how == "forgets":
+            raise ObjectMissing(path)
+        return super().read(path) + (b"!" if self.how == "alters" else b"")
+
+    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        return [] if self.how == "hides" else super().list(prefix, after=after, recursive=recursive)
+
+
+def _contend(url: str, start: multiprocessing.synchronize.Event, rounds: int, wins: multiprocessing.Queue[int]) -> None:
+    store = open_store(StoreSpec(url))
+    start.wait()
+    for turn in range(rounds):
+        try:
+            store.create(f"race-{turn % 3}/{turn:04d}", str(os.getpid()).encode())
+        except ObjectExists:
+            continue
+        wins.put(turn)
+
+
+class TestLocal:
+    def test_one_of_eight_processes_wins_each_round(self, tmp_path: Path) -> None:
+        context, rounds = multiprocessing.get_context("spawn"), 100
+        start, wins = context.Event(), context.Queue()
+        workers = [context.Process(target=_contend, args=(str(tmp_path), start, rounds, wins)) for _ in range(8)]
+        for worker in workers:
+            worker.start()
+        start.set()
+        found = sorted(wins.get(timeout=60) for _ in range(rounds))
+        for worker in workers:
+            worker.join()
+        assert found == list(range(rounds))
+        assert wins.empty()
+        assert not [*tmp_path.rglob(".*")]
+
+    def test_temporaries_and_empty_folders_never_show(self, tmp_path: Path) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        stream = store.segment("a/b/1")
+        assert [*tmp_path.rglob(".wal-sink-*.tmp")]
+        assert store.list("", recursive=True) == []
+        assert store.list("") == []
+        stream.abort()
+        assert not [*tmp_path.rglob(".*")]
+
+    def test_file_and_every_new_folder_are_synced(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        synced: list[str] = []
+        real = os.fsync
+
+        def spy(descriptor: int) -> None:
+            synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fsync", spy)
+        store = LocalStore(StoreSpec(f"{tmp_path}/x/wal"))
+        store.create("a/b/1", b"x")
+        folders, files = [p for p in synced if not p.endswith(".tmp")], [p for p in synced if p.endswith(".tmp")]
+        names = [str(tmp_path), "x", "wal", "a", "b"]
+        assert folders == [str(Path(*names[:end])) for end in range(1, 6)]
+        assert len(files) == 1
+        synced.clear()
+        store.create("a/b/2", b"x")
+        assert len(synced) == 2, "a known folder costs no more than the file and its name"
+
+    def test_a_failed_sync_of_the_file_leaves_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        monkeypatch.setattr(os, "fsync", raising(OSError(5, "Input/output error")))
+        with pytest.raises(StoreError, match=r"cannot write .*/1: Input/output error"):
+            store.create("1", b"x")
+        assert [*tmp_path.iterdir()] == []
+
+    def test_a_failed_sync_of_the_name_is_an_unknown_outcome(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        monkeypatch.setattr(f"{sync_folder.__module__}.sync_folder", raising(OSError(5, "Input/output error")))
+        with pytest.raises(OutcomeUnknownError, match="may vanish"):
+            store.create("1", b"x")
+
+    @pytest.mark.parametrize(
+        ("code", "step"), [(28, "free space"), (13, "right to write"), (30, "mount it writable"), (24, "open files")]
+    )
+    def test_an_error_of_the_system_names_path_and_next_step(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, step: str
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        monkeypatch.setattr(os, "write", raising(OSError(code, os.strerror(code))))
+        with pytest.raises(StoreError, match=step) as caught:
+            store.create("a/1", b"x")
+        assert f"{tmp_path}/a/1" in str(caught.value)
+
+    def test_a_file_system_without_hard_links_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(os, "link", raising(OSError(95, "Operation not supported")))
+        with pytest.raises(ConfigError, match="hard links"):
+            LocalStore(StoreSpec(str(tmp_path))).create("a/1", b"x")
+        assert not [*tmp_path.rglob(".*")]
+
+    def test_a_file_in_the_way_is_named(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"")
+        with pytest.raises(StoreError, match="part of the path is a file"):
+            probe(LocalStore(StoreSpec(f"{tmp_path}/file/wal")), runtime=SYSTEM, single_writer=False)
+
+    def test_creating_and_cleaning_the_same_folder_side_by_side(self, tmp_path: Path) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+
+        def churn(number: int) -> None:
+            for turn in range(100):
+                store.create(f"a/b/{number}-{turn}", b"x")
+                store.delete([f"a/b/{number}-{turn}"])
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(churn, range(4)))
+        assert store.list("") == []
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+def _in_child(spec: StoreSpec, answer: multiprocessing.Queue[bytes]) -> None:
+    answer.put(open_store(spec).read("a"))
+
+
+class TestOpening:
+    def test_one_instance_per_spec_and_threads_share_it(self, spec: StoreSpec) -> None:
+        copy = pickle.loads(pickle.dumps(spec))  # noqa: S301 - our own bytes
+        with ThreadPoolExecutor(8) as pool:
+            assert len({id(store) for store in pool.map(open_store, [spec, copy] * 8)}) == 1
+
+    @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+    def test_a_forked_worker_opens_its_own(self, spec: StoreSpec) -> None:
+        open_store(spec).create("a", b"x")
+        context = multiprocessing.get_context("fork")
+        answer = context.Queue()
+        child = context.Process(target=_in_child, args=(spec, answer))
+        child.start()
+        assert answer.get(timeout=30) == b"x"
+        child.join()
+
+    def test_memory_is_shared_by_url(self) -> None:
+        url = f"memory://shared-{next(_numbers)}"
+        open_store(StoreSpec(url)).create("a", b"x")
+        assert open_store(StoreSpec(f"{url}/", single_writer=True)).read("a") == b"x"
+        assert open_store(StoreSpec(f"{url}-other")).list("") == []
+
+
+@pytest.mark.s3
+class TestS3:
+    @pytest.fixture
+    def s3(self, s3_server: S3Server, s3_url: str) -> Store:
+        return open_store(StoreSpec(s3_url, s3_server.storage_options))
+
+    @pytest.mark.parametrize("data", [b"", b"x" * 100])
+    def test_a_create_is_one_conditional_put(self, s3: Store, s3_server: S3Server, data: bytes) -> None:
+        with s3_server.counting() as requests:
+            s3.create("a", data)
+        assert [request.split()[0] for request in requests] == ["PUT"]
+        with s3_server.counting() as requests, pytest.raises(ObjectExists):
+            s3.create("a", b"other")
+        assert [request.split()[0] for request in requests] == ["PUT"]
+
+    @pytest.mark.parametrize("size", [1, 15 << 20, 101 << 20])
+    def test_a_segment_is_one_put_and_reading_it_one_get(self, s3: Store, s3_server: S3Server, size: int) -> None:
+        with s3_server.counting() as requests:
+            with s3.segment("s") as stream:
+                stream.write(bytes(size))
+                stream.commit()
+            assert len(s3.read("s")) == size
+        assert [request.split()[0] for request in requests] == ["PUT", "GET"]
+
+    def test_an_absent_object_is_one_get(self, s3: Store, s3_server: S3Server) -> None:
+        with s3_server.counting() as requests, pytest.raises(ObjectMissing):
+            s3.read("absent")
+        assert [request.split()[0] for request in requests] == ["GET"]
+
+    def test_lists_and_deletes_by_the_thousand(self, s3: Store, s3_server: S3Server) -> None:
+        prefix = s3.root.partition(s3_server.bucket + "/")[2]
+        s3_server.fill(f"{prefix}/n/{number:04d}" for number in range(1001))
+        with s3_server.counting() as requests:
+            names = s3.list("n")
+        assert names == [f"{number:04d}" for number in range(1001)]
+        assert len(requests) == 2
+        with s3_server.counting() as requests:
+            assert s3.list("n", after="0999") == ["1000"]
+        assert len(requests) == 1
+        with s3_server.counting() as requests:
+            s3.delete(f"n/{name}" for name in names)
+        assert len(requests) == 2
+        assert s3.list("n") == []
+
+    def test_a_probe_is_five_requests(self, s3: Store, s3_server: S3Server) -> None:
+        with s3_server.counting() as requests:
+            probe(s3, runtime=SYSTEM, single_writer=False)
+        assert [request.split()[0] for request in requests] == ["PUT", "PUT", "GET", "GET", "POST"]
+
+    def test_a_missing_bucket_is_a_failure_and_no_missing_object(self, s3_server: S3Server) -> None:
+        store = open_store(StoreSpec("s3://no-such-bucket/wal", s3_server.storage_options))
+        steps: Iterable[Callable[[], object]] = [
+            lambda: store.read("a"),
+            lambda: store.list(""),
+            lambda: store.create("a", b"x"),
+            lambda: store.delete(["a"]),
+            lambda: probe(store, runtime=SYSTEM, single_writer=False),
+        ]
+        for step in steps:
+            with s3_server.counting() as requests, pytest.raises(StoreError, match="no such bucket") as caught:
+                step()
+            assert not isinstance(caught.value, ObjectMissing)
+            assert len(requests) == 1
+
+    def test_an_unreachable_endpoint_fails_soon_and_shows_no_secret(self) -> None:
+        options = {"key": "the-access-key", "secret": "the-secret-key", "endpoint_url": "http://user:pass@127.0.0.1:1"}
+        store = open_store(StoreSpec("s3://bucket/wal", {**options, "client_kwargs": {"region_name": "us-east-1"}}))
+        started = SYSTEM.monotonic_s()
+        with pytest.raises(StoreError, match=r"s3://bucket/wal/probe.*endpoint") as caught:
+            probe(store, runtime=SYSTEM, single_writer=False)
+        assert SYSTEM.monotonic_s() - started < 30
+        assert not any(secret in str(caught.value) for secret in ("the-access-key", "the-secret-key", "user:pass"))
+
+    def test_options_that_s3fs_does_not_know_are_named(self) -> None:
+        with pytest.raises(ConfigError, match="storage_options"):
+            open_store(StoreSpec("s3://bucket", {"no_such_option": "1"}))
+
+    @pytest.mark.parametrize(
+        ("code", "status", "expected"),
+        [
+            ("PreconditionFailed", 412, ObjectExists),
+            ("412", 412, ObjectExists),
+            ("ConditionalRequestConflict", 409, StoreError),
+            ("InternalError", 500, StoreError),
+            ("AccessDenied", 403, StoreError),
+        ],
+    )
+    def test_answers_to_a_create(self, s3: Store, code: str, status: int, expected: type[StoreError]) -> None:
+        with answering(s3, code, status), pytest.raises(StoreError) as caught:
+            s3.create("a", b"x")
+        assert type(caught.value) is expected
+        assert "s3://" in str(caught.value)
+
+
+class answering:  # noqa: N801 - reads as a verb in `with`
+    """Let S3 answer every request with an error."""
+
+    def __init__(self, store: Store, code: str, status: int) -> None:
+        self.fs = store._fs  # type: ignore[attr-defined]
+        self.body = f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode()
+        if code.isdigit():
+            self.body = b""
+        self.status = status
+
+    def __enter__(self) -> None:
+        async def fail(**_: object) -> None:
+            code = self.body.partition(b"<Code>")[2].partition(b"</Code>")[0].decode() or str(self.status)
+            raise ClientError({"Error": {"Code": code, "Message": "told so"}}, "PutObject")
+
+        self.real = self.fs.s3.put_object
+        fail.__name__ = "put_object"
+        self.fs.s3.put_object = fail
+
+    def __exit__(self, *_: object) -> None:
+        self.fs.s3.put_object = self.real

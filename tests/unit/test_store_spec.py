@@ -1,0 +1,111 @@
+"""Addresses of stores: one spelling per place, and no secret in anything that is shown."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+
+from wal_sink.errors import ConfigError
+from wal_sink.stores.local import LocalStore
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec, mask_url
+
+
+@pytest.mark.parametrize(
+    ("given", "url", "scheme"),
+    [
+        ("/data/wal", "file:///data/wal", "file"),
+        ("/data//x/../wal/", "file:///data/wal", "file"),
+        ("file:///data/wal/", "file:///data/wal", "file"),
+        ("file:/data/wal", "file:///data/wal", "file"),
+        ("local:///data/wal", "file:///data/wal", "file"),
+        ("/data/with space & ümlaut?x", "file:///data/with space & ümlaut?x", "file"),
+        ("s3://bucket/a/b/", "s3://bucket/a/b", "s3"),
+        ("s3a://bucket/a", "s3://bucket/a", "s3"),
+        ("S3N://bucket", "s3://bucket", "s3"),
+        ("memory://x/", "memory://x", "memory"),
+        ("gs://bucket/x/", "gs://bucket/x", "gs"),
+        ("dir::file:///data", "dir::file:///data", "dir"),
+    ],
+)
+def test_urls_have_one_spelling(given: str, url: str, scheme: str) -> None:
+    spec = StoreSpec(given)
+    assert (spec.url, spec.scheme) == (url, scheme)
+    assert StoreSpec(spec.url) == spec
+
+
+def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert StoreSpec("some/wal").url == f"file://{tmp_path}/some/wal"
+    assert StoreSpec("~/wal").url == f"file://{tmp_path}/home/wal"
+    assert StoreSpec(tmp_path).url == f"file://{tmp_path}"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "empty"),
+        ("nosuch://x", "knows no scheme 'nosuch'.*install"),
+        ("s3://", "names no bucket"),
+        ("s3:///key", "names no bucket"),
+        ("s3://AKIA:hush@bucket/x", "storage_options"),
+        ("s3://bucket/x?token=hush", "storage_options"),
+    ],
+)
+def test_urls_that_cannot_work_are_refused_without_their_secrets(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        StoreSpec(url)
+    assert "hush" not in str(caught.value)
+
+
+def test_specs_are_values() -> None:
+    one = StoreSpec("s3://b/x", {"key": "k", "client_kwargs": {"region_name": "r"}})
+    same = StoreSpec("s3a://b/x/", {"client_kwargs": {"region_name": "r"}, "key": "k"})
+    assert one == same
+    assert hash(one) == hash(same)
+    assert one == pickle.loads(pickle.dumps(one))  # noqa: S301 - our own bytes
+    assert one != StoreSpec("s3://b/x", {"key": "other"})
+    assert one != StoreSpec("s3://b/x", one.options, single_writer=True)
+
+
+def test_options_that_the_caller_changes_later_stay_as_they_were() -> None:
+    options = {"client_kwargs": {"region_name": "r"}}
+    spec = StoreSpec("s3://b", options)
+    options["client_kwargs"]["region_name"] = "other"
+    assert spec == StoreSpec("s3://b", {"client_kwargs": {"region_name": "r"}})
+
+
+def test_repr_shows_neither_options_nor_credentials() -> None:
+    spec = StoreSpec("sftp://user:hush@host/x?sig=hush", {"password": "hush-hush", "client_kwargs": {"token": "hush"}})
+    assert repr(spec) == "StoreSpec('sftp://host/x', single_writer=False)"
+    assert spec.safe_url == "sftp://host/x"
+
+
+def test_a_container_before_the_at_sign_is_no_secret() -> None:
+    assert StoreSpec("abfs://container@account.dfs.core.windows.net/x").safe_url.startswith("abfs://container@account")
+    assert mask_url("abfs://container:hush@account/x") == "abfs://container@account/x"
+
+
+def test_foreign_messages_are_scrubbed() -> None:
+    options = {"secret": "h+u/s=h1", "client_kwargs": {"nested": ["deep-secret"]}, "endpoint_url": "http://host:1"}
+    spec = StoreSpec("s3://b/x", options)
+    shown = spec.scrub("h+u/s=h1 and deep-secret at http://user:pw@host:1/x?X-Amz-Signature=abc to http://host:1/y")
+    assert shown == "*** and *** at http://host:1/x to http://host:1/y"
+
+
+@pytest.mark.parametrize(
+    ("module", "url"), [("s3fs", "s3://bucket/x"), ("gcsfs", "gs://bucket/x"), ("adlfs", "abfs://c@a.dfs/x")]
+)
+def test_a_missing_package_is_named(module: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, "wal_sink.stores.s3", raising=False)
+    with pytest.raises(ConfigError, match=module):
+        open_store(StoreSpec(url))
+
+
+def test_single_writer_is_another_spec_of_the_same_place(tmp_path: Path) -> None:
+    assert isinstance(open_store(StoreSpec(str(tmp_path), single_writer=True)), LocalStore)

@@ -1,0 +1,176 @@
+"""Any other store that fsspec knows, with whatever `pipe_file(mode="create")` means there.
+
+Only where that is known to be atomic may several processes write. Elsewhere fsspec looks first and writes then, so
+that two of them can both believe they created an object: `create_doubt` says so, and `probe` refuses the store unless
+the user vouches for one single writer. Threads of one process are kept apart by a lock in any case. A crash in the
+middle of a write may leave a partial object there; records and segments carry checksums, so that it is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import fsspec
+
+from wal_sink.errors import ConfigError, StoreError
+from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
+from wal_sink.stores.naming import check_path, folder_of, is_hidden, shown
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.spool import SpooledSegment
+
+ATOMIC_CREATE = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
+"""Protocols whose fsspec implementation hands `mode="create"` to the server as a precondition (gcsfs, adlfs)."""
+
+_FOREIGN_ERRORS = {
+    "aiohttp": ("ClientError",),
+    "azure.core.exceptions": ("AzureError",),
+    "gcsfs.retry": ("HttpError",),
+    "google.auth.exceptions": ("GoogleAuthError",),
+    "paramiko.ssh_exception": ("SSHException",),
+    "requests.exceptions": ("RequestException",),
+}
+"""Errors of implementations that are no `OSError`; looked up in modules that are already imported."""
+
+
+class GenericStore(Store):
+    """A `Store` over an fsspec file system that this package has no own implementation for."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self._spec = spec
+        self._root = spec.safe_url
+        self._fs, self._base = _connect(spec)
+        self._atomic = spec.scheme in ATOMIC_CREATE and "::" not in spec.url
+        self._create_lock = threading.Lock()
+        self._listing = {"refresh": True} if _takes(self._fs.ls, "refresh") else {}
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    @property
+    def create_doubt(self) -> str:
+        """Why create-if-absent cannot be trusted between processes; empty if it can."""
+        if self._atomic:
+            return ""
+        kind = type(self._fs).__name__
+        return (
+            f"fsspec's {kind} is not known to create atomically: it looks whether a path is free and writes afterwards"
+        )
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._target(path)
+        with self._create_lock if not self._atomic else contextlib.nullcontext():
+            try:
+                self._make_parent(target)
+                self._fs.pipe_file(target, data, mode="create")
+            except FileExistsError as error:
+                raise ObjectExists(f"{self.url_of(path)} exists already") from error
+            except _failures() as error:
+                raise self._failure("create", path, error) from error
+
+    def read(self, path: str) -> bytes:
+        try:
+            return bytes(self._fs.cat_file(self._target(path)))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise ObjectMissing(f"{self.url_of(path)} does not exist") from error
+        except _failures() as error:
+            raise self._failure("read", path, error) from error
+
+    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        folder = folder_of(prefix)
+        try:
+            found = [*self._below(folder)]
+        except _failures() as error:
+            raise self._failure("list", folder, error) from error
+        names = {shown(path.removeprefix(folder), recursive=recursive) for path in found}
+        return sorted(name for name in names if name > after)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            try:
+                self._fs.rm_file(self._target(path))
+            except FileNotFoundError:
+                continue
+            except _failures() as error:
+                raise self._failure("delete", path, error) from error
+
+    def segment(self, path: str) -> SegmentStream:
+        check_path(path)
+        return SpooledSegment(self.url_of(path), partial(self._put, path))
+
+    def _put(self, path: str, data: bytes) -> None:
+        target = self._target(path)
+        try:
+            self._make_parent(target)
+            self._fs.pipe_file(target, data)
+        except _failures() as error:
+            raise self._failure("write", path, error) from error
+
+    def _target(self, path: str) -> str:
+        return f"{self._base}/{check_path(path)}"
+
+    def _make_parent(self, target: str) -> None:
+        if not self._atomic:  # an object store has no folders, and some would make a bucket here
+            self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+
+    def _below(self, folder: str) -> Iterator[str]:
+        """All objects below a folder, by path from the root. Folders are entered, so that empty ones never show."""
+        self._fs.invalidate_cache()
+        try:
+            entries = self._fs.ls(f"{self._base}/{folder}".rstrip("/"), detail=True, **self._listing)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            name = str(entry["name"]).rstrip("/").rpartition("/")[2]
+            if not name or is_hidden(name):
+                continue
+            if entry["type"] == "directory":
+                yield from self._below(f"{folder}{name}/")
+            else:
+                yield folder + name
+
+    def _failure(self, action: str, path: str, error: Exception) -> StoreError:
+        """The one place where errors of fsspec and what lies below become ours."""
+        text = self._spec.scrub(f"{type(error).__name__}: {error}")
+        return StoreError(
+            f"cannot {action} {self.url_of(path)}: {text}; check address, credentials and rights, then start again"
+        )
+
+
+def _connect(spec: StoreSpec) -> tuple[Any, str]:
+    options = {**spec.options, "skip_instance_cache": True}
+    try:
+        fs, base = fsspec.core.url_to_fs(spec.url, **options)
+    except ImportError as error:
+        raise ConfigError(f"{spec.safe_url} needs a package that is not installed: {spec.scrub(str(error))}") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{spec.safe_url} cannot be opened with these storage_options: {spec.scrub(str(error))}"
+        ) from error
+    except _failures() as error:
+        raise StoreError(
+            f"{spec.safe_url} cannot be opened: {spec.scrub(str(error))}; check address and credentials"
+        ) from error
+    fs.dircache.use_listings_cache = False  # as an option it would reach constructors that refuse it (sftp)
+    return fs, base.rstrip("/")
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    found: list[type[Exception]] = [OSError, ValueError, RuntimeError, NotImplementedError]
+    for module, names in _FOREIGN_ERRORS.items():
+        if module in sys.modules:
+            loaded = importlib.import_module(module)
+            found += [getattr(loaded, name) for name in names if hasattr(loaded, name)]
+    return tuple(found)
+
+
+def _takes(function: Any, name: str) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(parameter.name == name or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

@@ -1,0 +1,248 @@
+"""Objects as files of a local file system, durable when a call returned.
+
+A file is written under a temporary name in its own folder, fsynced, and gets its real name by a hard link, which no two
+writers can both make. `pipe_file(mode="create")` of fsspec looks first and writes then: two writers can both succeed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
+from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
+from wal_sink.stores.naming import HIDDEN, check_path, folder_of, shown
+from wal_sink.stores.spec import StoreSpec
+
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+_ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+_NEXT_STEP = {
+    errno.ENOSPC: "free space on that disk",
+    errno.EDQUOT: "raise the user's quota or free space",
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
+    errno.EROFS: "mount it writable or choose another folder",
+    errno.ENOTDIR: "a part of the path is a file: choose another folder",
+    errno.EMFILE: "raise the limit of open files",
+    errno.ENAMETOOLONG: "choose a shorter folder",
+}
+_MAKE_ATTEMPTS = 100
+_T = TypeVar("_T")
+
+
+class LocalStore(Store):
+    """A `Store` in a folder. Any number of processes may use it; over NFS, only through `create_once`."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self._root = spec.safe_url
+        self._folder = Path(spec.location)
+        self._durable: set[Path] = set()
+        """Folders whose own entry was fsynced by this store; only `delete` removes folders."""
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    def create(self, path: str, data: bytes) -> None:
+        with self.segment(path) as stream:
+            stream.write(data)
+            stream.commit()
+
+    def read(self, path: str) -> bytes:
+        try:
+            return self._file(path).read_bytes()
+        except _ABSENT as error:
+            raise ObjectMissing(f"{self.url_of(path)} does not exist") from error
+        except OSError as error:
+            raise self.failure("read", self.url_of(path), error) from error
+
+    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        folder = folder_of(prefix)
+        try:
+            names = _names(self._folder / folder, "", after, recursive=recursive)
+        except OSError as error:
+            raise self.failure("list", self.url_of(folder), error) from error
+        return sorted(names)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        folders = set()
+        for path in paths:
+            file = self._file(path)
+            try:
+                file.unlink()
+            except _ABSENT:
+                continue
+            except OSError as error:
+                raise self.failure("delete", self.url_of(path), error) from error
+            folders.add(file.parent)
+        for folder in folders:
+            self._remove_empty(folder)
+
+    def segment(self, path: str) -> SegmentStream:
+        return LocalSegment(self, path, self._file(path))
+
+    def in_folder(self, folder: Path, action: Callable[[], _T]) -> _T:
+        """Make `folder` durably, then run `action` in it; again if a cleaner removed the folder meanwhile."""
+        for _ in range(_MAKE_ATTEMPTS):
+            try:
+                self._make(folder)
+                return action()
+            except FileNotFoundError:
+                self._durable -= {folder, *folder.parents}
+        raise FileNotFoundError(errno.ENOENT, "the folder vanishes as often as it is made", str(folder))
+
+    def failure(self, action: str, url: str, error: OSError) -> StoreError:
+        """The one place where an operating system's error becomes ours."""
+        step = _NEXT_STEP.get(error.errno or 0, "check the disk and the mount")
+        return StoreError(f"cannot {action} {url}: {error.strerror or type(error).__name__}; {step}, then start again")
+
+    def _file(self, path: str) -> Path:
+        return self._folder / check_path(path)
+
+    def _make(self, folder: Path) -> None:
+        if folder in self._durable:
+            return
+        inside = folder != self._folder and self._folder in folder.parents
+        if inside or not folder.parent.exists():
+            self._make(folder.parent)
+        made = _mkdir(folder)
+        if inside or made:
+            sync_folder(folder.parent)
+        self._durable.add(folder)
+
+    def _remove_empty(self, folder: Path) -> None:
+        while folder != self._folder:
+            self._durable.discard(folder)
+            try:
+                folder.rmdir()
+            except OSError:  # not empty, or gone already: a folder left behind is never shown
+                return
+            folder = folder.parent
+
+
+class LocalSegment(SegmentStream):
+    """A file that has no visible name before `commit`."""
+
+    def __init__(self, store: LocalStore, path: str, file: Path) -> None:
+        self._store = store
+        self._url = store.url_of(path)
+        self._file = file
+        self._temporary = file.with_name(f"{HIDDEN}wal-sink-{secrets.token_hex(12)}.tmp")
+        try:
+            self._descriptor: int | None = store.in_folder(file.parent, self._open)
+        except OSError as error:
+            raise store.failure("write", self._url, error) from error
+
+    def write(self, data: bytes | memoryview) -> int:
+        descriptor = self._opened()
+        rest = memoryview(data).cast("B")
+        size = len(rest)
+        try:
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        except OSError as error:
+            self.abort()
+            raise self._store.failure("write", self._url, error) from error
+        return size
+
+    def commit(self) -> None:
+        descriptor = self._opened()
+        try:
+            os.fsync(descriptor)
+            self._link()
+        except OSError as error:
+            raise self._store.failure("write", self._url, error) from error
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is None:
+            return
+        os.close(descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            self._temporary.unlink()
+
+    def _open(self) -> int:
+        return os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def _opened(self) -> int:
+        if self._descriptor is None:
+            raise StoreError(f"{self._url} was committed or dropped already; start a new segment")
+        return self._descriptor
+
+    def _link(self) -> None:
+        try:
+            os.link(self._temporary, self._file)
+        except FileExistsError as error:
+            self._sync_name()  # whoever acts on the other's object must be able to rely on it after a crash
+            raise ObjectExists(f"{self._url} exists already") from error
+        except OSError as error:
+            if error.errno in _NO_LINKS:
+                raise ConfigError(
+                    f"cannot create {self._url}: this file system refuses hard links ({error.strerror}), so two "
+                    "writers could not be told apart; use a folder on a local disk (ext4, xfs), NFS, or an object store"
+                ) from error
+            raise
+        self._sync_name()
+
+    def _sync_name(self) -> None:
+        try:
+            sync_folder(self._file.parent)
+        except OSError as error:
+            raise OutcomeUnknownError(
+                f"{self._url} is there, but its folder could not be synced ({error.strerror}): it may vanish in a "
+                "crash. Check the disk before starting again; nothing was deleted"
+            ) from error
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _mkdir(folder: Path) -> bool:
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder)) from None
+        return False
+    return True
+
+
+def _names(folder: Path, head: str, after: str, *, recursive: bool) -> list[str]:
+    """What a listing shows of `folder`; a folder that holds no object is not shown."""
+    names: list[str] = []
+    for entry in _entries(folder):
+        name = head + entry.name
+        if not entry.is_dir():
+            names += [name] if name > after else []
+        elif recursive:
+            names += _names(Path(entry.path), f"{name}/", after, recursive=True)
+        elif shown(f"{name}/", recursive=False) > after and _holds_object(Path(entry.path)):
+            names.append(f"{name}/")
+    return names
+
+
+def _holds_object(folder: Path) -> bool:
+    entries = sorted(_entries(folder), key=lambda entry: entry.is_dir())
+    return any(not entry.is_dir() or _holds_object(Path(entry.path)) for entry in entries)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.name.startswith(HIDDEN)]
+    except (FileNotFoundError, NotADirectoryError):
+        return []

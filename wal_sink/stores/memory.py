@@ -1,0 +1,104 @@
+"""Objects in this process's memory: for tests and simulations. Shared by URL, gone with the process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from wal_sink.errors import StoreError
+from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
+from wal_sink.stores.naming import check_path, names_in
+from wal_sink.stores.spec import StoreSpec
+
+
+@dataclass(slots=True)
+class _Space:
+    """What all stores of one URL share."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    keys: list[str] = field(default_factory=list)
+    """Of `objects`, sorted."""
+
+
+_spaces: dict[str, _Space] = {}
+_spaces_lock = threading.Lock()
+
+
+def _renew_locks() -> None:
+    global _spaces_lock  # noqa: PLW0603 - a lock that another thread held at the fork never opens again
+    _spaces_lock = threading.Lock()
+    for space in _spaces.values():
+        space.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_locks)
+
+
+class MemoryStore(Store):
+    """A `Store` whose objects live as long as the process; a forked child starts with a copy."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self._root = spec.safe_url
+        with _spaces_lock:
+            self._space = _spaces.setdefault(spec.url, _Space())
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    def create(self, path: str, data: bytes) -> None:
+        check_path(path)
+        with self._space.lock:
+            if path in self._space.objects:
+                raise ObjectExists(f"{self.url_of(path)} exists already")
+            self._space.objects[path] = bytes(data)
+            insort(self._space.keys, path)
+
+    def read(self, path: str) -> bytes:
+        with self._space.lock:
+            try:
+                return self._space.objects[path]
+            except KeyError:
+                raise ObjectMissing(f"{self.url_of(path)} does not exist") from None
+
+    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        with self._space.lock:
+            return [*names_in(self._space.keys, prefix, after=after, recursive=recursive)]
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            with self._space.lock:
+                if self._space.objects.pop(path, None) is not None:
+                    del self._space.keys[bisect_left(self._space.keys, path)]
+
+    def segment(self, path: str) -> SegmentStream:
+        return MemorySegment(self, check_path(path))
+
+
+class MemorySegment(SegmentStream):
+    """Bytes that become an object at `commit`."""
+
+    def __init__(self, store: MemoryStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._data: bytearray | None = bytearray()
+
+    def write(self, data: bytes | memoryview) -> int:
+        if self._data is None:
+            raise StoreError(f"{self._store.url_of(self._path)} was committed or dropped already; start a new segment")
+        before = len(self._data)
+        self._data += data
+        return len(self._data) - before
+
+    def commit(self) -> None:
+        if self._data is None:
+            raise StoreError(f"{self._store.url_of(self._path)} was committed or dropped already; start a new segment")
+        self._store.create(self._path, bytes(self._data))
+        self._data = None
+
+    def abort(self) -> None:
+        self._data = None

@@ -1,0 +1,60 @@
+"""One store per process and address. A store is opened where it is used and never travels."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from wal_sink.errors import ConfigError
+from wal_sink.stores.base import Store
+from wal_sink.stores.generic import GenericStore
+from wal_sink.stores.local import LocalStore
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
+
+_stores: dict[tuple[int, StoreSpec], Store] = {}
+"""A forked child inherits its parent's entries and must not use them (event loops, sockets): hence the process id."""
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _lock  # noqa: PLW0603 - a lock that another thread held at the fork never opens again
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def open_store(spec: StoreSpec) -> Store:
+    """The store of this process for `spec`, made at the first call; on driver and executors, from any thread.
+
+    Asks nothing of the store yet: see `wal_sink.stores.probe.probe`. Raises `ConfigError` if the package for the scheme
+    is missing or the options do not fit it.
+    """
+    key = (os.getpid(), spec)
+    with _lock:
+        store = _stores.get(key)
+        if store is None:
+            store = _stores[key] = _new_store(spec)
+        return store
+
+
+def _new_store(spec: StoreSpec) -> Store:
+    if spec.scheme == S3 and "::" not in spec.url:
+        return _new_s3_store(spec)
+    if spec.scheme == LOCAL and "::" not in spec.url:
+        return LocalStore(spec)
+    if spec.scheme == MEMORY and "::" not in spec.url:
+        return MemoryStore(spec)
+    return GenericStore(spec)
+
+
+def _new_s3_store(spec: StoreSpec) -> Store:
+    try:
+        from wal_sink.stores.s3 import S3Store  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise ConfigError(
+            f"{spec.safe_url} needs s3fs, which cannot be imported here ({error}): "
+            'pip install "wal-sink[s3]", on the executors too'
+        ) from error
+    return S3Store(spec)

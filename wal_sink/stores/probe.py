@@ -1,0 +1,79 @@
+"""Finds out, when a WAL is opened, that its store keeps the one promise everything rests on: create-if-absent."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Protocol, runtime_checkable
+
+from wal_sink.errors import ConfigError, StoreError
+from wal_sink.runtime import Runtime
+from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
+
+_FOLDER = "probe"
+
+
+@runtime_checkable
+class DoubtsCreate(Protocol):
+    """A store that knows whether its create-if-absent can be trusted; tries in sequence cannot show a race."""
+
+    @property
+    def create_doubt(self) -> str:
+        """Why not, or empty."""
+
+
+def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> None:
+    """Create, create again, read, list and delete one object: five requests.
+
+    Raises `ConfigError` if the store breaks a promise or is known to (unless `single_writer` accepts that), and
+    `StoreError` if it cannot be reached, written or read; both say what to do, without secrets.
+    """
+    _check_doubt(store, single_writer=single_writer)
+    name = f"{runtime.new_id()}.json"
+    path = f"{_FOLDER}/{name}"
+    data = f'{{"probe": "{name}", "created": "{runtime.timestamp()}"}}'.encode()
+    with contextlib.suppress(ObjectExists):  # a retried request that met its own object: what is read below decides
+        store.create(path, data)
+    try:
+        _check_create_again(store, path)
+        _check_read(store, path, data)
+        if name not in store.list(_FOLDER):
+            raise _broken(store, "an object that was just created is missing in the listing")
+    except (ConfigError, StoreError):
+        with contextlib.suppress(StoreError):
+            store.delete([path])
+        raise
+    store.delete([path])
+
+
+def _check_doubt(store: Store, *, single_writer: bool) -> None:
+    doubt = store.create_doubt if isinstance(store, DoubtsCreate) else ""
+    if doubt and not single_writer:
+        raise ConfigError(
+            f"{store.root} cannot hold a WAL that several processes may write: {doubt}. Use a local folder, s3://, "
+            "gs:// or abfs:// instead; or set Settings(single_writer=True) if never more than one process writes this "
+            "WAL, not even after a crash or restart"
+        )
+
+
+def _check_create_again(store: Store, path: str) -> None:
+    try:
+        store.create(path, b'{"probe": "second"}')
+    except ObjectExists:
+        return
+    raise _broken(store, "a second create of the same object succeeded, so that writers would overwrite each other")
+
+
+def _check_read(store: Store, path: str, data: bytes) -> None:
+    try:
+        found = store.read(path)
+    except ObjectMissing as error:
+        raise _broken(store, "an object that was just created cannot be found") from error
+    if found != data:
+        raise _broken(store, f"an object of {len(data)} bytes came back as {len(found)} other bytes")
+
+
+def _broken(store: Store, what: str) -> ConfigError:
+    return ConfigError(
+        f"{store.root} cannot hold a WAL: {what}. Use a store with conditional writes (AWS S3, MinIO since 2024, "
+        "a local disk), or take caching proxies out of the way"
+    )

@@ -1,0 +1,174 @@
+"""Objects in S3 and in what speaks like it, through s3fs: every call is one request.
+
+A create is a PUT with `If-None-Match: *`. Nothing here asks whether an object exists before it acts; nothing is cached.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import aiohttp
+import s3fs
+from botocore.exceptions import BotoCoreError, ClientError
+
+from wal_sink.errors import ConfigError, StoreError
+from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
+from wal_sink.stores.naming import check_path, folder_of, is_hidden, names_in
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.spool import SpooledSegment
+
+_PUT_LIMIT = 5 << 30
+"""S3 takes up to 5 GiB in one PUT; s3fs would split from 100 MiB on, in five requests or more."""
+_PAGE = 1000
+_CLIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standard", "total_max_attempts": 4}}
+"""A dead endpoint costs at most half a minute, a mute one a minute and a half. `config_kwargs` overrides each."""
+
+_FAILURES = (OSError, BotoCoreError, ClientError, aiohttp.ClientError, http.client.HTTPException)
+_EXISTS = {"PreconditionFailed", "412"}
+_NEXT_STEP = {
+    "NoSuchBucket": "there is no such bucket: create it or correct the URL",
+    "NoSuchKey": "there is no such object",
+    "AccessDenied": "give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without the "
+    "last, S3 answers so for absent objects too)",
+    "InvalidAccessKeyId": "S3 does not know this access key: correct the credentials",
+    "SignatureDoesNotMatch": "the secret does not belong to the access key: correct the credentials",
+    "ExpiredToken": "the session's credentials expired: renew them",
+    "PermanentRedirect": "the bucket lies in another region: set client_kwargs={'region_name': …}",
+    "AuthorizationHeaderMalformed": "the region is wrong: set client_kwargs={'region_name': …}",
+    "ConditionalRequestConflict": "another writer was busy with the same object; the create can be repeated",
+    "SlowDown": "S3 asks for fewer requests; try later",
+    "NoCredentialsError": "no credentials were found: set storage_options key and secret, or a profile",
+    "EndpointConnectionError": "nothing answers at this endpoint: correct endpoint_url, or start the server",
+    "ConnectTimeoutError": "the endpoint cannot be reached: correct endpoint_url, or check network and firewall",
+    "ReadTimeoutError": "the endpoint did not answer in time: check it, or raise config_kwargs={'read_timeout': …}",
+    "ParamValidationError": "correct the bucket's name",
+}
+
+
+class S3Store(Store):
+    """A `Store` in a bucket, below a prefix. `StoreSpec.options` are those of `s3fs.S3FileSystem`."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self._spec = spec
+        self._root = spec.safe_url
+        self._bucket, _, prefix = spec.location.partition("/")
+        self._prefix = folder_of(prefix)
+        self._fs = _connect(spec)
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    def create(self, path: str, data: bytes) -> None:
+        self._put(path, data, action="create", mode="create")
+
+    def read(self, path: str) -> bytes:
+        try:
+            return bytes(self._fs.cat_file(self._target(path), max_concurrency=1))
+        except _FAILURES as error:
+            if _code(error) == "NoSuchKey":
+                raise ObjectMissing(f"{self.url_of(path)} does not exist") from error
+            raise self._failure("read", path, error) from error
+
+    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        folder = folder_of(prefix)
+        try:
+            keys = sorted(self._keys(self._prefix + folder, after, recursive=recursive))
+        except _FAILURES as error:
+            raise self._failure("list", folder, error) from error
+        return [*names_in(keys, "", after=after, recursive=recursive)]
+
+    def delete(self, paths: Iterable[str]) -> None:
+        keys = [self._prefix + check_path(path) for path in paths]
+        for start in range(0, len(keys), _PAGE):
+            self._delete(keys[start : start + _PAGE])
+
+    def segment(self, path: str) -> SegmentStream:
+        check_path(path)
+        return SpooledSegment(self.url_of(path), partial(self._put, path, action="write", mode="overwrite"))
+
+    def _put(self, path: str, data: bytes, *, action: str, mode: str) -> None:
+        try:
+            self._fs.pipe_file(self._target(path), data, chunksize=_PUT_LIMIT, mode=mode)
+        except _FAILURES as error:
+            if isinstance(error, FileExistsError) or _code(error) in _EXISTS:
+                raise ObjectExists(f"{self.url_of(path)} exists already") from error
+            raise self._failure(action, path, error) from error
+
+    def _keys(self, head: str, after: str, *, recursive: bool) -> Iterator[str]:
+        """Names below `head`, folders ending in `/`; the folder that `after` names may be among them."""
+        question: dict[str, Any] = {"Bucket": self._bucket, "Prefix": head, "MaxKeys": _PAGE}
+        question |= {"StartAfter": head + after} if after else {}
+        question |= {} if recursive else {"Delimiter": "/"}
+        while True:
+            page = self._fs.call_s3("list_objects_v2", **question)
+            found = [entry["Key"] for entry in page.get("Contents", ())]
+            found += [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
+            names = (key.removeprefix(head) for key in found)
+            yield from (name for name in names if name and not is_hidden(name) and (not recursive or name[-1] != "/"))
+            if not page.get("IsTruncated"):
+                return
+            question["ContinuationToken"] = page["NextContinuationToken"]
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        try:
+            answer = self._fs.call_s3("delete_objects", Bucket=self._bucket, Delete=wanted)
+        except _FAILURES as error:
+            raise self._failure("delete objects under", "", error) from error
+        failed = answer.get("Errors", ())
+        if failed:
+            key, code = failed[0].get("Key"), failed[0].get("Code", "")
+            raise StoreError(
+                f"cannot delete s3://{self._bucket}/{key} and {len(failed) - 1} others: {code}; "
+                f"{_NEXT_STEP.get(code, 'check the rights')}"
+            )
+
+    def _target(self, path: str) -> str:
+        return f"{self._bucket}/{self._prefix}{check_path(path)}"
+
+    def _failure(self, action: str, path: str, error: Exception) -> StoreError:
+        """The one place where errors of s3fs, botocore and aiohttp become ours."""
+        code = _code(error) or type(error).__name__
+        step = _NEXT_STEP.get(code) or _NEXT_STEP.get(type(error).__name__, "check endpoint, credentials and rights")
+        text = self._spec.scrub(str(error) or type(error).__name__)
+        return StoreError(f"cannot {action} {self.url_of(path)}: {code} ({text}); {step}")
+
+
+def _code(error: BaseException | None) -> str:
+    """S3's own error code, which s3fs keeps in the cause of what it raises; empty if S3 did not answer."""
+    while error is not None:
+        if isinstance(error, ClientError):
+            return str(error.response.get("Error", {}).get("Code", ""))
+        error = error.__cause__
+    return ""
+
+
+def _connect(spec: StoreSpec) -> Any:
+    given = spec.options.get("config_kwargs") or {}
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{spec.safe_url}: config_kwargs must be a mapping of botocore's Config arguments")
+    options = {
+        **spec.options,
+        "config_kwargs": {**_CLIENT, **given},
+        "use_listings_cache": False,
+        "skip_instance_cache": True,
+        "asynchronous": False,
+    }
+    try:
+        fs = s3fs.S3FileSystem(**options)
+        fs.retries = 1  # botocore repeats already; s3fs around it would multiply the waiting by 5, for reads by 25
+        fs.connect()
+    except (TypeError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"{spec.safe_url} cannot be opened with these storage_options: {spec.scrub(str(error))}; expected the "
+            "arguments of s3fs.S3FileSystem"
+        ) from error
+    except _FAILURES as error:
+        raise StoreError(
+            f"{spec.safe_url} cannot be opened: {type(error).__name__} ({spec.scrub(str(error))}); check the options"
+        ) from error
+    return fs

@@ -1,0 +1,62 @@
+"""A segment for stores that take an object in one piece: collected in a local temporary file, sent at `commit`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import IO
+
+from wal_sink.errors import StoreError
+from wal_sink.stores.base import SegmentStream
+
+
+class SpooledSegment(SegmentStream):
+    """Bytes on local disk that `put` makes an object of. Nothing is sent before `commit`."""
+
+    def __init__(self, url: str, put: Callable[[bytes], None]) -> None:
+        self._url = url
+        self._put = put
+        self._spool: IO[bytes] | None = _new_spool(url)
+
+    def write(self, data: bytes | memoryview) -> int:
+        spool = self._opened()
+        try:
+            return spool.write(data)
+        except OSError as error:
+            raise _failure(self._url, error) from error
+
+    def commit(self) -> None:
+        spool = self._opened()
+        try:
+            spool.seek(0)
+            data = spool.read()
+        except OSError as error:
+            raise _failure(self._url, error) from error
+        try:
+            self._put(data)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.close()
+
+    def _opened(self) -> IO[bytes]:
+        if self._spool is None:
+            raise StoreError(f"{self._url} was committed or dropped already; start a new segment")
+        return self._spool
+
+
+def _new_spool(url: str) -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile(prefix="wal-sink-", buffering=0)
+    except OSError as error:
+        raise _failure(url, error) from error
+
+
+def _failure(url: str, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot collect {url} in a local temporary file: {error.strerror or error}; "
+        "free space, or set TMPDIR to another disk"
+    )
