@@ -12,7 +12,7 @@ from bisect import bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -62,12 +62,18 @@ class SegmentWriter:
         self._new_id = new_id
         self._open: _OpenSegment | None = None
         self._refs: list[SegmentRef] = []
+        self._given: pa.Schema | None = None
+        self._declared = pa.schema([])
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows under positional column names; the first batch with rows gives the schema.
 
+        Fields inside structs are declared nullable: Parquet refuses the nulls that a null struct has for children that
+        must not be null, as Spark makes them. What a column itself declares stays.
+
         Raises `StoreError` if the store does, and pyarrow's own errors for what Parquet cannot hold.
         """
+        batch = self._relaxed(batch)
         row = 0
         while row < batch.num_rows:
             segment = self._open or self._start(batch.schema)
@@ -101,9 +107,44 @@ class SegmentWriter:
         self._open = _OpenSegment(_SegmentFile(self._store.segment(path)), schema, self._limits, path, segment_id)
         return self._open
 
+    def _relaxed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if self._given is None or not self._given.equals(batch.schema, check_metadata=True):
+            self._given = batch.schema
+            self._declared = pa.schema([_relaxed_field(field) for field in batch.schema])
+        return batch if self._declared.equals(batch.schema) else pa.record_batch(_Redeclared(batch, self._declared))
+
     def _close_segment(self, segment: _OpenSegment) -> None:
         self._refs.append(segment.commit())
         self._open = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Redeclared:
+    """A batch under another schema of the same layout, without a copy: Arrow's C data interface takes them apart."""
+
+    batch: pa.RecordBatch
+    schema: pa.Schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[Any, Any]:
+        _, array = self.batch.__arrow_c_array__()  # type: ignore[no-untyped-call]
+        return self.schema.__arrow_c_schema__(), array
+
+
+def _relaxed_field(field: Any) -> Any:
+    """The field, typed so that every field inside a struct is nullable; keys of maps stay as they are."""
+    return field.with_type(_relaxed_type(field.type))
+
+
+def _relaxed_type(kind: Any) -> Any:
+    if pa.types.is_struct(kind):
+        return pa.struct([_relaxed_field(field).with_nullable(nullable=True) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_relaxed_field(kind.key_field), _relaxed_field(kind.item_field), kind.keys_sorted)
+    if pa.types.is_list(kind):
+        return pa.list_(_relaxed_field(kind.value_field))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_relaxed_field(kind.value_field))
+    return kind
 
 
 class _SegmentFile:

@@ -85,7 +85,7 @@ def writer(store: Store, limits: SegmentLimits) -> SegmentWriter:
 
 def rows(count: int, width: int = 3) -> pa.RecordBatch:
     texts = [None if row % 7 == 0 else f"{row:0{width}d}" for row in range(count)]
-    return pa.record_batch({"c0": pa.array(range(count), pa.int64()), "c1": texts})
+    return pa.record_batch([pa.array(range(count), pa.int64()), pa.array(texts, pa.string())], ["c0", "c1"])
 
 
 def stage(store: Store, batches: Iterable[pa.RecordBatch], limits: SegmentLimits) -> list[SegmentRef]:
@@ -108,7 +108,7 @@ def chunks(store: Store, ref: SegmentRef, chunk_rows: int, start: int = 0) -> li
     return list(read_chunks(data, ref, chunk_rows=chunk_rows, columns=["c0", "c1"], start=start, where="here"))
 
 
-def column(tables: Iterable[tuple[int, int, pa.Table]]) -> list[int]:
+def column(tables: Iterable[tuple[int, int, pa.Table]]) -> list[int | None]:
     return [value for *_, table in tables for value in table.column(0).to_pylist()]
 
 
@@ -213,6 +213,26 @@ def test_equal_column_names_are_restored() -> None:
     data = load_segment(store, ref)
     ((*_, table),) = read_chunks(data, ref, chunk_rows=10, columns=["a.b", "a.b"], where="here")
     assert table.column_names == ["a.b", "a.b"]
+
+
+def test_a_null_struct_whose_fields_must_not_be_null_is_held() -> None:
+    inner = pa.struct(
+        [pa.field("x", pa.int32(), nullable=False), pa.field("l", pa.list_(pa.int8()), metadata={"k": "v"})]
+    )
+    values: dict[pa.DataType, list[object]] = {
+        inner: [None, None],
+        pa.list_(inner): [[None], None],
+        pa.large_list(inner): [[None], None],
+        pa.map_(pa.string(), inner): [[("k", None)], None],
+    }
+    batch = pa.record_batch([pa.array(value, kind) for kind, value in values.items()], ["c0", "c1", "c2", "c3"])
+    store = DictStore()
+    (ref,) = stage(store, [batch], limits())
+    ((*_, table),) = read_chunks(
+        load_segment(store, ref), ref, chunk_rows=10, columns=["c0", "c1", "c2", "c3"], where="here"
+    )
+    assert [column.to_pylist() for column in table.columns] == list(values.values())
+    assert table.schema.field(0).type.field(1).metadata[b"k"] == b"v"
 
 
 def test_leaving_without_finish_leaves_nothing_of_the_open_segment() -> None:

@@ -1,0 +1,243 @@
+"""Every type Arrow carries comes back as it was staged; others are refused by their path before a query runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+from pyspark.ml.linalg import Vectors, VectorUDT
+from pyspark.sql import types as t
+
+from wal_sink.errors import ConfigError
+from wal_sink.segments import SegmentLimits
+from wal_sink.spark.reading import read_segments
+from wal_sink.spark.schema import check_schema, schema_from_json, schema_json
+from wal_sink.spark.staging import stage_dataframe
+from wal_sink.stores.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+LIMITS = SegmentLimits(chunk_rows=2, chunk_bytes=1 << 20, segment_bytes=1 << 20)
+
+POINT = "X'0101000000000000000000F03F0000000000000040'"
+
+SIMPLE = {
+    "boolean": ["true", "null"],
+    "byte": ["-128Y", "127Y", "cast(null as byte)"],
+    "short": ["-32768S", "32767S"],
+    "int": ["-2147483648", "2147483647", "null"],
+    "long": ["-9223372036854775807L", "9223372036854775807L"],
+    "float": ["cast('NaN' as float)", "cast('-Infinity' as float)", "1.5f", "-0.0f"],
+    "double": ["cast('NaN' as double)", "cast('Infinity' as double)", "1e-300d"],
+    "decimal": ["cast(-12345678901234567890.123456789012345678 as decimal(38,18))", "null"],
+    "small decimal": ["1.10BD", "-9.99BD"],
+    "string": ["''", "'Zürich 東京 \U0001f600'", "null"],
+    "collation": ["'a' collate UNICODE_CI", "'B' collate UNICODE_CI"],
+    "binary": ["X''", "X'00ff'", "null"],
+    "date": ["date'0001-01-01'", "date'-0044-03-15'", "date'9999-12-31'"],
+    "timestamp": ["timestamp'0001-01-01 00:00:00'", "timestamp_micros(9223372036854775807)", "null"],
+    "oldest timestamp": ["timestamp_micros(-9223372036854775807)"],
+    "timestamp_ntz": ["timestamp_ntz'0001-01-01 00:00:00.000001'", "timestamp_ntz'9999-12-31 23:59:59.999999'"],
+    "day-time interval": ["interval '-1 2:3:4.000005' day to second", "interval '999999' day"],
+    "hours": ["interval '5' hour"],
+    "void": ["null"],
+    "array": ["array(1, null)", "array()", "null"],
+    "nested arrays": ["array(array('a'), array(null), null)"],
+    "map": ["map('k', cast(null as int))", "map('a', 1, 'b', 2)"],
+    "map with struct keys": ["map(named_struct('x', 1, 'y', 'z'), array(2))"],
+    "map of void": ["map('a', null)"],
+    "array of void": ["array(null)"],
+    "struct": ["named_struct('a.b', 1, 'c`d', null, ' ', X'01', '', 1.5d)", "null"],
+    "struct of void": ["named_struct('x', null)"],
+    "struct of a and A": ["named_struct('a', 1, 'A', 'x')"],
+    "deep": ["array(map(1, named_struct('k', array(named_struct('d', date'2020-02-29', 't', 1Y)))))"],
+}
+if hasattr(t, "TimeType"):
+    SIMPLE |= {"time": ["time'00:00:00'", "time'23:59:59.999999'"], "array of time": ["array(time'12:34:56')"]}
+VARIANTS = {
+    "variant": ['parse_json(\'{"a": [1, null, 1.5, "x"]}\')', "parse_json('null')", "null"],
+    "nested variant": ["named_struct('v', array(parse_json('1'), null))"],
+}
+SPATIAL = {
+    "geometry": [f"st_geomfromwkb({POINT}, 4326)", "null"],
+    "geography": [f"st_geogfromwkb({POINT})"],
+    "array of geography": [f"array(st_geogfromwkb({POINT}))"],
+}
+
+ALL = SIMPLE | VARIANTS | (SPATIAL if hasattr(t, "GeometryType") else {})
+FORMS = {
+    **dict.fromkeys(VARIANTS, "to_json(struct({0}))"),
+    **dict.fromkeys(SPATIAL, "hex(st_asbinary({0}))"),
+    "array of geography": "hex(st_asbinary({0}[0]))",
+}
+"""How to show what cannot be cast to a string; `{0}` is the column."""
+
+
+def round_trip(df: DataFrame, folder: Path) -> DataFrame:
+    store = StoreSpec(url=folder.as_uri())
+    refs = stage_dataframe(df, store=store, folder="staged", limits=LIMITS, description="types")
+    return read_segments(df.sparkSession, store=store, segments=refs, schema=df.schema, chunk_rows=LIMITS.chunk_rows)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Staged and read back: per column, schema and text of every row before and after."""
+
+    before: dict[str, object]
+    after: dict[str, object]
+
+
+def observed(df: DataFrame, forms: dict[str, str]) -> dict[str, object]:
+    """Each column's field and, made by the JVM since Python cannot hold the year 1 in every zone, its rows as text."""
+    texts = df.orderBy("row").selectExpr(*(form.format(f"`{name}`") for name, form in forms.items())).collect()
+    return {name: (df.schema[name], [row[place] for row in texts]) for place, name in enumerate(forms)}
+
+
+@pytest.fixture(scope="module")
+def compared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Compared:
+    """All types in one round trip, since a Spark job each would take minutes."""
+    count = max(len(values) for values in ALL.values())
+    rows = [
+        {name: values[row] if row < len(values) else "null" for name, values in ALL.items()} for row in range(count)
+    ]
+    columns = [", ".join(f"{value} as `{name}`" for name, value in row.items()) for row in rows]
+    df = spark.sql(" union all ".join(f"select {row} as row, {values}" for row, values in enumerate(columns)))
+    forms = {name: FORMS.get(name, "concat({0} is null, cast(struct({0}) as string))") for name in ALL}
+    back = round_trip(df, tmp_path_factory.mktemp("types"))
+    return Compared(observed(df, forms), observed(back, forms))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_type_comes_back(compared: Compared, name: str) -> None:
+    assert compared.after[name] == compared.before[name]
+
+
+def test_a_user_defined_type(spark: SparkSession, tmp_path: Path) -> None:
+    schema = t.StructType([t.StructField("value", VectorUDT()), t.StructField("row", t.IntegerType())])
+    df = spark.createDataFrame([(Vectors.dense(1.5, 2.5), 0), (None, 1), (Vectors.sparse(9, {4: 1.0}), 2)], schema)
+    back = round_trip(df, tmp_path)
+    assert back.schema == df.schema
+    assert sorted(back.collect(), key=lambda row: row.row) == df.collect()
+
+
+class Months(t.UserDefinedType):
+    @classmethod
+    def sqlType(cls) -> t.DataType:  # noqa: N802 - Spark's name
+        return t.ArrayType(t.YearMonthIntervalType())
+
+
+def test_all_at_once_with_nullability_and_metadata(spark: SparkSession, tmp_path: Path) -> None:
+    fields = [
+        t.StructField("not null", t.LongType(), nullable=False, metadata={"unit": "m", "deep": {"list": [1, 2]}}),
+        t.StructField("fixed", t.StringType(), metadata={"__CHAR_VARCHAR_TYPE_STRING": "char(5)"}),
+        t.StructField("list", t.ArrayType(t.IntegerType(), containsNull=False), nullable=False),
+        t.StructField(
+            "struct",
+            t.StructType([t.StructField("x", t.IntegerType(), nullable=False, metadata={"comment": "inner"})]),
+            nullable=False,
+        ),
+        t.StructField("map", t.MapType(t.StringType(), t.LongType(), valueContainsNull=False)),
+    ]
+    rows = [(1, "abcde", [1], {"x": 1}, {"k": 2}), (2, None, [], {"x": 3}, None)]
+    df = spark.createDataFrame(rows, t.StructType(fields))
+    back = round_trip(df, tmp_path)
+    assert back.schema == df.schema
+    assert back.schema.json() == df.schema.json()
+    assert sorted(back.collect()) == sorted(df.collect())
+
+
+def test_char_and_varchar_of_a_table(spark: SparkSession, tmp_path: Path) -> None:
+    columns = "c char(5), v varchar(7) comment 'short'"
+    spark.sql(f"create table chars ({columns}) using parquet location '{tmp_path / 'table'}'")
+    try:
+        spark.sql("insert into chars values ('ab', 'cd')")
+        df = spark.table("chars")
+        back = round_trip(df, tmp_path)
+        assert back.schema == df.schema
+        assert back._jdf.schema().json() == df._jdf.schema().json()
+        assert back.collect() == df.collect()
+    finally:
+        spark.sql("drop table chars")
+
+
+@pytest.mark.parametrize(
+    "names", [["a.b", "c"], ["a", "a"], ["a", "A"], ["`", "a`b"], ["", " "], ["c1", "c0"], ["a.b", "a.b"], ["é", "x y"]]
+)
+def test_column_names(spark: SparkSession, tmp_path: Path, names: list[str]) -> None:
+    df = spark.range(3).selectExpr("id", "id * 10").toDF(*names)
+    back = round_trip(df, tmp_path)
+    assert back.schema == df.schema
+    assert back.columns == names
+    assert sorted(tuple(row) for row in back.collect()) == [(0, 0), (1, 10), (2, 20)]
+
+
+def test_another_time_zone_reads_the_same_instants(spark: SparkSession, tmp_path: Path) -> None:
+    zone = str(spark.conf.get("spark.sql.session.timeZone"))
+    df = spark.range(1).selectExpr("timestamp'2020-01-01 00:00:00Z' as value")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+        back = round_trip(df, tmp_path)
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        assert back.selectExpr("unix_micros(value)").collect() == df.selectExpr("unix_micros(value)").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+
+
+def test_large_arrow_types_do_not_matter(spark: SparkSession, tmp_path: Path) -> None:
+    key = "spark.sql.execution.arrow.useLargeVarTypes"
+    df = spark.sql("select 'text' as value, null as other")
+    try:
+        spark.conf.set(key, "true")
+        back = round_trip(df, tmp_path)
+    finally:
+        spark.conf.unset(key)
+    assert back.collect() == df.collect()
+
+
+class TestRefused:
+    MONTHS: ClassVar = "interval '1-2' year to month"
+    CASES: ClassVar = {
+        f"{MONTHS} as a": r"\ba is of type 'interval year to month'.*cast it",
+        "make_interval(1) as a": r"\ba is of type 'interval'",
+        "array(make_interval(1)) as a": r"a\[\] is of type",
+        f"map({MONTHS}, 1) as a": r"a\[key\] is of type",
+        f"map(1, array({MONTHS})) as a": r"a\[value\]\[\] is of type",
+        f"named_struct('b', array(named_struct('c.d', {MONTHS}))) as a": r"a\.b\[\]\.`c\.d` is of type",
+        "named_struct('a', 1, 'a', 2) as x": r"x has 2 fields named 'a'",
+        "array(named_struct('b', named_struct('a', 1, 'a', 2))) as x": r"x\[\]\.b has 2 fields",
+        "named_struct() as a": r"a is a struct without fields",
+        "array(named_struct('s', named_struct())) as a": r"a\[\]\.s is a struct without fields",
+        "array() as `a.b`": r"`a\.b`\[\] is void",
+        "map() as a": r"a\[key\] is void",
+    }
+
+    @pytest.mark.parametrize("expression", CASES)
+    def test_by_the_path_of_the_field(self, spark: SparkSession, tmp_path: Path, expression: str) -> None:
+        df = spark.range(1).selectExpr(expression)
+        with pytest.raises(ConfigError, match=self.CASES[expression]):
+            round_trip(df, tmp_path)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_without_columns(self, spark: SparkSession, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="no columns"):
+            round_trip(spark.range(1).select(), tmp_path)
+
+    def test_inside_a_user_defined_type(self) -> None:
+        with pytest.raises(ConfigError, match=r"`the month`\[\] is of type 'interval year to month'"):
+            check_schema(t.StructType([t.StructField("the month", Months())]))
+
+    def test_all_problems_are_told_at_once(self, spark: SparkSession) -> None:
+        df = spark.range(1).selectExpr(f"{self.MONTHS} as a", "named_struct() as b")
+        with pytest.raises(ConfigError, match=r"a is of type .*; b is a struct"):
+            check_schema(df.schema)
+
+
+def test_the_schema_survives_its_json(spark: SparkSession) -> None:
+    df = spark.range(1).selectExpr("'a' collate UNICODE_CI as `a.b`", "map(1, named_struct('x', current_date())) as c")
+    assert schema_from_json(schema_json(df.schema)) == df.schema

@@ -1,0 +1,137 @@
+"""Staging: one Spark job that streams a DataFrame into segments, and evaluates it exactly once and fully."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+from wal_sink.records import SegmentRef
+from wal_sink.runtime import SYSTEM
+from wal_sink.segments import SegmentLimits, SegmentWriter
+from wal_sink.spark.schema import check_schema, not_null_paths, positional_names
+from wal_sink.spark.task_errors import marked_errors, surfaced_errors
+from wal_sink.stores.opening import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from wal_sink.stores.spec import StoreSpec
+
+ARROW_BATCH_BYTES = 4 << 20
+"""Most bytes Spark gathers into one Arrow batch for a worker."""
+
+_BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
+_DESCRIPTION_KEY = "spark.job.description"
+_SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
+_RESULT = StructType([StructField("partition", IntegerType()), StructField("segments", BinaryType())])
+
+
+def stage_dataframe(
+    df: DataFrame, *, store: StoreSpec, folder: str, limits: SegmentLimits, description: str
+) -> list[SegmentRef]:
+    """Write every row of `df` into segments below `folder`; their references, by partition and order of writing.
+
+    Runs on the driver, on the thread of the stream, as one Spark job in that thread's job group. Partitions without
+    rows make no segment. Segments are named so that no other attempt can have the same; those of failed attempts stay
+    unreferenced. `description` is what Spark's UI shows. A worker's memory does not grow with its partition's rows.
+
+    Raises `ConfigError` for a schema that cannot be staged and for a null in a column declared 'not null', `StoreError`
+    if the store fails in a task as often as Spark tries, and Spark's own errors for what goes wrong in the DataFrame.
+    """
+    check_schema(df.schema)
+    task = _StagingTask(store, folder, limits)
+    not_null = ", ".join(not_null_paths(df.schema))
+    with (
+        _described(df.sparkSession, description),
+        _small_batches(df.sparkSession),
+        surfaced_errors(description, not_null),
+    ):
+        rows = df.toDF(*positional_names(df.schema)).mapInArrow(task, _RESULT).collect()
+    refs = sorted((row.partition, msgspec.json.decode(row.segments, type=list[SegmentRef])) for row in rows)
+    return [ref for _, of_partition in refs for ref in of_partition]
+
+
+def evaluate_without_staging(df: DataFrame, *, description: str) -> None:
+    """Evaluate `df` once and fully, and keep nothing: a replay's stateful operators must still commit their state.
+
+    Runs on the driver, as one Spark job over Spark's `noop` sink. Raises what Spark raises.
+    """
+    with _described(df.sparkSession, description):
+        df.write.format("noop").mode("overwrite").save()
+
+
+@dataclass(frozen=True, slots=True)
+class _StagingTask:
+    """What runs on executors, once per partition, given its record batches; yields the references as one row."""
+
+    store: StoreSpec
+    folder: str
+    limits: SegmentLimits
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        partition = _partition()
+        with marked_errors():
+            refs = self._write(batches, partition)
+        if refs:
+            yield pa.record_batch(
+                [pa.array([partition], pa.int32()), pa.array([msgspec.json.encode(refs)])], _RESULT.names
+            )
+
+    def _write(self, batches: Iterable[pa.RecordBatch], partition: int) -> list[SegmentRef]:
+        store = open_store(self.store)
+        with SegmentWriter(
+            store, folder=self.folder, partition=partition, limits=self.limits, new_id=SYSTEM.new_id
+        ) as writer:
+            for batch in batches:
+                writer.write(batch)
+            return writer.finish()
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("a staging task was called outside of a Spark task")
+    return context.partitionId()
+
+
+@contextmanager
+def _described(spark: SparkSession, description: str) -> Iterator[None]:
+    """Describe this thread's jobs for Spark's UI; the job group stays, so that stopping the query cancels them."""
+    context = spark.sparkContext
+    before = context.getLocalProperty(_DESCRIPTION_KEY)
+    context.setLocalProperty(_DESCRIPTION_KEY, description)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION_KEY, before)  # type: ignore[arg-type]  # None removes it
+
+
+def _batch_bytes(setting: str | None) -> int:
+    """The user's limit in bytes, if it is below ours. Spark writes sizes as `64m`, `67108864b` or `67108864`."""
+    match = _SIZE.fullmatch(setting.strip().lower()) if setting else None
+    if match is None:
+        return ARROW_BATCH_BYTES
+    return min(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b")), ARROW_BATCH_BYTES)
+
+
+@contextmanager
+def _small_batches(spark: SparkSession) -> Iterator[None]:
+    """Limit Spark's Arrow batches by bytes: at the default of 64 MiB, rows of 1 MiB doubled a worker's memory."""
+    before = spark.conf.get(_BATCH_BYTES_KEY, None)
+    spark.conf.set(_BATCH_BYTES_KEY, str(_batch_bytes(before)))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_BATCH_BYTES_KEY)
+        else:
+            spark.conf.set(_BATCH_BYTES_KEY, before)

@@ -1,0 +1,80 @@
+"""wal-sink's own errors on their way from a Python worker through the JVM to the driver.
+
+Spark hands an exception of a task to the driver as text inside a stack trace. A task that fails with one of our errors
+therefore wraps it in one line that names class and message, and the driver makes it whole again.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from wal_sink import errors
+from wal_sink.errors import ConfigError, StoreError, WalSinkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MARK = "wal-sink error in a task: "
+_LINE = re.compile(re.escape(_MARK) + r"(\[.*\])\s*$", re.MULTILINE)
+_NULL_POINTER = "java.lang.NullPointerException"
+
+
+class TaskError(Exception):
+    """One of our errors as it crosses the JVM. Raised in Python workers only; nobody needs to catch it."""
+
+
+@contextmanager
+def marked_errors() -> Iterator[None]:
+    """In a task: make our own errors recognisable to the driver. Spark may still run the task again."""
+    try:
+        yield
+    except WalSinkError as error:
+        line = msgspec.json.encode([_known_class(error).__name__, str(error)]).decode()
+        raise TaskError(_MARK + line) from error
+
+
+@contextmanager
+def surfaced_errors(what: str, not_null: str = "") -> Iterator[None]:
+    """On the driver, around a Spark job: raise a task's own error as what it was there; others pass as they are.
+
+    `what` names the job for messages. `not_null` names the columns that may hold no null: where Spark finds one there
+    nevertheless, it fails with a bare NullPointerException (measured, PySpark 4.3), which becomes a `ConfigError`.
+    """
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        text = str(error)
+        if match := _LINE.search(text):
+            raise _rebuilt(match[1], what) from error
+        if not_null and _NULL_POINTER in text and "PythonArrowInput" in text:
+            raise ConfigError(
+                f"{what}: Spark met a null where the schema says there is none, and failed with {_first_line(text)} "
+                f"Columns declared 'not null', at any depth: {not_null}. Correct the schema of the source, or of the "
+                "function, that declares the wrong one"
+            ) from error
+        raise
+
+
+def _known_class(error: WalSinkError) -> type[WalSinkError]:
+    """The nearest class that `wal_sink.errors` holds: a store's own subclasses mean nothing further up."""
+    kinds = [kind for kind in type(error).__mro__ if issubclass(kind, WalSinkError)]
+    return next(kind for kind in kinds if kind.__module__ == errors.__name__)
+
+
+def _rebuilt(line: str, what: str) -> WalSinkError:
+    name, message = msgspec.json.decode(line, type=tuple[str, str])
+    kind = getattr(errors, name, StoreError)
+    error: WalSinkError = kind(f"{what}: {message}")
+    return error
+
+
+def _first_line(text: str) -> str:
+    return (
+        next(line for line in text.splitlines() if _NULL_POINTER in line).partition(_NULL_POINTER)[2].strip(" :") + "."
+    )
