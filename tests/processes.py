@@ -19,6 +19,9 @@ from typing import Self
 CHECKOUT = Path(__file__).resolve().parent.parent
 POLL_S = 0.02
 KILL_WAIT_S = 20.0
+PROC = Path("/proc")
+ENDED = frozenset("ZX")
+"""States of a process that runs no more: a zombie is one that its parent has not collected."""
 
 
 class ChildError(AssertionError):
@@ -164,8 +167,10 @@ class Child:
 
 def is_running(pid: int) -> bool:
     """Whether a process lives; one that ended and was not collected by its parent (a zombie) does not."""
+    if (PROC / "self").exists():
+        return _state_and_session(pid)[0] not in ENDED
     table = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S607
-    return table.stdout.strip()[:1] not in {"", "Z"}
+    return (table.stdout.strip()[:1] or "X") not in ENDED
 
 
 def _kill(pid: int) -> None:
@@ -177,24 +182,23 @@ def _kill(pid: int) -> None:
 
 def _session_members(session: int) -> list[int]:
     """Ids of the living processes of a session: Spark's worker daemon leaves the process group, never the session."""
-    if not Path("/proc/self/stat").exists():
+    if not (PROC / "self").exists():
         return _session_members_by_ps(session)
-    return [
-        int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit() and _in_session(entry, session)
-    ]
+    seen = {int(entry.name): _state_and_session(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdigit()}
+    return [pid for pid, (state, its_session) in seen.items() if its_session == session and state not in ENDED]
 
 
-def _in_session(process: Path, session: int) -> bool:
+def _state_and_session(pid: int) -> tuple[str, int]:
     try:
-        stat = (process / "stat").read_text()
+        stat = (PROC / str(pid) / "stat").read_text()
     except OSError:
-        return False  # it ended while the list was made
-    state, _parent, _group, its_session = stat.rpartition(")")[2].split()[:4]  # a name in parentheses may hold spaces
-    return int(its_session) == session and state not in "ZX"
+        return "X", 0  # it ended before, or while it was looked at
+    state, _parent, _group, session = stat.rpartition(")")[2].split()[:4]  # the name in parentheses may hold spaces
+    return state, int(session)
 
 
 def _session_members_by_ps(session: int) -> list[int]:
     """The same without /proc (macOS), where `ps` knows the group but not the session."""
     table = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True)  # noqa: S607
     rows = (line.split() for line in table.stdout.splitlines())
-    return [int(pid) for pid, group, state in rows if int(group) == session and not state.startswith("Z")]
+    return [int(pid) for pid, group, state in rows if int(group) == session and state[0] not in ENDED]
