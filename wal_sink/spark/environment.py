@@ -170,7 +170,7 @@ def check_workers(spark: SparkSession, modules: Sequence[str] = WORKER_MODULES) 
     `spark` is a classic (not a Connect) session, `modules` are the names that must import in a worker. Costs about a
     second the first time (Spark starts its first worker) and tens of milliseconds later. Where Spark runs on this
     machine alone, took `python3` from PATH because nothing names a Python, and that one cannot do it, this interpreter
-    is set in its place: PySpark 4 reads `SparkContext.pythonExec` whenever it wraps a function, so later functions use it.
+    is set in its place: PySpark 4 reads `SparkContext.pythonExec` whenever it wraps a function, so later ones use it.
 
     Raises `ConfigError` naming interpreter, versions, what is missing and the ways out.
     """
