@@ -1,1 +1,11 @@
-"""Ready sinks, one file each."""
+"""Ready sinks, one file each.
+
+A sink whose driver is an optional dependency is imported from its own module, and that names the extra to install.
+"""
+
+from __future__ import annotations
+
+from wal_sink_backends.files import FilesSink
+from wal_sink_backends.sql import SqlSink
+
+__all__ = ["FilesSink", "SqlSink"]
