@@ -66,8 +66,8 @@ class Chunk:
     def to_json(self, *, lines: bool = False) -> bytes:
         """The rows as UTF-8 JSON: an array of objects, or one object a line.
 
-        Every Spark type is carried: decimals and 64-bit integers as JSON numbers with every digit, dates, timestamps and
-        durations as ISO 8601 text (an instant in UTC), binary as base64, structs as objects, maps as arrays of
+        Every Spark type is carried: decimals and 64-bit integers as JSON numbers with every digit, dates, timestamps
+        and durations as ISO 8601 text (an instant in UTC), binary as base64, structs as objects, maps as arrays of
         `{"key":…,"value":…}`; a NaN or infinite number becomes text, and bytes that are no UTF-8 become U+FFFD.
         A column or field name that stands twice is refused with `ConfigError`, since an object would keep only one.
         """

@@ -17,8 +17,9 @@ LOW_WATER = "low-water"
 STAGER_ROLE = "stager"
 
 _SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_MANIFEST = re.compile(r"manifest-(\d{10})-(\d{6})\.json")
+_MANIFEST = re.compile(r"manifest-(\d{10})-(\d{10})\.json")
 _PROGRESS = re.compile(r"(\d{6})-(\d{12})\.json")
+_DEAD_LETTER = re.compile(r"(\d{6})-(\d{12})-(\d{12})\.parquet")
 
 
 class ManifestName(NamedTuple):
@@ -35,11 +36,20 @@ class ProgressName(NamedTuple):
     rows: int
 
 
+class DeadLetterName(NamedTuple):
+    """Which rows of which segment were kept."""
+
+    ordinal: int
+    first_row: int
+    end_row: int
+
+
 def check_sink_name(name: str) -> str:
     """Return `name` if it can stand in a path; else raise `ConfigError`."""
     if not _SINK_NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot name a sink: expected 1 to 64 letters, digits, '_', '.' or '-', the first a letter or digit"
+            f"{name!r} cannot name a sink: expected 1 to 64 letters, digits, '_', '.' or '-', the first a letter "
+            "or digit"
         )
     return name
 
@@ -65,7 +75,7 @@ def batch(batch_id: int) -> str:
 
 
 def manifest(batch_id: int, term_number: int, attempt: int) -> str:
-    return f"{batch(batch_id)}/manifest-{term_number:010d}-{attempt:06d}.json"
+    return f"{batch(batch_id)}/manifest-{term_number:010d}-{attempt:010d}.json"
 
 
 def release(batch_id: int) -> str:
@@ -73,7 +83,7 @@ def release(batch_id: int) -> str:
 
 
 def attempt_folder(batch_id: int, term_number: int, attempt: int) -> str:
-    return f"{batch(batch_id)}/{term_number:010d}-{attempt:06d}"
+    return f"{batch(batch_id)}/{term_number:010d}-{attempt:010d}"
 
 
 def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
@@ -85,7 +95,7 @@ def sink(name: str) -> str:
 
 
 def progress_folder(name: str, batch_id: int) -> str:
-    return f"{SINKS}/{name}/progress/{batch_name(batch_id)}"
+    return f"{progress_batches(name)}/{batch_name(batch_id)}"
 
 
 def progress(name: str, batch_id: int, ordinal: int, rows: int) -> str:
@@ -100,8 +110,16 @@ def marker(name: str, batch_id: int) -> str:
     return f"{markers(name)}/{batch_name(batch_id)}.json"
 
 
+def progress_batches(name: str) -> str:
+    return f"{SINKS}/{name}/progress"
+
+
+def dead_letter_folder(name: str, batch_id: int) -> str:
+    return f"{SINKS}/{name}/dead-letters/{batch_name(batch_id)}"
+
+
 def dead_letter(name: str, batch_id: int, ordinal: int, first_row: int, end_row: int) -> str:
-    return f"{SINKS}/{name}/dead-letters/{batch_name(batch_id)}/{ordinal:06d}-{first_row:012d}-{end_row:012d}.parquet"
+    return f"{dead_letter_folder(name, batch_id)}/{ordinal:06d}-{first_row:012d}-{end_row:012d}.parquet"
 
 
 def low_water(batch_id: int) -> str:
@@ -117,6 +135,11 @@ def parse_manifest(name: str) -> ManifestName | None:
 def parse_progress(name: str) -> ProgressName | None:
     match = _PROGRESS.fullmatch(name)
     return ProgressName(int(match[1]), int(match[2])) if match else None
+
+
+def parse_dead_letter(name: str) -> DeadLetterName | None:
+    match = _DEAD_LETTER.fullmatch(name)
+    return DeadLetterName(int(match[1]), int(match[2]), int(match[3])) if match else None
 
 
 def parse_number(name: str) -> int | None:

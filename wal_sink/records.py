@@ -1,7 +1,8 @@
 """The small JSON objects of a WAL, and their one envelope. Format 1, see docs/FORMAT.md.
 
-Every record is written whole, once. The envelope carries the format number, the kind and a CRC-32 of the body's bytes, so
-that a flipped bit, a truncation or an object in the wrong place is found when it is read and never taken for a record.
+Every record is written whole, once. The envelope carries the format number, the kind and a CRC-32 of the body's bytes,
+so that a flipped bit, a truncation or an object in the wrong place is found when it is read and never taken for a
+record.
 """
 
 from __future__ import annotations
@@ -166,7 +167,9 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
     try:
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptError(f"{where}: expected a {kind.kind} record of format {FORMAT}, found {_sample(data)}") from error
+        raise CorruptError(
+            f"{where}: expected a {kind.kind} record of format {FORMAT}, found {_sample(data)}"
+        ) from error
     if envelope.format != FORMAT:
         raise CorruptError(
             f"{where}: format {envelope.format}, but this version of wal-sink reads format {FORMAT}; use the version "

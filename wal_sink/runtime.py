@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from wal_sink.calls import Caller, ThreadCaller
+
 
 def _utc_now() -> datetime:
     return datetime.now(UTC)
@@ -37,6 +39,7 @@ class Runtime:
     new_id: Callable[[], str] = _new_id
     """A fresh id of 32 lower-case hexadecimal digits."""
     new_random: Callable[[], random.Random] = _new_random
+    new_caller: Callable[[], Caller] = ThreadCaller
 
     def timestamp(self) -> str:
         """The present as ISO 8601 text in UTC, for records that people read."""

@@ -36,6 +36,9 @@ class Settings:
     retention_batches: int = 200
     """Delivered batches whose markers and segments are kept, so that a rolled back checkpoint is recognised."""
 
+    single_writer: bool = False
+    """Accepts a store that cannot create-if-absent: then nothing but you keeps two drivers off one WAL."""
+
     def __post_init__(self) -> None:
         _at_least(self, 1, "chunk_rows", "chunk_bytes", "segment_bytes")
         _at_least(self, 1, "max_pending_batches", "max_pending_bytes", "max_delivery_tasks")
@@ -43,8 +46,8 @@ class Settings:
             raise ConfigError(f"segment_bytes={self.segment_bytes}: expected at most {MAX_SEGMENT_BYTES}")
         if self.retention_batches < MIN_RETENTION_BATCHES:
             raise ConfigError(
-                f"retention_batches={self.retention_batches}: expected at least {MIN_RETENTION_BATCHES}, because Spark keeps "
-                "that many batches of its checkpoint and a roll-back to any of them must be recognised"
+                f"retention_batches={self.retention_batches}: expected at least {MIN_RETENTION_BATCHES}, because "
+                "Spark keeps that many batches of its checkpoint and a roll-back to any of them must be recognised"
             )
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+from wal_sink.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,15 +54,15 @@ class SinkContext:
 class Sink(ABC):
     """A target, written to chunk by chunk.
 
-    An instance is pickled to executors, and under `where="auto"` the driver too calls an unpickled copy: keep plain data in
-    `__init__`; fetch secrets and make connections in `open`.
+    An instance is pickled to executors, and under `where="auto"` the driver too calls an unpickled copy: keep plain
+    data in `__init__`; fetch secrets and make connections in `open`.
 
     Per delivery task, on one thread: `open` once, `write` for each chunk, `close` once, also after a failure.
     """
 
-    idempotent: ClassVar[bool] | bool = False
+    idempotent: bool = False
     """True if the target ignores a `chunk.key` it has already seen: repeats are then harmless."""
-    driver_only: ClassVar[bool] | bool = False
+    driver_only: bool = False
     """True if this sink cannot leave the driver's process."""
 
     def open(self, context: SinkContext) -> None:
@@ -71,8 +73,8 @@ class Sink(ABC):
         """Put a chunk into the target, durably, before returning.
 
         Return None if the target has every row, `Rejected` if it refused some; any other value is an error. Raise
-        `PermanentError` if repeating is pointless; anything else raised is retried with backoff, within the `Delivery`'s
-        budgets, with the same chunk under the same key.
+        `PermanentError` if repeating is pointless; anything else raised is retried with backoff, within the
+        `Delivery`'s budgets, with the same chunk under the same key.
         """
 
     def close(self) -> None:
@@ -84,17 +86,19 @@ class Lookup(Protocol):
     """A sink whose target can say whether it has a chunk."""
 
     def was_applied(self, key: str) -> bool:
-        """Whether the target has the whole chunk of this key. Asked before a chunk that may have been sent is sent again."""
+        """Whether the target has the whole chunk of this key. Asked before a chunk that may have been sent is sent
+        again.
+        """
         ...
 
 
 class TransactionalSink(Sink):
     """A target that stores rows and `chunk.position` in one transaction: exactly once, with nothing to repeat.
 
-    `write` must, in one transaction: read the slot's stored position and term; raise `FencedError` if the stored term is
-    higher than `chunk.term`; commit nothing and return None if the stored position is at or past `chunk.position`; else write
-    the rows and store position and term. If it returns `Rejected`, nothing may be committed: it is called again without the
-    rejected rows.
+    `write` must, in one transaction: read the slot's stored position and term; raise `FencedError` if the stored term
+    is higher than `chunk.term`; commit nothing and return None if the stored position is at or past `chunk.position`;
+    else write the rows and store position and term. If it returns `Rejected`, nothing may be committed: it is called
+    again without the rejected rows.
     """
 
     @abstractmethod
@@ -122,13 +126,15 @@ class ReleasedBatch:
     term: int
     spark: SparkSession = field(repr=False)
     read: Callable[[], DataFrame] = field(repr=False)
-    """Makes a batch DataFrame of the staged rows with the exact schema of the streaming one; the same rows each time."""
+    """Makes a batch DataFrame of the staged rows with the exact schema of the streaming one; the same rows each
+    time.
+    """
 
 
 class BatchSink(ABC):
     """A target only an existing whole-batch writer can reach: called once per batch, on the driver, with Spark."""
 
-    idempotent: ClassVar[bool] | bool = False
+    idempotent: bool = False
 
     @abstractmethod
     def write_batch(self, batch: ReleasedBatch) -> None:
@@ -158,8 +164,6 @@ class FunctionSink(Sink):
 
 def as_sink(to: object) -> Sink | BatchSink:
     """The sink behind what a user passed; `ConfigError` if it is none."""
-    from wal_sink.errors import ConfigError
-
     if isinstance(to, (Sink, BatchSink)):
         return to
     if isinstance(to, type) and issubclass(to, (Sink, BatchSink)):

@@ -1,0 +1,174 @@
+"""Delivering one released batch to one sink: orders, attempts, budgets, and what is known to have arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from wal_sink import paths
+from wal_sink.chunk import Position
+from wal_sink.dead_letters import count_unknown, keep_unknown
+from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, chunks_of, failure_error, slot_name
+from wal_sink.errors import DeliveryError
+from wal_sink.guarantees import Ability
+from wal_sink.records import Manifest, Marker
+from wal_sink.retries import Budget
+from wal_sink.segments import chunk_ends, load_segment
+from wal_sink.serving import CarrierLostError, Serving, StoppedError, Surroundings
+from wal_sink.terms import Term
+
+_WORST_FIRST = (
+    FailureKind.FENCED,
+    FailureKind.HISTORY,
+    FailureKind.CORRUPT,
+    FailureKind.PERMANENT,
+    FailureKind.STOPPED,
+    FailureKind.UNKNOWN,
+    FailureKind.RETRIABLE,
+)
+
+
+class _TryAgainError(Exception):
+    """An attempt failed in a way that a later one may not."""
+
+
+class BatchDelivery:
+    """One batch on its way to one sink. Lives in the committer's process, for as long as it takes."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        shared: Surroundings,
+        manifest: Manifest,
+        term: Term,
+        *,
+        wal_id: str,
+        before: Marker | None,
+        taken_over: bool,
+    ) -> None:
+        self._serving = serving
+        self._shared = shared
+        self._manifest = manifest
+        self._term = term
+        self._wal_id = wal_id
+        self._maybe_sent = taken_over
+        self._rows = [0] * len(manifest.segments)
+        self._assignment = self._assign(before)
+
+    def run(self) -> None:
+        """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises."""
+        budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
+        retrying = budget.retrying(_TryAgainError, sleep=self._shared.sleep_s, what=self._what())
+        try:
+            retrying(self._attempt, budget)
+        except _TryAgainError as error:
+            raise DeliveryError(
+                f"{self._what()}: gave up after {budget.failures} attempts in {budget.spent_s():.1f} s without "
+                f"progress; the last failure: {error}. The rows are kept in {self._shared.log.store.root}; mend "
+                "the target, then start again"
+            ) from error
+
+    def reload_progress(self) -> None:
+        """Let the records on the store speak; what an at-most-once delivery may have lost becomes dead letters."""
+        if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+            return
+        for ordinal, rows in self._recorded().items():
+            if rows > self._rows[ordinal]:
+                if self._serving.promise.at_most_once:
+                    self._keep_unknown(ordinal, rows)
+                self._rows[ordinal] = rows
+
+    def unknown_rows(self) -> int:
+        """Rows an at-most-once delivery gave up so far, predecessors included."""
+        if not (self._serving.promise.at_most_once and self._maybe_sent):
+            return 0
+        return count_unknown(self._shared.log.store, self._serving.name, self._manifest.batch_id)
+
+    def _attempt(self, budget: Budget) -> None:
+        failures: list[Failure] = []
+        for orders in self._rounds():
+            outcomes = self._carry(orders)
+            self._settle(outcomes)
+            if any(outcome.chunks for outcome in outcomes):
+                budget.note_progress()
+            failures = [outcome.failure for outcome in outcomes if outcome.failure]
+            if failures:
+                break
+        if failures:
+            self._fail(min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind)))
+
+    def _fail(self, failure: Failure) -> None:
+        if failure.kind is FailureKind.STOPPED:
+            raise StoppedError(failure.message)
+        if failure.kind not in {FailureKind.RETRIABLE, FailureKind.UNKNOWN}:
+            raise failure_error(failure, self._what())
+        self._maybe_sent = True
+        self.reload_progress()
+        raise _TryAgainError(failure.message)
+
+    def _rounds(self) -> Iterator[list[Order]]:
+        """What is handed to the carrier at a time."""
+        orders = self._open_orders()
+        if self._serving.carrier.whole_batch:
+            if orders or not self._manifest.segments:
+                yield orders
+        elif self._serving.delivery.order == "total":
+            yield from ([order] for order in orders)
+        elif orders:
+            yield orders
+
+    def _open_orders(self) -> list[Order]:
+        return [
+            Order(ordinal, segment, self._rows[ordinal], maybe_sent=self._maybe_sent)
+            for ordinal, segment in enumerate(self._manifest.segments)
+            if self._rows[ordinal] < segment.rows
+        ]
+
+    def _carry(self, orders: list[Order]) -> list[Outcome]:
+        try:
+            return self._serving.carrier.deliver(self._assignment, self._manifest, orders)
+        except CarrierLostError as error:
+            failure = Failure(FailureKind.UNKNOWN, str(error))
+            return [Outcome(ordinal=-1, rows=0, failure=failure)]
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.ordinal >= 0:
+                self._rows[outcome.ordinal] = max(outcome.rows, self._rows[outcome.ordinal])
+
+    def _recorded(self) -> dict[int, int]:
+        """Rows by segment, as the progress records say. One listing."""
+        recorded: dict[int, int] = {}
+        for name in self._shared.log.store.list(paths.progress_folder(self._serving.name, self._manifest.batch_id)):
+            if (found := paths.parse_progress(name)) is not None:
+                recorded[found.ordinal] = max(found.rows, recorded.get(found.ordinal, 0))
+        return recorded
+
+    def _keep_unknown(self, ordinal: int, rows: int) -> None:
+        """Its chunk was recorded before it was sent, and its sender ended before it could tell."""
+        segment = self._manifest.segments[ordinal]
+        start = max((end for end in chunk_ends(segment, self._manifest.chunk_rows) if end < rows), default=0)
+        store = self._shared.log.store
+        data = load_segment(store, segment)
+        chunk = next(chunks_of(self._assignment, ordinal, segment, data, start, where=store.url_of(segment.path)))
+        keep_unknown(store, self._serving.name, ordinal, chunk, reason="its sender ended before it could tell")
+
+    def _assign(self, before: Marker | None) -> Assignment:
+        witness = None
+        if before is not None and before.witness_rows:
+            slot = slot_name(self._wal_id, self._serving.name, 0)
+            witness = Position(slot, before.witness_batch, before.witness_rows, segment_id="")
+        return Assignment(
+            wal_id=self._wal_id,
+            sink=self._serving.name,
+            term=self._term,
+            batch_id=self._manifest.batch_id,
+            columns=self._manifest.columns,
+            chunk_rows=self._manifest.chunk_rows,
+            segments=len(self._manifest.segments),
+            at_most_once=self._serving.promise.at_most_once,
+            attempt_timeout_s=self._serving.delivery.attempt_timeout_s,
+            witness=witness,
+        )
+
+    def _what(self) -> str:
+        return f"batch {self._manifest.batch_id}, sink {self._serving.name!r}"

@@ -1,0 +1,107 @@
+"""Carrying out orders in this process. Executors are served by `wal_sink.spark`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from wal_sink.calls import CallTimedOutError
+from wal_sink.delivery import (
+    Assignment,
+    Failure,
+    FailureKind,
+    Order,
+    Outcome,
+    SegmentDelivery,
+    SinkFailedError,
+    SinkSession,
+    call_sink,
+    check_returned,
+    kind_of,
+)
+from wal_sink.errors import WalSinkError
+from wal_sink.log import Log
+from wal_sink.records import Manifest
+from wal_sink.sink import Sink
+
+
+class LocalCarrier:
+    """Delivers in the committer's own process, one segment after the other."""
+
+    whole_batch = False
+
+    def __init__(self, make_sink: Callable[[], Sink], log: Log, *, should_stop: Callable[[], bool]) -> None:
+        self._make_sink = make_sink
+        self._log = log
+        self._should_stop = should_stop
+
+    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:  # noqa: ARG002 - a whole-batch carrier needs the manifest
+        """Up to the first failure; what comes after it is left for the next attempt."""
+        if not orders:
+            return []
+        return carry_out(
+            assignment, orders, self._make_sink(), self._log, on_executor=False, should_stop=self._should_stop
+        )
+
+
+def carry_out(
+    assignment: Assignment,
+    orders: Sequence[Order],
+    sink: Sink,
+    log: Log,
+    *,
+    on_executor: bool,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> list[Outcome]:
+    """Deliver segments one after the other through one opened sink: one delivery task, on the driver or an executor."""
+    session = SinkSession(sink, log.runtime.new_caller(), assignment, on_executor=on_executor)
+    delivery = SegmentDelivery(assignment, session, log, should_stop=should_stop)
+    outcomes: list[Outcome] = []
+    try:
+        for order in orders:
+            outcomes.append(delivery.deliver(order))
+            if outcomes[-1].failure:
+                break
+    finally:
+        session.close()
+    return outcomes
+
+
+class WholeBatchCarrier:
+    """Hands a batch in one piece to a writer on the driver.
+
+    A writer that does not return within `limit_s` is given up for good, not called again: it may still be writing.
+    """
+
+    whole_batch = True
+
+    def __init__(self, write: Callable[[Assignment, Manifest], object], log: Log, *, what: str, limit_s: float) -> None:
+        self._write = write
+        self._log = log
+        self._what = what
+        self._limit_s = limit_s
+
+    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+        """One call for all orders: all of them arrive, or none is known to."""
+        try:
+            assignment.term.check(self._log.store)
+            self._call(assignment, manifest)
+        except SinkFailedError as error:
+            return [Outcome(ordinal=-1, rows=0, failure=error.failure)]
+        except WalSinkError as error:
+            return [Outcome(ordinal=-1, rows=0, failure=Failure(kind_of(error), str(error)))]
+        return [Outcome(order.ordinal, order.segment.rows, chunks=1) for order in orders]
+
+    def _call(self, assignment: Assignment, manifest: Manifest) -> None:
+        what = f"batch {manifest.batch_id}: {self._what}"
+        caller = self._log.runtime.new_caller()
+        try:
+            returned = call_sink(caller, what, self._write, assignment, manifest, timeout_s=self._limit_s)
+        except SinkFailedError as error:
+            if isinstance(error.__cause__, CallTimedOutError):
+                raise SinkFailedError(
+                    FailureKind.PERMANENT, f"{what} is still running after {self._limit_s:g} s"
+                ) from error
+            raise
+        finally:
+            caller.close()
+        check_returned(what, returned)

@@ -1,0 +1,140 @@
+"""The committer of one sink: gate, release, deliver, mark, in batch order. Runs in the driver, or in a process of its
+own.
+
+Nothing here waits for a gate or knows Spark: `deliver_next` does what can be done now, and whoever drives it decides
+when to ask again.
+"""
+
+from __future__ import annotations
+
+from wal_sink import paths
+from wal_sink.batch_delivery import BatchDelivery
+from wal_sink.errors import OutcomeUnknownError, StoreError
+from wal_sink.log import NOTHING
+from wal_sink.records import Manifest, Marker, SinkRecord
+from wal_sink.retries import Budget
+from wal_sink.serving import Serving, Surroundings
+from wal_sink.terms import Term
+
+
+class Committer:
+    """Delivers the batches of a WAL to one sink, strictly in order. Not shared between threads."""
+
+    def __init__(self, serving: Serving, shared: Surroundings, term: Term, sink: SinkRecord) -> None:
+        self._serving = serving
+        self._shared = shared
+        self._log = shared.log
+        self._sink = sink
+        self._marker: Marker | None = None
+        self._began = NOTHING
+        self._recovering = True
+        self.term = term
+
+    @property
+    def serving(self) -> Serving:
+        return self._serving
+
+    @property
+    def name(self) -> str:
+        return self._serving.name
+
+    @property
+    def marked_through(self) -> int:
+        """The newest batch the sink has; -1 if none."""
+        return self._marker.batch_id if self._marker else NOTHING
+
+    def load(self) -> None:
+        """Find the newest marker: where this sink is."""
+        self._marker = newest_marker(self._shared, self.name)
+
+    def next_batch(self) -> int | None:
+        """The batch to deliver next, whether it exists yet or not; None while the WAL has no batch at all."""
+        wal = self._shared.history.wal
+        if wal is None:
+            return None
+        return max(self.marked_through + 1, wal.first_batch, self._sink.first_batch)
+
+    def deliver_next(self) -> bool:
+        """Deliver the next batch if it can be released; False if there is nothing to do now.
+
+        Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
+        when going on would be wrong, `StoppedError` when the run ends.
+        """
+        budget = Budget.of(self._serving.delivery, self._log.runtime)
+        sleep = self._shared.sleep_s
+        retrying = budget.retrying(StoreError, OutcomeUnknownError, sleep=sleep, what=f"sink {self.name!r}")
+        return retrying(self._deliver_next)
+
+    def _deliver_next(self) -> bool:
+        batch_id = self.next_batch()
+        if batch_id is None or not self._may_release(batch_id):
+            self._recovering = False
+            return False
+        released = self._shared.releaser.release(batch_id)
+        taken_over = released.run_id != self._log.run_id or self._began == batch_id
+        self._began = batch_id
+        delivery = self._delivery(released.manifest, taken_over=taken_over)
+        if taken_over and self._is_done_after_all(delivery, batch_id):
+            return True
+        delivery.run()
+        self._mark(released.manifest, unknown=delivery.unknown_rows())
+        return True
+
+    def _may_release(self, batch_id: int) -> bool:
+        if self._shared.gate.is_open(batch_id):
+            return True
+        # What is released had its gate open once, even if the checkpoint was rolled back since.
+        return self._recovering and self._shared.releaser.is_released(batch_id)
+
+    def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
+        """Progress first, only then marker and low water: absent progress may mean "not begun" or "done and
+        collected".
+        """
+        delivery.reload_progress()
+        marker = self._log.find(Marker, paths.marker(self.name, batch_id))
+        if marker is not None:
+            self._marker = marker
+            return True
+        if batch_id <= self._log.low_water():
+            self.load()
+            return True
+        return False
+
+    def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
+        wal = self._shared.history.wal
+        return BatchDelivery(
+            self._serving,
+            self._shared,
+            manifest,
+            self.term,
+            wal_id=wal.wal_id if wal else "",
+            before=self._marker,
+            taken_over=taken_over,
+        )
+
+    def _mark(self, manifest: Manifest, *, unknown: int) -> None:
+        before = self._marker
+        witness_batch, witness_rows = (before.witness_batch, before.witness_rows) if before else (NOTHING, 0)
+        if manifest.segments:
+            witness_batch, witness_rows = manifest.batch_id, manifest.segments[0].rows
+        marker = Marker(
+            batch_id=manifest.batch_id,
+            term=self.term.number,
+            run_id=self._log.run_id,
+            rows=manifest.rows,
+            unknown=unknown,
+            witness_batch=witness_batch,
+            witness_rows=witness_rows,
+            **self._log.stamp(),
+        )
+        if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
+            self.term.check(
+                self._log.store
+            )  # another's marker is as true as ours, but its writer may have succeeded us
+        self._marker = marker
+
+
+def newest_marker(shared: Surroundings, sink: str) -> Marker | None:
+    """The newest marker of a sink, this run's or not. One listing and one read."""
+    newest = max(shared.log.numbers(paths.markers(sink)), default=None)
+    return None if newest is None else shared.log.find(Marker, paths.marker(sink, newest))

@@ -1,0 +1,104 @@
+"""What holds for a sink, following from what its target is able to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from wal_sink.errors import ConfigError
+from wal_sink.settings import Delivery, GuaranteeName
+from wal_sink.sink import BatchSink, Lookup, SegmentSink, Sink, TransactionalSink
+
+
+class Ability(StrEnum):
+    """The strongest thing a target is able to do."""
+
+    ACCEPT = "plain"
+    IGNORE_KNOWN_KEYS = "idempotent"
+    LOOK_UP = "lookup"
+    STORE_POSITION = "transactional"
+    SEGMENT_WRITER = "segment writer"
+    BATCH_WRITER = "batch writer"
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What one sink's delivery keeps, and how."""
+
+    ability: Ability
+    guarantee: GuaranteeName
+    sentence: str
+
+    @property
+    def at_most_once(self) -> bool:
+        return self.guarantee == "at_most_once"
+
+
+def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
+    """The promise for a sink under a requested guarantee; `ConfigError` if it cannot honour it, with the ways out."""
+    ability = ability_of(sink)
+    strongest = _strongest(sink, ability)
+    wanted = delivery.guarantee or strongest
+    if wanted == "at_most_once" and strongest == "exactly_once" and ability is Ability.STORE_POSITION:
+        wanted = "exactly_once"
+    if wanted == "exactly_once" and strongest != "exactly_once":
+        raise ConfigError(
+            f"sink {name!r}: exactly_once is more than a {ability.value} sink can honour ({_WINDOW[ability]}). "
+            "Ways out: mark it idempotent if its target ignores a chunk.key it has seen (@idempotent, or "
+            f"idempotent = True), use a TransactionalSink, or ask for {strongest}"
+        )
+    if wanted == "at_most_once" and ability in {Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}:
+        raise ConfigError(
+            f"sink {name!r}: at_most_once needs a sink that is called chunk by chunk; a {ability.value} gets a whole "
+            f"{'batch' if ability is Ability.BATCH_WRITER else 'segment'}. Ways out: a function of one Chunk, or "
+            f"{strongest}"
+        )
+    if delivery.on_rejected == "dead_letter":
+        raise ConfigError(
+            f"sink {name!r}: on_rejected='dead_letter' is not available in this version; use 'halt', which keeps "
+            "the rows"
+        )
+    kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest
+    return Promise(ability, kept, _sentence(ability, kept))
+
+
+def ability_of(sink: Sink | BatchSink) -> Ability:
+    if isinstance(sink, BatchSink):
+        return Ability.BATCH_WRITER
+    if isinstance(sink, TransactionalSink):
+        return Ability.STORE_POSITION
+    if isinstance(sink, SegmentSink):
+        return Ability.SEGMENT_WRITER
+    if sink.idempotent:
+        return Ability.IGNORE_KNOWN_KEYS
+    return Ability.LOOK_UP if isinstance(sink, Lookup) else Ability.ACCEPT
+
+
+def _strongest(sink: Sink | BatchSink, ability: Ability) -> GuaranteeName:
+    exact = ability in {Ability.STORE_POSITION, Ability.IGNORE_KNOWN_KEYS} or bool(sink.idempotent)
+    return "exactly_once" if exact else "at_least_once"
+
+
+_WINDOW = {
+    Ability.ACCEPT: "one chunk per segment in flight may repeat per crash, takeover or retry",
+    Ability.LOOK_UP: "one chunk per segment may repeat when a late request or a fenced process sends after the lookup",
+    Ability.SEGMENT_WRITER: "the segments in flight may repeat per crash, takeover or retry, always with the same rows",
+    Ability.BATCH_WRITER: "the whole batch may repeat per crash, takeover or retry, always with the same rows",
+    Ability.IGNORE_KNOWN_KEYS: "nothing repeats in effect while the target remembers keys",
+    Ability.STORE_POSITION: "nothing repeats and nothing is missing",
+}
+
+
+def _sentence(ability: Ability, guarantee: GuaranteeName) -> str:
+    if guarantee == "at_most_once":
+        return (
+            "at most once: one chunk per segment in flight may be missing per crash, takeover or failure, each "
+            "kept as a dead letter of unknown outcome; nothing repeats"
+        )
+    if guarantee == "exactly_once" and ability is Ability.STORE_POSITION:
+        return "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"
+    if guarantee == "exactly_once":
+        return (
+            f"exactly once in effect ({ability.value}): repeats carry the same keys or rows, which the target ignores"
+        )
+    return f"at least once: {_WINDOW[ability]}"

@@ -1,0 +1,118 @@
+"""What one run knows of its WAL's past: whose it is, which batches it holds, and what this run staged itself."""
+
+from __future__ import annotations
+
+import threading
+
+from wal_sink import paths
+from wal_sink.checkpoint import Checkpoint
+from wal_sink.errors import ConfigError, HistoryError, HistoryGone
+from wal_sink.log import NOTHING, Log
+from wal_sink.records import Manifest, WalRecord
+
+
+class History:
+    """Shared by the stager and the committers of one run. Safe to share between threads."""
+
+    def __init__(self, log: Log, checkpoint: Checkpoint) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._lock = threading.Lock()
+        self._staged: dict[int, Manifest] = {}
+        self._wal: WalRecord | None = None
+        self._newest_known = NOTHING
+        self._owner_checked = False
+
+    @property
+    def wal(self) -> WalRecord | None:
+        """The WAL's own record; None before its first batch."""
+        return self._wal
+
+    @property
+    def newest_known(self) -> int:
+        """The newest batch that had a trace in the WAL at the start, or was staged since."""
+        return self._newest_known
+
+    @property
+    def has_batches(self) -> bool:
+        return self._newest_known > NOTHING
+
+    def load_owner(self) -> WalRecord | None:
+        """Read whose the WAL is; None before its first batch. `HistoryError` if it belongs to another query."""
+        if self._wal is None:
+            self._wal = self._log.find(WalRecord, paths.WAL)
+        if self._wal is not None:
+            self._check_owner(self._wal)
+        return self._wal
+
+    def load_batches(self) -> None:
+        """Read which batches left a trace. To be called once the run's terms are claimed."""
+        if self._wal is not None:
+            low_water = self._log.low_water()
+            self._newest_known = max(low_water, *self._log.numbers(paths.BATCHES, after=low_water), NOTHING)
+
+    def bind(self, batch_id: int) -> WalRecord:
+        """Make sure that the WAL belongs to the running query, creating its record at the first batch."""
+        wal = self._wal or self._create(batch_id)
+        self._check_owner(wal)
+        if batch_id < wal.first_batch:
+            raise HistoryGone(
+                f"batch {batch_id} of {self._log.store.root}: the WAL begins with batch {wal.first_batch}; the "
+                f"checkpoint {self._checkpoint.root} was rolled back beyond it. Restore a newer checkpoint, or "
+                "start a new WAL"
+            )
+        self._wal = wal
+        return wal
+
+    def note_staged(self, manifest: Manifest) -> None:
+        with self._lock:
+            self._staged[manifest.batch_id] = manifest
+            self._newest_known = max(self._newest_known, manifest.batch_id)
+
+    def staged(self, batch_id: int) -> Manifest | None:
+        """What this run itself staged of a batch, last."""
+        with self._lock:
+            return self._staged.get(batch_id)
+
+    def forget_through(self, batch_id: int) -> None:
+        """Free the memory of batches that every sink of this run has."""
+        with self._lock:
+            for known in [known for known in self._staged if known <= batch_id]:
+                del self._staged[known]
+
+    def _create(self, batch_id: int) -> WalRecord:
+        query_id = self._checkpoint.query_id()
+        if query_id is None:
+            raise HistoryError(
+                f"{self._checkpoint.root} holds no query id although batch {batch_id} runs; is this the "
+                "checkpointLocation of the query?"
+            )
+        record = WalRecord(
+            wal_id=self._log.runtime.new_id(),
+            query_id=query_id,
+            checkpoint=self._checkpoint.root,
+            first_batch=batch_id,
+            **self._log.stamp(),
+        )
+        if self._log.create(paths.WAL, record):
+            return record
+        found = self._log.find(WalRecord, paths.WAL)
+        if found is None:
+            raise ConfigError(
+                f"{self._log.store.url_of(paths.WAL)} vanished while it was created; is somebody deleting it?"
+            )
+        return found
+
+    def _check_owner(self, wal: WalRecord) -> None:
+        if self._owner_checked:
+            return
+        query_id = self._checkpoint.query_id()
+        if query_id == wal.query_id:
+            self._owner_checked = True
+            return
+        found = "no query yet (it is new or was deleted)" if query_id is None else f"query {query_id}"
+        raise HistoryError(
+            f"{self._log.store.root} belongs to query {wal.query_id}, but the checkpoint {self._checkpoint.root} "
+            f"belongs to {found}. Its batch ids would mean other rows. Restore the checkpoint of that query, or "
+            "give this one a new WAL"
+        )

@@ -1,0 +1,67 @@
+"""`Log`: a store, seen as records. Every durable fact of the protocol passes through here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypedDict, TypeVar
+
+from wal_sink import paths
+from wal_sink.creation import create_once
+from wal_sink.records import LowWater, Record, decode, encode
+from wal_sink.runtime import Runtime
+from wal_sink.stores.base import ObjectMissing, Store
+
+R = TypeVar("R", bound=Record)
+
+NOTHING = -1
+"""A batch id below every batch."""
+
+
+class Stamp(TypedDict):
+    """What every new record carries."""
+
+    id: str
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The records of one WAL, as one run sees and writes them."""
+
+    store: Store
+    runtime: Runtime
+    run_id: str
+
+    def stamp(self) -> Stamp:
+        """A fresh id and the time, for a new record."""
+        return Stamp(id=self.runtime.new_id(), created=self.runtime.timestamp())
+
+    def create(self, path: str, record: Record) -> bool:
+        """Create a record; True: it is there, False: another's is. Raises `OutcomeUnknownError` if neither can be
+        told.
+        """
+        return create_once(self.store, path, encode(record), runtime=self.runtime)
+
+    def find(self, kind: type[R], path: str) -> R | None:
+        """The record under `path`, None if there is none; `CorruptError` if it is not as written."""
+        try:
+            data = self.store.read(path)
+        except ObjectMissing:
+            return None
+        return decode(kind, data, self.store.url_of(path))
+
+    def numbers(self, folder: str, *, after: int = NOTHING) -> list[int]:
+        """The numbers that name the records or folders in `folder`, ascending."""
+        start = paths.batch_name(after) if after > NOTHING else ""
+        found = (paths.parse_number(name) for name in self.store.list(folder, after=start))
+        return sorted({number for number in found if number is not None and number > after})
+
+    def low_water(self) -> int:
+        """The newest batch whose objects may be gone; -1 if none may.
+
+        Low water is a row of created objects, of which the highest counts: no stalled process can move it back.
+        """
+        return max(self.numbers(paths.LOW_WATER), default=NOTHING)
+
+    def raise_low_water(self, batch_id: int) -> None:
+        self.create(paths.low_water(batch_id), LowWater(batch_id=batch_id, **self.stamp()))

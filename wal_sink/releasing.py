@@ -1,0 +1,125 @@
+"""Releasing a batch: the durable decision which of its staged attempts is delivered, the same for all sinks."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from wal_sink import paths
+from wal_sink.checkpoint import Checkpoint, Gate
+from wal_sink.errors import CorruptError, DivergentReplay, HistoryError, MissingBatch
+from wal_sink.history import History
+from wal_sink.log import Log
+from wal_sink.records import Manifest, Release
+from wal_sink.stager import divergence
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A batch that never changes again."""
+
+    manifest: Manifest
+    run_id: str
+    """The run that released it; another run's may have begun to deliver it."""
+
+
+class Releaser:
+    """Releases batches for all committers of one run. Call it only after the batch's gate was seen open."""
+
+    def __init__(self, log: Log, checkpoint: Checkpoint, gate: Gate, history: History) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._gate = gate
+        self._history = history
+        self._lock = threading.Lock()
+        self._released: dict[int, Released] = {}
+
+    def is_released(self, batch_id: int) -> bool:
+        """Whether the decision was made, by whomever. One read."""
+        return batch_id in self._released or self._log.find(Release, paths.release(batch_id)) is not None
+
+    def release(self, batch_id: int) -> Released:
+        """The released batch, deciding now if nobody did. Raises `HistoryError` or `CorruptError`."""
+        with self._lock:
+            if batch_id not in self._released:
+                self._released[batch_id] = self._decide(batch_id)
+            return self._released[batch_id]
+
+    def forget_through(self, batch_id: int) -> None:
+        """Free the memory of batches that every sink of this run has."""
+        with self._lock:
+            for known in [known for known in self._released if known <= batch_id]:
+                del self._released[known]
+
+    def _decide(self, batch_id: int) -> Released:
+        manifest = self._history.staged(batch_id)
+        if manifest is None:
+            existing = self._log.find(Release, paths.release(batch_id))
+            if existing is not None:
+                return self._adopt(existing)
+            manifest = self._highest_manifest(batch_id)
+            self._check_against_checkpoint(manifest)
+        release = Release(
+            batch_id=batch_id,
+            term=manifest.term,
+            attempt=manifest.attempt,
+            fingerprint=manifest.fingerprint,
+            run_id=self._log.run_id,
+            **self._log.stamp(),
+        )
+        if self._log.create(paths.release(batch_id), release):
+            return Released(manifest, self._log.run_id)
+        existing = self._log.find(Release, paths.release(batch_id))
+        if existing is None:
+            raise CorruptError(
+                f"{self._log.store.url_of(paths.release(batch_id))} vanished while it was read; is somebody "
+                "deleting the WAL?"
+            )
+        if existing.fingerprint != manifest.fingerprint:
+            raise divergence(self._log, self._checkpoint, batch_id, existing.fingerprint, manifest.fingerprint)
+        return self._adopt(existing)
+
+    def _adopt(self, release: Release) -> Released:
+        path = paths.manifest(release.batch_id, release.term, release.attempt)
+        manifest = self._log.find(Manifest, path)
+        if manifest is None:
+            raise CorruptError(
+                f"batch {release.batch_id}: released, but its manifest {self._log.store.url_of(path)} is gone; "
+                "restore it (and the segments it names) before starting again"
+            )
+        if manifest.fingerprint != release.fingerprint:
+            raise CorruptError(
+                f"batch {release.batch_id}: release and manifest {self._log.store.url_of(path)} name different source "
+                "offsets; restore the WAL's objects"
+            )
+        return Released(manifest, release.run_id)
+
+    def _highest_manifest(self, batch_id: int) -> Manifest:
+        names = [paths.parse_manifest(name) for name in self._log.store.list(paths.batch(batch_id))]
+        highest = max((name for name in names if name is not None), default=None)
+        found = None
+        if highest is not None:
+            found = self._log.find(Manifest, paths.manifest(batch_id, highest.term, highest.attempt))
+        if found is None:
+            raise MissingBatch(
+                f"batch {batch_id}: completed by Spark in {self._checkpoint.root}, but "
+                f"{self._log.store.url_of(paths.batch(batch_id))} holds no manifest. Its rows cannot be delivered "
+                "and later batches are held back; restore the deleted objects, or start a new WAL"
+            )
+        return found
+
+    def _check_against_checkpoint(self, manifest: Manifest) -> None:
+        """What another run staged must be what the checkpoint says now."""
+        offsets = self._checkpoint.offsets(manifest.batch_id)
+        if offsets is None:
+            if manifest.batch_id < self._gate.search():
+                return  # Spark deleted the entry, as it does with old ones
+            raise HistoryError(
+                f"batch {manifest.batch_id}: {self._checkpoint.root} has no offsets/{manifest.batch_id}; restore "
+                "the checkpoint"
+            )
+        if offsets.fingerprint != manifest.fingerprint:
+            raise self._diverged(manifest, offsets.fingerprint)
+
+    def _diverged(self, manifest: Manifest, found: str) -> DivergentReplay:
+        return divergence(self._log, self._checkpoint, manifest.batch_id, manifest.fingerprint, found)

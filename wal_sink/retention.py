@@ -1,0 +1,88 @@
+"""Collecting what no run will ask for again. Low water moves first; only what lies below it is deleted."""
+
+from __future__ import annotations
+
+from wal_sink import paths
+from wal_sink.committer import newest_marker
+from wal_sink.log import NOTHING
+from wal_sink.records import SinkRecord
+from wal_sink.registry import registered
+from wal_sink.serving import Surroundings
+from wal_sink.terms import Term
+
+COLLECT_EVERY_BATCHES = 16
+"""How many batches are collected together, so that listings cost next to nothing per batch."""
+
+KEPT_LOW_WATERS = 16
+"""How many low-water records stay, so that a listing beside a collection cannot miss them all."""
+
+
+class Collector:
+    """Advances low water and deletes below it. Used by the committers of one run, one at a time."""
+
+    def __init__(self, shared: Surroundings, *, retention_batches: int) -> None:
+        self._shared = shared
+        self._log = shared.log
+        self._retention = retention_batches
+        self._low_water: int | None = None
+
+    def is_due(self, marked_through: int) -> bool:
+        """Whether a committer that marked so far should collect. Asks the store only once."""
+        if self._low_water is None:
+            self._low_water = self._log.low_water()
+        floor = max(self._low_water, self._first_batch() - 1)
+        return marked_through - self._retention - floor >= COLLECT_EVERY_BATCHES
+
+    def collect(self, term: Term) -> int:
+        """Collect what every registered sink has, less the retention window. Returns the new low water."""
+        present = self._log.low_water()
+        target = self._delivered_everywhere() - self._retention
+        self._low_water = max(present, target)
+        if target <= present:
+            return present
+        term.check(self._log.store)
+        self._log.raise_low_water(target)
+        self._delete_through(target)
+        return target
+
+    def _delivered_everywhere(self) -> int:
+        """The newest batch that every registered sink has, absent sinks included. -1 if a sink has none."""
+        newest = [self._marked_through(name) for name in registered(self._log)]
+        return min(newest, default=NOTHING)
+
+    def _marked_through(self, name: str) -> int:
+        marker = newest_marker(self._shared, name)
+        if marker is not None:
+            return marker.batch_id
+        sink = self._log.find(SinkRecord, paths.sink(name))
+        return NOTHING if sink is None else sink.first_batch - 1
+
+    def _delete_through(self, batch_id: int) -> None:
+        """Deleting is repeatable: what a crash leaves here goes with the next collection."""
+        store = self._log.store
+        below = [folder for folder in store.list(paths.BATCHES) if _is_through(folder, batch_id)]
+        doomed = [
+            f"{paths.BATCHES}/{folder}{name}" for folder in below for name in self._all(f"{paths.BATCHES}/{folder}")
+        ]
+        for sink in registered(self._log):
+            progress = paths.progress_batches(sink)
+            for folder in store.list(progress):
+                if _is_through(folder, batch_id):
+                    doomed += [f"{progress}/{folder}{name}" for name in self._all(f"{progress}/{folder}")]
+            markers = paths.markers(sink)
+            doomed += [f"{markers}/{name}" for name in store.list(markers) if _is_through(name, batch_id)]
+        waters = store.list(paths.LOW_WATER)
+        doomed += [f"{paths.LOW_WATER}/{name}" for name in waters[:-KEPT_LOW_WATERS]]
+        store.delete(doomed)
+
+    def _all(self, folder: str) -> list[str]:
+        return self._log.store.list(folder.removesuffix("/"), recursive=True)
+
+    def _first_batch(self) -> int:
+        wal = self._shared.history.wal
+        return wal.first_batch if wal else 0
+
+
+def _is_through(name: str, batch_id: int) -> bool:
+    number = paths.parse_number(name)
+    return number is not None and number <= batch_id

@@ -1,0 +1,113 @@
+"""One run on one WAL: at most one stager, and a committer for each sink. Knows neither Spark nor threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from wal_sink import paths
+from wal_sink.checkpoint import Checkpoint, CheckpointFiles, Gate
+from wal_sink.committer import Committer
+from wal_sink.errors import ConfigError, StoreError
+from wal_sink.history import History
+from wal_sink.log import Log
+from wal_sink.records import Manifest
+from wal_sink.registry import register
+from wal_sink.releasing import Releaser
+from wal_sink.retention import Collector
+from wal_sink.runtime import SYSTEM, Runtime
+from wal_sink.serving import Serving, Surroundings
+from wal_sink.settings import Settings
+from wal_sink.stager import Attempt, Staged, Stager
+from wal_sink.stores.base import Store
+from wal_sink.stores.probe import probe
+from wal_sink.terms import claim
+
+_logger = logging.getLogger(__name__)
+
+
+class Run:
+    """Everything one process does on one WAL. `open` does the first I/O."""
+
+    def __init__(
+        self,
+        store: Store,
+        checkpoint: CheckpointFiles,
+        settings: Settings,
+        *,
+        runtime: Runtime = SYSTEM,
+        pause: Callable[[float], bool] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.log = Log(store, runtime, run_id=runtime.new_id())
+        self.checkpoint = Checkpoint(checkpoint)
+        self.gate = Gate(self.checkpoint)
+        self.history = History(self.log, self.checkpoint)
+        releaser = Releaser(self.log, self.checkpoint, self.gate, self.history)
+        self.shared = Surroundings(self.log, self.gate, self.history, releaser, pause or self._just_sleep)
+        self.committers: list[Committer] = []
+        self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
+        self._stager: Stager | None = None
+
+    def open(self, servings: Sequence[Serving] = (), *, stages: bool) -> None:
+        """Probe the store, make sure whose the WAL is, claim the terms, and only then read where everything stands."""
+        probe(self.log.store, runtime=self.log.runtime, single_writer=self.settings.single_writer)
+        self.history.load_owner()
+        stager_term = claim(self.log, paths.STAGER_ROLE) if stages else None
+        self.history.load_batches()
+        self.gate.search()
+        for serving in servings:
+            self.committers.append(self._committer(serving))
+        if stager_term is not None:
+            chunk_rows = self.settings.chunk_rows
+            self._stager = Stager(self.log, self.checkpoint, self.history, stager_term, chunk_rows=chunk_rows)
+
+    def stage(self, batch_id: int, write: Callable[[Attempt], Staged]) -> Manifest | None:
+        """Stage a batch; None if it is a replay, which must be evaluated without being staged."""
+        if self._stager is None:
+            raise ConfigError("this run does not stage: it was opened to drain only")
+        return self._stager.stage(batch_id, write)
+
+    def deliver_all(self) -> None:
+        """Deliver everything that can be delivered now, sink after sink. Raises the first sink's error."""
+        for committer in self.committers:
+            while self.deliver_next(committer):
+                continue
+
+    def deliver_next(self, committer: Committer) -> bool:
+        """One step of one committer, and the collection that may be due after it."""
+        if not committer.deliver_next():
+            return False
+        self._forget_delivered()
+        self._collect(committer)
+        return True
+
+    def _committer(self, serving: Serving) -> Committer:
+        sink = register(
+            self.log,
+            self.history,
+            self.gate,
+            name=serving.name,
+            delivery=serving.delivery,
+            sink_kind=serving.promise.ability.value,
+            identity=serving.identity,
+        )
+        committer = Committer(serving, self.shared, claim(self.log, paths.committer_role(serving.name)), sink)
+        committer.load()
+        return committer
+
+    def _collect(self, committer: Committer) -> None:
+        try:
+            if self._collector.is_due(committer.marked_through):
+                self._collector.collect(committer.term)
+        except StoreError as error:
+            _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
+
+    def _forget_delivered(self) -> None:
+        through = min(committer.marked_through for committer in self.committers)
+        self.history.forget_through(through)
+        self.shared.releaser.forget_through(through)
+
+    def _just_sleep(self, seconds: float) -> bool:
+        self.log.runtime.sleep_s(seconds)
+        return False

@@ -1,0 +1,66 @@
+"""One sink of a run and what the committers of a run share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from wal_sink.checkpoint import Gate
+from wal_sink.delivery import Assignment, Order, Outcome
+from wal_sink.guarantees import Promise
+from wal_sink.history import History
+from wal_sink.log import Log
+from wal_sink.records import Manifest
+from wal_sink.releasing import Releaser
+from wal_sink.settings import Delivery
+
+
+class CarrierLostError(Exception):
+    """The carrier failed as a whole (a cancelled job, a lost executor): what became of its orders is unknown."""
+
+
+class StoppedError(Exception):
+    """The run is ending; what is not delivered stays in the WAL."""
+
+
+class Carrier(Protocol):
+    """Carries out orders, in this process or on Spark's executors."""
+
+    @property
+    def whole_batch(self) -> bool:
+        """Whether it delivers a batch in one piece, an empty one too."""
+        ...
+
+    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+        """One outcome per order; of a whole batch without orders, one of ordinal -1. Raises `CarrierLostError` only."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """One sink of a run: its name, its policies, what holds for it and who carries its orders."""
+
+    name: str
+    delivery: Delivery
+    promise: Promise
+    carrier: Carrier
+    identity: str = ""
+    """What the sink is, for people; never a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the committers of one run share."""
+
+    log: Log
+    gate: Gate
+    history: History
+    releaser: Releaser
+    pause: Callable[[float], bool]
+    """Waits so many seconds; True if the run is ending."""
+
+    def sleep_s(self, seconds: float) -> None:
+        """Wait; raises `StoppedError` if the run is ending."""
+        if self.pause(seconds):
+            raise StoppedError("the run is ending")

@@ -1,0 +1,124 @@
+"""Staging a batch: what to do with a batch id Spark hands over, and the manifest that makes it known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wal_sink import paths
+from wal_sink.checkpoint import Checkpoint, Offsets
+from wal_sink.errors import DivergentReplay, FencedError, HistoryGone, MissingBatch
+from wal_sink.history import History
+from wal_sink.log import Log
+from wal_sink.records import Manifest, Release, SegmentRef
+from wal_sink.terms import Term
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to stage one batch; its folder is nobody else's."""
+
+    batch_id: int
+    term: int
+    number: int
+    """Counts all attempts of the run, so that a later one of a batch is always higher."""
+    folder: str
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one Spark job over a batch left on the store."""
+
+    segments: Sequence[SegmentRef]
+    columns: tuple[str, ...]
+    spark_schema: str = ""
+
+
+class Stager:
+    """The staging role of one run. Runs on Spark's stream thread, in the driver."""
+
+    def __init__(self, log: Log, checkpoint: Checkpoint, history: History, term: Term, *, chunk_rows: int) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._history = history
+        self._term = term
+        self._chunk_rows = chunk_rows
+        self._attempts = 0
+
+    def stage(self, batch_id: int, write: Callable[[Attempt], Staged]) -> Manifest | None:
+        """Stage a batch with `write`; None if it is a replay of a released one, which must be evaluated but not staged.
+
+        Raises `HistoryError` before anything is written if the batch contradicts what the WAL holds.
+        """
+        attempt = self._begin(batch_id)
+        if attempt is None:
+            return None
+        manifest = self._manifest(attempt, write(attempt))
+        if not self._log.create(paths.manifest(batch_id, attempt.term, attempt.number), manifest):
+            raise FencedError(
+                f"batch {batch_id}: manifest of term {attempt.term} on {self._log.store.root} was written by another "
+                "process under the same term; stop one of the two"
+            )
+        self._history.note_staged(manifest)
+        return manifest
+
+    def _begin(self, batch_id: int) -> Attempt | None:
+        offsets = self._checkpoint.require_offsets(batch_id)
+        self._history.bind(batch_id)
+        if batch_id <= self._history.newest_known and self._is_replay(batch_id, offsets):
+            return None
+        self._refuse_gap(batch_id)
+        self._attempts += 1
+        folder = paths.attempt_folder(batch_id, self._term.number, self._attempts)
+        return Attempt(batch_id, self._term.number, self._attempts, folder, offsets)
+
+    def _is_replay(self, batch_id: int, offsets: Offsets) -> bool:
+        self._refuse_collected(batch_id)
+        release = self._log.find(Release, paths.release(batch_id))
+        if release is None:
+            self._refuse_collected(batch_id)  # it may have been collected between the two reads
+            return False
+        if release.fingerprint != offsets.fingerprint:
+            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, offsets.fingerprint)
+        return True
+
+    def _refuse_collected(self, batch_id: int) -> None:
+        if batch_id <= (low_water := self._log.low_water()):
+            raise HistoryGone(
+                f"batch {batch_id} of {self._log.store.root}: delivered long ago and collected (low water "
+                f"{low_water}), but the checkpoint {self._checkpoint.root} asks for it again; restore a newer "
+                "checkpoint, or start a new WAL"
+            )
+
+    def _refuse_gap(self, batch_id: int) -> None:
+        newest = self._history.newest_known
+        if self._history.has_batches and batch_id > newest + 1:
+            raise MissingBatch(
+                f"batch {batch_id} follows batch {newest} in {self._log.store.root}: {batch_id - newest - 1} "
+                "batches between them were run without this WAL or deleted from it; restore them, or start a new WAL"
+            )
+
+    def _manifest(self, attempt: Attempt, staged: Staged) -> Manifest:
+        return Manifest(
+            batch_id=attempt.batch_id,
+            term=attempt.term,
+            attempt=attempt.number,
+            run_id=self._log.run_id,
+            fingerprint=attempt.offsets.fingerprint,
+            offsets=attempt.offsets.text,
+            columns=staged.columns,
+            spark_schema=staged.spark_schema,
+            chunk_rows=self._chunk_rows,
+            segments=tuple(staged.segments),
+            **self._log.stamp(),
+        )
+
+
+def divergence(log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, found: str) -> DivergentReplay:
+    """The error of a known batch id under which the checkpoint reads something else."""
+    return DivergentReplay(
+        f"batch {batch_id} of {log.store.root}: the WAL holds it with source offsets {expected[:12]}, but the "
+        f"checkpoint {checkpoint.root} now has {found[:12]} under the same id; it was restored to an older state "
+        "or rewritten. Nothing was written. Restore the checkpoint that belongs to this WAL, or start a new WAL"
+    )

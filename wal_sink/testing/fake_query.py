@@ -1,0 +1,104 @@
+"""`FakeQuery`: the life of a streaming query's checkpoint, without Spark.
+
+It keeps Spark's order: `offsets/N`, then the sink's `stage`, then `commits/N`; and after a restart Spark's choice: the
+last batch again if it has no commit, else the next one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+
+from wal_sink.run import Run
+from wal_sink.segments import SegmentLimits, SegmentWriter
+from wal_sink.stager import Attempt, Staged
+from wal_sink.stores.base import Store
+
+QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
+CONF = {"batchWatermarkMs": 0, "batchTimestampMs": 1_767_225_600_000, "conf": {}}
+
+Partitions = Sequence[pa.Table]
+"""One table a partition."""
+
+
+class StoppedByQuery(Exception):
+    """The query was stopped after staging, before Spark could complete the batch."""
+
+
+class FakeQuery:
+    """A query over numbered input, with its checkpoint in a store.
+
+    `evaluate` is the query: it gets a batch id and the batch's end offset and returns the rows, one table a partition.
+    It is called again when a batch is replayed, and may then answer with other rows, as `uuid()` does.
+    """
+
+    def __init__(
+        self, checkpoint: Store, evaluate: Callable[[int, int], Partitions], *, query_id: str = QUERY_ID
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._evaluate = evaluate
+        self._query_id = query_id
+
+    def batches(
+        self, run: Run, count: int, *, end_offset: Callable[[int], int] = lambda batch_id: batch_id
+    ) -> Iterator[int]:
+        """Run batches until `count` are complete, yielding each id after its commit."""
+        self._write_metadata()
+        while (batch_id := self._newest("commits") + 1) < count:
+            self.start_batch(batch_id, end_offset(batch_id))
+            self.stage(run, batch_id)
+            self.complete_batch(batch_id)
+            yield batch_id
+
+    def start_batch(self, batch_id: int, end_offset: int) -> None:
+        """What Spark writes before it calls the sink, unless an earlier run already did."""
+        self._write_metadata()
+        if batch_id > self._newest("offsets"):
+            text = f"v1\n{json.dumps(CONF)}\n{json.dumps({'end': end_offset})}"
+            self._checkpoint.create(f"offsets/{batch_id}", text.encode())
+
+    def stage(self, run: Run, batch_id: int) -> bool:
+        """Call the sink as Spark does; False if it was a replay."""
+        end_offset = json.loads(self._checkpoint.read(f"offsets/{batch_id}").splitlines()[2])["end"]
+        partitions = self._evaluate(batch_id, end_offset)
+
+        def write(attempt: Attempt) -> Staged:
+            return stage_tables(run, attempt, partitions)
+
+        return run.stage(batch_id, write) is not None
+
+    def complete_batch(self, batch_id: int) -> None:
+        """What Spark writes after the sink returned."""
+        self._checkpoint.create(f"commits/{batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+    def roll_back(self, through: int) -> None:
+        """Restore the checkpoint to just after batch `through`."""
+        for folder in ("offsets", "commits"):
+            newer = [name for name in self._checkpoint.list(folder) if int(name) > through]
+            self._checkpoint.delete(f"{folder}/{name}" for name in newer)
+
+    def _write_metadata(self) -> None:
+        if "metadata" not in self._checkpoint.list(""):
+            self._checkpoint.create("metadata", json.dumps({"id": self._query_id}).encode())
+
+    def _newest(self, folder: str) -> int:
+        return max((int(name) for name in self._checkpoint.list(folder)), default=-1)
+
+
+def stage_tables(run: Run, attempt: Attempt, partitions: Partitions) -> Staged:
+    """Stage Arrow tables the way Spark's tasks stage partitions."""
+    limits = SegmentLimits(run.settings.chunk_rows, run.settings.chunk_bytes, run.settings.segment_bytes)
+    new_id = run.log.runtime.new_id
+    segments = []
+    for number, table in enumerate(partitions):
+        positional = table.rename_columns([f"c{index}" for index in range(table.num_columns)])
+        with SegmentWriter(
+            run.log.store, folder=attempt.folder, partition=number, limits=limits, new_id=new_id
+        ) as writer:
+            for batch in positional.to_batches():
+                writer.write(batch)
+            segments += writer.finish()
+    columns = tuple(partitions[0].column_names) if partitions else ()
+    return Staged(segments=segments, columns=columns)
