@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import boto3
-from moto.core import DEFAULT_ACCOUNT_ID
 from moto.s3.models import s3_backends
 from moto.server import ThreadedMotoServer
 
+_MOTO_ACCOUNT = "123456789012"
 _Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 
@@ -62,7 +62,7 @@ class S3Server:
 
     def fill(self, keys: Iterable[str]) -> None:
         """Put empty objects without a request each."""
-        backend = s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+        backend = s3_backends[_MOTO_ACCOUNT]["aws"]
         for key in keys:
             backend.put_object(self.bucket, key, b"")
 

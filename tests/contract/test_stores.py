@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.contract.contending import contend_for_names
 from tests.contract.s3_server import S3Server
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.runtime import SYSTEM
@@ -295,22 +296,13 @@ class Broken(LocalStore):
         return [] if self.how == "hides" else super().list(prefix, after=after, recursive=recursive)
 
 
-def _contend(url: str, start: multiprocessing.synchronize.Event, rounds: int, wins: multiprocessing.Queue[int]) -> None:
-    store = open_store(StoreSpec(url))
-    start.wait()
-    for turn in range(rounds):
-        try:
-            store.create(f"race-{turn % 3}/{turn:04d}", str(os.getpid()).encode())
-        except ObjectExists:
-            continue
-        wins.put(turn)
-
-
 class TestLocal:
     def test_one_of_eight_processes_wins_each_round(self, tmp_path: Path) -> None:
         context, rounds = multiprocessing.get_context("spawn"), 100
         start, wins = context.Event(), context.Queue()
-        workers = [context.Process(target=_contend, args=(str(tmp_path), start, rounds, wins)) for _ in range(8)]
+        workers = [
+            context.Process(target=contend_for_names, args=(str(tmp_path), start, rounds, wins)) for _ in range(8)
+        ]
         for worker in workers:
             worker.start()
         start.set()

@@ -83,6 +83,8 @@ def test_repr_shows_neither_options_nor_credentials() -> None:
     spec = StoreSpec("sftp://user:hush@host/x?sig=hush", {"password": "hush-hush", "client_kwargs": {"token": "hush"}})
     assert repr(spec) == "StoreSpec('sftp://host/x', single_writer=False)"
     assert spec.safe_url == "sftp://host/x"
+    assert mask_url("sftp://user:p@ss@host/x") == "sftp://host/x"
+    assert StoreSpec("/a?b").safe_url == "file:///a?b", "a local path has no query"
 
 
 def test_a_container_before_the_at_sign_is_no_secret() -> None:

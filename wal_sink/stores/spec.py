@@ -21,7 +21,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?=:(?:/|:))")
 _ALIASES = {"local": LOCAL, "s3a": S3, "s3n": S3}
 _CONTAINER_SCHEMES = {"abfs", "abfss", "az", "wasb", "wasbs"}
 """In these the part before `@` names a container and is no secret; a password after `:` still is."""
-_USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/@\s]+)@")
+_USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s]+)@")
 _QUERY = re.compile(r"\?[^#\s]*")
 _PUBLIC_OPTIONS = {
     *("endpoint_url", "region_name", "anon", "profile", "signature_version", "addressing_style", "mode", "project"),
@@ -62,7 +62,7 @@ class StoreSpec:
     @property
     def safe_url(self) -> str:
         """The URL without user, password and query: for messages, `repr` and records."""
-        return mask_url(self.url)
+        return self.url if self.scheme == LOCAL else mask_url(self.url)
 
     def scrub(self, text: str) -> str:
         """`text` without any value of a secret option and without credentials in URLs; for foreign error messages."""
