@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import decimal
 import re
+from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -136,22 +137,22 @@ def decimal_texts(array: Array) -> list[str | None]:
 
 
 def _date(array: Array, _name: str) -> Values:
-    return _moments(array.cast(pa.date32()), array.cast(pa.date32()).cast(pa.int32()), 1 / _DAY_S, "datetime64[D]")
+    return _moments(
+        array.cast(pa.date32()), array.cast(pa.date32()).cast(pa.int32()), Fraction(1, _DAY_S), "datetime64[D]"
+    )
 
 
 def _timestamp(array: Array, _name: str) -> Values:
     unit = array.type.unit
-    if array.type.tz is not None:  # an instant: always shown in UTC, so that its text does not depend on a setting
-        array = array.cast(pa.timestamp(unit, "UTC"))
-    texts = _moments(array, array.cast(pa.int64()), _PER_SECOND[unit], f"datetime64[{unit}]")
-    return texts if array.type.tz is None else [_utc(text) for text in texts]
+    numbers = array.cast(pa.int64())
+    texts = _moments(numbers.cast(pa.timestamp(unit)), numbers, _PER_SECOND[unit], f"datetime64[{unit}]")
+    if array.type.tz is None:
+        return texts
+    # An instant is always shown in UTC, so that its text does not depend on a setting.
+    return [None if text is None else f"{text}Z" for text in texts]
 
 
-def _utc(text: str | None) -> str | None:
-    return text if text is None or text.endswith("Z") else f"{text}Z"
-
-
-def _moments(array: Array, numbers: Array, per_second: float, numpy_type: str) -> Values:
+def _moments(array: Array, numbers: Array, per_second: int | Fraction, numpy_type: str) -> Values:
     """ISO 8601 texts of dates or timestamps, by Arrow for the years 1 to 9999 and by numpy beyond."""
     bounds: Any = pc.min_max(numbers).as_py()
     first, last = bounds["min"], bounds["max"]

@@ -100,6 +100,14 @@ def test_dates_beyond_python() -> None:
     assert values(array) == ["+15659-07-15", "-0221-09-04", "+5881580-07-11", "-5877641-06-23", "1970-01-01", None]
 
 
+def test_the_first_day_that_needs_a_sign() -> None:
+    numbers = [2_932_897, -719_163]
+    assert [values(pa.array([number], pa.int32()).cast(pa.date32())) for number in numbers] == [
+        ["+10000-01-01"],
+        ["0000-12-31"],
+    ]
+
+
 def test_timestamps_keep_microseconds() -> None:
     moments = [dt.datetime(2013, 1, 2, 3, 4, 5, 6), dt.datetime(1, 1, 1), dt.datetime.max, None]  # noqa: DTZ001, DTZ901
     texts = ["2013-01-02T03:04:05.000006", "0001-01-01T00:00:00.000000", "9999-12-31T23:59:59.999999", None]
