@@ -58,8 +58,6 @@ SIMPLE = {
     "struct of a and A": ["named_struct('a', 1, 'A', 'x')"],
     "deep": ["array(map(1, named_struct('k', array(named_struct('d', date'2020-02-29', 't', 1Y)))))"],
 }
-if hasattr(t, "TimeType"):
-    SIMPLE |= {"time": ["time'00:00:00'", "time'23:59:59.999999'"], "array of time": ["array(time'12:34:56')"]}
 VARIANTS = {
     "variant": ['parse_json(\'{"a": [1, null, 1.5, "x"]}\')', "parse_json('null')", "null"],
     "nested variant": ["named_struct('v', array(parse_json('1'), null))"],
@@ -116,6 +114,15 @@ def compared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> C
 @pytest.mark.parametrize("name", ALL)
 def test_every_type_comes_back(compared: Compared, name: str) -> None:
     assert compared.after[name] == compared.before[name]
+
+
+@pytest.mark.skipif(not hasattr(t, "TimeType"), reason="this Spark has no TIME")
+def test_time(spark: SparkSession, tmp_path: Path) -> None:
+    """On its own: Spark 4.3 refuses to cast TIME, which a union of the other types needs."""
+    df = spark.range(1).selectExpr("time'23:59:59.999999' as a", "array(time'00:00:00') as b")
+    back = round_trip(df, tmp_path)
+    assert back.schema == df.schema
+    assert back.collect() == df.collect()
 
 
 def test_a_user_defined_type(spark: SparkSession, tmp_path: Path) -> None:
