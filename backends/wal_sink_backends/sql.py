@@ -176,7 +176,7 @@ class SqlSink(TransactionalSink):
         """Make or check the table, within the transaction; False if this schema has been checked before."""
         if self._known_schema is not None and schema.equals(self._known_schema):
             return False
-        wanted = {field.name: _kind(field.type) for field in schema}
+        wanted: dict[str, Kind] = {field.name: _kind(field.type) for field in schema}
         self._check_names(wanted, schema.names, what)
         found = self._dialect.columns(connection, self._table)
         if not found and not self._create_table:
@@ -221,22 +221,27 @@ class _LedgerRow:
 # Values: Arrow columns to what every driver takes.
 
 
-def _kind(kind: Any) -> Kind:
-    types: Any = pa.types
-    tests: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
-        (types.is_boolean, "boolean"),
-        (types.is_integer, "integer"),
-        (types.is_floating, "number"),
-        (types.is_decimal, "decimal"),
-        (types.is_temporal, "moment"),
-        (types.is_nested, "nested"),
-        (lambda some: "binary" in str(some), "binary"),  # of any length, and views
-    )
-    if isinstance(kind, pa.BaseExtensionType):
-        return _kind(kind.storage_type)
-    if types.is_dictionary(kind):
-        return _kind(kind.value_type)
-    return next((name for test, name in tests if test(kind)), "text")
+_TYPES: Any = pa.types
+_KINDS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
+    (_TYPES.is_boolean, "boolean"),
+    (_TYPES.is_integer, "integer"),
+    (_TYPES.is_floating, "number"),
+    (_TYPES.is_decimal, "decimal"),
+    (_TYPES.is_temporal, "moment"),
+    (_TYPES.is_nested, "nested"),
+    (lambda some: "binary" in str(some), "binary"),  # of any length, and views
+)
+
+
+def _kind(arrow_type: Any) -> Kind:
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return _kind(arrow_type.storage_type)
+    if _TYPES.is_dictionary(arrow_type):
+        return _kind(arrow_type.value_type)
+    for test, kind in _KINDS:
+        if test(arrow_type):
+            return kind
+    return "text"
 
 
 def _rows(table: Any, what: str) -> Iterable[tuple[Any, ...]]:

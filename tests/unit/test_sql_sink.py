@@ -370,8 +370,9 @@ def test_write_before_open_says_so(path: Path) -> None:
     ],
 )
 def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"table": "flights"} | arguments
     with pytest.raises(ConfigError, match=message) as caught:
-        SqlSink(url, **{"table": "flights"} | arguments)
+        SqlSink(url, **given)
     assert "hunter2" not in str(caught.value)
 
 
