@@ -174,8 +174,11 @@ def test_a_python_that_does_not_exist_is_explained(tmp_path: Path) -> None:
 @pytest.mark.spark
 def test_another_minor_version_is_explained(tmp_path: Path, bare_python: Path) -> None:
     """A Python that claims another version, because a machine seldom has two."""
-    other = tmp_path / "sitecustomize.py"
-    other.write_text("import sys\nif sys.argv[0] != '-c': sys.version_info = (3, 9, 1)\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        "import collections, sys\n"
+        "Version = collections.namedtuple('Version', 'major minor micro releaselevel serial')\n"
+        "sys.version_info = Version(3, 9, 1, 'final', 0)\n"
+    )
     wrapper = tmp_path / "python3.9"
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {bare_python} "$@"\n')
     wrapper.chmod(0o755)

@@ -278,9 +278,10 @@ def _translated(text: str, context: SparkContext) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The line of a worker's traceback that names the error; else the first line Spark said."""
+    """The line of the worker's traceback that names the error, else the JVM's, else the first line Spark said."""
     named = re.findall(r"^\s*(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", text, re.MULTILINE)
-    return str(named[-1] if named else text.strip().partition("\n")[0])[:400]
+    from_python = [line for line in named if not line.startswith(("java.", "org.", "py4j."))]
+    return str([text.strip().partition("\n")[0], *named[-1:], *from_python[-1:]][-1])[:400].rstrip(".")
 
 
 def _driver() -> str:
