@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wal_sink import paths
 from wal_sink.chunk import Position
-from wal_sink.dead_letters import count_unknown, keep_unknown
-from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, chunks_of, failure_error, slot_name
+from wal_sink.dead_letters import count_unknown
+from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, failure_error, slot_name
 from wal_sink.errors import DeliveryError
 from wal_sink.guarantees import Ability
+from wal_sink.progress import keep_last_recorded, recorded_rows
 from wal_sink.records import Manifest, Marker
 from wal_sink.retries import Budget
-from wal_sink.segments import chunk_ends, load_segment
 from wal_sink.serving import CarrierLostError, Serving, StoppedError, Surroundings
 from wal_sink.terms import Term
 
@@ -71,10 +70,11 @@ class BatchDelivery:
         """Let the records on the store speak; what an at-most-once delivery may have lost becomes dead letters."""
         if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
             return
-        for ordinal, rows in self._recorded().items():
+        log = self._shared.log
+        for ordinal, rows in recorded_rows(log.store, self._serving.name, self._manifest.batch_id).items():
             if rows > self._rows[ordinal]:
                 if self._serving.promise.at_most_once:
-                    self._keep_unknown(ordinal, rows)
+                    keep_last_recorded(self._assignment, ordinal, self._manifest.segments[ordinal], rows, log.store)
                 self._rows[ordinal] = rows
 
     def unknown_rows(self) -> int:
@@ -134,23 +134,6 @@ class BatchDelivery:
         for outcome in outcomes:
             if outcome.ordinal >= 0:
                 self._rows[outcome.ordinal] = max(outcome.rows, self._rows[outcome.ordinal])
-
-    def _recorded(self) -> dict[int, int]:
-        """Rows by segment, as the progress records say. One listing."""
-        recorded: dict[int, int] = {}
-        for name in self._shared.log.store.list(paths.progress_folder(self._serving.name, self._manifest.batch_id)):
-            if (found := paths.parse_progress(name)) is not None:
-                recorded[found.ordinal] = max(found.rows, recorded.get(found.ordinal, 0))
-        return recorded
-
-    def _keep_unknown(self, ordinal: int, rows: int) -> None:
-        """Its chunk was recorded before it was sent, and its sender ended before it could tell."""
-        segment = self._manifest.segments[ordinal]
-        start = max((end for end in chunk_ends(segment, self._manifest.chunk_rows) if end < rows), default=0)
-        store = self._shared.log.store
-        data = load_segment(store, segment)
-        chunk = next(chunks_of(self._assignment, ordinal, segment, data, start, where=store.url_of(segment.path)))
-        keep_unknown(store, self._serving.name, ordinal, chunk, reason="its sender ended before it could tell")
 
     def _assign(self, before: Marker | None) -> Assignment:
         witness = None

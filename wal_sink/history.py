@@ -74,6 +74,11 @@ class History:
         with self._lock:
             return self._staged.get(batch_id)
 
+    def pending(self) -> tuple[int, int]:
+        """Batches, and their segment bytes, that this run staged and some sink of it does not have."""
+        with self._lock:
+            return len(self._staged), sum(manifest.bytes for manifest in self._staged.values())
+
     def forget_through(self, batch_id: int) -> None:
         """Free the memory of batches that every sink of this run has."""
         with self._lock:

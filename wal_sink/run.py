@@ -49,24 +49,32 @@ class Run:
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
         self._stager: Stager | None = None
 
-    def open(self, servings: Sequence[Serving] = (), *, stages: bool) -> None:
-        """Probe the store, make sure whose the WAL is, claim the terms, and only then read where everything stands."""
+    def open(self, servings: Sequence[Serving] = ()) -> None:
+        """Probe the store, make sure whose the WAL is, claim the committers' terms, only then read where they stand."""
         probe(self.log.store, runtime=self.log.runtime, single_writer=self.settings.single_writer)
         self.history.load_owner()
-        stager_term = claim(self.log, paths.STAGER_ROLE) if stages else None
         self.history.load_batches()
         self.gate.search()
         for serving in servings:
             self.committers.append(self._committer(serving))
-        if stager_term is not None:
+
+    def become_stager(self) -> None:
+        """Claim the stager's term: from now on this run's manifests count more than any earlier run's."""
+        if self._stager is None:
+            self.history.load_owner()
+            term = claim(self.log, paths.STAGER_ROLE)
+            self.history.load_batches()
             chunk_rows = self.settings.chunk_rows
-            self._stager = Stager(self.log, self.checkpoint, self.history, stager_term, chunk_rows=chunk_rows)
+            self._stager = Stager(self.log, self.checkpoint, self.history, term, chunk_rows=chunk_rows)
 
     def stage(self, batch_id: int, write: Callable[[Attempt], Staged]) -> Manifest | None:
         """Stage a batch; None if it is a replay, which must be evaluated without being staged."""
         if self._stager is None:
             raise ConfigError("this run does not stage: it was opened to drain only")
-        return self._stager.stage(batch_id, write)
+        manifest = self._stager.stage(batch_id, write)
+        if not self.committers:
+            self.history.forget_through(batch_id)
+        return manifest
 
     def deliver_all(self) -> None:
         """Deliver everything that can be delivered now, sink after sink. Raises the first sink's error."""

@@ -165,7 +165,8 @@ class World:
         runtime = simulated_runtime(seed=self.lives)
         wal, checkpoint = FaultyStore(self.wal, self.point), FaultyStore(self.checkpoint, self.point)
         run = Run(wal, checkpoint, self.settings, runtime=runtime)
-        run.open([self.serving(run.log)], stages=True)
+        run.open([self.serving(run.log)])
+        run.become_stager()
         return run
 
     def serving(self, log: Log) -> Serving:

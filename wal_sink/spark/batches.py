@@ -1,0 +1,45 @@
+"""Whole batches for existing writers: the staged rows as a DataFrame again, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from wal_sink.delivery import Assignment
+from wal_sink.errors import ConfigError
+from wal_sink.records import Manifest
+from wal_sink.sink import BatchSink, ReleasedBatch
+from wal_sink.spark.reading import read_segments
+from wal_sink.spark.schema import schema_from_json
+from wal_sink.stores.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def batch_writer(
+    spark: SparkSession, sink: BatchSink, store: StoreSpec, *, job_group: str
+) -> Callable[[Assignment, Manifest], object]:
+    """What a `WholeBatchCarrier` calls: `sink.write_batch` with the released batch, in the committer's job group."""
+
+    def write(assignment: Assignment, manifest: Manifest) -> object:
+        description = f"wal-sink {store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
+        spark.sparkContext.setJobGroup(job_group, description)
+        batch = ReleasedBatch(
+            batch_id=manifest.batch_id,
+            term=assignment.term.number,
+            spark=spark,
+            read=lambda: _dataframe(spark, store, manifest),
+        )
+        return sink.write_batch(batch)  # type: ignore[func-returns-value]  # anything but None is refused
+
+    return write
+
+
+def _dataframe(spark: SparkSession, store: StoreSpec, manifest: Manifest) -> DataFrame:
+    if not manifest.spark_schema:
+        raise ConfigError(
+            f"batch {manifest.batch_id}: it was staged without Spark, so it has no Spark schema to be read by"
+        )
+    schema = schema_from_json(manifest.spark_schema)
+    return read_segments(spark, store=store, segments=manifest.segments, schema=schema, chunk_rows=manifest.chunk_rows)

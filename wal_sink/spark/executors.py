@@ -1,0 +1,115 @@
+"""Delivering on Spark's executors: references travel, rows do not pass through the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+
+from wal_sink.carriers import LocalCarrier, carry_out
+from wal_sink.delivery import Assignment, Failure, Order, Outcome, kind_of
+from wal_sink.errors import WalSinkError
+from wal_sink.log import Log
+from wal_sink.progress import resumed
+from wal_sink.records import Manifest
+from wal_sink.runtime import SYSTEM
+from wal_sink.serving import CarrierLostError
+from wal_sink.spark.pickling import unpickle
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SMALL_BATCH_BYTES = 4 << 20
+"""Segment bytes up to which the driver delivers itself: a Spark job alone costs about 100 ms (measured)."""
+
+
+class ExecutorCarrier:
+    """Delivers in one Spark job per call, in its own job group, on at most `max_tasks` slots."""
+
+    whole_batch = False
+
+    def __init__(
+        self, spark: SparkSession, sink: bytes, store: StoreSpec, *, run_id: str, job_group: str, max_tasks: int | None
+    ) -> None:
+        self._context = spark.sparkContext
+        self._sink = sink
+        self._store = store
+        self._run_id = run_id
+        self._job_group = job_group
+        self._max_tasks = max_tasks or max(1, self._context.defaultParallelism - 1)
+
+    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+        """One task a share of the orders; a task stops at its first failure. Raises `CarrierLostError`."""
+        if not orders:
+            return []
+        shares = shared_out(orders, self._max_tasks)
+        task = _DeliveryTask(self._sink, self._store, self._run_id, assignment, shares)
+        description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
+        self._context.setJobGroup(self._job_group, description)
+        try:
+            return self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(task).collect()
+        except (Py4JError, PySparkException) as error:
+            first_line = str(error).strip().partition("\n")[0]
+            raise CarrierLostError(f"{description}: the Spark job ended with {first_line}") from error
+
+
+class AutoCarrier:
+    """Small batches in the driver, the others on executors; the same unpickled sink either way."""
+
+    whole_batch = False
+
+    def __init__(self, driver: LocalCarrier, executors: ExecutorCarrier) -> None:
+        self._driver = driver
+        self._executors = executors
+
+    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+        carrier = self._driver if manifest.bytes <= SMALL_BATCH_BYTES else self._executors
+        return carrier.deliver(assignment, manifest, orders)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeliveryTask:
+    """What runs on executors, once per partition, given the number of its share; yields outcomes, raises nothing."""
+
+    sink: bytes = field(repr=False)
+    store: StoreSpec
+    run_id: str
+    assignment: Assignment
+    shares: tuple[tuple[Order, ...], ...]
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[Outcome]:
+        for number in numbers:
+            yield from self._deliver(self.shares[number])
+
+    def _deliver(self, orders: Sequence[Order]) -> list[Outcome]:
+        log = Log(open_store(self.store), SYSTEM, self.run_id)
+        try:
+            if _is_repeated():
+                self.assignment.term.check(log.store)
+                orders = [resumed(self.assignment, order, log.store) for order in orders]
+        except WalSinkError as error:
+            failure = Failure(kind_of(error), str(error))
+            return [Outcome(order.ordinal, order.start, failure=failure) for order in orders]
+        return carry_out(self.assignment, orders, unpickle(self.sink), log, on_executor=True)
+
+
+def shared_out(orders: Sequence[Order], most: int) -> tuple[tuple[Order, ...], ...]:
+    """The orders in at most `most` shares of about equal bytes, the largest first."""
+    shares: list[list[Order]] = [[] for _ in range(min(most, len(orders)))]
+    weights = [0] * len(shares)
+    for order in sorted(orders, key=lambda order: order.segment.bytes, reverse=True):
+        lightest = weights.index(min(weights))
+        shares[lightest].append(order)
+        weights[lightest] += order.segment.bytes
+    return tuple(tuple(share) for share in shares)
+
+
+def _is_repeated() -> bool:
+    context = TaskContext.get()
+    return context is not None and context.attemptNumber() > 0

@@ -1,0 +1,52 @@
+"""How a sink travels to executors, and whether it can."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, cast
+
+from pyspark import cloudpickle
+
+from wal_sink.errors import ConfigError
+from wal_sink.sink import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_WAYS_OUT = (
+    "Ways out: Delivery(…, where='driver'), which calls it in the driver's process; connections and locks made in open() "
+    "instead of __init__; for a module the workers lack: install it there, spark.sparkContext.addPyFile(…), or "
+    "cloudpickle.register_pickle_by_value(module)"
+)
+
+
+def pickled(sink: Sink, name: str) -> bytes:
+    """The sink as bytes, by value where its code lies in `__main__`. Raises `ConfigError` if it cannot travel."""
+    try:
+        return cast("bytes", cloudpickle.dumps(sink))
+    except Exception as error:  # a user's __reduce__ may raise anything
+        raise ConfigError(
+            f"sink {name!r}: {sink!r} cannot be pickled for the executors ({type(error).__name__}: {error}). {_WAYS_OUT}"
+        ) from error
+
+
+def unpickle(payload: bytes) -> Sink:
+    """The sink again, a fresh copy each time."""
+    return cast("Sink", pickle.loads(payload))  # noqa: S301 - our own bytes, from the driver's memory
+
+
+def check_on_executor(spark: SparkSession, payload: bytes, sink: Sink, name: str) -> None:
+    """Unpickle the sink in one task, before any batch depends on it. Raises `ConfigError`. Runs one small Spark job."""
+    context = spark.sparkContext
+    context.setJobGroup("wal-sink-probe", f"wal-sink: can sink {name} be used on executors?")
+    problem = context.parallelize([payload], 1).map(_problem).collect()[0]
+    if problem:
+        raise ConfigError(f"sink {name!r}: {sink!r} cannot be used on executors ({problem}). {_WAYS_OUT}")
+
+
+def _problem(payload: bytes) -> str:
+    try:
+        unpickle(payload)
+    except Exception as error:  # noqa: BLE001 - the answer is the error, whatever it is
+        return f"{type(error).__name__}: {error}"
+    return ""

@@ -1,0 +1,117 @@
+"""The thread a committer lives on. It asks the gate only while there is something to wait for; idle, it costs no request.
+
+A plain daemon thread: one that inherits from the stream's thread would die with `query.stop()` (measured).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from wal_sink.committer import Committer
+from wal_sink.run import Run
+from wal_sink.serving import StoppedError
+
+FIRST_POLL_S = 0.01
+LONGEST_POLL_S = 1.0
+LONGEST_FOLLOWING_POLL_S = 5.0
+SEARCH_EVERY_POLLS = 8
+"""How often a later entry is looked for: Spark deletes old entries of its checkpoint."""
+
+_logger = logging.getLogger(__name__)
+
+
+class CommitterThread:
+    """Drives one committer until it is told to finish, or gives up."""
+
+    def __init__(
+        self, run: Run, committer: Committer, *, follow: bool, on_failure: Callable[[CommitterThread], None]
+    ) -> None:
+        self._run = run
+        self._committer = committer
+        self._follow = follow
+        self._on_failure = on_failure
+        self._wake = threading.Event()
+        self._finishing = threading.Event()
+        self._polls = 0
+        self._thread = threading.Thread(target=self._work, name=f"wal-sink-committer-{committer.name}", daemon=True)
+        self.caught_up = threading.Event()
+        """Set once there was nothing left to do, or the thread ended."""
+        self.error: BaseException | None = None
+
+    @property
+    def committer(self) -> Committer:
+        return self._committer
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def parked(self) -> bool:
+        """Whether it gave up and the run goes on without it."""
+        return self.error is not None and self._committer.serving.delivery.on_failure == "park"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """A batch was staged: begin to poll for its completion."""
+        self._polls = 0
+        self._wake.set()
+
+    def finish(self) -> None:
+        """Deliver what is complete now, then end."""
+        self._finishing.set()
+        self._wake.set()
+
+    def join(self, timeout_s: float | None) -> bool:
+        """Wait for the end; False if time ran out."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            self._drive()
+        except StoppedError:
+            _logger.info("sink %s: stopped; what is not delivered stays in the WAL", self._committer.name)
+        except BaseException as error:  # noqa: BLE001 - whatever ends this thread must reach the user's own
+            self.error = error
+            self._on_failure(self)
+        finally:
+            self.caught_up.set()
+
+    def _drive(self) -> None:
+        while True:
+            finishing = self._finishing.is_set()
+            if finishing:
+                self._run.gate.search()
+            if self._run.deliver_next(self._committer):
+                self._polls = 0
+                continue
+            self.caught_up.set()
+            if finishing:
+                return
+            self._wait()
+
+    def _wait(self) -> None:
+        self._wake.wait(self._poll_s())
+        self._wake.clear()
+        self._run.shared.sleep_s(0)
+        self._polls += 1
+        if self._polls % SEARCH_EVERY_POLLS == 0:
+            self._run.gate.search()
+        if self._follow and self._run.history.wal is None:
+            self._run.history.load_owner()
+
+    def _poll_s(self) -> float | None:
+        """How long until the gate is asked again; None: until somebody wakes this thread."""
+        longest = LONGEST_FOLLOWING_POLL_S if self._follow else LONGEST_POLL_S
+        if self._follow or self._is_pending():
+            return min(longest, FIRST_POLL_S * 2.0 ** min(self._polls, 16))
+        return None
+
+    def _is_pending(self) -> bool:
+        batch_id = self._committer.next_batch()
+        return batch_id is not None and self._run.history.staged(batch_id) is not None
