@@ -1,0 +1,248 @@
+"""Staging: one job, evaluated once and fully, in bounded memory; reading back what was staged."""
+
+from __future__ import annotations
+
+import base64
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PythonException
+from pyspark.sql import types as t
+
+from wal_sink.errors import ConfigError, CorruptError, StoreError
+from wal_sink.segments import SegmentLimits, load_segment
+from wal_sink.spark import staging
+from wal_sink.spark.reading import read_segments
+from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
+from wal_sink.spark.task_errors import surfaced_errors
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from wal_sink.records import SegmentRef
+
+pytestmark = pytest.mark.spark
+
+LIMITS = SegmentLimits(chunk_rows=1000, chunk_bytes=32 << 20, segment_bytes=64 << 20)
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+DESCRIPTION = "wal-sink orders: batch 7, stage"
+
+
+def stage(df: DataFrame, folder: Path, *, limits: SegmentLimits = LIMITS, under: str = "staged") -> list[SegmentRef]:
+    store = StoreSpec(url=folder.as_uri())
+    return stage_dataframe(df, store=store, folder=under, limits=limits, description=DESCRIPTION)
+
+
+def read(spark: SparkSession, folder: Path, refs: list[SegmentRef], schema: t.StructType) -> DataFrame:
+    store = StoreSpec(url=folder.as_uri())
+    return read_segments(spark, store=store, segments=refs, schema=schema, chunk_rows=LIMITS.chunk_rows)
+
+
+def noting(file: Path, what: Callable[[], object]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """A step of a DataFrame that appends a line to `file` whenever a partition of it is evaluated to its end."""
+
+    def step(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        with file.open("a") as notes:
+            notes.write(f"{what()}\n")
+
+    return step
+
+
+def task_property(key: str) -> str | None:
+    """In a task: what the driver's thread had set when it started the job."""
+    context = TaskContext.get()
+    assert context is not None
+    return context.getLocalProperty(key)
+
+
+def notes(file: Path) -> list[str]:
+    return sorted(file.read_text().splitlines())
+
+
+def test_every_row_is_staged_and_read_in_order_of_partition_and_roll(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(0, 10_000, 1, 4)
+    refs = stage(df, tmp_path, limits=SegmentLimits(chunk_rows=1000, chunk_bytes=1 << 20, segment_bytes=1))
+    assert [Path(ref.path).name[:11] for ref in refs] == [f"00000{p}-000{roll}" for p in range(4) for roll in range(3)]
+    assert [ref.rows for ref in refs] == [1000, 1000, 500] * 4
+    back = read(spark, tmp_path, refs, df.schema)
+    assert back.rdd.getNumPartitions() == len(refs)
+    assert [row.id for row in back.collect()] == list(range(10_000))
+    assert back.count() == 10_000
+
+
+def test_partitions_without_rows_make_no_segment(spark: SparkSession, tmp_path: Path) -> None:
+    refs = stage(spark.range(0, 4, 1, 4).where("id = 2"), tmp_path)
+    assert [(Path(ref.path).name[:6], ref.rows) for ref in refs] == [("000002", 1)]
+    assert stage(spark.range(0), tmp_path) == []
+
+
+def test_nothing_staged_reads_as_an_empty_dataframe_of_the_schema(spark: SparkSession, tmp_path: Path) -> None:
+    schema = t.StructType([t.StructField("a.b", t.LongType(), nullable=False, metadata={"k": 1})] * 2)
+    back = read(spark, tmp_path, [], schema)
+    assert back.schema == schema
+    assert back.collect() == []
+
+
+def test_staging_twice_uses_other_names(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.range(0, 10, 1, 2)
+    first, second = stage(df, tmp_path), stage(df, tmp_path)
+    assert not {ref.path for ref in first} & {ref.path for ref in second}
+    assert not {ref.id for ref in first} & {ref.id for ref in second}
+    store = open_store(StoreSpec(url=tmp_path.as_uri()))
+    assert all(load_segment(store, ref) for ref in [*first, *second])
+
+
+def test_the_dataframe_is_evaluated_once_and_fully(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    df = spark.range(0, 100, 1, 3).mapInArrow(noting(log, lambda: "evaluated"), "id long")
+    stage(df, tmp_path / "wal")
+    assert notes(log) == ["evaluated"] * 3
+    evaluate_without_staging(df, description=DESCRIPTION)
+    assert notes(log) == ["evaluated"] * 6
+
+
+@pytest.mark.parametrize("theirs", [None, "32m", "70000b"])
+def test_the_job_is_described_limited_and_all_is_restored(
+    spark: SparkSession, tmp_path: Path, theirs: str | None
+) -> None:
+    keys = ["spark.job.description", "spark.jobGroup.id", BATCH_BYTES]
+    step = noting(tmp_path / "log", lambda: [task_property(key) for key in keys])
+    context = spark.sparkContext
+    context.setJobGroup("the stream", "before")
+    try:
+        if theirs:
+            spark.conf.set(BATCH_BYTES, theirs)
+        stage(spark.range(0, 1, 1, 1).mapInArrow(step, "id long"), tmp_path / "wal")
+        assert context.getLocalProperty("spark.job.description") == "before"
+        assert spark.conf.get(BATCH_BYTES, None) == theirs
+    finally:
+        spark.conf.unset(BATCH_BYTES)
+        for key in keys[:2]:
+            context.setLocalProperty(key, None)  # type: ignore[arg-type]
+    limit = "70000" if theirs == "70000b" else str(staging.ARROW_BATCH_BYTES)
+    assert notes(tmp_path / "log") == [str([DESCRIPTION, "the stream", limit])]
+
+
+def test_a_stateful_query_stages_and_replays(spark: SparkSession, tmp_path: Path) -> None:
+    """Batch 1 is evaluated without staging, yet batch 2 counts on it: its state was committed."""
+    source = tmp_path / "source"
+    source.mkdir()
+    for number, words in enumerate(["a b a", "b c", "a b"]):
+        file = source / f"{number}.txt"
+        file.write_text("\n".join(words.split()))
+        os.utime(file, (number + 1, number + 1))  # Spark takes the oldest first
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(source))
+    counts = lines.groupBy("value").count()
+    step = noting(tmp_path / "log", lambda: task_property(BATCH_BYTES))
+    staged: dict[int, list[SegmentRef]] = {}
+
+    def handle(df: DataFrame, batch_id: int) -> None:
+        if batch_id == 1:
+            evaluate_without_staging(df, description=DESCRIPTION)
+        else:
+            staged[batch_id] = stage(df.mapInArrow(step, df.schema), tmp_path / "wal")
+
+    writer = counts.writeStream.outputMode("update").option("checkpointLocation", str(tmp_path / "checkpoint"))
+    writer.trigger(availableNow=True).foreachBatch(handle).start().awaitTermination()
+    found = {batch: read(spark, tmp_path / "wal", refs, counts.schema).collect() for batch, refs in staged.items()}
+    assert sorted(found[0]) == [("a", 2), ("b", 1)]
+    assert sorted(found[2]) == [("a", 3), ("b", 3)]
+    assert set(notes(tmp_path / "log")) == {str(staging.ARROW_BATCH_BYTES)}
+
+
+def test_a_failing_store_raises_its_own_class_on_the_driver(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=f"{DESCRIPTION}: "):
+        stage(spark.range(1), tmp_path / "file")
+
+
+def test_a_failure_of_the_dataframe_itself_stays_what_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    def broken(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise ZeroDivisionError("the user's own")
+
+    with pytest.raises(PythonException, match="the user's own"):
+        stage(spark.range(1).mapInArrow(broken, "id long"), tmp_path)
+
+
+def test_a_wrong_not_null_is_explained(spark: SparkSession, tmp_path: Path) -> None:
+    def wrong(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield pa.record_batch([pa.nulls(batch.num_rows, pa.string())], ["name"])
+
+    schema = t.StructType([t.StructField("name", t.StringType(), nullable=False)])
+    with pytest.raises(ConfigError, match=r"null where the schema says.*'not null', at any depth: name\."):
+        stage(spark.range(1).mapInArrow(wrong, schema), tmp_path)
+
+
+@pytest.mark.parametrize("damage", [b"", None])
+def test_a_damaged_segment_is_corruption_for_its_reader(
+    spark: SparkSession, tmp_path: Path, damage: bytes | None
+) -> None:
+    df = spark.range(10)
+    refs = stage(df, tmp_path)
+    file = tmp_path / refs[0].path
+    file.unlink() if damage is None else file.write_bytes(damage)
+    with pytest.raises(CorruptError, match=f"{refs[0].id}.*expected"), surfaced_errors("reading"):
+        read(spark, tmp_path, refs, df.schema).collect()
+
+
+def test_secrets_do_not_show_in_the_plan(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = StoreSpec(url=tmp_path.as_uri(), options={"secret": "hush-hush"})
+    back = read_segments(spark, store=store, segments=[], schema=spark.range(1).schema, chunk_rows=10)
+    back.explain(extended=True)
+    assert "hush" not in capsys.readouterr().out
+
+
+class TestMemory:
+    """2 GiB of Arrow data in one partition, in less than 400 MiB of a worker, its idle 100 MiB or so included."""
+
+    LIMIT_MIB = 400
+
+    def test_narrow_rows(self, spark: SparkSession, tmp_path: Path) -> None:
+        df = spark.range(0, 10 << 20, 1, 1).selectExpr("id", "concat(id, repeat('x', 190)) as text")
+        refs = stage(df, tmp_path)
+        assert sum(ref.rows for ref in refs) == 10 << 20
+        assert worker_peak_mib() < self.LIMIT_MIB
+
+    def test_incompressible_strings_of_a_mebibyte(self, spark: SparkSession, tmp_path: Path) -> None:
+        refs = stage(spark.range(0, 2048, 1, 1).mapInArrow(large_strings, "text string"), tmp_path)
+        assert sum(ref.rows for ref in refs) == 2048
+        assert sum(ref.bytes for ref in refs) > 1500 << 20
+        assert max(ref.bytes for ref in refs) < 100 << 20
+        assert worker_peak_mib() < self.LIMIT_MIB
+
+
+def large_strings(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A string of 1 MiB a row; base64 of random bytes shrinks to three quarters at best."""
+    text = base64.b64encode(os.urandom(12 << 20)).decode()
+    for batch in batches:
+        for row in range(batch.num_rows):
+            start = row * 7_919_111 % (15 << 20)
+            yield pa.record_batch([pa.array([text[start : start + (1 << 20)]])], ["text"])
+
+
+def worker_peak_mib() -> int:
+    """The highest peak of resident memory (VmHWM) of any Python worker of this process's Spark."""
+    processes = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            lines = (folder / "status").read_text().splitlines()
+            processes[int(folder.name)] = dict(line.split(":", 1) for line in lines)
+    ours = [os.getpid()]
+    for pid in ours:
+        ours += [child for child, status in processes.items() if int(status["PPid"]) == pid]
+    workers = [processes[pid] for pid in ours[1:] if "python" in processes[pid]["Name"]]
+    return max(int(status["VmHWM"].split()[0]) >> 10 for status in workers if "VmHWM" in status)
