@@ -27,11 +27,11 @@ demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 test: need-java $(STAMP) ## run every test; ARGS="-k name" chooses
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(STAMP) ## formatting, lint, types
-	$(BIN)/ruff format --check $(RUFFED)
-	$(BIN)/ruff check $(RUFFED)
-	$(BIN)/mypy $(CHECKED)
-	$(BIN)/pyright
+check: $(STAMP) ## formatting, lint, types; all of them, even if one fails
+	@failed=0; \
+	for step in "ruff format --check $(RUFFED)" "ruff check $(RUFFED)" "mypy $(CHECKED)" "pyright"; do \
+	  echo "$$step"; $(BIN)/$$step || failed=1; \
+	done; exit $$failed
 
 format: $(STAMP) ## rewrite the sources as `make check` wants them
 	$(BIN)/ruff format $(RUFFED)
