@@ -1,0 +1,59 @@
+"""wal-sink: a write-ahead-log sink for Spark Structured Streaming."""
+
+from wal_sink.chunk import Chunk, Position
+from wal_sink.errors import (
+    ConfigError,
+    CorruptError,
+    DeliveryError,
+    DivergentReplay,
+    FencedError,
+    HistoryError,
+    HistoryGone,
+    MissingBatch,
+    OutcomeUnknownError,
+    PermanentError,
+    StoreError,
+    UndeliveredError,
+    WalSinkError,
+)
+from wal_sink.inspection import Status
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sink import (
+    BatchSink,
+    Rejected,
+    SegmentSink,
+    Sink,
+    SinkContext,
+    TransactionalSink,
+    idempotent,
+)
+from wal_sink.walsink import WalSink
+
+__all__ = [
+    "BatchSink",
+    "Chunk",
+    "ConfigError",
+    "CorruptError",
+    "Delivery",
+    "DeliveryError",
+    "DivergentReplay",
+    "FencedError",
+    "HistoryError",
+    "HistoryGone",
+    "MissingBatch",
+    "OutcomeUnknownError",
+    "PermanentError",
+    "Position",
+    "Rejected",
+    "SegmentSink",
+    "Settings",
+    "Sink",
+    "SinkContext",
+    "Status",
+    "StoreError",
+    "TransactionalSink",
+    "UndeliveredError",
+    "WalSink",
+    "WalSinkError",
+    "idempotent",
+]

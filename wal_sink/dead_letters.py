@@ -23,15 +23,16 @@ def keep_unknown(store: Store, sink: str, ordinal: int, chunk: Chunk, *, reason:
     path = paths.dead_letter(sink, chunk.batch_id, ordinal, chunk.rows[0], chunk.rows[-1] + 1)
     _logger.warning("sink %s: outcome unknown, kept as %s: %s", sink, store.url_of(path), reason)
     positional = chunk.table.rename_columns([f"c{index}" for index in range(chunk.table.num_columns)])
-    metadata: dict[str | bytes, str | bytes] = {
-        "wal_sink.key": chunk.key,
-        "wal_sink.batch_id": str(chunk.batch_id),
-        "wal_sink.outcome": "unknown",
-        "wal_sink.reason": reason,
-        "wal_sink.columns": "\n".join(chunk.table.column_names),
+    metadata: dict[bytes, bytes] = {
+        b"wal_sink.key": chunk.key.encode(),
+        b"wal_sink.batch_id": str(chunk.batch_id).encode(),
+        b"wal_sink.outcome": b"unknown",
+        b"wal_sink.reason": reason.encode(),
+        b"wal_sink.columns": "\n".join(chunk.table.column_names).encode(),
     }
     buffer = io.BytesIO()
-    kept = positional.replace_schema_metadata({**(positional.schema.metadata or {}), **metadata})
+    metadata.update(positional.schema.metadata or {})
+    kept = positional.replace_schema_metadata(metadata)
     pq.write_table(kept, buffer, compression="zstd", compression_level=1, write_page_checksum=True, store_schema=True)
     try:
         store.create(path, buffer.getvalue())

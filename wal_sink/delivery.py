@@ -17,6 +17,7 @@ from wal_sink.calls import Caller, CallTimedOutError
 from wal_sink.chunk import Chunk, Position, chunk_key
 from wal_sink.dead_letters import keep_unknown
 from wal_sink.errors import (
+    ConfigError,
     CorruptError,
     DeliveryError,
     FencedError,
@@ -110,7 +111,7 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         return caller.call(function, *args, timeout_s=timeout_s)
     except CallTimedOutError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {error}") from error
-    except PermanentError as error:
+    except (PermanentError, ConfigError) as error:
         raise SinkFailedError(FailureKind.PERMANENT, f"{what} refused for good: {error}") from error
     except OutcomeUnknownError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what}: {error}") from error

@@ -21,7 +21,7 @@ class History:
         self._staged: dict[int, Manifest] = {}
         self._wal: WalRecord | None = None
         self._newest_known = NOTHING
-        self._owner_checked = False
+        self._known_owners: set[str] = set()
 
     @property
     def wal(self) -> WalRecord | None:
@@ -50,6 +50,12 @@ class History:
         if self._wal is not None:
             low_water = self._log.low_water()
             self._newest_known = max(low_water, *self._log.numbers(paths.BATCHES, after=low_water), NOTHING)
+
+    def is_owned_by(self, query_id: str) -> bool:
+        """Whether the checkpoint is that of the query. Reads only until the answer was yes once."""
+        if query_id not in self._known_owners and self._checkpoint.query_id() == query_id:
+            self._known_owners.add(query_id)
+        return query_id in self._known_owners
 
     def bind(self, batch_id: int) -> WalRecord:
         """Make sure that the WAL belongs to the running query, creating its record at the first batch."""
@@ -109,12 +115,9 @@ class History:
         return found
 
     def _check_owner(self, wal: WalRecord) -> None:
-        if self._owner_checked:
+        if self.is_owned_by(wal.query_id):
             return
         query_id = self._checkpoint.query_id()
-        if query_id == wal.query_id:
-            self._owner_checked = True
-            return
         found = "no query yet (it is new or was deleted)" if query_id is None else f"query {query_id}"
         raise HistoryError(
             f"{self._log.store.root} belongs to query {wal.query_id}, but the checkpoint {self._checkpoint.root} "

@@ -22,7 +22,9 @@ def recorded_rows(store: Store, sink: str, batch_id: int) -> dict[int, int]:
 
 
 def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, rows: int, store: Store) -> None:
-    """Keep the chunk that ends at `rows` as a dead letter: it was recorded before it was sent, by somebody who is gone."""
+    """Keep the chunk that ends at `rows` as a dead letter: it was recorded before it was sent, by somebody who is
+    gone.
+    """
     start = max((end for end in chunk_ends(segment, given.chunk_rows) if end < rows), default=0)
     data = load_segment(store, segment)
     chunk = next(chunks_of(given, ordinal, segment, data, start, where=store.url_of(segment.path)))

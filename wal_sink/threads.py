@@ -1,4 +1,5 @@
-"""The thread a committer lives on. It asks the gate only while there is something to wait for; idle, it costs no request.
+"""The thread a committer lives on. It asks the gate only while there is something to wait for; idle, it costs no
+request.
 
 A plain daemon thread: one that inherits from the stream's thread would die with `query.stop()` (measured).
 """
@@ -25,12 +26,10 @@ _logger = logging.getLogger(__name__)
 class CommitterThread:
     """Drives one committer until it is told to finish, or gives up."""
 
-    def __init__(
-        self, run: Run, committer: Committer, *, follow: bool, on_failure: Callable[[CommitterThread], None]
-    ) -> None:
+    def __init__(self, run: Run, committer: Committer, *, on_failure: Callable[[CommitterThread], None]) -> None:
         self._run = run
         self._committer = committer
-        self._follow = follow
+        self._follow = False
         self._on_failure = on_failure
         self._wake = threading.Event()
         self._finishing = threading.Event()
@@ -60,6 +59,11 @@ class CommitterThread:
         """A batch was staged: begin to poll for its completion."""
         self._polls = 0
         self._wake.set()
+
+    def follow(self) -> None:
+        """From now on keep asking: another process stages."""
+        self._follow = True
+        self.wake()
 
     def finish(self) -> None:
         """Deliver what is complete now, then end."""

@@ -31,7 +31,7 @@ def batch_writer(
             spark=spark,
             read=lambda: _dataframe(spark, store, manifest),
         )
-        return sink.write_batch(batch)  # type: ignore[func-returns-value]  # anything but None is refused
+        return sink.write_batch(batch)
 
     return write
 

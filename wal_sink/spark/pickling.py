@@ -14,19 +14,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _WAYS_OUT = (
-    "Ways out: Delivery(…, where='driver'), which calls it in the driver's process; connections and locks made in open() "
-    "instead of __init__; for a module the workers lack: install it there, spark.sparkContext.addPyFile(…), or "
-    "cloudpickle.register_pickle_by_value(module)"
+    "Ways out: Delivery(…, where='driver'), which calls it in the driver's process; connections and locks made "
+    "in open() instead of __init__; for a module the workers lack: install it there, "
+    "spark.sparkContext.addPyFile(…), or cloudpickle.register_pickle_by_value(module)"
 )
 
 
 def pickled(sink: Sink, name: str) -> bytes:
     """The sink as bytes, by value where its code lies in `__main__`. Raises `ConfigError` if it cannot travel."""
     try:
-        return cast("bytes", cloudpickle.dumps(sink))
+        return cast("bytes", cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
     except Exception as error:  # a user's __reduce__ may raise anything
         raise ConfigError(
-            f"sink {name!r}: {sink!r} cannot be pickled for the executors ({type(error).__name__}: {error}). {_WAYS_OUT}"
+            f"sink {name!r}: {sink!r} cannot be pickled for the executors ({type(error).__name__}: {error}). "
+            f"{_WAYS_OUT}"
         ) from error
 
 

@@ -1,8 +1,8 @@
 """What a durable store must offer, and nothing more.
 
 A store holds whole, immutable objects under `/`-separated paths relative to its root. All methods may be called from
-several threads of one process, on the driver and on executors. A store is never pickled: executors open their own from a
-`StoreSpec`.
+several threads of one process, on the driver and on executors. A store is never pickled: executors open their own from
+a `StoreSpec`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ObjectMissing(StoreError):
 class SegmentStream(ABC):
     """A new object, written piece by piece, visible whole or not at all.
 
-    Not visible before `commit` returned. Leaving the `with` block without `commit`, by an exception or not, leaves nothing
-    behind that `Store.read` or `Store.list` would show.
+    Not visible before `commit` returned. Leaving the `with` block without `commit`, by an exception or not, leaves
+    nothing behind that `Store.read` or `Store.list` would show.
     """
 
     @abstractmethod
@@ -63,8 +63,8 @@ class Store(ABC):
     def create(self, path: str, data: bytes) -> None:
         """Create a small object, atomically and durably, if the path is free; else `ObjectExists`.
 
-        When it returns, the object survives a crash of the machine, and of all who raced for the path exactly one returned.
-        Missing parent folders are made.
+        When it returns, the object survives a crash of the machine, and of all who raced for the path exactly one
+        returned. Missing parent folders are made.
         """
 
     @abstractmethod
@@ -75,8 +75,9 @@ class Store(ABC):
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         """Names in the folder `prefix` (`""` is the root), sorted, those greater than `after` only; never from a cache.
 
-        Each name is relative to `prefix`. Without `recursive`, a folder shows as one name that ends in `/`; with it, every
-        object below shows by its path. A folder that does not exist is empty. `after` is compared with the name as shown.
+        Each name is relative to `prefix`. Without `recursive`, a folder shows as one name that ends in `/`; with it,
+        every object below shows by its path. A folder that does not exist is empty. `after` is compared with the name
+        as shown.
         """
 
     @abstractmethod

@@ -1,0 +1,64 @@
+"""Through what a checkpoint is read: fsspec where it reaches, Hadoop's file system in the driver's JVM elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from wal_sink.checkpoint import CheckpointFiles
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def checkpoint_files(
+    checkpoint: str, options: Mapping[str, object] | None, wal: StoreSpec, spark: SparkSession | None
+) -> CheckpointFiles:
+    """Open the checkpoint for reading. No request is sent.
+
+    A checkpoint without a scheme means Spark's default file system, or a local folder without Spark. Without
+    `options`, one on the same kind of store as the WAL is read with the WAL's. Given options, fsspec is used whatever
+    the scheme.
+    """
+    url = _with_default_scheme(checkpoint, spark)
+    if spark is not None and options is None and not _fsspec_reaches(url):
+        from wal_sink.spark.hadoop import HadoopFiles  # noqa: PLC0415 - the core runs without Spark
+
+        return HadoopFiles(spark, url)
+    plain = StoreSpec(url, options or {})
+    if options is None and plain.scheme == wal.scheme:
+        plain = StoreSpec(url, wal.options)
+    return open_store(plain)
+
+
+def current_session() -> SparkSession | None:
+    """The Spark session of this process, if there is one; pyspark is not imported to find out."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only if the user imported it
+
+    session = getattr(SparkSession, "_instantiatedSession", None)
+    alive = session is not None and session.sparkContext._jsc is not None  # noqa: SLF001 - no public way
+    return session if alive else None
+
+
+def _with_default_scheme(checkpoint: str, spark: SparkSession | None) -> str:
+    if spark is None or ":" in checkpoint.partition("/")[0]:
+        return checkpoint
+    from wal_sink.spark.hadoop import default_file_system  # noqa: PLC0415 - the core runs without Spark
+
+    default = default_file_system(spark)
+    if default.startswith("file:"):
+        return checkpoint
+    return f"{default.rstrip('/')}/{checkpoint.lstrip('/')}"
+
+
+def _fsspec_reaches(url: str) -> bool:
+    scheme = url.partition(":")[0].lower() if ":" in url.partition("/")[0] else LOCAL
+    if scheme in {"s3", "s3a", "s3n"}:
+        return importlib.util.find_spec("s3fs") is not None
+    return scheme in {LOCAL, "local", MEMORY, S3}

@@ -1,0 +1,132 @@
+"""Looking at a WAL without taking part in it: no term is claimed and nothing is written. Needs no Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal_sink import paths
+from wal_sink.log import NOTHING, Log
+from wal_sink.records import Manifest, Marker, Release, SinkRecord, TermRecord, WalRecord
+from wal_sink.registry import registered
+from wal_sink.runtime import SYSTEM
+from wal_sink.stores.base import Store
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    """Where one sink stands."""
+
+    name: str
+    kind: str
+    identity: str
+    delivered_through: int
+    """The newest batch it has; -1 if none."""
+    pending_batches: int
+    """Batches in the WAL after it, complete or not."""
+    term: int
+    held_by: str
+    """Host and process id of the last committer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a WAL stands, as its store shows it."""
+
+    wal: str
+    wal_id: str | None
+    query_id: str | None
+    checkpoint: str | None
+    first_batch: int | None
+    newest_batch: int
+    """The newest batch with a trace in the WAL; -1 if none."""
+    low_water: int
+    sinks: tuple[SinkStatus, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchView:
+    """One batch, as its records show it."""
+
+    batch_id: int
+    attempts: int
+    released: bool
+    rows: int
+    bytes: int
+    segments: int
+    delivered_to: tuple[str, ...]
+
+
+def _log(store: Store) -> Log:
+    return Log(store, SYSTEM, run_id="")
+
+
+def read_status(store: Store) -> Status:
+    """Read where a WAL and its sinks stand. Raises `CorruptError` or `StoreError`."""
+    log = _log(store)
+    wal = log.find(WalRecord, paths.WAL)
+    low_water = log.low_water()
+    newest = max(log.numbers(paths.BATCHES, after=low_water), default=low_water)
+    return Status(
+        wal=store.root,
+        wal_id=wal.wal_id if wal else None,
+        query_id=wal.query_id if wal else None,
+        checkpoint=wal.checkpoint if wal else None,
+        first_batch=wal.first_batch if wal else None,
+        newest_batch=newest,
+        low_water=low_water,
+        sinks=tuple(_sink_status(log, name, newest) for name in registered(log)),
+    )
+
+
+def read_batches(store: Store, *, after: int = NOTHING) -> list[BatchView]:
+    """Every batch above low water and `after`, oldest first. Two or three requests a batch."""
+    log = _log(store)
+    marked = {name: set(log.numbers(paths.markers(name))) for name in registered(log)}
+    first = max(log.low_water(), after)
+    return [_batch_view(log, batch_id, marked) for batch_id in log.numbers(paths.BATCHES, after=first)]
+
+
+def read_manifest(store: Store, batch_id: int) -> Manifest | None:
+    """The manifest that counts for a batch: the released one, else the highest; None if there is none."""
+    log = _log(store)
+    release = log.find(Release, paths.release(batch_id))
+    if release is not None:
+        return log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
+    found = [paths.parse_manifest(name) for name in store.list(paths.batch(batch_id))]
+    highest = max((name for name in found if name is not None), default=None)
+    return log.find(Manifest, paths.manifest(batch_id, *highest)) if highest else None
+
+
+def _sink_status(log: Log, name: str, newest_batch: int) -> SinkStatus:
+    sink = log.find(SinkRecord, paths.sink(name))
+    marker_id = max(log.numbers(paths.markers(name)), default=None)
+    marker = log.find(Marker, paths.marker(name, marker_id)) if marker_id is not None else None
+    role = paths.committer_role(name)
+    term = max(log.numbers(paths.terms(role)), default=0)
+    holder = log.find(TermRecord, paths.term(role, term)) if term else None
+    through = marker.batch_id if marker else NOTHING
+    first = max(through + 1, sink.first_batch if sink else 0)
+    pending = [batch for batch in log.numbers(paths.BATCHES, after=first - 1) if batch <= newest_batch]
+    return SinkStatus(
+        name=name,
+        kind=sink.sink_kind if sink else "?",
+        identity=sink.identity if sink else "?",
+        delivered_through=through,
+        pending_batches=len(pending),
+        term=term,
+        held_by=holder.process if holder else "",
+    )
+
+
+def _batch_view(log: Log, batch_id: int, marked: dict[str, set[int]]) -> BatchView:
+    names = log.store.list(paths.batch(batch_id))
+    manifest = read_manifest(log.store, batch_id)
+    return BatchView(
+        batch_id=batch_id,
+        attempts=sum(paths.parse_manifest(name) is not None for name in names),
+        released="release.json" in names,
+        rows=manifest.rows if manifest else 0,
+        bytes=manifest.bytes if manifest else 0,
+        segments=len(manifest.segments) if manifest else 0,
+        delivered_to=tuple(name for name, batches in marked.items() if batch_id in batches),
+    )

@@ -1,0 +1,90 @@
+"""Where a sink runs: decided once, before the query starts, and logged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
+from wal_sink.errors import ConfigError
+from wal_sink.guarantees import promise
+from wal_sink.log import Log
+from wal_sink.serving import Carrier, Serving
+from wal_sink.settings import Delivery
+from wal_sink.sink import BatchSink, Sink
+from wal_sink.stores.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What deciding needs besides the sink: the run's log, its store, and Spark if there is one."""
+
+    log: Log
+    store: StoreSpec
+    spark: SparkSession | None
+    max_tasks: int | None
+    should_stop: Callable[[], bool]
+
+    def serve(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> Serving:
+        """The serving of one sink. Raises `ConfigError` if it cannot be what or where it was asked to be."""
+        carrier, where = self._carrier(name, sink, delivery)
+        _logger.info("sink %s: %r runs %s", name, sink, where)
+        return Serving(name, delivery, promise(sink, delivery, name), carrier, identity=repr(sink))
+
+    def cancel_jobs(self, names: Iterable[str]) -> None:
+        """Cancel the Spark jobs that deliver to these sinks; what they had in hand has an unknown outcome."""
+        if self.spark is not None:
+            for name in names:
+                self.spark.sparkContext.cancelJobGroup(self._job_group(name))
+
+    def _job_group(self, name: str) -> str:
+        return f"wal-sink-{self.log.run_id}-{name}"
+
+    def _carrier(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> tuple[Carrier, str]:
+        if isinstance(sink, BatchSink):
+            return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time"
+        here = LocalCarrier(lambda: sink, self.log, should_stop=self.should_stop)
+        if delivery.where == "executors" and (self.spark is None or sink.driver_only):
+            missing = "there is no Spark session" if self.spark is None else f"{sink!r} can only run on the driver"
+            raise ConfigError(
+                f"sink {name!r}: where='executors' was asked for, but {missing}; use where='driver' or 'auto'"
+            )
+        if self.spark is None or sink.driver_only or delivery.where == "driver":
+            return here, "in this process"
+        return self._with_executors(self.spark, name, sink, delivery)
+
+    def _with_executors(self, spark: SparkSession, name: str, sink: Sink, delivery: Delivery) -> tuple[Carrier, str]:
+        from wal_sink.spark.executors import AutoCarrier, ExecutorCarrier  # noqa: PLC0415 - the core runs without Spark
+        from wal_sink.spark.pickling import check_on_executor, pickled, unpickle  # noqa: PLC0415
+
+        payload = pickled(sink, name)
+        check_on_executor(spark, payload, sink, name)
+        executors = ExecutorCarrier(
+            spark,
+            payload,
+            self.store,
+            run_id=self.log.run_id,
+            job_group=self._job_group(name),
+            max_tasks=self.max_tasks,
+        )
+        if delivery.where == "executors":
+            return executors, "on executors"
+        copies = LocalCarrier(lambda: unpickle(payload), self.log, should_stop=self.should_stop)
+        return AutoCarrier(copies, executors), "on executors, for small batches as a copy in the driver"
+
+    def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchCarrier:
+        if self.spark is None:
+            raise ConfigError(f"sink {name!r}: {sink!r} gets whole batches as DataFrames, which needs a Spark session")
+        if delivery.where == "executors":
+            raise ConfigError(f"sink {name!r}: {sink!r} gets whole batches on the driver; where='executors' cannot be")
+        from wal_sink.spark.batches import batch_writer  # noqa: PLC0415 - the core runs without Spark
+
+        write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
+        return WholeBatchCarrier(write, self.log, what=repr(sink), limit_s=delivery.budget_s)

@@ -1,0 +1,79 @@
+"""Starting, checking and stopping the streaming query a WAL belongs to. Driver only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+
+from wal_sink.errors import ConfigError
+from wal_sink.spark.schema import check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_ASYNC_PROGRESS = "AsyncProgressTracking"
+
+
+def session_of(writer: DataStreamWriter) -> SparkSession:
+    """The user's session behind a writer. Raises `ConfigError` for Spark Connect, whose driver is elsewhere."""
+    check_classic(writer)
+    return cast("SparkSession", cast("Any", writer)._spark)  # noqa: SLF001 - PySpark has no public way
+
+
+def outer_session(df: DataFrame) -> SparkSession:
+    """The user's session behind a DataFrame of a running batch, whose own is a clone that ends with the run."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - with the import above it would be for types only
+
+    check_classic(df)
+    active = SparkSession._instantiatedSession  # noqa: SLF001 - no public way
+    return active if active is not None else df.sparkSession
+
+
+def check_classic(thing: object) -> None:
+    if "connect" in type(thing).__module__.split("."):
+        raise ConfigError(
+            "this is a Spark Connect session: its batches run in another process, where a committer cannot live. "
+            "Run the query on the driver itself (SparkSession.builder.master(…), without SPARK_REMOTE)"
+        )
+
+
+def start_query(
+    writer: DataStreamWriter, checkpoint: str, on_batch: Callable[[DataFrame, int], None]
+) -> StreamingQuery:
+    """Start the query into `on_batch`. Raises `ConfigError` for a schema or trigger that cannot work, before it
+    runs.
+    """
+    check_schema(cast("Any", writer)._df.schema)  # noqa: SLF001 - PySpark has no public way
+    try:
+        query = writer.foreachBatch(on_batch).option("checkpointLocation", checkpoint).start()
+    except (AnalysisException, IllegalArgumentException) as error:
+        raise ConfigError(
+            f"Spark refuses this query for wal-sink: {error}. wal-sink needs micro-batches (trigger availableNow, "
+            "processingTime, once or none); continuous and real-time triggers have none"
+        ) from error
+    if _ASYNC_PROGRESS in _execution_class(query):
+        query.stop()
+        raise ConfigError(
+            "asynchronous progress tracking is on: Spark would complete batches before their checkpoint is "
+            "written. Remove the option asyncProgressTrackingEnabled"
+        )
+    return query
+
+
+def stop_query(query: StreamingQuery) -> None:
+    """Stop a query and wait for its thread, so that the checkpoint's answer is final. Harmless if it has ended."""
+    try:
+        query.stop()
+    except PySparkException as error:
+        if query.isActive:
+            raise ConfigError(f"query {query.id} cannot be stopped: {error}") from error
+
+
+def _execution_class(query: StreamingQuery) -> str:
+    wrapper = cast("Any", query)._jsq  # noqa: SLF001 - PySpark has no public way
+    execution = wrapper.streamingQuery() if hasattr(wrapper, "streamingQuery") else wrapper
+    return str(execution.getClass().getName())

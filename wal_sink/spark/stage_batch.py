@@ -1,0 +1,46 @@
+"""Staging one micro-batch of a running query: the core decides, Spark writes. On the driver, in the stream's thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wal_sink.errors import ConfigError
+from wal_sink.run import Run
+from wal_sink.segments import SegmentLimits
+from wal_sink.spark.schema import schema_json
+from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
+from wal_sink.stager import Attempt, Staged
+from wal_sink.stores.spec import StoreSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def stage_batch(run: Run, store: StoreSpec, df: DataFrame, batch_id: int) -> None:
+    """Stage `df` as batch `batch_id`; a replay of a released batch is evaluated and dropped."""
+    _check_query(run, df)
+    settings = run.settings
+    limits = SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes)
+    what = f"wal-sink {store.safe_url} batch {batch_id}"
+
+    def write(attempt: Attempt) -> Staged:
+        segments = stage_dataframe(
+            df, store=store, folder=attempt.folder, limits=limits, description=f"{what}: stage attempt {attempt.number}"
+        )
+        return Staged(segments, columns=tuple(df.schema.names), spark_schema=schema_json(df.schema))
+
+    if run.stage(batch_id, write) is None:
+        evaluate_without_staging(df, description=f"{what}: replay, already released")
+
+
+def _check_query(run: Run, df: DataFrame) -> None:
+    """The checkpoint given must be the running query's own, or its gate would open for other batches."""
+    running = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+    if running is None or run.history.is_owned_by(running):
+        return
+    raise ConfigError(
+        f"the running query is {running}, but the checkpoint {run.checkpoint.root} belongs to "
+        f"{run.checkpoint.query_id()}: pass WalSink the checkpointLocation of the query that calls stage()"
+    )

@@ -1,0 +1,308 @@
+"""`WalSink`: the one object a user holds. It joins a run of the core with Spark, threads and the user's settings."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Self
+
+from wal_sink import paths
+from wal_sink.backend_urls import sink_from_url
+from wal_sink.checkpoint_files import checkpoint_files, current_session
+from wal_sink.crew import Crew
+from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
+from wal_sink.guarantees import promise
+from wal_sink.inspection import Status, read_status
+from wal_sink.placement import Placement
+from wal_sink.run import Run
+from wal_sink.settings import Delivery, GuaranteeName, Settings
+from wal_sink.sink import BatchSink, Sink, as_sink
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import S3, StoreSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_logger = logging.getLogger(__name__)
+
+GRACE_S = 30.0
+"""How long a run that ends by an exception waits for the chunk in hand."""
+_ROOM_POLL_S = 0.05
+_DEFAULT_SETTINGS = Settings()
+_NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
+
+
+class WalSink:
+    """A write-ahead log between a streaming query and its sinks. Lives on the driver (or in a draining process).
+
+    No I/O happens before the `with` block is entered or the first method is called: then the store is probed, the
+    committers' terms are claimed, and what earlier runs left is delivered, before Spark runs.
+    """
+
+    def __init__(
+        self,
+        to: object,
+        /,
+        *,
+        wal: str,
+        checkpoint: str,
+        guarantee: GuaranteeName | None = None,
+        name: str = "default",
+        storage_options: Mapping[str, object] | None = None,
+        checkpoint_options: Mapping[str, object] | None = None,
+        settings: Settings = _DEFAULT_SETTINGS,
+    ) -> None:
+        """Describe what goes where; raises `ConfigError` for what can be seen to be wrong without I/O.
+
+        `to`: a function of one `Chunk`, a `Sink`, a wrapped writer, the URL of a backend, a `Delivery` of one of these,
+        None (staged here, drained elsewhere), or a mapping from names to these. `wal`: the URL of the log's folder on
+        any fsspec store. `checkpoint`: the query's checkpointLocation, as Spark is given it. The options are fsspec's;
+        without `checkpoint_options` a checkpoint on the same kind of store is read with `storage_options`. They are
+        never shown.
+        """
+        self._spec = StoreSpec(wal, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
+        self._checkpoint = str(checkpoint)
+        self._checkpoint_options = checkpoint_options
+        self._settings = settings
+        self._deliveries = _deliveries(to, guarantee, name)
+        self._sinks = {sink_name: _sink(delivery) for sink_name, delivery in self._deliveries.items()}
+        self._promises = {
+            sink_name: promise(self._sinks[sink_name], delivery, sink_name)
+            for sink_name, delivery in self._deliveries.items()
+        }
+        self._stopping = threading.Event()
+        self._opening = threading.RLock()
+        self._run: Run | None = None
+        self._crew: Crew | None = None
+        self._cancel_jobs: Callable[[], None] = _nothing
+        self._query: StreamingQuery | None = None
+        self._stage_error: BaseException | None = None
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"WalSink(wal={self._spec.safe_url!r}, sinks={sorted(self._sinks)})"
+
+    def guarantee(self) -> Mapping[str, str]:
+        """What holds for each sink, and what may repeat, in a sentence each. No I/O."""
+        return {name: kept.sentence for name, kept in self._promises.items()}
+
+    # --- with a streaming query
+
+    def run(self, writer: DataStreamWriter) -> None:
+        """Start the query, wait for its end, deliver everything it completed, close. Raises every failure."""
+        try:
+            self.start(writer).awaitTermination()
+        except BaseException as error:
+            self._end_early()
+            self._raise_cause_of(error)
+            raise
+        self.close()
+
+    def start(self, writer: DataStreamWriter) -> StreamingQuery:
+        """Start a query into this WAL: sets its `foreachBatch` and `checkpointLocation`. Returns Spark's query.
+
+        `query.awaitTermination()` returns normally after a stop, whoever stopped it: only `close()`, `run()` or
+        leaving the `with` block tell that everything was delivered.
+        """
+        from wal_sink.spark.query import session_of, start_query  # noqa: PLC0415 - draining needs no Spark
+
+        run, crew = self._opened(session_of(writer))
+        _raise(crew.error)
+        run.become_stager()
+        self._query = start_query(writer, self._checkpoint, self._on_batch)
+        return self._query
+
+    def stage(self, df: DataFrame, batch_id: int) -> None:
+        """Stage one batch, from inside `foreachBatch`; for own `writeStream` chains, whose checkpoint must be this one.
+
+        Raises what made delivery give up, and `HistoryError` before anything is written if this batch contradicts the
+        WAL.
+        """
+        from wal_sink.spark.query import outer_session  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415
+
+        run, crew = self._opened(outer_session(df))
+        run.become_stager()
+        self._wait_for_room(run, crew)
+        stage_batch(run, self._spec, df, batch_id)
+        crew.wake()
+
+    # --- without one
+
+    def drain(self, *, follow: bool = False, timeout_s: float | None = None) -> None:
+        """Deliver what is complete; with `follow`, go on as batches complete, until stopped or `timeout_s` have passed.
+
+        Needs no pyspark, unless a sink does. Raises what made a committer give up; without `follow`, `UndeliveredError`
+        when time ran out.
+        """
+        _, crew = self._opened()
+        if follow:
+            crew.follow(timeout_s)
+            _raise(crew.error)
+            return
+        crew.finish(timeout_s)
+        self._crew = None
+        _raise(crew.error)
+        self._refuse_parked(crew)
+
+    def status(self) -> Status:
+        """Where the WAL and its sinks stand, read from the store."""
+        return read_status(open_store(self._spec))
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Stop the own query, deliver what is complete, or raise. Repeating it is harmless."""
+        if self._closed:
+            return
+        try:
+            self._stop_query()
+            if self._crew is not None:
+                self._crew.finish(timeout_s)
+                _raise(self._crew.error)
+                self._refuse_parked(self._crew)
+            _raise(self._stage_error)
+        finally:
+            self._end_early()
+
+    def __enter__(self) -> Self:
+        self._opened()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._end_early()
+
+    # --- opening
+
+    def _opened(self, spark: SparkSession | None = None) -> tuple[Run, Crew]:
+        """The run and its threads, made at the first call. Raises what kept a sink from catching up."""
+        with self._opening:
+            if self._closed:
+                raise ConfigError(f"{self!r} was closed: make a new one")
+            if self._run is None:
+                self._run = self._open_run(spark or current_session())
+            if self._crew is None:
+                self._crew = Crew(self._run, stopping=self._stopping, on_failure=self._stop_query)
+                _end_at_exit(self)
+                self._crew.start()
+                if self._crew.error is not None:
+                    self._end_early()
+            _raise(self._crew.error)
+            return self._run, self._crew
+
+    def _open_run(self, spark: SparkSession | None) -> Run:
+        if spark is not None:
+            self._check_environment(spark)
+        checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
+        run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
+        placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
+        run.open([placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()])
+        self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
+        return run
+
+    def _check_environment(self, spark: SparkSession) -> None:
+        from wal_sink.spark.environment import WORKER_MODULES, check_workers  # noqa: PLC0415 - draining needs no Spark
+
+        check_workers(spark, (*WORKER_MODULES, "s3fs") if self._spec.scheme == S3 else WORKER_MODULES)
+
+    # --- while it runs
+
+    def _on_batch(self, df: DataFrame, batch_id: int) -> None:
+        try:
+            self.stage(df, batch_id)
+        except BaseException as error:
+            self._stage_error = error  # Spark will tell the user about it without its type or cause
+            raise
+
+    def _wait_for_room(self, run: Run, crew: Crew) -> None:
+        """Hold the stream while too much is staged and not delivered."""
+        while not self._stopping.is_set() and self._is_full(run):
+            if crew.is_waiting_for_parked_only:
+                self._refuse_parked(crew)
+            self._stopping.wait(_ROOM_POLL_S)
+            _raise(crew.error)
+
+    def _is_full(self, run: Run) -> bool:
+        batches, size = run.history.pending()
+        most_batches, most_bytes = self._settings.max_pending_batches, self._settings.max_pending_bytes
+        too_many = most_batches is not None and batches >= most_batches
+        return batches > 0 and (too_many or (most_bytes is not None and size >= most_bytes))
+
+    # --- ending
+
+    def _stop_query(self) -> None:
+        """Stop the run's own query only: a fenced run must not stop its successor."""
+        if self._query is not None:
+            from wal_sink.spark.query import stop_query  # noqa: PLC0415 - there is a query, so there is Spark
+
+            stop_query(self._query)
+
+    def _end_early(self) -> None:
+        """Stop the query, finish the chunks in hand, keep the rest. Raises nothing: another error is on its way."""
+        self._closed = True
+        try:
+            self._stop_query()
+        except WalSinkError as error:
+            _logger.warning("%s", error)
+        if self._crew is not None and not self._crew.stop(GRACE_S):
+            self._cancel_jobs()
+            self._crew.stop(GRACE_S)
+
+    def _raise_cause_of(self, error: BaseException) -> None:
+        """Raise what lies behind Spark's account of it, if this object knows better."""
+        for known in (self._stage_error, self._crew.error if self._crew else None):
+            if isinstance(known, WalSinkError) and known is not error:
+                raise known from error
+
+    def _refuse_parked(self, crew: Crew) -> None:
+        for name, error in crew.parked.items():
+            raise UndeliveredError(
+                f"sink {name!r} of {self._spec.safe_url} is parked since it gave up: {error}. Its rows are kept "
+                "in the WAL; mend the target, then start again"
+            ) from error
+
+
+def _deliveries(to: object, guarantee: GuaranteeName | None, name: str) -> dict[str, Delivery]:
+    named = dict(to) if isinstance(to, Mapping) else {} if to is None else {name: to}
+    deliveries = {}
+    for sink_name, target in named.items():
+        paths.check_sink_name(sink_name)
+        if isinstance(target, Delivery) and guarantee is not None:
+            raise ConfigError(f"sink {sink_name!r}: say the guarantee in its Delivery, not besides")
+        deliveries[sink_name] = target if isinstance(target, Delivery) else Delivery(target, guarantee=guarantee)
+    return deliveries
+
+
+def _sink(delivery: Delivery) -> Sink | BatchSink:
+    return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
+
+
+def _raise(error: BaseException | None) -> None:
+    if error is not None:
+        raise error
+
+
+def _nothing() -> None:
+    return
+
+
+def _end_at_exit(sink: WalSink) -> None:
+    """End the threads before Spark's own exit hook, which was registered earlier, stops its context."""
+    reference = weakref.ref(sink)
+
+    def end() -> None:
+        living = reference()
+        if living is not None and not living._closed:  # noqa: SLF001 - this module's own
+            living._end_early()  # noqa: SLF001
+
+    atexit.register(end)
