@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from wal_sink.errors import ConfigError
 
@@ -169,7 +169,7 @@ def as_sink(to: object) -> Sink | BatchSink:
     if isinstance(to, type) and issubclass(to, (Sink, BatchSink)):
         raise ConfigError(f"{to.__name__} is a class: pass an instance, {to.__name__}(…)")
     if callable(to):
-        return FunctionSink(to)
+        return FunctionSink(cast("Callable[[Chunk], Rejected | None]", to))
     raise ConfigError(
         f"{type(to).__name__} cannot be delivered to: expected a function of one Chunk, a Sink, a wrapped writer "
         "(wal_sink.wrap) or the URL of a backend"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 from pyspark.ml.linalg import Vectors, VectorUDT
@@ -159,6 +159,11 @@ def test_all_at_once_with_nullability_and_metadata(spark: SparkSession, tmp_path
     assert sorted(back.collect()) == sorted(df.collect())
 
 
+def jvm_schema(df: DataFrame) -> str:
+    jdf: Any = df._jdf
+    return str(jdf.schema().json())
+
+
 def test_char_and_varchar_of_a_table(spark: SparkSession, tmp_path: Path) -> None:
     columns = "c char(5), v varchar(7) comment 'short'"
     spark.sql(f"create table chars ({columns}) using parquet location '{tmp_path / 'table'}'")
@@ -167,7 +172,7 @@ def test_char_and_varchar_of_a_table(spark: SparkSession, tmp_path: Path) -> Non
         df = spark.table("chars")
         back = round_trip(df, tmp_path)
         assert back.schema == df.schema
-        assert back._jdf.schema().json() == df._jdf.schema().json()
+        assert jvm_schema(back) == jvm_schema(df)
         assert back.collect() == df.collect()
     finally:
         spark.sql("drop table chars")

@@ -6,6 +6,7 @@ import itertools
 import zlib
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -312,7 +313,7 @@ def test_a_reference_that_does_not_fit_is_refused(change: dict[str, object]) -> 
     store = DictStore()
     (ref,) = stage(store, [rows(25)], limits())
     data = store.objects[ref.path]
-    wrong = SegmentRef(**{name: getattr(ref, name) for name in ref.__struct_fields__} | change)
+    wrong = msgspec.structs.replace(ref, **change)
     with pytest.raises(CorruptError):
         list(read_chunks(data, wrong, chunk_rows=10, columns=["a", "b"], where="here"))
 

@@ -19,6 +19,7 @@ class DoubtsCreate(Protocol):
     @property
     def create_doubt(self) -> str:
         """Why not, or empty."""
+        ...
 
 
 def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> None:
