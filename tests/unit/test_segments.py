@@ -28,7 +28,9 @@ HUGE = 1 << 40
 class DictStore(Store):
     """The least that is a store."""
 
-    root = "dict://"
+    @property
+    def root(self) -> str:
+        return "dict://"
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
