@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wal_sink.checkpoint import CheckpointFiles
@@ -16,15 +17,13 @@ if TYPE_CHECKING:
 
 
 def checkpoint_files(
-    checkpoint: str, options: Mapping[str, object] | None, wal: StoreSpec, spark: SparkSession | None
+    url: str, options: Mapping[str, object] | None, wal: StoreSpec, spark: SparkSession | None
 ) -> CheckpointFiles:
-    """Open the checkpoint for reading. No request is sent.
+    """Open the checkpoint at a full address (see `checkpoint_location`) for reading. No request is sent.
 
-    A checkpoint without a scheme means Spark's default file system, or a local folder without Spark. Without
-    `options`, one on the same kind of store as the WAL is read with the WAL's. Given options, fsspec is used whatever
-    the scheme.
+    Without `options`, one on the same kind of store as the WAL is read with the WAL's. Given options, fsspec is used
+    whatever the scheme.
     """
-    url = _with_default_scheme(checkpoint, spark)
     if spark is not None and options is None and not _fsspec_reaches(url):
         from wal_sink.spark.hadoop import HadoopFiles  # noqa: PLC0415 - the core runs without Spark
 
@@ -46,15 +45,20 @@ def current_session() -> SparkSession | None:
     return session if alive else None
 
 
-def _with_default_scheme(checkpoint: str, spark: SparkSession | None) -> str:
-    if spark is None or ":" in checkpoint.partition("/")[0]:
-        return checkpoint
-    from wal_sink.spark.hadoop import default_file_system  # noqa: PLC0415 - the core runs without Spark
+def checkpoint_location(checkpoint: str, spark: SparkSession | None) -> str:
+    """The checkpoint's full address: Spark's JVM may have another working directory than this process.
 
-    default = default_file_system(spark)
-    if default.startswith("file:"):
+    Without a scheme, Spark's default file system is meant; without Spark, a local folder.
+    """
+    if ":" in checkpoint.partition("/")[0]:
         return checkpoint
-    return f"{default.rstrip('/')}/{checkpoint.lstrip('/')}"
+    if spark is not None:
+        from wal_sink.spark.hadoop import default_file_system  # noqa: PLC0415 - the core runs without Spark
+
+        default = default_file_system(spark)
+        if not default.startswith("file:"):
+            return f"{default.rstrip('/')}/{checkpoint.lstrip('/')}"
+    return str(Path(checkpoint).absolute())
 
 
 def _fsspec_reaches(url: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from wal_sink import paths
 from wal_sink.backend_urls import sink_from_url
-from wal_sink.checkpoint_files import checkpoint_files, current_session
+from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.guarantees import promise
@@ -203,6 +203,7 @@ class WalSink:
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:
             self._check_environment(spark)
+        self._checkpoint = checkpoint_location(self._checkpoint, spark)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
