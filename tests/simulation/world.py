@@ -1,14 +1,17 @@
 """A small world around the production core: a query, a WAL, targets that outlive processes, and an oracle that watches.
 
-Every store operation and every call of a sink is a numbered point at which the process can be made to die. Each staged
-attempt gives its rows its own tag, so that rows of two attempts in a target show at once.
+Every store operation and every call of a sink is a numbered point, at which the process can be made to die, to fail, or
+to stand still while others go on. Each staged attempt gives its rows its own tag, so that rows of two attempts in a
+target show at once.
 """
 
 from __future__ import annotations
 
 import itertools
+import re
+import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -25,30 +28,41 @@ from wal_sink.segments import load_segment
 from wal_sink.serving import Serving
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
+from wal_sink.stores.base import ObjectExists
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
 
-BATCHES: tuple[tuple[int, ...], ...] = ((5, 3), (2,), (1, 0, 4))
-"""Rows by batch and partition: several segments and chunks, one segment of one chunk, an empty partition."""
+Shape = tuple[tuple[int, ...], ...]
+"""Rows by batch and partition."""
+
+BATCHES: Shape = ((5, 3), (2,), (1, 0, 4))
+"""Several segments and chunks, one segment of one chunk, an empty partition."""
 
 KINDS = ("plain", "at_most_once", "idempotent", "lookup", "transactional", "segment", "batch")
 
+Hook = Callable[["Life", str, str], None]
+
 _numbers = itertools.count()
+_MARKER = re.compile(r"sinks/default/markers/(\d+)\.json")
+_COMMIT = re.compile(r"commits/(\d+)")
+_IN_BATCH = re.compile(r"batches/(\d+)/(.*)")
 
 
 @dataclass
 class Target:
-    """What the sink's target holds, and the law it watches over. Survives every crash."""
+    """What the sink's target holds. Survives every crash."""
 
     world: World
     rows: list[tuple[str, int, int]] = field(default_factory=list)
     """Tag of the attempt, batch and row number, in order of arrival."""
     keys: list[str] = field(default_factory=list)
+    late: list[Chunk] = field(default_factory=list)
+    """What processes sent that had been succeeded."""
     ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
 
     def accept(self, chunk: Chunk) -> None:
-        self.world.watch_send(chunk.batch_id)
+        self.world.watch_send(chunk)
         self.keys.append(chunk.key)
         self.rows += rows_of(chunk.table, chunk.batch_id)
 
@@ -58,13 +72,14 @@ def rows_of(table: pa.Table, batch_id: int) -> list[tuple[str, int, int]]:
 
 
 class PlainSink(Sink):
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._target = life.world.target
 
     def write(self, chunk: Chunk) -> None:
-        self._target.world.point("before sink", chunk.key)
+        self._life.point("before sink", chunk.key)
         self._put(chunk)
-        self._target.world.point("after sink", chunk.key)
+        self._life.point("after sink", chunk.key)
 
     def _put(self, chunk: Chunk) -> None:
         self._target.accept(chunk)
@@ -80,13 +95,13 @@ class IdempotentSink(PlainSink):
 
 class LookupSink(PlainSink):
     def was_applied(self, key: str) -> bool:
-        self._target.world.point("before lookup", key)
+        self._life.point("before lookup", key)
         return key in self._target.keys
 
 
 class LedgerSink(PlainSink, TransactionalSink):
     def last(self, slot: str) -> Position | None:
-        self._target.world.point("before last", slot)
+        self._life.point("before last", slot)
         stored = self._target.ledger.get(slot)
         return stored[1] if stored else None
 
@@ -102,14 +117,14 @@ class LedgerSink(PlainSink, TransactionalSink):
 
 
 class WholeSegmentSink(SegmentSink):
-    def __init__(self, target: Target) -> None:
-        self._target = target
+    def __init__(self, life: Life) -> None:
+        self._life = life
 
     def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
         for chunk in chunks:
-            self._target.world.point("before sink", f"{batch_id}/{ordinal}/{chunk.key}")
-            self._target.accept(chunk)
-            self._target.world.point("after sink", f"{batch_id}/{ordinal}/{chunk.key}")
+            self._life.point("before sink", f"{batch_id}/{ordinal}/{chunk.key}")
+            self._life.world.target.accept(chunk)
+            self._life.point("after sink", f"{batch_id}/{ordinal}/{chunk.key}")
 
 
 class WholeBatchSink(BatchSink):
@@ -117,62 +132,239 @@ class WholeBatchSink(BatchSink):
         raise AssertionError(f"the world's own carrier writes batch {batch.batch_id}")
 
 
+SINKS: dict[str, type[PlainSink]] = {
+    "idempotent": IdempotentSink,
+    "lookup": LookupSink,
+    "transactional": LedgerSink,
+}
+
+
 class World:
     """One WAL, one checkpoint, one target; processes come and go."""
 
-    def __init__(self, kind: str, *, crash_points: Iterable[int] = (), settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        kind: str = "plain",
+        *,
+        batches: Shape = BATCHES,
+        settings: Settings | None = None,
+        delivery: Delivery | None = None,
+        zombies: bool = False,
+    ) -> None:
         self.kind = kind
-        self.crash_points = frozenset(crash_points)
-        self.points: list[str] = []
-        self.lives = 0
+        self.batches = batches
+        self.lives: list[Life] = []
         self.wal = MemoryStore(StoreSpec(f"memory://world-{next(_numbers)}/wal"))
         self.checkpoint = MemoryStore(StoreSpec(f"memory://world-{next(_numbers)}/checkpoint"))
         self.settings = settings or Settings(chunk_rows=2)
+        self.delivery = delivery or Delivery(None, guarantee="at_most_once" if kind == "at_most_once" else None)
+        self.zombies = zombies
+        """Whether several processes may live at the same time."""
         self.target = Target(self)
-        self.query = FakeQuery(FaultyStore(self.checkpoint, self.point), self.evaluate)
-        self._tags = itertools.count()
+        self.tags = (f"attempt-{number}" for number in itertools.count())
+        self.completed: set[int] = set()
+        """Batches that Spark completed once, even if the checkpoint forgot it."""
+        self.evaluated_tag: dict[int, str] = {}
+        self.staged_tag: dict[int, str] = {}
+        """The tag of the attempt of a batch whose manifest came last."""
+        self.released_tag: dict[int, str] = {}
+        """The tag staged last when the batch was released: the one to be delivered."""
+        self.marked: set[int] = set()
         self._releases: dict[str, bytes] = {}
 
-    def point(self, what: str, where: str) -> None:
-        """A point at which the process may die. Also the moment to look at what must never change."""
-        self.points.append(f"{what} {where}")
-        if what in {"after create", "before delete"}:
+    def life(self, hook: Hook | None = None) -> Life:
+        """A new process."""
+        self.lives.append(Life(self, len(self.lives) + 1, hook))
+        return self.lives[-1]
+
+    # The law, while it runs.
+    def watch(self, what: str, where: str) -> None:
+        """Look at what must never change, and remember what the store will forget."""
+        if what == "after create":
+            self._watch_created(where)
+        elif what == "before delete":
+            self._watch_delete(where)
+
+    def _watch_created(self, path: str) -> None:
+        if match := _MARKER.fullmatch(path):
+            self.marked.add(int(match[1]))
+        elif match := _COMMIT.fullmatch(path):
+            self.completed.add(int(match[1]))
+        elif match := _IN_BATCH.fullmatch(path):
             self.watch_releases()
-        if len(self.points) in self.crash_points:
-            raise Crash(self.points[-1])
+            self._watch_batch(int(match[1]), match[2])
+
+    def _watch_batch(self, batch_id: int, name: str) -> None:
+        if name.startswith("manifest"):
+            assert self.zombies or batch_id not in self.released_tag, f"batch {batch_id}: a replay was staged"
+            self.staged_tag[batch_id] = self.evaluated_tag[batch_id]
+        elif name == "release.json":
+            self.released_tag[batch_id] = self.staged_tag[batch_id]
+
+    def _watch_delete(self, path: str) -> None:
+        self.watch_releases()
+        numbers = [int(part) for part in re.findall(r"/(\d{19})[/.]", path)]
+        if numbers and not path.startswith("low-water"):
+            assert numbers[0] <= self.low_water(), f"I6: {path} deleted before low water passed it"
+            assert numbers[0] in self.marked, f"I6: {path} deleted before the sink marked it"
+
+    def watch_releases(self) -> None:
+        present = {f"batches/{name}" for name in self.wal.list("batches", recursive=True)}
+        for path in present:
+            if path.endswith("release.json"):
+                data = self.wal.read(path)
+                assert self._releases.setdefault(path, data) == data, f"I6: {path} was altered"
+        gone = [path for path in self._releases if path not in present and int(path.split("/")[1]) > self.low_water()]
+        assert not gone, f"I6: {gone} deleted"
+
+    def watch_send(self, chunk: Chunk) -> None:
+        batch_id = chunk.batch_id
+        assert batch_id in self.completed, f"I1: batch {batch_id} sent before its checkpoint"
+        if self._is_succeeded(chunk.term):
+            self.target.late.append(chunk)
+            return
+        assert batch_id not in self.marked, f"I3: batch {batch_id} sent although it is marked"
+        first = min(self.completed)
+        for earlier in range(first, batch_id):
+            assert earlier in self.marked, f"I3: batch {batch_id} overtook batch {earlier}"
+
+    def _is_succeeded(self, term: int) -> bool:
+        return any(int(name[:10]) > term for name in self.wal.list("terms/committer-default"))
+
+    def low_water(self) -> int:
+        return max((int(name.removesuffix(".json")) for name in self.wal.list("low-water")), default=-1)
+
+    # The law, at the end.
+    def check_end(self, *, crashes: int) -> None:
+        """`crashes` counts crashes, failures and takeovers: whatever may leave a send in doubt."""
+        for batch_id, partitions in enumerate(self.batches):
+            assert batch_id in self.marked, f"batch {batch_id} was never marked"
+            self._check_rows(batch_id, sum(partitions), crashes=crashes)
+
+    def _check_rows(self, batch_id: int, count: int, *, crashes: int) -> None:
+        arrived = [row for row in self.target.rows if row[1] == batch_id]
+        tags = {tag for tag, _, _ in arrived}
+        assert len(tags) <= 1, f"I6: batch {batch_id} mixes rows of attempts {sorted(tags)}"
+        if not self.zombies:
+            assert tags <= {self.released_tag[batch_id]}, (
+                f"batch {batch_id}: not the attempt that was staged last: {tags}"
+            )
+        times = Counter(row for _, _, row in arrived)
+        missing = set(range(count)).difference(times)
+        repeated = sum(times.values()) - len(times)
+        if self.kind == "at_most_once":
+            assert repeated == 0, f"at most once: batch {batch_id} repeats {times}"
+            assert len(missing) <= self._window_rows(batch_id) * crashes, f"batch {batch_id}: {missing} missing"
+            assert missing <= self._dead_rows(batch_id), f"batch {batch_id}: {missing} missing and not kept"
+            return
+        assert not missing, f"I2: batch {batch_id} lacks rows {sorted(missing)}"
+        if self.kind in {"idempotent", "transactional"}:
+            assert repeated == 0, f"I4: batch {batch_id} repeats {times}"
+        if self.kind == "lookup":
+            late = sum(chunk.num_rows for chunk in self.target.late if chunk.batch_id == batch_id)
+            assert repeated <= late, f"I5: batch {batch_id} repeats {repeated} rows although its sink can look up"
+        assert repeated <= self._window_rows(batch_id) * crashes, f"I5: batch {batch_id} repeats {repeated} rows"
+
+    def _window_rows(self, batch_id: int) -> int:
+        """Rows that one crash may repeat or lose. This carrier has one segment in flight at a time."""
+        if self.kind == "batch":
+            return sum(self.batches[batch_id])
+        return max(self.batches[batch_id]) if self.kind == "segment" else self.settings.chunk_rows
+
+    def _dead_rows(self, batch_id: int) -> set[int]:
+        folder = f"sinks/default/dead-letters/{batch_id:019d}"
+        offsets = list(itertools.accumulate((rows for rows in self.batches[batch_id] if rows), initial=0))
+        rows: set[int] = set()
+        for name in self.wal.list(folder):
+            ordinal, first, end = (int(part) for part in name.split(".")[0].split("-")[:3])
+            rows |= set(range(offsets[ordinal] + first, offsets[ordinal] + end))
+        return rows
+
+
+class Life:
+    """One process, from its start to its end."""
+
+    def __init__(self, world: World, number: int, hook: Hook | None) -> None:
+        self.world = world
+        self.number = number
+        self.points: list[str] = []
+        self.replayed: list[int] = []
+        self.error: Exception | None = None
+        """What ended it before its time, other than a crash."""
+        self._hook = hook
+        self._wal = FaultyStore(world.wal, self.point)
+        self._checkpoint = FaultyStore(world.checkpoint, self.point)
+        self._query = FakeQuery(self._checkpoint, self.evaluate)
+
+    def point(self, what: str, where: str) -> None:
+        """Something is about to happen or has happened: the moment to look, to die, to fail."""
+        self.points.append(f"{what} {where}")
+        self.world.watch(what, where)
+        if self._hook is not None:
+            self._hook(self, what, where)
 
     def evaluate(self, batch_id: int, end_offset: int) -> list[pa.Table]:
-        tag = f"attempt-{next(self._tags)}-of-{end_offset}"
+        assert end_offset == batch_id
+        tag = next(self.world.tags)
+        self.world.evaluated_tag[batch_id] = tag
         numbers = itertools.count()
         return [
             pa.table({"tag": [tag] * rows, "row": pa.array([next(numbers) for _ in range(rows)], pa.int64())})
-            for rows in BATCHES[batch_id]
+            for rows in self.world.batches[batch_id]
         ]
 
     def live(self) -> bool:
-        """One process, from its start to its end; False if it died on the way."""
-        self.lives += 1
+        """Run all batches; False if the process died on the way."""
         try:
             run = self.open_run()
             run.deliver_all()
-            for _ in self.query.batches(run, len(BATCHES)):
+            for _ in self.batches(run):
                 run.deliver_all()
         except Crash:
             return False
         return True
 
+    def batches(self, run: Run) -> Iterator[int]:
+        while (batch_id := self.newest_commit() + 1) < len(self.world.batches):
+            self._query.start_batch(batch_id, batch_id)
+            if not self._query.stage(run, batch_id):
+                self.replayed.append(batch_id)
+            run.deliver_all()  # which must do nothing yet
+            self._query.complete_batch(batch_id)
+            yield batch_id
+
+    def live_on(self) -> None:
+        """Like `live`, of a process among others: its query may die of them; its committer goes on until it ends."""
+        run: Run | None = None
+        try:
+            run = self.open_run()
+            run.deliver_all()
+            for _ in self.batches(run):
+                run.deliver_all()
+        except ObjectExists as error:  # Spark's CONCURRENT_STREAM_LOG_UPDATE
+            self.error = error
+        except FencedError as error:
+            self.error = error
+            return
+        try:
+            if run is not None:
+                run.gate.search()
+                run.deliver_all()
+        except FencedError as error:
+            self.error = error
+
+    def newest_commit(self) -> int:
+        return max((int(name) for name in self._checkpoint.list("commits")), default=-1)
+
     def open_run(self) -> Run:
-        runtime = simulated_runtime(seed=self.lives)
-        wal, checkpoint = FaultyStore(self.wal, self.point), FaultyStore(self.checkpoint, self.point)
-        run = Run(wal, checkpoint, self.settings, runtime=runtime)
+        run = Run(self._wal, self._checkpoint, self.world.settings, runtime=simulated_runtime(seed=self.number))
         run.open([self.serving(run.log)])
         run.become_stager()
         return run
 
     def serving(self, log: Log) -> Serving:
         sink = self.sink()
-        guarantee = "at_most_once" if self.kind == "at_most_once" else None
-        delivery = Delivery(sink, guarantee=guarantee)
+        delivery = self.world.delivery
         carrier: LocalCarrier | WholeBatchCarrier
         if isinstance(sink, BatchSink):
             carrier = WholeBatchCarrier(self._write_batch(log), log, what="batch writer", limit_s=60)
@@ -181,89 +373,101 @@ class World:
         return Serving("default", delivery, promise(sink, delivery, "default"), carrier)
 
     def sink(self) -> Sink | BatchSink:
-        kinds: dict[str, type[PlainSink]] = {
-            "idempotent": IdempotentSink,
-            "lookup": LookupSink,
-            "transactional": LedgerSink,
-        }
-        if self.kind == "batch":
+        if self.world.kind == "batch":
             return WholeBatchSink()
-        if self.kind == "segment":
-            return WholeSegmentSink(self.target)
-        return kinds.get(self.kind, PlainSink)(self.target)
+        if self.world.kind == "segment":
+            return WholeSegmentSink(self)
+        return SINKS.get(self.world.kind, PlainSink)(self)
 
-    def _write_batch(self, log: Log):  # noqa: ANN202 - a test's closure
+    def _write_batch(self, log: Log) -> Callable[[Assignment, Manifest], None]:
         def write(assignment: Assignment, manifest: Manifest) -> None:
             for ordinal, segment in enumerate(manifest.segments):
                 data = load_segment(log.store, segment)
                 for chunk in chunks_of(assignment, ordinal, segment, data, 0, where=segment.path):
                     self.point("before sink", chunk.key)
-                    self.target.accept(chunk)
+                    self.world.target.accept(chunk)
                     self.point("after sink", chunk.key)
 
         return write
 
-    # The law, while it runs.
-    def watch_send(self, batch_id: int) -> None:
-        assert str(batch_id) in self.checkpoint.list("commits"), f"I1: batch {batch_id} sent before its checkpoint"
-        assert not self.marker_exists(batch_id), f"I3: batch {batch_id} sent although it is marked"
-        for earlier in range(batch_id):
-            assert self.marker_exists(earlier), f"I3: batch {batch_id} overtook batch {earlier}"
 
-    def marker_exists(self, batch_id: int) -> bool:
-        return any(int(name.removesuffix(".json")) == batch_id for name in self.wal.list("sinks/default/markers"))
+def crash_at(point: int) -> Hook:
+    """A hook that lets a process die at its n-th point, counted from 1."""
 
-    def watch_releases(self) -> None:
-        for batch in self.wal.list("batches"):
-            path = f"batches/{batch}release.json"
-            if "release.json" in self.wal.list(f"batches/{batch.rstrip('/')}"):
-                data = self.wal.read(path)
-                assert self._releases.setdefault(path, data) == data, f"I6: {path} was altered"
-        gone = set(self._releases).difference(f"batches/{name}" for name in self.wal.list("batches", recursive=True))
-        assert not gone, f"I6: {gone} deleted"
+    def hook(life: Life, what: str, where: str) -> None:
+        if len(life.points) == point:
+            raise Crash(f"{what} {where}")
 
-    # The law, at the end.
-    def check_end(self, *, crashes: int) -> None:
-        for batch_id, partitions in enumerate(BATCHES):
-            assert self.marker_exists(batch_id), f"batch {batch_id} was never marked"
-            self._check_rows(batch_id, sum(partitions), crashes=crashes)
-
-    def _check_rows(self, batch_id: int, count: int, *, crashes: int) -> None:
-        arrived = [row for row in self.target.rows if row[1] == batch_id]
-        tags = {tag for tag, _, _ in arrived}
-        assert len(tags) <= 1, f"I6: batch {batch_id} mixes rows of attempts {sorted(tags)}"
-        times = Counter(row for _, _, row in arrived)
-        missing = set(range(count)).difference(times)
-        repeated = sum(times.values()) - len(times)
-        if self.kind == "at_most_once":
-            assert repeated == 0, f"at most once: batch {batch_id} repeats {times}"
-            assert len(missing) <= self._window_rows(batch_id) * crashes
-            assert missing <= self._dead_rows(batch_id), f"batch {batch_id}: {missing} missing and not kept"
-            return
-        assert not missing, f"I2: batch {batch_id} lacks rows {sorted(missing)}"
-        if self.kind in {"idempotent", "transactional"}:
-            assert repeated == 0, f"I4: batch {batch_id} repeats {times}"
-        assert repeated <= self._window_rows(batch_id) * crashes, f"I5: batch {batch_id} repeats {repeated} rows"
-
-    def _window_rows(self, batch_id: int) -> int:
-        """Rows that one crash may repeat or lose. This carrier has one segment in flight at a time."""
-        if self.kind == "batch":
-            return sum(BATCHES[batch_id])
-        return max(BATCHES[batch_id]) if self.kind == "segment" else self.settings.chunk_rows
-
-    def _dead_rows(self, batch_id: int) -> set[int]:
-        folder = f"sinks/default/dead-letters/{batch_id:019d}"
-        offsets = list(itertools.accumulate((rows for rows in BATCHES[batch_id] if rows), initial=0))
-        rows: set[int] = set()
-        for name in self.wal.list(folder):
-            ordinal, first, end = (int(part) for part in name.removesuffix(".parquet").split("-"))
-            rows |= set(range(offsets[ordinal] + first, offsets[ordinal] + end))
-        return rows
+    return hook
 
 
-def run_to_the_end(world: World, *, most_lives: int = 8) -> None:
-    """Start processes until one comes to its end."""
-    for _ in range(most_lives):
-        if world.live():
-            return
-    raise AssertionError(f"no process of {most_lives} came to an end; the last points: {world.points[-5:]}")
+def effects(points: Sequence[str]) -> list[int]:
+    """The points at which a crash can leave something new: the first, and those right after an effect.
+
+    Between two effects a process only reads: wherever it dies there, what it leaves is the same.
+    """
+    return [1, *(number for number, point in enumerate(points, 1) if point.startswith("after "))]
+
+
+def crash_then_finish(world: World, *crash_points: int, between: Callable[[World], None] | None = None) -> int:
+    """Let one process after the other die at its point, then one live to the end; how many died."""
+    crashes = 0
+    for point in crash_points:
+        crashes += not world.life(crash_at(point)).live()
+        if between is not None:
+            between(world)
+    assert world.life().live()
+    return crashes
+
+
+def forget_newest_commit(world: World) -> None:
+    """What a crash of the machine can do to a checkpoint on a local disk: Spark runs the batch again."""
+    names = world.checkpoint.list("commits")
+    newest = max((int(name) for name in names), default=None)
+    if newest is not None:
+        world.checkpoint.delete([f"commits/{newest}"])
+
+
+class Puppet:
+    """A process on a thread of its own, of which at most one runs at a time: it can be stopped at a point and let go."""
+
+    def __init__(self, world: World, *, stop_at: Callable[[Life, str, str], bool]) -> None:
+        self._stop_at = stop_at
+        self._paused = threading.Event()
+        self._go = threading.Event()
+        self._unexpected: BaseException | None = None
+        self.stopped = False
+        self.life = world.life(self._hook)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def run_to_stop(self) -> bool:
+        """Until its point; False if it came to its end without reaching it."""
+        self._thread.start()
+        assert self._paused.wait(60)
+        self._raise_unexpected()
+        return self.stopped
+
+    def let_go(self) -> None:
+        """Until its end."""
+        self._go.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+        self._raise_unexpected()
+
+    def _hook(self, life: Life, what: str, where: str) -> None:
+        if not self.stopped and self._stop_at(life, what, where):
+            self.stopped = True
+            self._paused.set()
+            assert self._go.wait(60)
+
+    def _work(self) -> None:
+        try:
+            self.life.live_on()
+        except BaseException as error:  # noqa: BLE001 - shown on the test's own thread
+            self._unexpected = error
+        finally:
+            self._paused.set()
+
+    def _raise_unexpected(self) -> None:
+        if self._unexpected is not None:
+            raise self._unexpected

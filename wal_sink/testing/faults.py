@@ -44,6 +44,7 @@ class FaultyStore(Store):
         for path in paths:
             self._hook("before delete", path)
             self._inner.delete([path])
+            self._hook("after delete", path)
 
     def segment(self, path: str) -> SegmentStream:
         return _FaultyStream(self._inner.segment(path), path, self._hook)
