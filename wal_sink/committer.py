@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from wal_sink import paths
 from wal_sink.batch_delivery import BatchDelivery
-from wal_sink.errors import OutcomeUnknownError, StoreError
+from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.log import NOTHING
 from wal_sink.records import Manifest, Marker, SinkRecord
 from wal_sink.retries import Budget
@@ -63,7 +63,12 @@ class Committer:
         budget = Budget.of(self._serving.delivery, self._log.runtime)
         sleep = self._shared.sleep_s
         retrying = budget.retrying(StoreError, OutcomeUnknownError, sleep=sleep, what=f"sink {self.name!r}")
-        return retrying(self._deliver_next)
+        try:
+            return retrying(self._deliver_next)
+        except (HistoryError, CorruptError):
+            # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
+            self.term.check(self._log.store)
+            raise
 
     def _deliver_next(self) -> bool:
         batch_id = self.next_batch()

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from wal_sink.errors import UndeliveredError
+from wal_sink.errors import UndeliveredError, WalSinkError
 from wal_sink.run import Run
 from wal_sink.threads import CommitterThread
 
@@ -89,7 +89,12 @@ class Crew:
             return
         _logger.error("sink %s gave up: %s", name, thread.error)
         self._failed.set()
-        self._on_failure()
+        try:
+            self._on_failure()
+        except (
+            WalSinkError
+        ) as problem:  # this thread has no caller; the next stage() and close() raise what it gave up on
+            _logger.error("after sink %s gave up: %s", name, problem)  # noqa: TRY400 - the message says it all
 
     def _now_s(self) -> float:
         return self._run.log.runtime.monotonic_s()

@@ -31,6 +31,7 @@ from wal_sink.log import Log
 from wal_sink.records import Progress, SegmentRef
 from wal_sink.segments import load_segment, read_chunks
 from wal_sink.sink import Lookup, Rejected, SegmentSink, Sink, SinkContext, TransactionalSink
+from wal_sink.stores.spec import mask_url
 from wal_sink.terms import Term
 
 _logger = logging.getLogger(__name__)
@@ -112,13 +113,14 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
     except CallTimedOutError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {error}") from error
     except (PermanentError, ConfigError) as error:
-        raise SinkFailedError(FailureKind.PERMANENT, f"{what} refused for good: {error}") from error
+        raise SinkFailedError(FailureKind.PERMANENT, mask_url(f"{what} refused for good: {error}")) from error
     except OutcomeUnknownError as error:
-        raise SinkFailedError(FailureKind.UNKNOWN, f"{what}: {error}") from error
+        raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {error}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         raise SinkFailedError(kind_of(error), str(error)) from error
     except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
-        raise SinkFailedError(FailureKind.RETRIABLE, f"{what} raised {type(error).__name__}: {error}") from error
+        message = mask_url(f"{what} raised {type(error).__name__}: {error}")
+        raise SinkFailedError(FailureKind.RETRIABLE, message) from error
 
 
 def check_returned(what: str, returned: object) -> None:
@@ -301,7 +303,7 @@ class SegmentDelivery:
         return bool(self._session.call(f"was_applied({chunk.key!r})", sink.was_applied, chunk.key, nothing_sent=True))
 
     def _write(self, chunk: Chunk) -> None:
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._session.sink!r}"
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._session.sink.describe()}"
         check_returned(what, self._session.call(what, self._session.sink.write, chunk))
 
     def _record(self, order: Order, chunk: Chunk) -> None:
@@ -333,7 +335,7 @@ class SegmentDelivery:
         return chunks_of(self._given, order.ordinal, order.segment, data, start, where=where)
 
     def _what(self, order: Order) -> str:
-        return f"batch {self._given.batch_id}, segment {order.segment.id}: {self._session.sink!r}"
+        return f"batch {self._given.batch_id}, segment {order.segment.id}: {self._session.sink.describe()}"
 
 
 def slot_name(wal_id: str, sink: str, ordinal: int) -> str:

@@ -35,8 +35,8 @@ class Placement:
     def serve(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> Serving:
         """The serving of one sink. Raises `ConfigError` if it cannot be what or where it was asked to be."""
         carrier, where = self._carrier(name, sink, delivery)
-        _logger.info("sink %s: %r runs %s", name, sink, where)
-        return Serving(name, delivery, promise(sink, delivery, name), carrier, identity=repr(sink))
+        _logger.info("sink %s: %s runs %s", name, sink.describe(), where)
+        return Serving(name, delivery, promise(sink, delivery, name), carrier, identity=sink.describe())
 
     def cancel_jobs(self, names: Iterable[str]) -> None:
         """Cancel the Spark jobs that deliver to these sinks; what they had in hand has an unknown outcome."""
@@ -52,7 +52,9 @@ class Placement:
             return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time"
         here = LocalCarrier(lambda: sink, self.log, should_stop=self.should_stop)
         if delivery.where == "executors" and (self.spark is None or sink.driver_only):
-            missing = "there is no Spark session" if self.spark is None else f"{sink!r} can only run on the driver"
+            missing = (
+                "there is no Spark session" if self.spark is None else f"{sink.describe()} can only run on the driver"
+            )
             raise ConfigError(
                 f"sink {name!r}: where='executors' was asked for, but {missing}; use where='driver' or 'auto'"
             )
@@ -81,10 +83,14 @@ class Placement:
 
     def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchCarrier:
         if self.spark is None:
-            raise ConfigError(f"sink {name!r}: {sink!r} gets whole batches as DataFrames, which needs a Spark session")
+            raise ConfigError(
+                f"sink {name!r}: {sink.describe()} gets whole batches as DataFrames, which needs a Spark session"
+            )
         if delivery.where == "executors":
-            raise ConfigError(f"sink {name!r}: {sink!r} gets whole batches on the driver; where='executors' cannot be")
+            raise ConfigError(
+                f"sink {name!r}: {sink.describe()} gets whole batches on the driver; where='executors' cannot be"
+            )
         from wal_sink.spark.batches import batch_writer  # noqa: PLC0415 - the core runs without Spark
 
         write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
-        return WholeBatchCarrier(write, self.log, what=repr(sink), limit_s=delivery.budget_s)
+        return WholeBatchCarrier(write, self.log, what=sink.describe(), limit_s=delivery.budget_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 
 from wal_sink import paths
@@ -47,6 +48,7 @@ class Run:
         self.shared = Surroundings(self.log, self.gate, self.history, releaser, pause or self._just_sleep)
         self.committers: list[Committer] = []
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
+        self._collecting = threading.Lock()
         self._stager: Stager | None = None
 
     def open(self, servings: Sequence[Serving] = ()) -> None:
@@ -106,8 +108,9 @@ class Run:
 
     def _collect(self, committer: Committer) -> None:
         try:
-            if self._collector.is_due(committer.marked_through):
-                self._collector.collect(committer.term)
+            with self._collecting:
+                if self._collector.is_due(committer.marked_through):
+                    self._collector.collect(committer.term)
         except StoreError as error:
             _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
 

@@ -80,6 +80,10 @@ class Sink(ABC):
     def close(self) -> None:
         """Free what `open` took. Errors here are logged only: what `write` returned from is in the target already."""
 
+    def describe(self) -> str:
+        """What this is, for messages, logs and the WAL, where secrets never go: the class's name unless overridden."""
+        return type(self).__name__
+
 
 @runtime_checkable
 class Lookup(Protocol):
@@ -140,6 +144,10 @@ class BatchSink(ABC):
     def write_batch(self, batch: ReleasedBatch) -> None:
         """Write the whole batch. After a failure or a crash it is called again with the same rows."""
 
+    def describe(self) -> str:
+        """What this is, for messages, logs and the WAL, where secrets never go: the class's name unless overridden."""
+        return type(self).__name__
+
 
 def idempotent(function: F) -> F:
     """Mark a function of one `Chunk` as harmless to repeat: its target ignores a `chunk.key` it has seen."""
@@ -157,9 +165,8 @@ class FunctionSink(Sink):
     def write(self, chunk: Chunk) -> Rejected | None:
         return self._function(chunk)
 
-    def __repr__(self) -> str:
-        name = getattr(self._function, "__qualname__", type(self._function).__name__)
-        return f"FunctionSink({name})"
+    def describe(self) -> str:
+        return str(getattr(self._function, "__qualname__", type(self._function).__name__))
 
 
 def as_sink(to: object) -> Sink | BatchSink:

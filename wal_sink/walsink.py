@@ -34,6 +34,8 @@ _logger = logging.getLogger(__name__)
 
 GRACE_S = 30.0
 """How long a run that ends by an exception waits for the chunk in hand."""
+CANCEL_S = 5.0
+"""How long it then waits for cancelled Spark jobs; what goes on after that is left behind."""
 _ROOM_POLL_S = 0.05
 _DEFAULT_SETTINGS = Settings()
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
@@ -84,7 +86,9 @@ class WalSink:
         self._cancel_jobs: Callable[[], None] = _nothing
         self._query: StreamingQuery | None = None
         self._stage_error: BaseException | None = None
+        self._staging_thread: int | None = None
         self._closed = False
+        self._ended = False
 
     def __repr__(self) -> str:
         return f"WalSink(wal={self._spec.safe_url!r}, sinks={sorted(self._sinks)})"
@@ -99,9 +103,12 @@ class WalSink:
         """Start the query, wait for its end, deliver everything it completed, close. Raises every failure."""
         try:
             self.start(writer).awaitTermination()
-        except BaseException as error:
+        except Exception as error:
             self._end_early()
             self._raise_cause_of(error)
+            raise
+        except BaseException:  # Ctrl-C: nothing may stand before it
+            self._end_early()
             raise
         self.close()
 
@@ -117,6 +124,8 @@ class WalSink:
         _raise(crew.error)
         run.become_stager()
         self._query = start_query(writer, self._checkpoint, self._on_batch)
+        if crew.error is not None:  # a committer may have given up before there was a query to stop
+            self._stop_query()
         return self._query
 
     def stage(self, df: DataFrame, batch_id: int) -> None:
@@ -130,6 +139,7 @@ class WalSink:
 
         run, crew = self._opened(outer_session(df))
         run.become_stager()
+        self._note_query_of(df)
         self._wait_for_room(run, crew)
         stage_batch(run, self._spec, df, batch_id)
         crew.wake()
@@ -166,7 +176,7 @@ class WalSink:
                 self._crew.finish(timeout_s)
                 _raise(self._crew.error)
                 self._refuse_parked(self._crew)
-            _raise(self._stage_error)
+            _raise(self._query_failure())
         finally:
             self._end_early()
 
@@ -194,11 +204,18 @@ class WalSink:
             if self._crew is None:
                 self._crew = Crew(self._run, stopping=self._stopping, on_failure=self._stop_query)
                 _end_at_exit(self)
-                self._crew.start()
-                if self._crew.error is not None:
-                    self._end_early()
+                self._start(self._crew)
             _raise(self._crew.error)
             return self._run, self._crew
+
+    def _start(self, crew: Crew) -> None:
+        try:
+            crew.start()
+        except BaseException:  # Ctrl-C while the past is delivered: `with` calls no `__exit__` for it
+            self._end_early()
+            raise
+        if crew.error is not None:
+            self._end_early()
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:
@@ -239,25 +256,47 @@ class WalSink:
         too_many = most_batches is not None and batches >= most_batches
         return batches > 0 and (too_many or (most_bytes is not None and size >= most_bytes))
 
+    def _note_query_of(self, df: DataFrame) -> None:
+        """Remember the query of an own `writeStream` chain, to stop it when delivery gives up or this object closes."""
+        self._staging_thread = threading.get_ident()
+        if self._query is None:
+            from wal_sink.spark.query import running_query  # noqa: PLC0415 - there is a DataFrame, so there is Spark
+
+            self._query = running_query(df)
+
     # --- ending
 
     def _stop_query(self) -> None:
-        """Stop the run's own query only: a fenced run must not stop its successor."""
-        if self._query is not None:
+        """Stop the run's own query only: a fenced run must not stop its successor.
+
+        Never from inside `foreachBatch`, where stopping would wait for itself.
+        """
+        if self._query is not None and threading.get_ident() != self._staging_thread:
             from wal_sink.spark.query import stop_query  # noqa: PLC0415 - there is a query, so there is Spark
 
             stop_query(self._query)
 
+    def _query_failure(self) -> BaseException | None:
+        """What made the query fail; None if it was stopped, which makes the batch under way fail too."""
+        if isinstance(self._stage_error, WalSinkError):
+            return self._stage_error
+        return self._query.exception() if self._query is not None and self._stage_error is not None else None
+
     def _end_early(self) -> None:
-        """Stop the query, finish the chunks in hand, keep the rest. Raises nothing: another error is on its way."""
-        self._closed = True
+        """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: another error is under
+        way.
+        """
+        if self._ended:
+            return
+        self._closed = self._ended = True
         try:
             self._stop_query()
-        except WalSinkError as error:
-            _logger.warning("%s", error)
-        if self._crew is not None and not self._crew.stop(GRACE_S):
-            self._cancel_jobs()
-            self._crew.stop(GRACE_S)
+            if self._crew is not None and not self._crew.stop(GRACE_S):
+                self._cancel_jobs()
+                if not self._crew.stop(CANCEL_S):
+                    _logger.warning("%r: a sink is still busy; what it sent last has an unknown outcome", self)
+        except Exception:  # whatever it is, it must not hide the error that led here
+            _logger.warning("%r did not end cleanly; what is not delivered stays in the WAL", self, exc_info=True)
 
     def _raise_cause_of(self, error: BaseException) -> None:
         """Raise what lies behind Spark's account of it, if this object knows better."""

@@ -75,6 +75,9 @@ class FilesSink(Sink):
         self._name_template = name_template
         self._opened: StoreSpec | None = None
 
+    def describe(self) -> str:
+        return repr(self)
+
     def __repr__(self) -> str:
         return f"FilesSink({self._spec.safe_url!r}, format={self._format!r})"
 

@@ -74,6 +74,9 @@ class SqlSink(TransactionalSink):
         self._known_schema: Any = None
         self._check_arguments()
 
+    def describe(self) -> str:
+        return repr(self)
+
     def __repr__(self) -> str:
         key = f", key={self._key!r}" if self._key else ""
         return f"SqlSink({self._dialect.address!r}, {self._table!r}, mode={self._mode!r}{key})"

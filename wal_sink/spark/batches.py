@@ -11,6 +11,7 @@ from wal_sink.records import Manifest
 from wal_sink.sink import BatchSink, ReleasedBatch
 from wal_sink.spark.reading import read_segments
 from wal_sink.spark.schema import schema_from_json
+from wal_sink.spark.task_errors import surfaced_errors
 from wal_sink.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def batch_writer(
             spark=spark,
             read=lambda: _dataframe(spark, store, manifest),
         )
-        return sink.write_batch(batch)
+        with surfaced_errors(description):
+            return sink.write_batch(batch)
 
     return write
 

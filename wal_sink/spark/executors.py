@@ -51,10 +51,12 @@ class ExecutorCarrier:
         shares = shared_out(orders, self._max_tasks)
         task = _DeliveryTask(self._sink, self._store, self._run_id, assignment, shares)
         description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
-        self._context.setJobGroup(self._job_group, description)
+        if self._context._jsc is None:  # noqa: SLF001 - no public way to see that the user stopped it
+            raise CarrierLostError(f"{description}: the Spark context was stopped")
         try:
+            self._context.setJobGroup(self._job_group, description)
             return self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(task).collect()
-        except (Py4JError, PySparkException) as error:
+        except (Py4JError, PySparkException, OSError) as error:
             first_line = str(error).strip().partition("\n")[0]
             raise CarrierLostError(f"{description}: the Spark job ended with {first_line}") from error
 

@@ -9,6 +9,7 @@ from pyspark import cloudpickle
 
 from wal_sink.errors import ConfigError
 from wal_sink.sink import Sink
+from wal_sink.spark.staging import described
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +27,7 @@ def pickled(sink: Sink, name: str) -> bytes:
         return cast("bytes", cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
     except Exception as error:  # a user's __reduce__ may raise anything
         raise ConfigError(
-            f"sink {name!r}: {sink!r} cannot be pickled for the executors ({type(error).__name__}: {error}). "
+            f"sink {name!r}: {sink.describe()} cannot be pickled for the executors ({type(error).__name__}: {error}). "
             f"{_WAYS_OUT}"
         ) from error
 
@@ -38,11 +39,10 @@ def unpickle(payload: bytes) -> Sink:
 
 def check_on_executor(spark: SparkSession, payload: bytes, sink: Sink, name: str) -> None:
     """Unpickle the sink in one task, before any batch depends on it. Raises `ConfigError`. Runs one small Spark job."""
-    context = spark.sparkContext
-    context.setJobGroup("wal-sink-probe", f"wal-sink: can sink {name} be used on executors?")
-    problem = context.parallelize([payload], 1).map(_problem).collect()[0]
+    with described(spark, f"wal-sink: can sink {name} be used on executors?"):
+        problem = spark.sparkContext.parallelize([payload], 1).map(_problem).collect()[0]
     if problem:
-        raise ConfigError(f"sink {name!r}: {sink!r} cannot be used on executors ({problem}). {_WAYS_OUT}")
+        raise ConfigError(f"sink {name!r}: {sink.describe()} cannot be used on executors ({problem}). {_WAYS_OUT}")
 
 
 def _problem(payload: bytes) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
+from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.spark.schema import check_schema
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _ASYNC_PROGRESS = "AsyncProgressTracking"
+_JOB_GROUP = "spark.jobGroup.id"
 
 
 def session_of(writer: DataStreamWriter) -> SparkSession:
@@ -68,9 +70,17 @@ def stop_query(query: StreamingQuery) -> None:
     """Stop a query and wait for its thread, so that the checkpoint's answer is final. Harmless if it has ended."""
     try:
         query.stop()
-    except PySparkException as error:
-        if query.isActive:
-            raise ConfigError(f"query {query.id} cannot be stopped: {error}") from error
+    except (Py4JError, PySparkException) as error:
+        raise WalSinkError(
+            f"the query cannot be stopped: {error}. What it completes is kept in the WAL; end its driver, then "
+            "start again"
+        ) from error
+
+
+def running_query(df: DataFrame) -> StreamingQuery | None:
+    """The query whose batch this DataFrame is, inside `foreachBatch`; None if the user's session does not know it."""
+    run_id = df.sparkSession.sparkContext.getLocalProperty(_JOB_GROUP)  # Spark's own choice for a query's jobs
+    return next((query for query in outer_session(df).streams.active if str(query.runId) == run_id), None)
 
 
 def _execution_class(query: StreamingQuery) -> str:

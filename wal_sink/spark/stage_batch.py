@@ -40,7 +40,9 @@ def _check_query(run: Run, df: DataFrame) -> None:
     running = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
     if running is None or run.history.is_owned_by(running):
         return
+    owner = run.checkpoint.query_id()
+    found = f"query {owner}" if owner else "no query (it is empty or not there)"
     raise ConfigError(
         f"the running query is {running}, but the checkpoint {run.checkpoint.root} belongs to "
-        f"{run.checkpoint.query_id()}: pass WalSink the checkpointLocation of the query that calls stage()"
+        f"{found}: pass WalSink the checkpointLocation of the query that calls stage()"
     )

@@ -51,7 +51,7 @@ def stage_dataframe(
     task = _StagingTask(store, folder, limits)
     not_null = ", ".join(not_null_paths(df.schema))
     with (
-        _described(df.sparkSession, description),
+        described(df.sparkSession, description),
         _small_batches(df.sparkSession),
         surfaced_errors(description, not_null),
     ):
@@ -65,7 +65,7 @@ def evaluate_without_staging(df: DataFrame, *, description: str) -> None:
 
     Runs on the driver, as one Spark job over Spark's `noop` sink. Raises what Spark raises.
     """
-    with _described(df.sparkSession, description):
+    with described(df.sparkSession, description):
         df.write.format("noop").mode("overwrite").save()
 
 
@@ -104,7 +104,7 @@ def _partition() -> int:
 
 
 @contextmanager
-def _described(spark: SparkSession, description: str) -> Iterator[None]:
+def described(spark: SparkSession, description: str) -> Iterator[None]:
     """Describe this thread's jobs for Spark's UI; the job group stays, so that stopping the query cancels them."""
     context = spark.sparkContext
     before = context.getLocalProperty(_DESCRIPTION_KEY)
