@@ -146,6 +146,7 @@ class BatchDelivery:
             term=self._term,
             batch_id=self._manifest.batch_id,
             columns=self._manifest.columns,
+            spark_schema=self._manifest.spark_schema,
             chunk_rows=self._manifest.chunk_rows,
             segments=len(self._manifest.segments),
             at_most_once=self._serving.promise.at_most_once,

@@ -47,6 +47,7 @@ class Assignment:
     term: Term
     batch_id: int
     columns: tuple[str, ...]
+    spark_schema: str
     chunk_rows: int
     segments: int
     at_most_once: bool
@@ -161,6 +162,7 @@ class SinkSession:
             batch_id=given.batch_id,
             columns=given.columns,
             on_executor=self._on_executor,
+            spark_schema=given.spark_schema,
         )
         self.call("open", self._sink.open, context, nothing_sent=True)
         self._opened = True

@@ -49,6 +49,8 @@ class SinkContext:
     on_executor: bool
     options: Mapping[str, object] = field(default_factory=dict, repr=False)
     """Storage options of the WAL, for sinks that write beside it. Never shown."""
+    spark_schema: str = field(default="", repr=False)
+    """JSON of the batch's Spark schema; empty if it was staged without Spark."""
 
 
 class Sink(ABC):

@@ -1,0 +1,198 @@
+"""A writer of PySpark's Python data source API as a sink: `write` on executors, `commit` or `abort` on the driver."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+from pyspark import TaskContext, cloudpickle
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, BooleanType, IntegerType, StringType, StructField, StructType
+
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.sink import BatchSink, ReleasedBatch
+from wal_sink.spark.rows import spark_rows
+from wal_sink.spark.schema import positional_names, schema_from_json, schema_json
+from wal_sink.spark.task_errors import surfaced_errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+_logger = logging.getLogger(__name__)
+
+_BATCH_ID_KEY = "streaming.sql.batchId"
+_RESULT = StructType(
+    [
+        StructField("partition", IntegerType()),
+        StructField("message", BinaryType()),
+        StructField("error", StringType()),
+        StructField("permanent", BooleanType()),
+    ]
+)
+_ARROW_RESULT = pa.schema(
+    [
+        pa.field("partition", pa.int32()),
+        pa.field("message", pa.binary()),
+        pa.field("error", pa.string()),
+        pa.field("permanent", pa.bool_()),
+    ]
+)
+_ARROW_WRITER: type | None = getattr(datasource, "DataSourceStreamArrowWriter", None)
+"""Since PySpark 4.1."""
+
+
+class WriteFailedError(Exception):
+    """`write` failed in at least one task; `abort` was called. Another attempt may succeed."""
+
+
+class DataSourceSink(BatchSink):
+    """One Spark job per batch: a task per segment calls `write`; then the driver calls `commit` with every message.
+
+    As in PySpark, each task and each `commit` or `abort` gets a fresh copy of the writer: what one leaves in `self`,
+    no other sees; only messages cross. Unlike there, Spark does not repeat a task whose `write` raised: the whole
+    batch is aborted and tried again within the `Delivery`'s budgets.
+    """
+
+    def __init__(self, writer: object, *, idempotent: bool) -> None:
+        """Raises `ConfigError` if `writer` is no stream writer or cannot be pickled."""
+        _check(writer)
+        self._name = type(writer).__qualname__
+        self._payload = _pickled(writer)
+        self.idempotent = idempotent
+
+    def __repr__(self) -> str:
+        return f"wrap.data_source_writer({self._name})"
+
+    def write_batch(self, batch: ReleasedBatch) -> None:
+        """Write, then commit; abort if either failed. Raises what failed, on the driver."""
+        df = batch.read()
+        with _batch_property(batch.spark, batch.batch_id):
+            written = self._write(df, batch.batch_id)
+        messages = [part.message for part in written]
+        failed = [part for part in written if part.error]
+        if failed:
+            self._abort(messages, batch.batch_id)
+            kind = PermanentError if any(part.permanent for part in failed) else WriteFailedError
+            raise kind(f"{len(failed)} of {len(written)} calls of write failed; the first: {failed[0].error}")
+        self._commit(messages, batch.batch_id)
+
+    def _write(self, df: DataFrame, batch_id: int) -> list[_Part]:
+        try:
+            task = _WritingTask(self._payload, schema_json(df.schema))
+            with surfaced_errors(f"batch {batch_id}: {self!r}"):
+                rows = df.toDF(*positional_names(df.schema)).mapInArrow(task, _RESULT).collect()
+            return sorted((_part(row) for row in rows), key=lambda part: part.partition)
+        except BaseException:
+            self._abort([None] * df.rdd.getNumPartitions(), batch_id)
+            raise
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        try:
+            _unpickled(self._payload).commit(list(messages), batch_id)
+        except BaseException:
+            self._abort(messages, batch_id)
+            raise
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
+        """Tell the writer. An error here is logged only: the one that led here is raised."""
+        try:
+            _unpickled(self._payload).abort(list(messages), batch_id)
+        except Exception as error:  # noqa: BLE001 - a user's abort may raise anything
+            _logger.warning("%r, batch %s: abort raised %s: %s", self, batch_id, type(error).__name__, error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one call of `write` came to."""
+
+    partition: int
+    message: WriterCommitMessage | None
+    error: str | None
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _WritingTask:
+    """What runs on executors, once per segment; yields one row: the message, or what went wrong. Raises nothing of the
+    writer's.
+    """
+
+    payload: bytes = field(repr=False)
+    schema_json: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        message, error, permanent = None, None, False
+        try:
+            message = self._write(iter(batches))
+        except Exception as raised:  # noqa: BLE001 - a user's writer may raise anything; it becomes the task's result
+            error = f"{type(raised).__name__}: {raised}"
+            permanent = isinstance(raised, PermanentError)
+        context = cast("TaskContext", TaskContext.get())
+        row = {"partition": context.partitionId(), "message": message, "error": error, "permanent": permanent}
+        yield pa.RecordBatch.from_pylist([row], _ARROW_RESULT)
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> bytes:
+        writer = _unpickled(self.payload)
+        returned = writer.write(self._input(writer, batches))
+        if not isinstance(returned, WriterCommitMessage):
+            raise PermanentError(
+                f"write returned {type(returned).__name__}: PySpark asks for a WriterCommitMessage, also for no rows"
+            )
+        return _dumped(returned)
+
+    def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:
+        schema = schema_from_json(self.schema_json)
+        if _ARROW_WRITER is not None and isinstance(writer, _ARROW_WRITER):
+            return (batch.rename_columns(schema.names) for batch in batches)
+        return (row for batch in batches for row in spark_rows(pa.Table.from_batches([batch]), schema))
+
+
+@contextmanager
+def _batch_property(spark: SparkSession, batch_id: int) -> Iterator[None]:
+    """Tasks can read the batch id where Spark's own streaming puts it: `write` is not told it otherwise."""
+    context = spark.sparkContext
+    before = context.getLocalProperty(_BATCH_ID_KEY)
+    context.setLocalProperty(_BATCH_ID_KEY, str(batch_id))
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_BATCH_ID_KEY, before)  # type: ignore[arg-type]  # None removes it
+
+
+def _part(row: Row) -> _Part:
+    message = None if row.message is None else cast("WriterCommitMessage", pickle.loads(row.message))  # noqa: S301
+    return _Part(row.partition, message, row.error, row.permanent)
+
+
+def _check(writer: object) -> None:
+    if isinstance(writer, DataSourceStreamWriter) or (_ARROW_WRITER and isinstance(writer, _ARROW_WRITER)):
+        return
+    name = writer.__name__ if isinstance(writer, type) else type(writer).__name__
+    raise ConfigError(
+        f"{name}: expected a DataSourceStreamWriter or DataSourceStreamArrowWriter object, which is what "
+        "streamWriter(schema, overwrite) of a Python data source returns"
+    )
+
+
+def _pickled(writer: object) -> bytes:
+    try:
+        return _dumped(writer)
+    except Exception as error:  # a user's __reduce__ may raise anything
+        raise ConfigError(
+            f"{type(writer).__name__} cannot be pickled for the executors ({type(error).__name__}: {error}): keep "
+            "plain data in __init__ and connect in write, commit and abort, as PySpark asks too"
+        ) from error
+
+
+def _dumped(thing: object) -> bytes:
+    return cast("bytes", cast("Any", cloudpickle).dumps(thing))
+
+
+def _unpickled(payload: bytes) -> Any:
+    return pickle.loads(payload)  # noqa: S301 - our own bytes, from the driver's memory
