@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
 
 from wal_sink import paths
+from wal_sink.errors import ConfigError
+from wal_sink.json_rows import decimal_texts, plain_values
 from wal_sink.log import NOTHING, Log
 from wal_sink.records import Manifest, Marker, Release, SinkRecord, TermRecord, WalRecord
 from wal_sink.registry import registered
 from wal_sink.runtime import SYSTEM
+from wal_sink.segments import load_segment, read_chunks
 from wal_sink.stores.base import Store
 
 
@@ -40,6 +46,8 @@ class Status:
     newest_batch: int
     """The newest batch with a trace in the WAL; -1 if none."""
     low_water: int
+    stager_term: int
+    """How many runs claimed the right to stage; 0: none yet."""
     sinks: tuple[SinkStatus, ...]
 
 
@@ -54,6 +62,42 @@ class BatchView:
     bytes: int
     segments: int
     delivered_to: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """How much of one batch one sink has."""
+
+    sink: str
+    complete: bool
+    """Its marker is there: the sink has the whole batch."""
+    chunks: int
+    """Progress records; a batch's marker may stand for the last one."""
+    rows: int
+    """Rows the records tell of."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDetail:
+    """One batch with its records."""
+
+    manifest: Manifest
+    """The one that counts."""
+    attempts: int
+    release: Release | None
+    delivered: tuple[Delivered, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """The first rows of a staged batch."""
+
+    columns: tuple[str, ...]
+    """Real names, of which some may be equal."""
+    keys: tuple[str, ...]
+    """One a row, as `Chunk.row_keys` gives them."""
+    rows: tuple[tuple[Any, ...], ...]
+    """Values as `Chunk.to_json` writes them; decimals as text, bytes as they are."""
 
 
 def _log(store: Store) -> Log:
@@ -74,6 +118,7 @@ def read_status(store: Store) -> Status:
         first_batch=wal.first_batch if wal else None,
         newest_batch=newest,
         low_water=low_water,
+        stager_term=max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0),
         sinks=tuple(_sink_status(log, name, newest) for name in registered(log)),
     )
 
@@ -95,6 +140,65 @@ def read_manifest(store: Store, batch_id: int) -> Manifest | None:
     found = [paths.parse_manifest(name) for name in store.list(paths.batch(batch_id))]
     highest = max((name for name in found if name is not None), default=None)
     return log.find(Manifest, paths.manifest(batch_id, *highest)) if highest else None
+
+
+def read_batch(store: Store, batch_id: int) -> BatchDetail | None:
+    """One batch with its records; None if the WAL holds no manifest of it."""
+    log = _log(store)
+    manifest = read_manifest(store, batch_id)
+    if manifest is None:
+        return None
+    return BatchDetail(
+        manifest=manifest,
+        attempts=sum(paths.parse_manifest(name) is not None for name in store.list(paths.batch(batch_id))),
+        release=log.find(Release, paths.release(batch_id)),
+        delivered=tuple(_delivered(log, name, manifest) for name in registered(log)),
+    )
+
+
+def read_rows(store: Store, manifest: Manifest, limit: int) -> StagedRows:
+    """The first `limit` rows of a batch. Reads whole segments, checked; raises `CorruptError` if one is damaged."""
+    keys: list[str] = []
+    rows: list[tuple[Any, ...]] = []
+    for ref in manifest.segments:
+        if len(rows) >= limit:
+            break
+        data, where = load_segment(store, ref), store.url_of(ref.path)
+        for start, end, table in read_chunks(
+            data, ref, chunk_rows=manifest.chunk_rows, columns=manifest.columns, where=where
+        ):
+            wanted = min(end - start, limit - len(rows))
+            keys += [f"{ref.id}-{row}" for row in range(start, start + wanted)]
+            rows += _plain_rows(table.slice(0, wanted))
+            if len(rows) >= limit:
+                break
+    return StagedRows(manifest.columns, tuple(keys), tuple(rows))
+
+
+def _plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    columns = [_plain_column(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
+    return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+def _plain_column(column: Any, name: str) -> list[Any]:
+    """A type that JSON rows cannot carry is shown as Python shows it: looking must always work."""
+    if pa.types.is_decimal(column.type):
+        return [text for part in column.chunks for text in decimal_texts(part)]
+    try:
+        return plain_values(column, name)
+    except ConfigError:
+        return [str(value) for value in column]
+
+
+def _delivered(log: Log, name: str, manifest: Manifest) -> Delivered:
+    marker = log.find(Marker, paths.marker(name, manifest.batch_id))
+    names = log.store.list(paths.progress_folder(name, manifest.batch_id))
+    found = [progress for progress in map(paths.parse_progress, names) if progress is not None]
+    furthest: dict[int, int] = {}
+    for progress in found:
+        furthest[progress.ordinal] = max(progress.rows, furthest.get(progress.ordinal, 0))
+    rows = marker.rows if marker else sum(furthest.values())
+    return Delivered(sink=name, complete=marker is not None, chunks=len(found), rows=rows)
 
 
 def _sink_status(log: Log, name: str, newest_batch: int) -> SinkStatus:

@@ -1,0 +1,136 @@
+"""`wal-sink drain`: deliver what a WAL holds, in a process of its own and without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, get_args
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from wal_sink.cli import options
+from wal_sink.cli.opened import NoWal, no_wal
+from wal_sink.cli.output import batch_text, print_json
+from wal_sink.cli.targets import target
+from wal_sink.errors import ConfigError, StoreError
+from wal_sink.inspection import SinkStatus, Status, read_status
+from wal_sink.settings import Delivery, GuaranteeName
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.walsink import WalSink
+
+REFRESH_S = 0.5
+
+
+@click.command()
+@click.argument("wal")
+@click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
+@click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
+@click.option("--checkpoint", metavar="URL", help="The query's checkpoint, if it is not where the WAL says.")
+@click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C) or --timeout.")
+@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after so long.")
+@click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest it can honour.")
+@click.option("--start-from", type=click.Choice(["earliest", "next"]), help="Where a new name begins.")
+@click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
+@options.storage_options
+@options.checkpoint_options
+@options.as_json
+def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool, **more: Any) -> None:
+    """Deliver everything that is complete to a target. Needs no Spark.
+
+    What was delivered before, by whomever under the same --name, is not delivered again.
+    """
+    spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
+    before = read_status(open_store(spec))
+    if before.wal_id is None and not more["follow"]:
+        raise NoWal(no_wal(before))
+    made = Delivery(target(to), guarantee=more["guarantee"], start_from=more["start_from"])
+    sink = _sink(spec, before, {name: made}, more)
+    shown = sys.stderr.isatty() if progress is None else progress
+    stopped = _deliver(sink, before, name, follow=more["follow"], timeout_s=more["timeout"], progress=shown)
+    _report(sink, before, name, stopped=stopped, as_json=as_json)
+
+
+def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any]) -> WalSink:
+    checkpoint = more["checkpoint"] or status.checkpoint
+    if checkpoint is None:
+        raise ConfigError(f"{status.wal} does not say yet where the checkpoint is: give --checkpoint")
+    pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
+    own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
+    return WalSink(to, wal=spec.url, checkpoint=checkpoint, storage_options=spec.options, checkpoint_options=own)
+
+
+def _deliver(
+    sink: WalSink, before: Status, name: str, *, follow: bool, timeout_s: float | None, progress: bool
+) -> bool:
+    """Drain; True if Ctrl-C ended a drain that follows, which is how one ends it."""
+    with _bar(sink, before, name) if progress else contextlib.nullcontext():
+        try:
+            with sink:
+                sink.drain(follow=follow, timeout_s=timeout_s)
+        except KeyboardInterrupt:
+            if not follow:
+                raise
+            return True
+    return False
+
+
+def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json: bool) -> None:
+    after = sink.status()
+    now, then = _of(after, name), _of(before, name)
+    delivered_before = then.delivered_through if then else -1
+    batches = max(0, now.delivered_through - delivered_before) if now else 0
+    if as_json:
+        print_json(
+            {
+                "wal": after.wal,
+                "sink": name,
+                "guarantee": sink.guarantee()[name],
+                "batches": batches,
+                "delivered_through": now.delivered_through if now else -1,
+                "pending_batches": now.pending_batches if now else 0,
+                "interrupted": stopped,
+            }
+        )
+        return
+    through = batch_text(now.delivered_through if now else None)
+    pending = f"; {now.pending_batches} pending" if now and now.pending_batches else ""
+    click.echo(f"sink {name!r}: {batches} batches delivered, through batch {through}{pending}")
+    click.echo(f"guarantee: {sink.guarantee()[name]}")
+
+
+def _of(status: Status, name: str) -> SinkStatus | None:
+    return next((sink for sink in status.sinks if sink.name == name), None)
+
+
+@contextlib.contextmanager
+def _bar(sink: WalSink, before: Status, name: str) -> Iterator[None]:
+    """A bar on stderr while the block runs, fed from the store by a thread."""
+    done = threading.Event()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(f"batches to {name!r}", total=before.newest_batch + 1)
+
+        def refresh() -> None:
+            with contextlib.suppress(StoreError):
+                status = sink.status()
+                own = _of(status, name)
+                completed = own.delivered_through + 1 if own else 0
+                bar.update(task, completed=completed, total=status.newest_batch + 1)
+
+        def watch() -> None:
+            while not done.wait(REFRESH_S):
+                refresh()
+
+        thread = threading.Thread(target=watch, name="wal-sink-progress", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+            refresh()

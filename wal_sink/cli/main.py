@@ -1,0 +1,27 @@
+"""The console script `wal-sink`. Exit codes: 0 fine, 1 the check found something or delivery failed, 2 bad use."""
+
+from __future__ import annotations
+
+import click
+
+from wal_sink.cli.batches import batches
+
+# demo
+from wal_sink.cli.drain import drain
+from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
+from wal_sink.cli.show import show
+from wal_sink.cli.status import status
+
+
+@click.group(cls=WalSinkGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help=f"Show tracebacks; the same as {DEBUG_VARIABLE}=1.")
+@click.version_option(package_name="wal-sink")
+def main(*, debug: bool) -> None:
+    """A write-ahead-log sink for Spark Structured Streaming.
+
+    Every verb takes --json. Exit code 0: fine; 1: the check found something, or delivery failed; 2: bad use.
+    """
+
+
+for verb in (status, batches, show, drain):
+    main.add_command(verb)

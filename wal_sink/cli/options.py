@@ -1,0 +1,90 @@
+"""Options that several verbs share, and what they mean for the store of a WAL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from wal_sink.errors import ConfigError
+from wal_sink.stores.spec import StoreSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STORAGE_VARIABLE = "WAL_SINK_STORAGE_OPTIONS"
+CHECKPOINT_VARIABLE = "WAL_SINK_CHECKPOINT_OPTIONS"
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout, and nothing else there.")
+
+
+def storage_options(verb: F) -> F:
+    """Add the ways to say how the WAL's store is reached; the verb gets `option` and `storage_options_json`."""
+    return _options_of_a_store(verb, "--option", "--storage-options-json", STORAGE_VARIABLE, "the WAL")
+
+
+def checkpoint_options(verb: F) -> F:
+    """The same for the checkpoint, as `checkpoint_option` and `checkpoint_options_json`."""
+    whose = "the checkpoint, if they differ"
+    return _options_of_a_store(verb, "--checkpoint-option", "--checkpoint-options-json", CHECKPOINT_VARIABLE, whose)
+
+
+def _options_of_a_store(verb: F, pairs: str, text: str, variable: str, whose: str) -> F:
+    verb = click.option(
+        pairs,
+        multiple=True,
+        metavar="KEY=VALUE",
+        help=f"A storage option of fsspec for {whose}; may be repeated. a.b=v nests, JSON values are understood.",
+    )(verb)
+    return click.option(
+        text,
+        envvar=variable,
+        show_envvar=True,
+        metavar="JSON",
+        help=f"Storage options for {whose} as one JSON object; keep secrets in the environment.",
+    )(verb)
+
+
+def merged_options(pairs: tuple[str, ...], text: str | None, named: str) -> dict[str, object]:
+    """The options of one store, the pairs over the JSON. `ConfigError` never repeats a value, which may be secret."""
+    options = _parsed(text, named) if text else {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not all(key.split(".")):
+            raise ConfigError(f"{named}: {key!r} is no option; expected KEY=VALUE")
+        _put(options, key.split("."), _value(value), named)
+    return options
+
+
+def wal_spec(wal: str, option: tuple[str, ...], storage_options_json: str | None) -> StoreSpec:
+    """Where the WAL is and how it is reached."""
+    return StoreSpec(wal, merged_options(option, storage_options_json, f"--option or {STORAGE_VARIABLE}"))
+
+
+def _parsed(text: str, named: str) -> dict[str, object]:
+    try:
+        options = json.loads(text)
+    except ValueError:
+        raise ConfigError(f'{named}: expected one JSON object such as {{"anon": true}}, found no JSON') from None
+    if not isinstance(options, dict):
+        raise ConfigError(f"{named}: expected one JSON object, found a {type(options).__name__}")
+    return options
+
+
+def _value(text: str) -> object:
+    """A JSON value if it is one (true, 3, {"a": 1}), else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _put(options: dict[str, object], path: list[str], value: object, named: str) -> None:
+    level = options
+    for name in path[:-1]:
+        below = level.setdefault(name, {})
+        if not isinstance(below, dict):
+            raise ConfigError(f"{named}: {name!r} has a value already, so nothing can stand below it")
+        level = below
+    level[path[-1]] = value

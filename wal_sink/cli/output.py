@@ -1,0 +1,80 @@
+"""What verbs print: JSON for machines, tables for people. The same on a terminal and in a pipe, colours aside."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Sequence
+from typing import IO, Any
+
+import click
+import msgspec
+from rich.console import Console
+from rich.table import Table
+
+PIPE_WIDTH = 160
+"""Columns a table may take where there is no terminal to ask."""
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout."""
+    click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode())
+
+
+def plain(value: object) -> Any:
+    """Dataclasses and records as dictionaries; everything else as it is."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return msgspec.to_builtins(value) if isinstance(value, msgspec.Struct) else value
+
+
+def console(stream: IO[str] | None = None) -> Console:
+    """A console on `stream`, stdout by default, that never cuts text off in a pipe."""
+    file = stream or sys.stdout
+    return Console(file=file, width=None if file.isatty() else PIPE_WIDTH, highlight=False)
+
+
+def table(*headings: str, title: str | None = None) -> Table:
+    """A table; a heading that starts with `>` is of a column of numbers."""
+    made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in headings:
+        right = heading.startswith(">")
+        made.add_column(heading.removeprefix(">"), justify="right" if right else "left", overflow="fold")
+    return made
+
+
+def facts(rows: Sequence[tuple[str, object]]) -> Table:
+    """A table of names and values, without headings."""
+    made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    made.add_column(style="bold", no_wrap=True)
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(name, text(value))
+    return made
+
+
+def text(value: object) -> str:
+    """A value as a cell shows it, with rich's markup taken literally."""
+    shown = "-" if value is None else f"{value:,}" if type(value) is int else str(value)
+    return shown.replace("[", r"\[")
+
+
+def size(count: int) -> str:
+    """Bytes for people."""
+    if count < 1024:
+        return f"{count} B"
+    amount = float(count)
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        amount /= 1024
+        if amount < 1024:
+            return f"{amount:.1f} {unit}"
+    return f"{amount / 1024:.1f} PiB"
+
+
+def batch_text(batch_id: int | None) -> str:
+    """A batch id, where -1 and None mean that there is none."""
+    return "none" if batch_id is None or batch_id < 0 else str(batch_id)

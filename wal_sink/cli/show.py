@@ -1,0 +1,97 @@
+"""`wal-sink show`: one batch with its manifest, release, segments, sinks and first rows."""
+
+from __future__ import annotations
+
+import click
+
+from wal_sink.cli import options
+from wal_sink.cli.opened import NoWal, require_wal
+from wal_sink.cli.output import console, facts, plain, print_json, size, table, text
+from wal_sink.inspection import BatchDetail, StagedRows, read_batch, read_rows
+from wal_sink.stores.base import Store
+from wal_sink.stores.opening import open_store
+
+LONGEST_CELL = 40
+
+
+@click.command()
+@click.argument("wal")
+@click.argument("batch", type=click.IntRange(min=0))
+@click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="How many rows to show.")
+@options.storage_options
+@options.as_json
+def show(
+    *, wal: str, batch: int, rows: int, option: tuple[str, ...], storage_options_json: str | None, as_json: bool
+) -> None:
+    """One batch: its manifest, release and segments, which sinks have it, and its first rows."""
+    store = open_store(options.wal_spec(wal, option, storage_options_json))
+    detail = _require_batch(store, batch)
+    staged = read_rows(store, detail.manifest, rows)
+    if as_json:
+        print_json({**plain(detail), "rows": plain(staged)})
+        return
+    _print_records(detail)
+    _print_segments(detail)
+    _print_sinks(detail)
+    if rows:
+        _print_rows(staged)
+
+
+def _require_batch(store: Store, batch: int) -> BatchDetail:
+    status = require_wal(store)
+    detail = read_batch(store, batch)
+    if detail is None:
+        held = f"it holds batches {max(status.low_water + 1, status.first_batch or 0)} to {status.newest_batch}"
+        raise NoWal(f"{status.wal} holds no manifest of batch {batch}; {held}")
+    return detail
+
+
+def _print_records(detail: BatchDetail) -> None:
+    manifest, release = detail.manifest, detail.release
+    released = f"{release.created} by run {release.run_id}" if release else "no"
+    console().print(
+        facts(
+            [
+                ("batch", str(manifest.batch_id)),
+                ("rows", manifest.rows),
+                ("size", size(manifest.bytes)),
+                ("staged", f"{manifest.created}, term {manifest.term}, attempt {manifest.attempt}"),
+                ("attempts", detail.attempts),
+                ("released", released),
+                ("rows per chunk", manifest.chunk_rows),
+                ("fingerprint", manifest.fingerprint),
+                ("offsets", manifest.offsets.splitlines()[2:]),
+            ]
+        )
+    )
+    console().print()
+
+
+def _print_segments(detail: BatchDetail) -> None:
+    shown = table("segment", ">rows", ">size", "CRC-32")
+    for segment in detail.manifest.segments:
+        shown.add_row(text(segment.path), text(segment.rows), size(segment.bytes), f"{segment.crc32:08x}")
+    console().print(shown)
+    console().print()
+
+
+def _print_sinks(detail: BatchDetail) -> None:
+    shown = table("sink", "has it", ">rows", ">progress records")
+    for sink in detail.delivered:
+        state = "all of it" if sink.complete else "a part" if sink.rows else "no"
+        shown.add_row(sink.sink, state, text(sink.rows), text(sink.chunks))
+    console().print(shown)
+    console().print()
+
+
+def _print_rows(staged: StagedRows) -> None:
+    """A line a row would not fit most tables: columns stand below each other, rows side by side."""
+    shown = table("column", *(f"row {number}" for number in range(len(staged.rows))))
+    for index, column in enumerate(staged.columns):
+        shown.add_row(text(column), *(_cell(row[index]) for row in staged.rows))
+    console().print(shown)
+
+
+def _cell(value: object) -> str:
+    shown = "NULL" if value is None else value if isinstance(value, str) else repr(value)
+    return text(shown if len(shown) <= LONGEST_CELL else shown[: LONGEST_CELL - 1] + "…")

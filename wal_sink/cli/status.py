@@ -1,0 +1,62 @@
+"""`wal-sink status`: where a WAL and its sinks stand."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from wal_sink.cli import options
+from wal_sink.cli.group import FOUND_SOMETHING
+from wal_sink.cli.opened import no_wal
+from wal_sink.cli.output import batch_text, console, facts, plain, print_json, table, text
+from wal_sink.inspection import Status, read_status
+from wal_sink.stores.opening import open_store
+
+
+@click.command()
+@click.argument("wal")
+@options.storage_options
+@options.as_json
+def status(*, wal: str, option: tuple[str, ...], storage_options_json: str | None, as_json: bool) -> None:
+    """Where a WAL and its sinks stand: how far, how much is pending, who holds them.
+
+    Exit code 1 if there is no WAL.
+    """
+    found = read_status(open_store(options.wal_spec(wal, option, storage_options_json)))
+    exists = found.wal_id is not None
+    if as_json:
+        print_json({"exists": exists, **plain(found)})
+    elif exists:
+        print_status(found)
+    else:
+        click.echo(no_wal(found))
+    if not exists:
+        sys.exit(FOUND_SOMETHING)
+
+
+def print_status(found: Status) -> None:
+    """For people."""
+    out = console()
+    out.print(
+        facts(
+            [
+                ("WAL", found.wal),
+                ("query", found.query_id),
+                ("checkpoint", found.checkpoint),
+                ("newest batch", batch_text(found.newest_batch)),
+                ("collected through", batch_text(found.low_water)),
+                ("runs that staged", found.stager_term),
+            ]
+        )
+    )
+    out.print()
+    if not found.sinks:
+        out.print("no sink is registered: batches are staged here, and drained by nobody yet")
+        return
+    sinks = table("sink", "kind", ">delivered through", ">pending", ">term", "last held by", "target")
+    for sink in found.sinks:
+        through = batch_text(sink.delivered_through)
+        cells = (sink.kind, through, sink.pending_batches, sink.term, sink.held_by, sink.identity)
+        sinks.add_row(sink.name, *map(text, cells))
+    out.print(sinks)

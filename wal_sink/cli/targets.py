@@ -1,0 +1,48 @@
+"""What `--to` names: the URL of a backend, or an object in a module of the user's."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from wal_sink.backend_urls import sink_from_url
+from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.sink import BatchSink, Sink, as_sink
+from wal_sink.stores.spec import mask_url
+
+
+def target(named: str) -> Sink | BatchSink:
+    """The sink behind `--to`. Raises `ConfigError` with what was found in its place."""
+    if "://" in named or named.startswith("sqlite:"):
+        return sink_from_url(named)
+    module, colon, name = named.partition(":")
+    if not colon or not module or not name:
+        raise ConfigError(
+            f"--to {mask_url(named)}: expected the URL of a backend, such as sqlite:///orders.db?table=orders, or "
+            "package.module:object"
+        )
+    return as_sink(_attribute(_module(module), name, named))
+
+
+def _module(name: str) -> Any:
+    """The module, looked for in the current directory first."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except WalSinkError:
+        raise
+    except Exception as error:  # whatever a user's module raises while it is imported
+        raise ConfigError(f"--to: module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _attribute(module: Any, path: str, named: str) -> object:
+    found = module
+    for name in path.split("."):
+        if not hasattr(found, name):
+            raise ConfigError(f"--to {named}: {found!r} has no {name!r}")
+        found = getattr(found, name)
+    return found
