@@ -113,6 +113,9 @@ class _ForeachBatchSink(BatchSink):
     def __repr__(self) -> str:
         return f"wrap.foreach_batch({_name_of(self._function)})"
 
+    def describe(self) -> str:
+        return repr(self)
+
     def write_batch(self, batch: ReleasedBatch) -> None:
         self._function(batch.read(), batch.batch_id)
 
@@ -126,6 +129,9 @@ class _SparkWriterSink(BatchSink):
 
     def __repr__(self) -> str:
         return f"wrap.spark_writer({self._format!r}, mode={self._mode!r})"
+
+    def describe(self) -> str:
+        return repr(self)
 
     def write_batch(self, batch: ReleasedBatch) -> None:
         try:

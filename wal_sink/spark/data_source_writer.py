@@ -35,14 +35,12 @@ _RESULT = StructType(
         StructField("permanent", BooleanType()),
     ]
 )
-_ARROW_RESULT = pa.schema(
-    [
-        pa.field("partition", pa.int32()),
-        pa.field("message", pa.binary()),
-        pa.field("error", pa.string()),
-        pa.field("permanent", pa.bool_()),
-    ]
-)
+_ARROW_TYPES: dict[str, pa.DataType] = {
+    "partition": pa.int32(),
+    "message": pa.binary(),
+    "error": pa.string(),
+    "permanent": pa.bool_(),
+}
 _ARROW_WRITER: type | None = getattr(datasource, "DataSourceStreamArrowWriter", None)
 """Since PySpark 4.1."""
 
@@ -68,6 +66,9 @@ class DataSourceSink(BatchSink):
 
     def __repr__(self) -> str:
         return f"wrap.data_source_writer({self._name})"
+
+    def describe(self) -> str:
+        return repr(self)
 
     def write_batch(self, batch: ReleasedBatch) -> None:
         """Write, then commit; abort if either failed. Raises what failed, on the driver."""
@@ -135,7 +136,7 @@ class _WritingTask:
             permanent = isinstance(raised, PermanentError)
         context = cast("TaskContext", TaskContext.get())
         row = {"partition": context.partitionId(), "message": message, "error": error, "permanent": permanent}
-        yield pa.RecordBatch.from_pylist([row], _ARROW_RESULT)
+        yield pa.RecordBatch.from_pylist([row], pa.schema(_ARROW_TYPES))
 
     def _write(self, batches: Iterator[pa.RecordBatch]) -> bytes:
         writer = _unpickled(self.payload)

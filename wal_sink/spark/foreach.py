@@ -41,13 +41,16 @@ class ForeachWriterSink(SegmentSink):
     def __repr__(self) -> str:
         return f"wrap.foreach_writer({self._name})"
 
+    def describe(self) -> str:
+        return repr(self)
+
     def __getstate__(self) -> dict[str, object]:
         payload = self._payload or cast("Any", cloudpickle).dumps(self._writer)
-        return {**self.__dict__, "_writer": None, "_payload": payload}
+        return {**vars(self), "_writer": None, "_payload": payload}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Unpickles the writer at once, so that the probe sees whether it can be."""
-        self.__dict__.update(state)
+        vars(self).update(state)
         self._writer = _unpickled(cast("bytes", state["_payload"]))
 
     def open(self, context: SinkContext) -> None:

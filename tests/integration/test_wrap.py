@@ -1,0 +1,294 @@
+"""Wrapped writers end to end: a running query, the WAL, and what the existing writer gets to see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.contract.s3_server import S3Server
+from tests.integration.streams import SESSION, Place, flip
+from tests.integration.writers import ArrowWriter, Notes, NotingForeachWriter, RowWriter, SilentWriter
+from tests.processes import Child
+from wal_sink import CorruptError, Delivery, DeliveryError, PermanentError, Settings, WalSinkError, wrap
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+Seen = list[tuple[int, list[tuple[Any, ...]]]]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Notes:
+    return Notes(tmp_path / "notes")
+
+
+@pytest.fixture(params=["local", "s3"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Place, dict[str, Any]]:
+    """A place with its WAL on disk or on S3, which Spark itself has no connector for, and the options of its store."""
+    if request.param == "local":
+        return Place(tmp_path), {}
+    server: S3Server = request.getfixturevalue("s3_server")
+    return Place(tmp_path, request.getfixturevalue("s3_url")), {"storage_options": server.storage_options}
+
+
+def run(spark: SparkSession, place: Place, to: object, *columns: str, **options: Any) -> None:
+    """One run of the feed's stream, of `columns` besides `id`."""
+    with place.sink(to, **options) as sink:
+        sink.run(place.feed.stream(spark).selectExpr("id", *columns).writeStream.trigger(availableNow=True))
+
+
+def test_foreach_batch_gets_every_batch_as_an_ordinary_dataframe(
+    spark: SparkSession, where: tuple[Place, dict[str, Any]]
+) -> None:
+    place, options = where
+    place.feed.add(range(5), range(5, 8))
+    seen: dict[int, list[int]] = {}
+
+    def write(df: DataFrame, batch_id: int) -> bool:
+        assert df.schema.simpleString() == "struct<id:bigint,u.v:string>"
+        rows = df.persist().collect()
+        assert df.count() == len(rows)
+        df.unpersist()
+        assert sorted(df.collect()) == sorted(rows)
+        df.createOrReplaceTempView("wrapped_rows")
+        total = df.sparkSession.sql("SELECT sum(id) FROM wrapped_rows").collect()[0][0]
+        assert total == sum(row.id for row in rows)
+        seen[batch_id] = sorted(row.id for row in rows)
+        return True
+
+    run(spark, place, wrap.foreach_batch(write), "uuid() AS `u.v`", **options)
+    assert seen == {0: list(range(5)), 1: list(range(5, 8))}
+
+
+def test_a_function_that_fails_twice_gets_the_same_rows_each_time(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(20), range(20, 25))
+    seen: Seen = []
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        seen.append((batch_id, sorted(tuple(row) for row in df.collect())))
+        if len(seen) < 3:
+            raise OSError("the target is down")
+
+    run(spark, place, wrap.foreach_batch(write), "uuid()")
+    assert [batch_id for batch_id, _ in seen] == [0, 0, 0, 1]
+    assert seen[0] == seen[1] == seen[2]
+    assert len(seen[0][1]) == 20
+
+
+def test_after_a_crash_in_the_middle_the_same_rows_come_again(spark: SparkSession, place: Place, notes: Notes) -> None:
+    place.feed.add(range(20), range(20, 25))
+    program = f"""
+import os, signal
+from pathlib import Path
+from tests.integration.streams import Place
+from tests.integration.test_wrap import noting, run
+from tests.integration.writers import Notes
+from wal_sink import wrap
+{SESSION.format(master="local[2]")}
+note = noting(Notes(Path({str(notes.folder)!r})))
+def write(df, batch_id):
+    note(df, batch_id)
+    os.kill(os.getpid(), signal.SIGKILL)
+run(spark, Place(Path({str(place.root)!r})), wrap.foreach_batch(write), "uuid()")
+"""
+    with Child.python(program, log=place.root / "child.log") as child:
+        assert child.wait() == -9
+    run(spark, place, wrap.foreach_batch(noting(notes)), "uuid()")
+    first, again, last = notes.all()
+    assert (first["batch"], again["batch"], last["batch"]) == (0, 0, 1)
+    assert first["rows"] == again["rows"]
+    assert first["pid"] != again["pid"]
+
+
+def noting(notes: Notes) -> Callable[[DataFrame, int], None]:
+    def write(df: DataFrame, batch_id: int) -> None:
+        notes.note("batch", batch=batch_id, rows=sorted(list(row) for row in df.collect()))
+
+    return write
+
+
+def test_a_permanent_error_is_not_repeated(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(3))
+    calls: list[int] = []
+
+    def write(_: DataFrame, batch_id: int) -> None:
+        calls.append(batch_id)
+        raise PermanentError("no such table")
+
+    with pytest.raises(DeliveryError, match=r"wrap.foreach_batch\(.*write\) refused for good: no such table"):
+        run(spark, place, wrap.foreach_batch(write))
+    assert calls == [0]
+
+
+@pytest.mark.parametrize("runs", ["driver", "executors", "auto"])
+def test_a_foreach_writer_is_opened_fed_and_closed_for_each_segment(
+    spark: SparkSession, where: tuple[Place, dict[str, Any]], notes: Notes, runs: Any
+) -> None:
+    place, options = where
+    place.feed.add(range(4), [7])
+    writer = wrap.foreach_writer(NotingForeachWriter(notes))
+    settings = Settings(chunk_rows=1, segment_bytes=1)  # three segments or so
+    run(spark, place, Delivery(writer, where=runs), "id * 2 AS two", settings=settings, **options)
+    rows = sorted((note["batch"], *note["row"].items()) for note in notes.all("process"))
+    expected = [(batch, ("id", row), ("two", 2 * row)) for batch, row in [(0, 0), (0, 1), (0, 2), (0, 3), (1, 7)]]
+    assert rows == expected
+    opened = [(note["batch"], note["segment"]) for note in notes.all("open")]
+    assert sorted(opened) == sorted((note["batch"], note["segment"]) for note in notes.all("close"))
+    assert len(set(opened)) == len(opened)
+    assert len(opened) > 2
+    assert {note["error"] for note in notes.all("close")} == {None}
+    here = {note["pid"] for note in notes.all()} == {_own_pid()}
+    assert here == (runs != "executors")
+    if runs != "driver":
+        assert all(note["fresh"] for note in notes.all("open"))
+
+
+def _own_pid() -> int:
+    import os  # noqa: PLC0415 - Spark's workers import this module too
+
+    return os.getpid()
+
+
+def test_a_failed_segment_is_closed_with_the_error_and_repeated_whole(
+    spark: SparkSession, place: Place, notes: Notes
+) -> None:
+    place.feed.add(range(4))
+    notes.plan_trouble("process-2")
+    run(spark, place, Delivery(wrap.foreach_writer(NotingForeachWriter(notes)), where="executors"), "uuid() AS u")
+    assert [note["error"] for note in notes.all("close")] == ["trouble at process-2", None]
+    processed = [(note["row"]["id"], note["row"]["u"]) for note in notes.all("process")]
+    assert [number for number, _ in processed] == [0, 1, 2, 0, 1, 2, 3]
+    assert len(set(processed)) == 4
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_sparks_own_file_writers(
+    spark: SparkSession, where: tuple[Place, dict[str, Any]], tmp_path: Path, form: str
+) -> None:
+    place, options = where
+    place.feed.add(range(50), range(50, 60))
+    target = str(tmp_path / "target")
+    run(spark, place, wrap.spark_writer(form, {"path": target, "header": True}), "id * 2 AS two", **options)
+    back = spark.read.schema("id long, two long").option("header", True).format(form).load(target)
+    assert sorted((row.id, row.two) for row in back.collect()) == [(row, 2 * row) for row in range(60)]
+
+
+def test_sparks_jdbc_writer(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    jvm: Any = spark._jvm
+    jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
+    place.feed.add(range(50), range(50, 60))
+    options = {
+        "url": f"jdbc:derby:{tmp_path / 'db'};create=true",
+        "driver": "org.apache.derby.iapi.jdbc.AutoloadedDriver",
+        "dbtable": "orders",
+        "user": "app",
+        "password": "hunter-2",
+    }
+    run(spark, place, wrap.spark_writer("jdbc", options), "uuid() AS u")
+    back = spark.read.format("jdbc").options(**options).load()
+    assert sorted(row.ID if "ID" in row else row.id for row in back.collect()) == list(range(60))
+    wal = "".join(path.read_text(errors="replace") for path in place.wal.rglob("*.json"))
+    assert "wrap.spark_writer('jdbc', mode='append')" in wal
+    assert "hunter-2" not in wal
+
+
+def test_a_jdbc_writer_that_cannot_connect_names_no_password(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(3))
+    options = {"url": "jdbc:nothing://db/x?user=me&password=hunter-2", "dbtable": "orders"}
+    with pytest.raises(DeliveryError) as caught:
+        run(spark, place, Delivery(wrap.spark_writer("jdbc", options), max_attempts=1))
+    assert "spark_writer('jdbc'" in str(caught.value)
+    assert "hunter-2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", [RowWriter, ArrowWriter])
+def test_a_data_source_writer_writes_on_executors_and_commits_on_the_driver(
+    spark: SparkSession, where: tuple[Place, dict[str, Any]], notes: Notes, kind: type[RowWriter | ArrowWriter]
+) -> None:
+    place, options = where
+    place.feed.add(range(4), [7])
+    settings = Settings(chunk_rows=1, segment_bytes=1)
+    run(spark, place, wrap.data_source_writer(kind(notes)), settings=settings, **options)
+    commits = notes.all("commit")
+    assert [note["batch"] for note in commits] == [0, 1]
+    assert [sum(note["messages"], []) for note in commits] == [[0, 1, 2, 3], [7]]
+    assert len(commits[0]["messages"]) > 1
+    assert [note["batch"] for note in notes.all("write")] == ["0"] * len(commits[0]["messages"]) + ["1"]
+    assert {note["pid"] for note in commits} == {_own_pid()}
+    assert _own_pid() not in {note["pid"] for note in notes.all("write")}
+    assert not notes.all("abort")
+
+
+def test_a_failed_write_aborts_with_the_messages_there_are(spark: SparkSession, place: Place, notes: Notes) -> None:
+    place.feed.add(range(4))
+    notes.plan_trouble("write-1")
+    settings = Settings(chunk_rows=1, segment_bytes=1)
+    run(spark, place, wrap.data_source_writer(RowWriter(notes)), settings=settings)
+    (abort,) = notes.all("abort")
+    (commit,) = notes.all("commit")
+    assert abort["batch"] == commit["batch"] == 0
+    assert [None if 1 in message else message for message in commit["messages"]] == abort["messages"]
+
+
+def test_a_failed_commit_aborts_with_the_same_messages(spark: SparkSession, place: Place, notes: Notes) -> None:
+    place.feed.add(range(4))
+    notes.plan_trouble("commit", times=2)
+    notes.plan_trouble("abort")  # which is only logged
+    run(spark, place, wrap.data_source_writer(RowWriter(notes)))
+    assert [note["what"] for note in notes.all() if note["what"] != "write"] == ["commit", "abort"] * 2 + ["commit"]
+    assert {json.dumps(note["messages"]) for note in notes.all() if note["what"] != "write"} == {"[[0, 1, 2, 3]]"}
+
+
+def test_a_write_without_a_message_is_refused_for_good(spark: SparkSession, place: Place, notes: Notes) -> None:
+    place.feed.add(range(4))
+    with pytest.raises(DeliveryError, match="write returned NoneType: PySpark asks for a WriterCommitMessage"):
+        run(spark, place, wrap.data_source_writer(SilentWriter(notes)))
+    assert [note["messages"] for note in notes.all()] == [[None]]
+
+
+def test_a_damaged_segment_aborts_and_is_named(spark: SparkSession, place: Place, notes: Notes) -> None:
+    place.feed.add(range(4))
+    notes.plan_trouble("commit", times=99)
+    with pytest.raises(DeliveryError):
+        run(spark, place, Delivery(wrap.data_source_writer(RowWriter(notes)), max_attempts=1))
+    flip(place.object("batches/*/*/*.parquet"))
+    with pytest.raises(CorruptError, match="CRC-32"):
+        run(spark, place, wrap.data_source_writer(RowWriter(notes)))
+    assert notes.all()[-1]["what"] == "abort"
+    assert notes.all()[-1]["messages"] == [None]
+
+
+def test_an_empty_batch_is_written_and_committed(spark: SparkSession, place: Place, notes: Notes) -> None:
+    place.feed.add(range(4))
+    with place.sink(wrap.data_source_writer(RowWriter(notes))) as sink:
+        sink.run(place.feed.stream(spark).where("id > 9").writeStream.trigger(availableNow=True))
+    assert [(note["what"], note.get("messages")) for note in notes.all()] == [("write", None), ("commit", [[]])]
+
+
+def test_stopping_during_a_wrapped_batch_keeps_it_for_the_next_run(
+    spark: SparkSession, place: Place, notes: Notes
+) -> None:
+    place.feed.add(range(4))
+    notes.plan_trouble("batch", times=1)
+    note = noting(notes)
+
+    def write(df: DataFrame, batch_id: int) -> None:
+        note(df, batch_id)
+        notes.trouble("batch")
+
+    with pytest.raises(WalSinkError):
+        run(spark, place, Delivery(wrap.foreach_batch(write), max_attempts=1), "uuid()")
+    run(spark, place, wrap.foreach_batch(write), "uuid()")
+    first, again = notes.all()
+    assert first["rows"] == again["rows"]

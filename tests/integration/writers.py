@@ -1,0 +1,122 @@
+"""Existing writers for the tests of `wal_sink.wrap`. Workers and programs in other processes import them too."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamWriter, WriterCommitMessage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Row
+
+
+@dataclass(frozen=True)
+class Notes:
+    """What happened, from any process, a JSON line each; and what is to go wrong how often."""
+
+    folder: Path
+
+    def note(self, what: str, **about: Any) -> None:
+        self.folder.mkdir(exist_ok=True)
+        line = json.dumps({"what": what, "pid": os.getpid(), **about}) + "\n"
+        descriptor = os.open(self.folder / "notes", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def all(self, what: str | None = None) -> list[dict[str, Any]]:
+        file = self.folder / "notes"
+        notes = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+        return [note for note in notes if what in {None, note["what"]}]
+
+    def plan_trouble(self, at: str, times: int = 1) -> None:
+        self.folder.mkdir(exist_ok=True)
+        for number in range(times):
+            (self.folder / f"trouble-{at}-{number}").touch()
+
+    def trouble(self, at: str) -> None:
+        """Raise if trouble is planned here, once per plan."""
+        for file in sorted(self.folder.glob(f"trouble-{at}-*")):
+            try:
+                file.unlink()
+            except FileNotFoundError:
+                continue  # another process ran into it
+            raise OSError(f"trouble at {at}")
+
+
+@dataclass
+class NotingForeachWriter:
+    """A ForeachWriter that keeps state of one partition, as real ones do."""
+
+    notes: Notes
+    fresh: bool = True
+
+    def open(self, partition_id: int, epoch_id: int) -> bool:
+        self.at = {"segment": partition_id, "batch": epoch_id}
+        self.notes.note("open", fresh=self.fresh, **self.at)
+        self.fresh = False
+        return True
+
+    def process(self, row: Row) -> None:
+        self.notes.note("process", row=row.asDict(), **self.at)
+        self.notes.trouble(f"process-{row['id']}")
+
+    def close(self, error: Exception | None) -> None:
+        self.notes.note("close", error=str(error) if error else None, **self.at)
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    ids: list[int]
+
+
+@dataclass
+class _Committing(DataSourceStreamWriter):
+    notes: Notes
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - PySpark's name
+        self.notes.note("commit", batch=batchId, messages=_ids(messages))
+        self.notes.trouble("commit")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        self.notes.note("abort", batch=batchId, messages=_ids(messages))
+        self.notes.trouble("abort")
+
+    def _written(self, ids: list[int]) -> Written:
+        context = TaskContext.get()
+        assert context is not None
+        self.notes.note("write", ids=ids, batch=context.getLocalProperty("streaming.sql.batchId"))
+        for number in ids:
+            self.notes.trouble(f"write-{number}")
+        return Written(ids)
+
+
+class RowWriter(_Committing):
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        return self._written([row.id for row in iterator])
+
+
+class ArrowWriter(_Committing, DataSourceStreamArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        columns = (batch.column("id") for batch in iterator)
+        return self._written([int(number.as_py() or 0) for column in columns for number in column])
+
+
+class SilentWriter(_Committing):
+    """Forgets to return a message."""
+
+    def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
+        list(iterator)
+        return None  # type: ignore[return-value]  # that is the fault
+
+
+def _ids(messages: list[WriterCommitMessage | None]) -> list[list[int] | None]:
+    return [message.ids if isinstance(message, Written) else None for message in messages]
