@@ -246,14 +246,16 @@ class SegmentDelivery:
     def _send_at_most_once(self, run: _Run, chunk: Chunk) -> None:
         """Record, then send; whatever goes wrong while sending, this chunk is never sent again."""
         self._record(run.order, chunk)
-        run.rows = chunk.position.rows
         try:
             self._write(chunk)
-            run.chunks += 1
         except SinkFailedError as error:
+            # Settled only once it is kept: if keeping fails, the record tells the next attempt to keep it.
             keep_unknown(self._log.store, self._given.sink, run.order.ordinal, chunk, reason=str(error))
+            run.rows = chunk.position.rows
             run.unknown += chunk.num_rows
             raise
+        run.rows = chunk.position.rows
+        run.chunks += 1
 
     def _whole_segment(self, run: _Run, data: bytes, sink: SegmentSink) -> None:
         if run.rows == run.order.segment.rows:

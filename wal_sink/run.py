@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint, CheckpointFiles, Gate
 from wal_sink.committer import Committer
-from wal_sink.errors import ConfigError, StoreError
+from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.history import History
 from wal_sink.log import Log
 from wal_sink.records import Manifest
@@ -111,7 +111,7 @@ class Run:
             with self._collecting:
                 if self._collector.is_due(committer.marked_through):
                     self._collector.collect(committer.term)
-        except StoreError as error:
+        except (StoreError, OutcomeUnknownError) as error:
             _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
 
     def _forget_delivered(self) -> None:

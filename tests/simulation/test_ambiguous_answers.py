@@ -1,0 +1,138 @@
+"""A store that answers with an error, before or after the effect: the run mends it itself or ends loudly."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.simulation.world import KINDS, Hook, Life, World, crash_at
+from wal_sink.errors import OutcomeUnknownError, StoreError, WalSinkError
+
+LEAST_POINTS = 80
+
+
+def fails_at(*points: int) -> Hook:
+    """Errors of the store at the n-th points, counted from 1."""
+
+    def hook(life: Life, what: str, where: str) -> None:
+        if len(life.points) in points:
+            raise StoreError(f"no answer: {what} {where}")
+
+    return hook
+
+
+def points_of(kind: str) -> list[str]:
+    life = World(kind).life()
+    assert life.live()
+    return life.points
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_at_any_point_is_mended_by_the_run_or_ends_it_loudly_and_the_next_run_finishes(kind: str) -> None:
+    points = points_of(kind)
+    endings: Counter[str] = Counter()
+
+    for point in range(1, len(points) + 1):
+        world = World(kind)
+        life = world.life(fails_at(point))
+        try:
+            assert life.live()
+            endings["mended"] += 1
+        except StoreError:
+            endings["loud"] += 1
+            assert not life.delivering, f"{points[point - 1]}: the committer did not try again"
+            assert world.life().live()
+        world.check_end(crashes=1)
+
+    assert endings.total() >= LEAST_POINTS
+    assert endings["mended"] > endings["loud"], endings
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_create_that_cannot_be_read_back_stops_nothing_that_could_go_on(kind: str) -> None:
+    points = points_of(kind)
+    creates = [number for number, name in enumerate(points, 1) if " create " in name]
+    assert len(creates) >= 20
+
+    for point in creates:
+        world = World(kind)
+        life = world.life(fails_at(point, point + 1))
+        try:
+            assert life.live()
+        except (StoreError, OutcomeUnknownError):
+            assert not life.delivering, f"{points[point - 1]}: the committer did not try again"
+            assert world.life().live()
+        world.check_end(crashes=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_error_after_a_crash_keeps_the_invariants(kind: str) -> None:
+    sends = [number for number, name in enumerate(points_of(kind), 1) if name.startswith("after sink ")]
+
+    for crash in sends[:3]:
+        recovery = World(kind)
+        recovery.life(crash_at(crash)).live()
+        recovering = recovery.life()
+        assert recovering.live()
+        for point in range(20, min(50, len(recovering.points))):
+            world = World(kind)
+            world.life(crash_at(crash)).live()
+            try:
+                assert world.life(fails_at(point)).live()
+            except StoreError:
+                assert world.life().live()
+            world.check_end(crashes=2)
+
+
+@pytest.mark.parametrize("kind", ["plain", "at_most_once", "idempotent", "lookup", "transactional"])
+def test_a_sink_that_fails_while_the_store_fails_too_loses_nothing(kind: str) -> None:
+    """The sink's answer and the answers of the store right after it are lost together."""
+    points = points_of(kind)
+    sends = [number for number, name in enumerate(points, 1) if name.startswith(("before sink ", "after sink "))]
+
+    for point in sends:
+        for lost in range(1, 5):
+            world = World(kind)
+            life = world.life(fails_at(*range(point, point + lost + 1)))
+            assert life.live()
+            world.check_end(crashes=1 + lost)
+
+
+def test_a_store_that_stays_down_ends_the_run_within_its_budget_and_the_error_names_it() -> None:
+    world = World()
+    start = next(number for number, name in enumerate(points_of("plain"), 1) if name.startswith("before sink "))
+    life = world.life(fails_at(*range(start, start + 1000)))
+
+    with pytest.raises(WalSinkError, match="no answer|target"):
+        life.live()
+
+    assert len(life.points) < start + 200
+    assert world.life().live()
+    world.check_end(crashes=10)
+
+
+def test_the_progress_record_of_a_lost_answer_is_taken_for_the_runs_own() -> None:
+    points = points_of("plain")
+    record = next(number for number, name in enumerate(points, 1) if name.startswith("after create sinks/default/prog"))
+    world = World()
+
+    life = world.life(fails_at(record))
+    assert life.live()
+
+    world.check_end(crashes=0)
+    assert not any(name.startswith("before list sinks/default/progress") for name in life.points), "it went on at once"
+
+
+@pytest.mark.parametrize("object_name", ["manifest", "segment batches"])
+def test_a_failure_of_staging_surfaces_in_the_query(object_name: str) -> None:
+    points = points_of("plain")
+    point = next(number for number, name in enumerate(points, 1) if name.startswith("before") and object_name in name)
+    world = World()
+
+    with pytest.raises((StoreError, OutcomeUnknownError)):
+        world.life(fails_at(*range(point, point + 40))).live()
+
+    assert world.completed == set()
+    assert world.life().live()
+    world.check_end(crashes=0)
