@@ -207,7 +207,7 @@ def copy_of(folder: Path, name: str) -> Path:
 
 
 def restore(copy: Path, folder: Path) -> None:
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(copy, folder)
 
 

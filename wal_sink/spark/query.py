@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.spark.schema import check_schema
+from wal_sink.stores.spec import mask_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,6 +58,10 @@ def start_query(
             f"Spark refuses this query for wal-sink: {error}. wal-sink needs micro-batches (trigger availableNow, "
             "processingTime, once or none); continuous and real-time triggers have none"
         ) from error
+    except Py4JJavaError as error:
+        raise ConfigError(
+            f"Spark cannot start this query with checkpointLocation {mask_url(checkpoint)}: {_cause_of(error)}"
+        ) from error
     if _ASYNC_PROGRESS in _execution_class(query):
         query.stop()
         raise ConfigError(
@@ -81,6 +86,10 @@ def running_query(df: DataFrame) -> StreamingQuery | None:
     """The query whose batch this DataFrame is, inside `foreachBatch`; None if the user's session does not know it."""
     run_id = df.sparkSession.sparkContext.getLocalProperty(_JOB_GROUP)  # Spark's own choice for a query's jobs
     return next((query for query in outer_session(df).streams.active if str(query.runId) == run_id), None)
+
+
+def _cause_of(error: Py4JJavaError) -> str:
+    return str(error.java_exception).partition("\n")[0]
 
 
 def _execution_class(query: StreamingQuery) -> str:

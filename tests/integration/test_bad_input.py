@@ -1,0 +1,544 @@
+"""Whatever is wrong with a WAL, its store, its sink or its query: a clear error, and nothing lost once it is mended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+
+from tests.integration.streams import Lines, Place, copy_of, flip, quick, restore, wait_until
+from wal_sink import (
+    BatchSink,
+    Chunk,
+    ConfigError,
+    CorruptError,
+    Delivery,
+    DeliveryError,
+    DivergentReplay,
+    FencedError,
+    HistoryError,
+    MissingBatch,
+    Settings,
+    Sink,
+    StoreError,
+    WalSink,
+    WalSinkError,
+)
+from wal_sink.spark.query import check_classic
+from wal_sink.stores.local import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from wal_sink.sink import ReleasedBatch
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def fails(spark: SparkSession, place: Place, kind: type[WalSinkError], *said: str, to: object = ...) -> str:
+    """Run, expect the error itself (not Spark's account of it), and that its message says all of `said`."""
+    with pytest.raises(WalSinkError) as caught:
+        place.run(spark, to)
+    message = str(caught.value)
+    assert type(caught.value) is kind, repr(caught.value)
+    for text in said:
+        assert text in message
+    return message
+
+
+def staged(spark: SparkSession, place: Place, *batches: Iterable[int]) -> None:
+    """Batches that are staged and complete, and not delivered to the sink the WAL knows."""
+    place.feed.folder.mkdir(exist_ok=True)
+    place.run(spark)
+    place.feed.add(*batches)
+    place.run(spark, to=None)
+
+
+# --- history
+
+
+def test_a_new_checkpoint_under_an_old_wal_is_refused(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    kept = copy_of(place.checkpoint, "kept")
+    shutil.rmtree(place.checkpoint)
+    fails(spark, place, HistoryError, str(place.wal), "belongs to query", "no query yet", "give this one a new WAL")
+    restore(kept, place.checkpoint)
+    place.feed.add(range(5, 10))
+    place.run(spark)
+    assert place.lines.ids() == list(range(10))
+
+
+def test_the_wal_of_another_query_is_refused(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    own = Place(tmp_path / "other")
+    own.feed.add(range(5))
+    own.run(spark)
+    query_id = json.loads((own.checkpoint / "metadata").read_text())["id"]
+    other = Place(own.root, wal_url=str(place.wal))
+    fails(spark, other, HistoryError, str(place.wal), f"{other.checkpoint} belongs to query {query_id}")
+    place.feed.add(range(5, 10))
+    place.run(spark)
+    assert place.lines.ids() == list(range(10))
+
+
+def test_a_restored_older_checkpoint_that_reads_other_rows_is_refused(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    older, inputs = copy_of(place.checkpoint, "older"), copy_of(place.feed.folder, "older-in")
+    place.feed.add(range(5, 10))
+    place.run(spark)
+    newer, newer_inputs = copy_of(place.checkpoint, "newer"), copy_of(place.feed.folder, "newer-in")
+    restore(older, place.checkpoint)
+    restore(inputs, place.feed.folder)
+    place.feed.add(range(100, 105), name="-other")
+    fails(spark, place, DivergentReplay, "batch 1 of", str(place.wal), str(place.checkpoint), "Restore the checkpoint")
+    restore(newer, place.checkpoint)
+    restore(newer_inputs, place.feed.folder)
+    place.feed.add(range(10, 15))
+    place.run(spark)
+    assert place.lines.ids() == list(range(15))
+
+
+def test_a_restored_older_checkpoint_that_reads_the_same_rows_goes_on_and_repeats_nothing(
+    spark: SparkSession, place: Place
+) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    older = copy_of(place.checkpoint, "older")
+    place.feed.add(range(5, 10))
+    place.run(spark)
+    restore(older, place.checkpoint)
+    place.feed.add(range(10, 15))
+    place.run(spark)
+    assert place.lines.ids() == list(range(15))
+
+
+def test_a_deleted_manifest_is_missed(spark: SparkSession, place: Place) -> None:
+    staged(spark, place, range(5), range(5, 10))
+    manifest = place.object("batches/*0/manifest-*.json")
+    kept = manifest.read_bytes()
+    manifest.unlink()
+    fails(spark, place, MissingBatch, "batch 0", str(place.wal), str(place.checkpoint), "restore the deleted objects")
+    assert place.lines.sent() == []
+    manifest.write_bytes(kept)
+    place.run(spark)
+    assert place.lines.ids() == list(range(10))
+
+
+def test_a_batch_run_without_the_wal_is_missed(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    place.feed.add(range(5, 10))
+    writer = place.writer(spark).foreachBatch(lambda *_: None).option("checkpointLocation", str(place.checkpoint))
+    assert writer.start().awaitTermination(60)
+    place.feed.add(range(10, 15))
+    fails(spark, place, MissingBatch, "batch 1", str(place.wal), "or start a new WAL")
+
+
+def test_a_wal_emptied_under_a_used_checkpoint_begins_where_the_checkpoint_is(
+    spark: SparkSession, place: Place
+) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    shutil.rmtree(place.wal)
+    place.feed.add(range(5, 10))
+    place.run(spark)
+    assert place.lines.ids() == list(range(10))
+    assert place.sink().status().first_batch == 1
+
+
+# --- damaged objects
+
+
+def damaged(spark: SparkSession, place: Place, pattern: str) -> Path:
+    staged(spark, place, range(500), range(500, 510))
+    return place.object(pattern)
+
+
+SEGMENT = "batches/*0/*/*.parquet"
+
+
+@pytest.mark.parametrize("where", ["driver", "executors"])
+def test_a_flipped_segment_is_found_before_any_row_is_sent(spark: SparkSession, place: Place, where: Any) -> None:
+    segment = damaged(spark, place, SEGMENT)
+    kept = flip(segment, at=300)
+    to = Delivery(place.lines, where=where)
+    fails(spark, place, CorruptError, "batch 0", segment.name, "expected CRC-32", to=to)
+    assert place.lines.sent() == []
+    segment.write_bytes(kept)
+    place.run(spark, to)
+    assert place.lines.ids() == list(range(510))
+
+
+def test_a_truncated_segment_is_found_before_any_row_is_sent(spark: SparkSession, place: Place) -> None:
+    segment = damaged(spark, place, SEGMENT)
+    kept = segment.read_bytes()
+    segment.write_bytes(kept[:-100])
+    fails(spark, place, CorruptError, "batch 0", segment.name, f"{len(kept)} bytes", f"{len(kept) - 100}")
+    segment.write_bytes(kept)
+    place.run(spark)
+    assert place.lines.ids() == list(range(510))
+
+
+def test_a_deleted_segment_is_missed(spark: SparkSession, place: Place) -> None:
+    segment = damaged(spark, place, SEGMENT)
+    kept = segment.read_bytes()
+    segment.unlink()
+    fails(spark, place, CorruptError, "batch 0", segment.name, "restore")
+    segment.write_bytes(kept)
+    place.run(spark)
+    assert place.lines.ids() == list(range(510))
+
+
+class Counting(BatchSink):
+    """An existing whole-batch writer that fails on a damaged segment only while it evaluates the DataFrame."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write_batch(self, batch: ReleasedBatch) -> None:
+        ids = [row.id for row in batch.read().collect()]
+        with self._path.open("a") as lines:
+            lines.writelines(f"{number}\n" for number in ids)
+
+
+def test_a_flipped_segment_is_named_to_a_whole_batch_writer_too(spark: SparkSession, place: Place) -> None:
+    sink = Counting(place.root / "ids")
+    place.feed.folder.mkdir()
+    place.run(spark, sink)
+    place.feed.add(range(500))
+    place.run(spark, to=None)
+    segment = place.object(SEGMENT)
+    kept = flip(segment, at=300)
+    fails(spark, place, CorruptError, "batch 0", segment.name, to=sink)
+    segment.write_bytes(kept)
+    place.run(spark, sink)
+    assert sorted(map(int, (place.root / "ids").read_text().split())) == list(range(500))
+
+
+@pytest.mark.parametrize("pattern", ["wal.json", "batches/*0/manifest-*.json", "sinks/default/sink.json"])
+def test_an_unknown_format_number_is_refused(spark: SparkSession, place: Place, pattern: str) -> None:
+    record = damaged(spark, place, pattern)
+    kept = record.read_text()
+    record.write_text(kept.replace('"format":1', '"format":2', 1))
+    fails(spark, place, CorruptError, str(record), "format 2", "reads format 1", "use the version that wrote it")
+    record.write_text(kept)
+    place.run(spark)
+    assert place.lines.ids() == list(range(510))
+
+
+def test_a_record_with_a_flipped_bit_is_refused(spark: SparkSession, place: Place) -> None:
+    manifest = damaged(spark, place, "batches/*0/manifest-*.json")
+    kept = flip(manifest, at=200)
+    fails(spark, place, CorruptError, str(manifest))
+    manifest.write_bytes(kept)
+    place.run(spark)
+    assert place.lines.ids() == list(range(510))
+
+
+def test_an_unreadable_query_id_is_refused(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    metadata = place.checkpoint / "metadata"
+    kept = metadata.read_bytes()
+    metadata.write_text("{}")
+    fails(spark, place, CorruptError, str(metadata), "expected Spark's query id", "restore the checkpoint")
+    metadata.write_bytes(kept)
+    (place.checkpoint / ".metadata.crc").unlink(missing_ok=True)
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
+
+
+# --- stores that do not work
+
+
+@pytest.mark.parametrize(
+    ("wal", "said"), [("/proc/wal-sink", "check the disk"), ("/dev/null/wal", "a part of the path is a file")]
+)
+def test_a_folder_that_cannot_be_written_is_refused_at_once(place: Place, wal: str, said: str) -> None:
+    with pytest.raises(StoreError, match=f"{wal}.*{said}"), Place(place.root, wal_url=wal).sink():
+        pass
+
+
+def test_a_wal_that_becomes_unwritable_stops_the_query_and_loses_nothing(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    batches, kept = place.wal / "batches", place.wal / "kept"
+    batches.rename(kept)
+    batches.write_text("a file where a folder was")
+    place.feed.add(range(5, 10))
+    fails(spark, place, StoreError, "batch 1", str(batches), "a part of the path is a file")
+    batches.unlink()
+    kept.rename(batches)
+    place.run(spark)
+    assert place.lines.ids() == list(range(10))
+
+
+def test_a_store_that_fails_for_a_while_is_asked_again(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.feed.add(range(5), range(5, 10))
+    create, failures = LocalStore.create, [0]
+
+    def flaky(self: LocalStore, path: str, data: bytes) -> None:
+        if "markers" in path and failures[0] < 2:
+            failures[0] += 1
+            raise StoreError(f"cannot create {path}: the disk sleeps")
+        create(self, path, data)
+
+    monkeypatch.setattr(LocalStore, "create", flaky)
+    place.run(spark)
+    assert failures == [2]
+    assert place.lines.ids() == list(range(10))
+
+
+# --- sinks that misbehave
+
+
+@pytest.mark.parametrize("where", ["driver", "executors"])
+def test_a_sink_that_raises_ends_in_an_error_that_names_it(spark: SparkSession, place: Place, where: Any) -> None:
+    place.feed.add(range(5), range(5, 10))
+    to = quick(place.troubled("raise"), where=where)
+    fails(
+        spark, place, DeliveryError, "batch 0", "Lines", "raised OSError: the target is down", "mend the target", to=to
+    )
+    place.trouble.unlink()
+    place.run(spark, to)
+    assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)
+
+
+@pytest.mark.parametrize("where", ["driver", "executors"])
+def test_a_sink_that_hangs_ends_within_its_time_budget(spark: SparkSession, place: Place, where: Any) -> None:
+    place.feed.add(range(5))
+    to = quick(place.troubled("hang"), where=where, attempt_timeout_s=0.5)
+    started_s = time.monotonic()
+    fails(spark, place, DeliveryError, "batch 0", "timed out", "no answer within 0.5 s", "gave up after 2", to=to)
+    assert time.monotonic() - started_s < 20
+    place.trouble.unlink()
+    place.run(spark, to)
+    assert set(place.lines.ids()) == set(range(5))
+    assert place.lines.repeats() <= 2, "each of two calls that timed out may still have had its effect"
+
+
+class Unpicklable(Lines):
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot pickle a live connection")
+
+
+def test_a_sink_that_cannot_be_pickled_is_refused_with_the_ways_out(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    sink = Unpicklable(place.root / "out.jsonl")
+    fails(spark, place, ConfigError, "'default'", "a live connection", "where='driver'", "open()", to=sink)
+    place.run(spark, Delivery(sink, where="driver"))
+    assert sink.ids() == list(range(5))
+
+
+@pytest.fixture
+def foreign_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module that this process has and Spark's workers lack."""
+    module = ModuleType("module_only_here")
+    source = "def deliver(chunk):\n    seen.extend(chunk.table.column(0).to_pylist())\nseen = []\n"
+    exec(compile(source, "module_only_here.py", "exec"), module.__dict__)  # noqa: S102 - the test's own text
+    monkeypatch.setitem(sys.modules, "module_only_here", module)
+    return module
+
+
+def test_a_sink_of_a_module_the_workers_lack_is_refused_with_the_ways_out(
+    spark: SparkSession, place: Place, foreign_module: ModuleType
+) -> None:
+    place.feed.add(range(5))
+    fails(spark, place, ConfigError, "No module named 'module_only_here'", "addPyFile", to=foreign_module.deliver)
+    place.run(spark, Delivery(foreign_module.deliver, where="driver"))
+    assert foreign_module.seen == list(range(5))
+
+
+class Answering(Sink):
+    """Returns what a sink must not return."""
+
+    def write(self, chunk: Chunk) -> Any:
+        return chunk.num_rows
+
+
+def test_a_sink_that_returns_something_did_not_succeed(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    fails(spark, place, DeliveryError, "batch 0", "returned 5", "expected None", to=Answering())
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
+
+
+# --- stopping
+
+
+def slowly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    time.sleep(3)
+    yield from batches
+
+
+def test_stopping_the_query_while_it_stages_is_no_failure(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    with place.sink() as sink:
+        query = sink.start(place.feed.stream(spark).mapInArrow(slowly, "id long").writeStream)
+        wait_until(lambda: bool(list(place.checkpoint.glob("offsets/0"))), "the batch began")
+        time.sleep(0.5)
+        query.stop()
+    assert place.lines.sent() == []
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
+
+
+def test_stopping_the_query_while_it_is_delivered_delivers_what_is_complete(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5), range(5, 10))
+    with place.sink(Delivery(Lines(place.root / "out.jsonl", pause_s=0.5), where="executors")) as sink:
+        query = sink.start(place.feed.stream(spark).writeStream)
+        wait_until((place.checkpoint / "commits" / "1").exists, "both batches complete")
+        query.stop()
+    assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)
+
+
+def test_a_failing_query_raises_its_own_error_and_what_it_completed_is_kept(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5), [99])
+    bad = place.feed.stream(spark).selectExpr("if(id = 99, raise_error('user bug'), id) as id")
+    with place.sink() as sink, pytest.raises(StreamingQueryException, match="user bug"):
+        sink.run(bad.writeStream.trigger(availableNow=True))
+    sink = place.sink()
+    sink.start(bad.writeStream.trigger(availableNow=True))
+    wait_until(lambda: not spark.streams.active, "the query failed")
+    with pytest.raises(PySparkException, match="user bug"):
+        sink.close()
+    place.run(spark)
+    assert place.lines.ids() == [0, 1, 2, 3, 4, 99]
+
+
+def test_an_error_in_the_block_is_not_hidden_by_the_end_of_the_run(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    with pytest.raises(ZeroDivisionError), place.sink() as sink:
+        _ = sink.start(place.feed.stream(spark).writeStream).processAllAvailable() or 1 // 0
+    assert not spark.streams.active
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
+
+
+def test_giving_up_stops_a_query_that_waits_for_room(spark: SparkSession, place: Place) -> None:
+    place.feed.add(*([number] for number in range(4)))
+    to = quick(place.troubled("raise"), max_attempts=3)
+    sink = place.sink(to, settings=Settings(max_pending_batches=1))
+    with pytest.raises(DeliveryError, match="the target is down"):
+        sink.run(place.feed.stream(spark).writeStream)
+    place.trouble.unlink()
+    place.run(spark)
+    assert place.lines.ids() == list(range(4))
+
+
+def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    first = place.sink(Delivery(place.lines, where="driver"))
+    query = first.start(place.feed.stream(spark).writeStream)
+    query.processAllAvailable()
+    wait_until(lambda: place.lines.ids() == list(range(5)), "the first batch delivered")
+    with place.sink(Delivery(place.lines, where="driver")):
+        place.feed.add(range(5, 10))
+        wait_until(lambda: not query.isActive, "the first run was stopped")
+        with pytest.raises(FencedError, match=r"term 1 of 'committer-default'.*another process took over; stop this"):
+            first.close()
+    place.run(spark)
+    assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)
+
+
+# --- queries that cannot be
+
+
+def test_a_continuous_trigger_is_refused(spark: SparkSession, place: Place) -> None:
+    rate = spark.readStream.format("rate").load().selectExpr("value as id").writeStream.trigger(continuous="1 second")
+    with place.sink() as sink, pytest.raises(ConfigError, match=r"micro-batches.*continuous and real-time"):
+        sink.run(rate)
+    place.feed.add(range(5))
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
+
+
+def test_a_real_time_trigger_is_refused(spark: SparkSession, place: Place) -> None:
+    rate = spark.readStream.format("rate").load().selectExpr("value as id").writeStream
+    with place.sink() as sink, pytest.raises(ConfigError, match=r"micro-batches.*continuous and real-time"):
+        sink.run(rate.trigger(realTime="5 minutes").outputMode("update"))  # type: ignore[call-overload]
+
+
+def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, place: Place) -> None:
+    rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load().selectExpr("value as id")
+    options = {
+        "asyncProgressTrackingEnabled": "true",
+        "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
+        "asyncProgressTrackingCheckpointIntervalMs": "1000",
+    }
+    with place.sink() as sink, pytest.raises(ConfigError, match="asyncProgressTracking"):
+        sink.run(rate.writeStream.options(**options))
+    assert not spark.streams.active
+
+
+def test_staging_in_a_chain_with_another_checkpoint_is_refused(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    sink = place.sink()
+    writer = place.writer(spark).option("checkpointLocation", str(place.root / "another"))
+    said: list[BaseException] = []
+
+    def on_batch(df: Any, batch_id: int) -> None:
+        try:
+            sink.stage(df, batch_id)
+        except BaseException as error:
+            said.append(error)
+            raise
+
+    with pytest.raises(StreamingQueryException):
+        writer.foreachBatch(on_batch).start().awaitTermination()
+    sink.close()
+    assert isinstance(said[0], ConfigError)
+    assert f"{place.checkpoint} belongs to no query" in str(said[0])
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
+
+
+def test_a_schema_that_cannot_be_staged_is_refused_before_the_query_runs(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    odd = place.feed.stream(spark).selectExpr("make_ym_interval(1, 2) as i")
+    with place.sink() as sink, pytest.raises(ConfigError, match="interval"):
+        sink.run(odd.writeStream)
+    assert not place.checkpoint.exists()
+
+
+def test_spark_connect_is_refused() -> None:
+    remote = type("DataStreamWriter", (), {"__module__": "pyspark.sql.connect.streaming.readwriter"})
+    with pytest.raises(ConfigError, match=r"Spark Connect.*where a committer cannot live"):
+        check_classic(remote())
+
+
+# --- Hadoop's file systems
+
+
+def test_a_checkpoint_that_only_hadoop_reaches_is_read_through_the_jvm(spark: SparkSession, place: Place) -> None:
+    spark.conf.set("fs.viewfs.mounttable.walsink.link./mount", place.root.as_uri())
+    place.feed.add(range(5), range(5, 10))
+    checkpoint = "viewfs://walsink/mount/checkpoint"
+    with WalSink(place.lines, wal=str(place.wal), checkpoint=checkpoint) as sink:
+        sink.run(place.writer(spark))
+    assert place.lines.ids() == list(range(10))
+    assert sink.status().checkpoint == checkpoint
+    assert (place.checkpoint / "commits" / "1").exists()
+    missing = WalSink(place.lines, wal=str(place.root / "w2"), checkpoint="viewfs://walsink/nowhere/checkpoint")
+    with pytest.raises(ConfigError, match=r"viewfs://walsink/nowhere/checkpoint.*does not exist"):
+        missing.run(place.writer(spark))
