@@ -1,5 +1,6 @@
 """wal-sink: a write-ahead-log sink for Spark Structured Streaming."""
 
+from wal_sink import wrap
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import (
     ConfigError,
@@ -56,4 +57,5 @@ __all__ = [
     "WalSink",
     "WalSinkError",
     "idempotent",
+    "wrap",
 ]
