@@ -93,6 +93,9 @@ class BatchDelivery:
             failures = [outcome.failure for outcome in outcomes if outcome.failure]
             if failures:
                 break
+        if not failures and (left := self._open_orders()):
+            message = f"{len(left)} of {len(self._manifest.segments)} segments came back without an outcome"
+            failures = [Failure(FailureKind.UNKNOWN, message)]
         if failures:
             self._fail(min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind)))
 

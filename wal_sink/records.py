@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
-from wal_sink.errors import CorruptError
+from wal_sink.errors import ConfigError, CorruptError
 
 FORMAT = 1
 
@@ -145,6 +145,12 @@ class LowWater(Record, frozen=True, kw_only=True):
     batch_id: int
 
 
+class _Versioned(msgspec.Struct, frozen=True):
+    """All that one may ask of an envelope before its format is known."""
+
+    format: int
+
+
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     kind: str
@@ -163,18 +169,17 @@ def encode(record: Record) -> bytes:
 
 
 def decode(kind: type[R], data: bytes, where: str) -> R:
-    """The record in `data`, found at the address `where`; `CorruptError` unless every byte of it is as written."""
+    """The record in `data`, found at the address `where`; `CorruptError` unless every byte of it is as written.
+
+    Raises `ConfigError` for the format of another version of wal-sink.
+    """
     try:
+        _check_format(msgspec.json.decode(data, type=_Versioned).format, where)
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptError(
             f"{where}: expected a {kind.kind} record of format {FORMAT}, found {_sample(data)}"
         ) from error
-    if envelope.format != FORMAT:
-        raise CorruptError(
-            f"{where}: format {envelope.format}, but this version of wal-sink reads format {FORMAT}; use the version "
-            "that wrote it, or restore the object if nobody did"
-        )
     body = bytes(envelope.body)
     if envelope.kind != kind.kind or zlib.crc32(body) != envelope.crc32:
         raise CorruptError(f"{where}: the checksum or kind of this {kind.kind} record does not fit; restore the object")
@@ -182,6 +187,14 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptError(f"{where}: this {kind.kind} record lacks what format {FORMAT} asks for: {error}") from error
+
+
+def _check_format(found: int, where: str) -> None:
+    if found != FORMAT:
+        raise ConfigError(
+            f"{where}: format {found}, but this version of wal-sink reads format {FORMAT}; use the version that wrote "
+            "it, or restore the object if nobody did"
+        )
 
 
 def _sample(data: bytes) -> str:

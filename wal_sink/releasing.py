@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 
 from wal_sink import paths
-from wal_sink.checkpoint import Checkpoint, Gate
+from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import CorruptError, DivergentReplay, HistoryError, MissingBatch
 from wal_sink.history import History
 from wal_sink.log import Log
@@ -26,10 +26,9 @@ class Released:
 class Releaser:
     """Releases batches for all committers of one run. Call it only after the batch's gate was seen open."""
 
-    def __init__(self, log: Log, checkpoint: Checkpoint, gate: Gate, history: History) -> None:
+    def __init__(self, log: Log, checkpoint: Checkpoint, history: History) -> None:
         self._log = log
         self._checkpoint = checkpoint
-        self._gate = gate
         self._history = history
         self._lock = threading.Lock()
         self._released: dict[int, Released] = {}
@@ -112,7 +111,8 @@ class Releaser:
         """What another run staged must be what the checkpoint says now."""
         offsets = self._checkpoint.offsets(manifest.batch_id)
         if offsets is None:
-            if manifest.batch_id < self._gate.search():
+            # Asked now, not remembered: the checkpoint may have been rolled back since.
+            if manifest.batch_id < self._checkpoint.newest_commit():
                 return  # Spark deleted the entry, as it does with old ones
             raise HistoryError(
                 f"batch {manifest.batch_id}: {self._checkpoint.root} has no offsets/{manifest.batch_id}; restore "

@@ -25,13 +25,21 @@ class Collector:
         self._log = shared.log
         self._retention = retention_batches
         self._low_water: int | None = None
+        self._asked_at = NOTHING
 
     def is_due(self, marked_through: int) -> bool:
-        """Whether a committer that marked so far should collect. Asks the store only once."""
+        """Whether a committer that marked so far should collect. Asks the store only once.
+
+        True once every `COLLECT_EVERY_BATCHES`, even where an absent sink holds everything back.
+        """
         if self._low_water is None:
             self._low_water = self._log.low_water()
         floor = max(self._low_water, self._first_batch() - 1)
-        return marked_through - self._retention - floor >= COLLECT_EVERY_BATCHES
+        since = max(floor + self._retention, self._asked_at)
+        if marked_through - since < COLLECT_EVERY_BATCHES:
+            return False
+        self._asked_at = marked_through
+        return True
 
     def collect(self, term: Term) -> int:
         """Collect what every registered sink has, less the retention window. Returns the new low water."""

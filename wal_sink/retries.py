@@ -53,6 +53,9 @@ class Budget:
         )
 
     def _wait_s(self, state: RetryCallState) -> float:  # noqa: ARG002 - tenacity's signature
-        """Jitter, so that committers that failed together do not come back together."""
-        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** (self.failures - 1))
+        """Jitter, so that committers that failed together do not come back together.
+
+        Tenacity asks before `note_failure` has counted this one.
+        """
+        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self.failures, 16))
         return highest * (0.5 + self.runtime.new_random().random() / 2)

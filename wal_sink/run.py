@@ -44,7 +44,7 @@ class Run:
         self.checkpoint = Checkpoint(checkpoint)
         self.gate = Gate(self.checkpoint)
         self.history = History(self.log, self.checkpoint)
-        releaser = Releaser(self.log, self.checkpoint, self.gate, self.history)
+        releaser = Releaser(self.log, self.checkpoint, self.history)
         self.shared = Surroundings(self.log, self.gate, self.history, releaser, pause or self._just_sleep)
         self.committers: list[Committer] = []
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches)

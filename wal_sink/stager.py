@@ -92,6 +92,8 @@ class Stager:
             )
 
     def _refuse_gap(self, batch_id: int) -> None:
+        if self._history.has_batches and batch_id > self._history.newest_known + 1:
+            self._history.load_batches()  # a predecessor may have staged since
         newest = self._history.newest_known
         if self._history.has_batches and batch_id > newest + 1:
             raise MissingBatch(

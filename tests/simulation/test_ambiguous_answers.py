@@ -104,7 +104,7 @@ def test_a_store_that_stays_down_ends_the_run_within_its_budget_and_the_error_na
     start = next(number for number, name in enumerate(points_of("plain"), 1) if name.startswith("before sink "))
     life = world.life(fails_at(*range(start, start + 1000)))
 
-    with pytest.raises(WalSinkError, match="no answer|target"):
+    with pytest.raises(WalSinkError, match=r"no answer|target"):
         life.live()
 
     assert len(life.points) < start + 200

@@ -174,7 +174,7 @@ class World:
         """The tag staged last when the batch was released: the one to be delivered."""
         self.marked: set[int] = set()
         self.violations: list[str] = []
-        self._releases: dict[str, bytes] = {}
+        self.releases: dict[str, bytes] = {}
 
     def life(self, hook: Hook | None = None) -> Life:
         """A new process."""
@@ -217,8 +217,8 @@ class World:
         for path in present:
             if path.endswith("release.json") and int(path.split("/")[1]) > self.low_water():
                 data = self.wal.read(path)
-                assert self._releases.setdefault(path, data) == data, f"I6: {path} was altered"
-        gone = [path for path in self._releases if path not in present and int(path.split("/")[1]) > self.low_water()]
+                assert self.releases.setdefault(path, data) == data, f"I6: {path} was altered"
+        gone = [path for path in self.releases if path not in present and int(path.split("/")[1]) > self.low_water()]
         assert not gone, f"I6: {gone} deleted"
 
     def watch_send(self, life: Life, chunk: Chunk) -> None:
@@ -248,10 +248,13 @@ class World:
     # The law, at the end.
     def check_end(self, *, crashes: int) -> None:
         """`crashes` counts crashes, failures and takeovers: whatever may leave a send in doubt."""
+        for batch_id in range(len(self.batches)):
+            self.check_end_of(batch_id, crashes=crashes)
+
+    def check_end_of(self, batch_id: int, *, crashes: int) -> None:
         assert not self.violations, self.violations
-        for batch_id, partitions in enumerate(self.batches):
-            assert batch_id in self.marked, f"batch {batch_id} was never marked"
-            self._check_rows(batch_id, sum(partitions), crashes=crashes)
+        assert batch_id in self.marked, f"batch {batch_id} was never marked"
+        self._check_rows(batch_id, sum(self.batches[batch_id]), crashes=crashes)
 
     def _check_rows(self, batch_id: int, count: int, *, crashes: int) -> None:
         arrived = [row for row in self.target.rows if row[1] == batch_id]
@@ -310,7 +313,7 @@ class Life:
         self._hook = hook
         self._wal = FaultyStore(world.wal, self.point)
         self._checkpoint = FaultyStore(world.checkpoint, self.point)
-        self._query = FakeQuery(self._checkpoint, self.evaluate)
+        self.query = FakeQuery(self._checkpoint, self.evaluate)
 
     def point(self, what: str, where: str) -> None:
         """Something is about to happen or has happened: the moment to look, to die, to fail."""
@@ -346,12 +349,12 @@ class Life:
 
     def batches(self, run: Run) -> Iterator[int]:
         while (batch_id := self.newest_commit() + 1) < len(self.world.batches):
-            self._query.start_batch(batch_id, batch_id)
-            if not self._query.stage(run, batch_id):
+            self.query.start_batch(batch_id, batch_id)
+            if not self.query.stage(run, batch_id):
                 self.replayed.append(batch_id)
             if not self.world.lagging:
                 self.deliver(run)  # which must do nothing yet
-            self._query.complete_batch(batch_id)
+            self.query.complete_batch(batch_id)
             yield batch_id
 
     def live_on(self) -> None:
