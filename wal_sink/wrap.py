@@ -93,10 +93,11 @@ def spark_writer(
 def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink:
     """The stream writer of a Python data source: a `DataSourceStreamWriter` or `DataSourceStreamArrowWriter`.
 
-    `write(iterator)` runs on executors, once per segment (once with no rows for an empty batch), and must return a
-    `WriterCommitMessage`; `commit(messages, batch_id)` then runs on the driver. If a `write` failed, `abort` gets the
-    messages there are and None for the others; if `commit` failed, the same messages. Every call gets a fresh copy of
-    `writer`. In `write`, the batch id is in the task's local property `streaming.sql.batchId`, as under Spark.
+    `write(iterator)` runs on executors, once per segment, and must return a `WriterCommitMessage`;
+    `commit(messages, batch_id)` then runs on the driver, without messages for an empty batch. If a `write` failed,
+    `abort` gets the messages there are and None for the others; if `commit` failed, the same messages. Every call gets
+    a fresh copy of `writer`. In `write`, the batch id is in the task's local property `streaming.sql.batchId`, as under
+    Spark.
 
     Raises `ConfigError` if `writer` is no such object or cannot be pickled.
     """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from tests.processes import Child
 from wal_sink import CorruptError, Delivery, DeliveryError, PermanentError, Settings, WalSinkError, wrap
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -148,16 +150,10 @@ def test_a_foreach_writer_is_opened_fed_and_closed_for_each_segment(
     assert len(set(opened)) == len(opened)
     assert len(opened) > 2
     assert {note["error"] for note in notes.all("close")} == {None}
-    here = {note["pid"] for note in notes.all()} == {_own_pid()}
+    here = {note["pid"] for note in notes.all()} == {os.getpid()}
     assert here == (runs != "executors")
     if runs != "driver":
         assert all(note["fresh"] for note in notes.all("open"))
-
-
-def _own_pid() -> int:
-    import os  # noqa: PLC0415 - Spark's workers import this module too
-
-    return os.getpid()
 
 
 def test_a_failed_segment_is_closed_with_the_error_and_repeated_whole(
@@ -170,6 +166,28 @@ def test_a_failed_segment_is_closed_with_the_error_and_repeated_whole(
     processed = [(note["row"]["id"], note["row"]["u"]) for note in notes.all("process")]
     assert [number for number, _ in processed] == [0, 1, 2, 0, 1, 2, 3]
     assert len(set(processed)) == 4
+
+
+def test_rows_are_those_pysparks_own_foreach_gives(spark: SparkSession, place: Place, notes: Notes) -> None:
+    place.feed.add([1])
+    columns = (
+        "timestamp'2024-07-01 12:00:00.123456' AS at", "timestamp_ntz'2024-07-01 12:00:00' AS local",
+        "date'2024-02-29'",
+        "cast(1.5 AS decimal(10, 3)) AS d", "cast('ab' AS binary) AS bytes", "interval '1 02:03:04' day to second AS i",
+        "map('k', named_struct('x', 1, 'y', array(cast(null AS string)))) AS m", "cast(null AS void) AS v",
+        "array(timestamp'2024-01-01 00:00:00') AS times", "float('nan') AS f", "cast(1 AS byte) AS b", "true AS t",
+    )  # fmt: skip
+
+    def note(row: Row) -> None:
+        notes.note("row", text=repr(row), types=[type(value).__name__ for value in row])
+
+    stream = place.feed.stream(spark).selectExpr("id", *columns)
+    stream.writeStream.foreach(note).option("checkpointLocation", str(place.root / "own")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    run(spark, place, Delivery(wrap.foreach_writer(note), where="executors"), *columns)
+    own, wrapped = notes.all("row")
+    assert {**wrapped, "pid": 0} == {**own, "pid": 0}
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
@@ -222,11 +240,11 @@ def test_a_data_source_writer_writes_on_executors_and_commits_on_the_driver(
     run(spark, place, wrap.data_source_writer(kind(notes)), settings=settings, **options)
     commits = notes.all("commit")
     assert [note["batch"] for note in commits] == [0, 1]
-    assert [sum(note["messages"], []) for note in commits] == [[0, 1, 2, 3], [7]]
+    assert [list(chain.from_iterable(note["messages"])) for note in commits] == [[0, 1, 2, 3], [7]]
     assert len(commits[0]["messages"]) > 1
     assert [note["batch"] for note in notes.all("write")] == ["0"] * len(commits[0]["messages"]) + ["1"]
-    assert {note["pid"] for note in commits} == {_own_pid()}
-    assert _own_pid() not in {note["pid"] for note in notes.all("write")}
+    assert {note["pid"] for note in commits} == {os.getpid()}
+    assert os.getpid() not in {note["pid"] for note in notes.all("write")}
     assert not notes.all("abort")
 
 
@@ -269,14 +287,14 @@ def test_a_damaged_segment_aborts_and_is_named(spark: SparkSession, place: Place
     assert notes.all()[-1]["messages"] == [None]
 
 
-def test_an_empty_batch_is_written_and_committed(spark: SparkSession, place: Place, notes: Notes) -> None:
+def test_an_empty_batch_is_committed_without_messages(spark: SparkSession, place: Place, notes: Notes) -> None:
     place.feed.add(range(4))
     with place.sink(wrap.data_source_writer(RowWriter(notes))) as sink:
         sink.run(place.feed.stream(spark).where("id > 9").writeStream.trigger(availableNow=True))
-    assert [(note["what"], note.get("messages")) for note in notes.all()] == [("write", None), ("commit", [[]])]
+    assert [(note["what"], note.get("messages")) for note in notes.all()] == [("commit", [])]
 
 
-def test_stopping_during_a_wrapped_batch_keeps_it_for_the_next_run(
+def test_a_batch_that_was_given_up_comes_to_the_next_run_with_the_same_rows(
     spark: SparkSession, place: Place, notes: Notes
 ) -> None:
     place.feed.add(range(4))

@@ -142,9 +142,7 @@ class _WritingTask:
         writer = _unpickled(self.payload)
         returned = writer.write(self._input(writer, batches))
         if not isinstance(returned, WriterCommitMessage):
-            raise PermanentError(
-                f"write returned {type(returned).__name__}: PySpark asks for a WriterCommitMessage, also for no rows"
-            )
+            raise PermanentError(f"write returned {type(returned).__name__}: PySpark asks for a WriterCommitMessage")
         return _dumped(returned)
 
     def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:

@@ -1,0 +1,27 @@
+"""Every example runs as it stands, with the one command at its top, and says in its last line that it went well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.processes import CHECKOUT, Child
+
+pytestmark = pytest.mark.spark
+
+EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
+LIMIT_S = 120.0
+
+
+def test_there_are_examples() -> None:
+    assert EXAMPLES
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_ends_well(example: Path, tmp_path: Path) -> None:
+    head = example.read_text().splitlines()[0]
+    assert head.startswith(f"# python examples/{example.name}"), "its first line is the command that runs it"
+    with Child.python(example, log=tmp_path / "log", limit_s=LIMIT_S) as child:
+        lines = child.succeed().splitlines()
+    assert [line for line in lines if line.strip()][-1].startswith("ok"), "\n".join(lines)
