@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from wal_sink.cli.batches import batches
-
-# demo
+from wal_sink.cli.demo.command import demo
 from wal_sink.cli.drain import drain
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.show import show
@@ -23,5 +22,5 @@ def main(*, debug: bool) -> None:
     """
 
 
-for verb in (status, batches, show, drain):
+for verb in (demo, status, batches, show, drain):
     main.add_command(verb)

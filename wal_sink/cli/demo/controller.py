@@ -1,0 +1,199 @@
+"""The demo itself: lets files arrive, starts the driver, kills it, starts it again, and counts at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wal_sink.cli.demo import proof
+from wal_sink.cli.demo.plan import HELD_BACK, Kill, planned_kills
+from wal_sink.cli.demo.process import DemoError, Driver
+from wal_sink.cli.demo.report import Reporter
+from wal_sink.cli.demo.source import Stream, write_stream
+from wal_sink.cli.demo.stage import CHUNK_ROWS, Stage, copy_log, make_folder, prepared
+from wal_sink.cli.demo.watch import Seen
+from wal_sink.errors import StoreError
+from wal_sink.inspection import read_batches, read_status
+
+JOB_MODULE = "wal_sink.cli.demo.job"
+LEAD = 4
+"""Files that wait in the folder before the query takes them."""
+_LIMIT_S = 120.0
+"""Longest wait in which nothing happens at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asked for."""
+
+    out: Path
+    s3: bool
+    kills: int
+    seed: int
+    batches: int
+    rows: int | None = None
+    """Only the first so many flights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """One kill, as it went."""
+
+    after_s: float
+    """Since the start of the demo."""
+    moment: str
+    """What the driver was about, as far as the store shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Everything the demo found."""
+
+    proof: proof.Proof
+    kills: tuple[Killed, ...]
+    runs: int
+    batches: int
+    restaged: int
+    """Staged attempts beyond one per batch: batches Spark ran again after a kill."""
+    segments_per_batch: int
+    chunk_rows: int
+    seed: int
+    seconds: float
+    wal: str
+    """Where the log can be looked at now."""
+    database: str
+    checkpoint: str
+
+    @property
+    def holds(self) -> bool:
+        return self.proof.holds
+
+
+def run_demo(wishes: Wishes, reporter: Reporter) -> Result:
+    """Run the whole demo. Raises `DemoError` or another `WalSinkError` if it could not be carried through."""
+    plan = planned_kills(wishes.kills, wishes.batches, wishes.seed)
+    out = make_folder(wishes.out)
+    stream = write_stream(out, files=wishes.batches, rows=wishes.rows)
+    reporter.say(
+        f"{stream.rows:,} flights will arrive in {wishes.batches} files, one a micro-batch; seed {wishes.seed}"
+    )
+    with prepared(out, s3=wishes.s3, say=reporter.say) as stage:
+        show = _Show(stage, stream, reporter)
+        killed = tuple(show.run_and_kill(kill) for kill in plan)
+        show.run_to_the_end(len(plan) + 1)
+        return _counted(wishes, stage, stream, killed, reporter)
+
+
+@dataclass(slots=True)
+class _Show:
+    """Drivers, one after the other, over one stream."""
+
+    stage: Stage
+    stream: Stream
+    reporter: Reporter
+    _arrived: int = 0
+    _kills_left: bool = True
+    _environment: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._environment = self.stage.driver_environment(
+            stream=self.stream.folder,
+            ended=self.stream.ended,
+            airlines=self.stream.airlines,
+            file_bytes=self.stream.waiting[0].stat().st_size,
+        )
+
+    def run_and_kill(self, kill: Kill) -> Killed:
+        """One run that is not to survive."""
+        with self._driver(kill.number) as driver:
+            self._until(driver, kill.is_due, f"kill {kill.number}")
+            due = time.monotonic() + kill.delay_s
+            self._until(driver, lambda _: time.monotonic() >= due, f"kill {kill.number}", pause_until=due)
+            driver.kill()
+        killed = Killed(self.reporter.elapsed_s(), self.stage.watch().moment())
+        self.reporter.killed(kill.number, killed.moment)
+        return killed
+
+    def run_to_the_end(self, number: int) -> None:
+        """The last run: everything arrives, and everything must be delivered."""
+        self._kills_left = False
+        with self._driver(number) as driver:
+            self._until(driver, lambda _: not driver.running, "the end of the stream")
+            driver.check()
+        self.reporter.progress(self.stage.watch().look())
+
+    def _driver(self, number: int) -> Driver:
+        log = self.stage.out / "logs" / f"driver-{number}.log"
+        self.reporter.say(f"driver {number} starts")
+        return Driver(JOB_MODULE, log=log, env=self._environment)
+
+    def _until(
+        self, driver: Driver, condition: Callable[[Seen], bool], what: str, *, pause_until: float | None = None
+    ) -> None:
+        """Let files arrive and look at the store until `condition` holds."""
+        watch, last, limit = self.stage.watch(), None, time.monotonic() + _LIMIT_S
+        while True:
+            with suppress(StoreError):  # a folder that is being made or emptied; the next look tells
+                seen = watch.look()
+                self._let_arrive(seen)
+                self.reporter.progress(seen)
+                if condition(seen):
+                    return
+                if seen != last:
+                    last, limit = seen, time.monotonic() + _LIMIT_S
+            driver.check()
+            if time.monotonic() > limit:
+                raise DemoError(
+                    f"nothing happened for {_LIMIT_S:g} s before {what}; {driver.log} ends with:\n{driver.tail()}"
+                )
+            left = self.stage.poll_s if pause_until is None else pause_until - time.monotonic()
+            time.sleep(max(0.0, min(self.stage.poll_s, left)))
+
+    def _let_arrive(self, seen: Seen) -> None:
+        files = len(self.stream.waiting)
+        through = min(seen.started + 1 + LEAD, files - HELD_BACK if self._kills_left else files)
+        while self._arrived < through:
+            self.stream.arrive(self._arrived)
+            self._arrived += 1
+
+
+def _counted(wishes: Wishes, stage: Stage, stream: Stream, killed: tuple[Killed, ...], reporter: Reporter) -> Result:
+    reporter.say("counting what arrived, row by row")
+    status, batches = read_status(stage.store), read_batches(stage.store)
+    segments = max(view.segments for view in batches)
+    expected = proof.source_rows(stream.arrived, stream.airlines)
+    found = proof.Proof(
+        source_rows=expected.total(),
+        exact=proof.compare(expected, proof.table_rows(stage.database)),
+        plain=proof.compare(expected, proof.plain_rows(stage.plain)),
+        window_rows=len(killed) * segments * CHUNK_ROWS,
+    )
+    wal = stage.wal
+    if stage.on_s3:
+        wal = str(stage.out / "wal")
+        copy_log(stage.store, Path(wal))
+        reporter.say(f"the S3 server ends now; its log was copied to {wishes.out / 'wal'}")
+    return Result(
+        proof=found,
+        kills=killed,
+        runs=status.stager_term,
+        batches=len(batches),
+        restaged=sum(view.attempts - 1 for view in batches),
+        segments_per_batch=segments,
+        chunk_rows=CHUNK_ROWS,
+        seed=wishes.seed,
+        seconds=reporter.elapsed_s(),
+        wal=_shortest(wal),
+        database=_shortest(str(stage.database)),
+        checkpoint=stage.checkpoint,
+    )
+
+
+def _shortest(path: str) -> str:
+    """As the user would type it."""
+    with suppress(ValueError):
+        return str(Path(path).relative_to(Path.cwd()))
+    return path

@@ -1,0 +1,129 @@
+"""The demo's folder, and where log and checkpoint lie: on local disk, or on an S3 server of its own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from wal_sink.checkpoint_files import checkpoint_files
+from wal_sink.cli.demo.job import JOB_VARIABLE, Job
+from wal_sink.cli.demo.s3_server import BUCKET, start_server, storage_options
+from wal_sink.cli.demo.s3a import s3a_conf, s3a_environment, s3a_jars
+from wal_sink.cli.demo.watch import Watch
+from wal_sink.cli.options import STORAGE_VARIABLE
+from wal_sink.errors import ConfigError
+from wal_sink.stores.base import Store
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+
+CHUNK_ROWS = 2_000
+ANSWER_S = 0.05
+TASKS_PER_FILE = 2
+_OURS = ".wal-sink-demo"
+"""Marks a folder the demo made, and may therefore empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Everything a run of the demo has a place for."""
+
+    out: Path
+    wal: str
+    checkpoint: str
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+    spark_conf: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict, repr=False)
+    poll_s: float = 0.03
+
+    @property
+    def on_s3(self) -> bool:
+        return self.wal.startswith("s3:")
+
+    @property
+    def database(self) -> Path:
+        return self.out / "flights.db"
+
+    @property
+    def plain(self) -> Path:
+        return self.out / "plain"
+
+    @property
+    def store(self) -> Store:
+        return open_store(StoreSpec(self.wal, self.options))
+
+    def watch(self) -> Watch:
+        spec = StoreSpec(self.wal, self.options)
+        return Watch(open_store(spec), checkpoint_files(self.checkpoint, None, spec, None))
+
+    def driver_environment(self, *, stream: Path, ended: Path, airlines: Path, file_bytes: int) -> dict[str, str]:
+        """What a driver is told."""
+        job = Job(
+            stream=str(stream),
+            ended=str(ended),
+            airlines=str(airlines),
+            wal=self.wal,
+            checkpoint=self.checkpoint,
+            database=str(self.database),
+            plain=str(self.plain),
+            scratch=str(self.out / "spark"),
+            chunk_rows=CHUNK_ROWS,
+            split_bytes=file_bytes // TASKS_PER_FILE + 1,
+            answer_s=ANSWER_S,
+            spark_conf=self.spark_conf,
+        )
+        told = {
+            JOB_VARIABLE: msgspec.json.encode(job).decode(),
+            STORAGE_VARIABLE: msgspec.json.encode(self.options).decode(),
+        }
+        return {**self.environment, **told}
+
+
+def make_folder(out: Path) -> Path:
+    """An empty folder for the demo. Only one that the demo itself made is emptied; else `ConfigError`."""
+    out = out.absolute()
+    if out.exists() and not (out / _OURS).exists() and any(out.iterdir()):
+        raise ConfigError(f"{out} holds other things than a demo: name another folder with --out, or empty it")
+    if out.exists():
+        shutil.rmtree(out)
+    out.mkdir(parents=True)
+    (out / _OURS).touch()
+    for name in ("logs", "plain", "spark"):
+        (out / name).mkdir()
+    return out
+
+
+@contextmanager
+def prepared(out: Path, *, s3: bool, say: Callable[[str], None]) -> Iterator[Stage]:
+    """Local folders, or an S3 server that lives as long as the block."""
+    if not s3:
+        yield Stage(out, str(out / "wal"), str(out / "checkpoint"))
+        return
+    server, endpoint = start_server(out / "logs" / "s3-server.log")
+    with server:
+        say(f"an S3 server (moto's, in memory) answers at {endpoint}")
+        yield _on_s3(out, endpoint, say)
+
+
+def _on_s3(out: Path, endpoint: str, say: Callable[[str], None]) -> Stage:
+    jars = s3a_jars(say)
+    wal, options = f"s3://{BUCKET}/wal", storage_options(endpoint)
+    if jars is None:
+        say("Spark's S3 connector cannot be had: the log lies on S3, the CHECKPOINT ON LOCAL DISK")
+        return Stage(out, wal, str(out / "checkpoint"), options, poll_s=0.2)
+    say("log and checkpoint lie on S3; Spark writes its checkpoint by S3A, wal-sink reads it by s3fs")
+    conf, environment = s3a_conf(jars, endpoint), s3a_environment()
+    return Stage(out, wal, f"s3a://{BUCKET}/checkpoint", options, conf, environment, poll_s=0.2)
+
+
+def copy_log(store: Store, folder: Path) -> None:
+    """Keep the log of a server that is about to end: its objects are immutable and their paths relative."""
+    for name in store.list("", recursive=True):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(store.read(name))
