@@ -1,5 +1,4 @@
-"""The committer of one sink: gate, release, deliver, mark, in batch order. Runs in the driver, or in a process of its
-own.
+"""The committer of one sink: gate, release, deliver, mark, in batch order. Runs in the driver or a draining process.
 
 Nothing here waits for a gate or knows Spark: `deliver_next` does what can be done now, and whoever drives it decides
 when to ask again.
@@ -54,9 +53,10 @@ class Committer:
             return None
         return max(self.marked_through + 1, wal.first_batch, self._sink.first_batch)
 
-    def deliver_next(self) -> bool:
+    def deliver_next(self, *, search: bool = False) -> bool:
         """Deliver the next batch if it can be released; False if there is nothing to do now.
 
+        With `search`, the gate also looks for later entries of the checkpoint, since Spark deletes old ones.
         Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
         when going on would be wrong, `StoppedError` when the run ends.
         """
@@ -64,13 +64,16 @@ class Committer:
         sleep = self._shared.sleep_s
         retrying = budget.retrying(StoreError, OutcomeUnknownError, sleep=sleep, what=f"sink {self.name!r}")
         try:
-            return retrying(self._deliver_next)
+            return retrying(self._deliver_next, search=search)
         except (HistoryError, CorruptError):
             # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
             self.term.check(self._log.store)
             raise
 
-    def _deliver_next(self) -> bool:
+    def _deliver_next(self, *, search: bool) -> bool:
+        if search:
+            self._shared.history.load_owner()
+            self._shared.gate.search()
         batch_id = self.next_batch()
         if batch_id is None or not self._may_release(batch_id):
             self._recovering = False
@@ -92,9 +95,7 @@ class Committer:
         return self._recovering and self._shared.releaser.is_released(batch_id)
 
     def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
-        """Progress first, only then marker and low water: absent progress may mean "not begun" or "done and
-        collected".
-        """
+        """Progress first, then marker and low water: absent progress may mean "not begun" or "done and collected"."""
         delivery.reload_progress()
         marker = self._log.find(Marker, paths.marker(self.name, batch_id))
         if marker is not None:
@@ -133,9 +134,8 @@ class Committer:
             **self._log.stamp(),
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
-            self.term.check(
-                self._log.store
-            )  # another's marker is as true as ours, but its writer may have succeeded us
+            # Another's marker is as true as ours, but its writer may have succeeded us.
+            self.term.check(self._log.store)
         self._marker = marker
 
 

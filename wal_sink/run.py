@@ -84,9 +84,9 @@ class Run:
             while self.deliver_next(committer):
                 continue
 
-    def deliver_next(self, committer: Committer) -> bool:
+    def deliver_next(self, committer: Committer, *, search: bool = False) -> bool:
         """One step of one committer, and the collection that may be due after it."""
-        if not committer.deliver_next():
+        if not committer.deliver_next(search=search):
             return False
         self._forget_delivered()
         self._collect(committer)

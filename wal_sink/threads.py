@@ -1,5 +1,4 @@
-"""The thread a committer lives on. It asks the gate only while there is something to wait for; idle, it costs no
-request.
+"""The thread a committer lives on. It asks the gate only while it waits for something; idle, it costs no request.
 
 A plain daemon thread: one that inherits from the stream's thread would die with `query.stop()` (measured).
 """
@@ -11,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from wal_sink.committer import Committer
+from wal_sink.errors import DeliveryError
 from wal_sink.run import Run
 from wal_sink.serving import StoppedError
 
@@ -49,8 +49,8 @@ class CommitterThread:
 
     @property
     def parked(self) -> bool:
-        """Whether it gave up and the run goes on without it."""
-        return self.error is not None and self._committer.serving.delivery.on_failure == "park"
+        """Whether its sink gave up and the run goes on without it; what is wrong with WAL or run parks nothing."""
+        return isinstance(self.error, DeliveryError) and self._committer.serving.delivery.on_failure == "park"
 
     def start(self) -> None:
         self._thread.start()
@@ -89,9 +89,7 @@ class CommitterThread:
     def _drive(self) -> None:
         while True:
             finishing = self._finishing.is_set()
-            if finishing:
-                self._run.gate.search()
-            if self._run.deliver_next(self._committer):
+            if self._run.deliver_next(self._committer, search=finishing or self._is_time_to_search()):
                 self._polls = 0
                 continue
             self.caught_up.set()
@@ -104,10 +102,6 @@ class CommitterThread:
         self._wake.clear()
         self._run.shared.sleep_s(0)
         self._polls += 1
-        if self._polls % SEARCH_EVERY_POLLS == 0:
-            self._run.gate.search()
-        if self._follow and self._run.history.wal is None:
-            self._run.history.load_owner()
 
     def _poll_s(self) -> float | None:
         """How long until the gate is asked again; None: until somebody wakes this thread."""
@@ -115,6 +109,11 @@ class CommitterThread:
         if self._follow or self._is_pending():
             return min(longest, FIRST_POLL_S * 2.0 ** min(self._polls, 16))
         return None
+
+    def _is_time_to_search(self) -> bool:
+        if self._follow and self._run.history.wal is None:
+            return True
+        return self._polls % SEARCH_EVERY_POLLS == SEARCH_EVERY_POLLS - 1
 
     def _is_pending(self) -> bool:
         batch_id = self._committer.next_batch()
