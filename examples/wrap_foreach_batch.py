@@ -61,8 +61,8 @@ def run(folder: Path) -> None:
     """Write input, run the query to its end, and count what arrived."""
     check_java()
     prepare_python()
-    quiet = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
-    spark = SparkSession.builder.master("local[2]").config(map=quiet).getOrCreate()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false")
+    spark = builder.config("spark.ui.enabled", "false").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     write_input(folder / "in")
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))

@@ -90,7 +90,7 @@ class DataSourceSink(BatchSink):
                 rows = df.toDF(*positional_names(df.schema)).mapInArrow(task, _RESULT).collect()
             return sorted((_part(row) for row in rows), key=lambda part: part.partition)
         except BaseException:
-            self._abort([None] * df.rdd.getNumPartitions(), batch_id)
+            self._abort(_no_messages(df), batch_id)
             raise
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
@@ -150,6 +150,14 @@ class _WritingTask:
         if _ARROW_WRITER is not None and isinstance(writer, _ARROW_WRITER):
             return (batch.rename_columns(schema.names) for batch in batches)
         return (row for batch in batches for row in spark_rows(pa.Table.from_batches([batch]), schema))
+
+
+def _no_messages(df: DataFrame) -> list[WriterCommitMessage | None]:
+    """One None for each task of a job that failed as a whole."""
+    try:
+        return [None] * df.rdd.getNumPartitions()
+    except Exception:  # noqa: BLE001 - Spark itself may be gone, and the error that led here is the one to raise
+        return []
 
 
 @contextmanager
