@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from wal_sink import paths
 from wal_sink.batch_delivery import BatchDelivery
-from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, StoreError
+from wal_sink.errors import CorruptError, HistoryError, HistoryGone, OutcomeUnknownError, StoreError
 from wal_sink.log import NOTHING
 from wal_sink.records import Manifest, Marker, SinkRecord
 from wal_sink.retries import Budget
@@ -103,6 +103,11 @@ class Committer:
             return True
         if batch_id <= self._log.low_water():
             self.load()
+            if self.marked_through < batch_id:
+                raise HistoryGone(
+                    f"batch {batch_id} of {self._log.store.root} was collected before sink {self.name!r} had it; "
+                    "forget the sink and register it anew from what the WAL still holds"
+                )
             return True
         return False
 

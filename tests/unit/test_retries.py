@@ -1,0 +1,134 @@
+"""Budgets count from the last progress; waits grow, differ and are capped."""
+
+from __future__ import annotations
+
+import pytest
+
+from wal_sink.retries import FIRST_WAIT_S, LONGEST_WAIT_S, Budget
+from wal_sink.settings import Delivery
+from wal_sink.testing import simulated_runtime
+
+
+class Failing:
+    """Fails so many times, then answers; may take time or make progress on the way."""
+
+    def __init__(self, times: int, each: object = None) -> None:
+        self.calls, self.times, self.each = 0, times, each
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if callable(self.each):
+            self.each()
+        if self.calls <= self.times:
+            raise OSError(f"failure {self.calls}")
+        return "done"
+
+
+def budget(*, max_attempts: int = 8, budget_s: float = 600, seed: int = 0) -> tuple[Budget, list[float]]:
+    runtime = simulated_runtime(seed)
+    return Budget.of(Delivery(None, max_attempts=max_attempts, budget_s=budget_s), runtime), []
+
+
+def run(given: Budget, function: Failing, waits: list[float]) -> str:
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        given.runtime.sleep_s(seconds)
+
+    answer: str = given.retrying(OSError, sleep=sleep, what="test")(function)
+    return answer
+
+
+def test_what_succeeds_at_once_neither_waits_nor_counts() -> None:
+    given, waits = budget()
+
+    assert run(given, Failing(0), waits) == "done"
+    assert (waits, given.failures) == ([], 0)
+
+
+def test_gives_up_after_the_last_attempt_with_the_last_error() -> None:
+    given, waits = budget(max_attempts=3)
+    failing = Failing(99)
+
+    with pytest.raises(OSError, match="failure 3"):
+        run(given, failing, waits)
+
+    assert failing.calls == 3
+    assert len(waits) == 2
+
+
+def test_gives_up_when_its_time_is_spent() -> None:
+    given, waits = budget(max_attempts=10_000, budget_s=60)
+    failing = Failing(10_000)
+
+    with pytest.raises(OSError, match="failure"):
+        run(given, failing, waits)
+
+    assert 60 <= given.spent_s() <= 60 + LONGEST_WAIT_S
+
+
+def test_time_spent_in_attempts_counts() -> None:
+    given, waits = budget(max_attempts=10_000, budget_s=60)
+
+    with pytest.raises(OSError, match="failure 2"):
+        run(given, Failing(99, lambda: given.runtime.sleep_s(40)), waits)
+
+
+def test_progress_renews_attempts_and_time() -> None:
+    given, waits = budget(max_attempts=3, budget_s=60)
+
+    def slow_progress() -> None:
+        given.runtime.sleep_s(50)
+        given.note_progress()
+
+    assert run(given, Failing(40, slow_progress), waits) == "done"
+
+
+def test_other_errors_pass_at_once() -> None:
+    given, waits = budget()
+
+    def fail() -> None:
+        raise KeyError("not mine")
+
+    with pytest.raises(KeyError):
+        given.retrying(OSError, sleep=waits.append, what="test")(fail)
+    assert waits == []
+
+
+def test_the_first_wait_is_the_shortest_and_waits_double_up_to_the_longest() -> None:
+    given, waits = budget(max_attempts=14, budget_s=1e9)
+
+    run(given, Failing(13), waits)
+
+    for number, wait in enumerate(waits):
+        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**number)
+        assert highest / 2 <= wait <= highest, f"wait {number}"
+    assert waits[-1] >= LONGEST_WAIT_S / 2
+
+
+def test_the_wait_is_the_first_again_after_progress() -> None:
+    given, waits = budget(max_attempts=20, budget_s=1e9)
+    failing = Failing(7)
+    failing.each = lambda: given.note_progress() if failing.calls == 6 else None
+
+    run(given, failing, waits)
+
+    assert waits[4] > FIRST_WAIT_S
+    assert waits[5] <= FIRST_WAIT_S
+
+
+def test_a_very_long_row_of_failures_stays_at_the_longest_wait() -> None:
+    given, waits = budget(max_attempts=5000, budget_s=1e9)
+
+    run(given, Failing(3000), waits)
+
+    assert max(waits) <= LONGEST_WAIT_S
+
+
+def test_two_committers_that_fail_together_do_not_come_back_together() -> None:
+    rows = []
+    for seed in range(2):
+        given, waits = budget(seed=seed)
+        run(given, Failing(5), waits)
+        rows.append(waits)
+
+    assert all(one != other for one, other in zip(*rows, strict=True))
