@@ -1,0 +1,123 @@
+"""Terms: of all who claim, the last one holds the role; every other is told so."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+
+import pytest
+
+from tests.simulation.small_run import Place, Recorder
+from wal_sink import paths
+from wal_sink.errors import FencedError, StoreError
+from wal_sink.log import Log
+from wal_sink.stores.base import Store
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.terms import Term, claim
+from wal_sink.testing import FaultyStore, simulated_runtime
+
+_numbers = itertools.count()
+
+
+def store() -> MemoryStore:
+    return MemoryStore(StoreSpec(f"memory://terms-{next(_numbers)}"))
+
+
+def log(on: Store) -> Log:
+    runtime = simulated_runtime(next(_numbers))
+    return Log(on, runtime, run_id=runtime.new_id())
+
+
+def test_the_first_term_is_one_and_each_claim_counts_on() -> None:
+    on = store()
+
+    assert [claim(log(on), "role").number for _ in range(3)] == [1, 2, 3]
+
+
+def test_roles_count_apart() -> None:
+    on = store()
+    claim(log(on), "one")
+
+    assert claim(log(on), "other").number == 1
+
+
+def test_the_holder_passes_its_check_and_everyone_before_it_is_fenced_with_the_place_to_look() -> None:
+    on = store()
+    terms = [claim(log(on), "role") for _ in range(3)]
+
+    terms[-1].check(on)
+    for term in terms[:-1]:
+        with pytest.raises(FencedError, match=paths.term("role", term.number + 1)):
+            term.check(on)
+
+
+def test_a_check_costs_one_read() -> None:
+    on, seen = store(), list[str]()
+    term = claim(log(on), "role")
+
+    term.check(FaultyStore(on, lambda what, where: seen.append(f"{what} {where}")))
+
+    assert seen == [f"before read {paths.term('role', 2)}"]
+
+
+def test_of_many_who_claim_at_the_same_time_each_gets_a_term_of_its_own() -> None:
+    on, won = store(), list[int]()
+    start = threading.Barrier(8)
+
+    def contend() -> None:
+        start.wait(10)
+        won.append(claim(log(on), "role").number)
+
+    threads = [threading.Thread(target=contend) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+
+    assert sorted(won) == list(range(1, 9))
+
+
+@pytest.mark.parametrize("when", ["before create", "after create"])
+def test_a_lost_answer_to_a_claim_leaves_one_holder(when: str) -> None:
+    on, failures = store(), [1]
+
+    def hook(what: str, where: str) -> None:
+        if what == when and failures and failures.pop():
+            raise StoreError(where)
+
+    term = claim(log(FaultyStore(on, hook)), "role")
+
+    assert term.number == 1
+    assert on.list(paths.terms("role")) == ["0000000001.json"]
+
+
+def test_a_term_travels_to_executors() -> None:
+    term = Term("role", 7)
+
+    assert pickle.loads(pickle.dumps(term)) == term  # noqa: S301 - made here
+
+
+def test_a_claim_that_could_not_be_checked_is_an_error_and_not_a_pass() -> None:
+    on = store()
+    term = claim(log(on), "role")
+
+    def down(what: str, where: str) -> None:
+        raise StoreError(f"{what} {where}")
+
+    with pytest.raises(StoreError):
+        term.check(FaultyStore(on, down))
+
+
+def test_reading_where_a_sink_stands_comes_after_claiming_its_term() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 1)
+    place.requests.clear()
+
+    place.open({"a": Recorder()})
+
+    claimed = next(n for n, name in enumerate(place.requests) if name.startswith("create terms/committer-a"))
+    markers = [n for n, name in enumerate(place.requests) if name.startswith("list sinks/a/markers")]
+    assert markers
+    assert min(markers) > claimed

@@ -1,0 +1,165 @@
+"""The committer's thread: it waits without asking, wakes, finishes, gives up, and never pretends."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.small_run import Place, Recorder
+from wal_sink.errors import DeliveryError
+from wal_sink.run import Run
+from wal_sink.runtime import SYSTEM
+from wal_sink.settings import Delivery
+from wal_sink.threads import CommitterThread
+
+PATIENCE_S = 20.0
+
+
+def committing(run: Run, failed: Callable[[CommitterThread], None] = lambda _: None) -> CommitterThread:
+    thread = CommitterThread(run, run.committers[0], on_failure=failed)
+    thread.start()
+    return thread
+
+
+def ended(thread: CommitterThread) -> None:
+    thread.finish()
+    assert thread.join(PATIENCE_S)
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return holds()
+
+
+def test_a_batch_is_delivered_while_the_query_runs_once_it_is_complete() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    thread = committing(run)
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    thread.wake()
+    time.sleep(0.1)
+    assert sink.chunks == []
+
+    query.complete_batch(0)
+
+    assert eventually(lambda: sink.batches == [0])
+    ended(thread)
+
+
+def test_idle_it_asks_for_nothing() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()}, runtime=SYSTEM)
+    thread = committing(run)
+    next(place.query().batches(run, 1))
+    thread.wake()
+    assert eventually(lambda: bool(place.wal.list("sinks/a/markers")))
+    time.sleep(0.1)
+    place.requests.clear()
+
+    time.sleep(0.3)
+
+    assert place.requests == []
+    ended(thread)
+
+
+def test_finishing_delivers_what_was_completed_last_though_nobody_woke_it() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    thread = committing(run)
+    for _ in place.query().batches(run, 3):
+        continue
+
+    ended(thread)
+
+    assert sink.batches == [0, 1, 2]
+    assert thread.error is None
+
+
+def test_an_uncompleted_last_batch_is_no_error_and_waits_for_the_next_start() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    thread = committing(run)
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    thread.wake()
+
+    ended(thread)
+
+    assert sink.chunks == []
+    assert thread.error is None
+
+
+def test_giving_up_is_told_once_and_kept_as_the_error() -> None:
+    told: list[CommitterThread] = []
+    place = Place()
+    run = place.open({"a": Recorder(lambda _: False)}, runtime=SYSTEM)
+    thread = committing(run, told.append)
+    next(place.query().batches(run, 1))
+    thread.wake()
+
+    assert thread.join(PATIENCE_S)
+
+    assert told == [thread]
+    assert isinstance(thread.error, DeliveryError)
+    assert thread.caught_up.is_set(), "nobody may wait for it for ever"
+
+
+@pytest.mark.parametrize(("policy", "parked"), [("park", True), ("stop", False)])
+def test_a_sink_that_gave_up_is_parked_only_where_it_is_allowed(policy: str, parked: bool) -> None:
+    place = Place()
+    sink = Delivery(Recorder(lambda _: False), on_failure=policy)  # type: ignore[arg-type]
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    next(place.query().batches(run, 1))
+    thread = committing(run)
+
+    assert thread.join(PATIENCE_S)
+
+    assert thread.parked is parked
+
+
+def test_a_system_exit_in_a_sink_ends_the_thread_and_is_kept() -> None:
+    def leave(_: object) -> object:
+        raise SystemExit(3)
+
+    place = Place()
+    run = place.open({"a": Recorder(leave)}, runtime=SYSTEM)
+    next(place.query().batches(run, 1))
+    thread = committing(run)
+
+    assert thread.join(PATIENCE_S)
+
+    assert isinstance(thread.error, SystemExit)
+    assert place.wal.list("sinks/a/markers") == []
+
+
+def test_a_commit_that_spark_deleted_is_found_through_a_later_one() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    for _ in place.query().batches(run, 2):
+        continue
+    place.checkpoint.delete(["commits/0"])
+    thread = committing(run)
+    thread.wake()
+
+    assert eventually(lambda: sink.batches == [0, 1])
+    ended(thread)
+
+
+def test_it_is_a_daemon_and_does_not_run_on_the_callers_thread() -> None:
+    threads: list[threading.Thread] = []
+    place = Place()
+    run = place.open({"a": Recorder(lambda _: threads.append(threading.current_thread()))}, runtime=SYSTEM)
+    next(place.query().batches(run, 1))
+
+    ended(committing(run))
+
+    assert threads[0] is not threading.current_thread()
+    assert threads[0].daemon
