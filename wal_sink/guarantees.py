@@ -99,6 +99,7 @@ def _sentence(ability: Ability, guarantee: GuaranteeName) -> str:
         return "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"
     if guarantee == "exactly_once":
         return (
-            f"exactly once in effect ({ability.value}): repeats carry the same keys or rows, which the target ignores"
+            f"exactly once in effect ({ability.value}): repeats carry the same "
+            f"{'keys' if ability is Ability.IGNORE_KNOWN_KEYS else 'rows'}, which the target ignores"
         )
     return f"at least once: {_WINDOW[ability]}"
