@@ -104,8 +104,9 @@ def _add_target(counts: Table, name: str, source_rows: int, found: Compared, pro
 
 def _facts(result: Result) -> list[tuple[str, object]]:
     window = f"{result.chunk_rows:,} rows a chunk x {result.segments_per_batch} segments a batch x {len(result.kills)}"
+    replayed = sum(kill.batch_to_replay is not None for kill in result.kills)
     return [
-        ("batches", f"{result.batches}, and {result.restaged} of them staged again after a kill"),
+        ("batches", f"{result.batches}; {replayed} run again by Spark after a kill, {result.restaged} staged twice"),
         ("drivers", f"{result.runs} that got to start the query, {len(result.kills)} kills"),
         ("window", f"{window} kills = {result.proof.window_rows:,} rows may come twice to a target that only accepts"),
         ("checkpoint", result.checkpoint),

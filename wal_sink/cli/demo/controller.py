@@ -46,6 +46,8 @@ class Killed:
     """Since the start of the demo."""
     moment: str
     """What the driver was about, as far as the store shows it."""
+    batch_to_replay: int | None
+    """The batch that Spark had begun and must run again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,7 @@ class Result:
     runs: int
     batches: int
     restaged: int
-    """Staged attempts beyond one per batch: batches Spark ran again after a kill."""
+    """Manifests beyond one per batch: batches that were staged whole, and again after a kill."""
     segments_per_batch: int
     chunk_rows: int
     seed: int
@@ -103,17 +105,21 @@ class _Show:
             stream=self.stream.folder,
             ended=self.stream.ended,
             airlines=self.stream.airlines,
-            file_bytes=self.stream.waiting[0].stat().st_size,
+            file_bytes=max(path.stat().st_size for path in self.stream.waiting),
         )
 
     def run_and_kill(self, kill: Kill) -> Killed:
         """One run that is not to survive."""
+        before, what = self.stage.watch().look(), f"kill {kill.number}"
+        last = len(self.stream.waiting) - HELD_BACK - 1
         with self._driver(kill.number) as driver:
-            self._until(driver, kill.is_due, f"kill {kill.number}")
+            self._until(driver, lambda seen: kill.is_due(seen, before) or seen.delivered_to_all >= last, what)
             due = time.monotonic() + kill.delay_s
-            self._until(driver, lambda _: time.monotonic() >= due, f"kill {kill.number}", pause_until=due)
+            self._until(driver, lambda _: time.monotonic() >= due, what, pause_until=due)
             driver.kill()
-        killed = Killed(self.reporter.elapsed_s(), self.stage.watch().moment())
+        seen, moment = self.stage.watch().look(), self.stage.watch().moment()
+        replay = seen.started if seen.started > seen.completed else None
+        killed = Killed(round(self.reporter.elapsed_s(), 1), moment, replay)
         self.reporter.killed(kill.number, killed.moment)
         return killed
 
@@ -185,7 +191,7 @@ def _counted(wishes: Wishes, stage: Stage, stream: Stream, killed: tuple[Killed,
         segments_per_batch=segments,
         chunk_rows=CHUNK_ROWS,
         seed=wishes.seed,
-        seconds=reporter.elapsed_s(),
+        seconds=round(reporter.elapsed_s(), 1),
         wal=_shortest(wal),
         database=_shortest(str(stage.database)),
         checkpoint=stage.checkpoint,

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from enum import StrEnum
 
 from wal_sink.cli.demo.watch import Seen
 from wal_sink.errors import ConfigError
 
 HELD_BACK = 2
 """Files that arrive only after the last kill, so that there is always something left to do."""
-LONGEST_DELAY_S = 1.5
-LONGEST_TAKEOVER_DELAY_S = 0.5
-_TAKEOVERS = 0.25
-"""Share of the kills that hit a driver while it still delivers what its predecessor left."""
+
+
+class Aim(StrEnum):
+    """What a driver is about when the clock of its death starts."""
+
+    STAGING = "staging"
+    DELIVERY = "delivery"
+    TAKEOVER = "takeover"
+    """Delivering what its predecessor left, before its query starts."""
+
+
+_LONGEST_DELAY_S = {Aim.STAGING: 1.5, Aim.DELIVERY: 0.4, Aim.TAKEOVER: 0.5}
+_MIX = (Aim.STAGING, Aim.DELIVERY, Aim.TAKEOVER, Aim.STAGING, Aim.DELIVERY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +31,19 @@ class Kill:
     """One kill: what must be seen first, and how long after that."""
 
     number: int
-    """From 1; also the number of the run that is killed."""
-    batch: int | None
-    """The batch that must have begun; None: the run must have taken over, nothing more."""
+    aim: Aim
+    batch: int
+    """The batch that must have begun; a take-over waits for none."""
     delay_s: float
 
-    def is_due(self, seen: Seen) -> bool:
-        """Whether what it waits for is there. The query must have started, or the kill would hit Spark's start only."""
-        if self.batch is None:
-            return seen.takeovers >= self.number
-        return seen.queries >= self.number and seen.started >= self.batch
+    def is_due(self, seen: Seen, before: Seen) -> bool:
+        """Whether what it waits for is there, given what was there before this driver started."""
+        if self.aim is Aim.TAKEOVER:
+            return seen.takeovers > before.takeovers
+        begun = seen.queries > before.queries and seen.started >= self.batch
+        if self.aim is Aim.STAGING:
+            return begun
+        return begun and seen.completed >= self.batch and seen.delivered_to_all < seen.completed
 
 
 def planned_kills(kills: int, batches: int, seed: int) -> list[Kill]:
@@ -39,13 +52,13 @@ def planned_kills(kills: int, batches: int, seed: int) -> list[Kill]:
     if kills > room:
         raise ConfigError(f"{kills} kills need at least {kills + HELD_BACK} batches, found {batches}; see --batches")
     chance = random.Random(seed)  # noqa: S311 - a demo, not cryptography
-    return [_drawn(number, kills, room, chance) for number in range(1, kills + 1)]
+    aims = [_MIX[number % len(_MIX)] for number in range(kills)]
+    chance.shuffle(aims)
+    if aims and aims[0] is Aim.TAKEOVER:  # the first driver has nobody to take over from
+        aims.append(aims.pop(0))
+    return [_drawn(number, aim, kills, room, chance) for number, aim in enumerate(aims)]
 
 
-def _drawn(number: int, kills: int, room: int, chance: random.Random) -> Kill:
-    first, end = (number - 1) * room // kills, number * room // kills
-    batch = chance.randrange(first, end)
-    takeover, share = chance.random() < _TAKEOVERS, chance.random()
-    if takeover and number > 1:
-        return Kill(number, None, share * LONGEST_TAKEOVER_DELAY_S)
-    return Kill(number, batch, share * LONGEST_DELAY_S)
+def _drawn(index: int, aim: Aim, kills: int, room: int, chance: random.Random) -> Kill:
+    batch = chance.randrange(index * room // kills, (index + 1) * room // kills)
+    return Kill(index + 1, aim, batch, chance.random() * _LONGEST_DELAY_S[aim])
