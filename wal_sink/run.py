@@ -12,7 +12,7 @@ from wal_sink.committer import Committer
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.history import History
 from wal_sink.log import Log
-from wal_sink.records import Manifest
+from wal_sink.records import Manifest, SinkRecord
 from wal_sink.registry import register
 from wal_sink.releasing import Releaser
 from wal_sink.retention import Collector
@@ -57,8 +57,10 @@ class Run:
         self.history.load_owner()
         self.history.load_batches()
         self.gate.search()
-        for serving in servings:
-            self.committers.append(self._committer(serving))
+        # All are registered before any term is claimed: a start that is refused must fence nobody.
+        sinks = [self._register(serving) for serving in servings]
+        for serving, sink in zip(servings, sinks, strict=True):
+            self.committers.append(self._committer(serving, sink))
 
     def become_stager(self) -> None:
         """Claim the stager's term: from now on this run's manifests count more than any earlier run's."""
@@ -92,8 +94,8 @@ class Run:
         self._collect(committer)
         return True
 
-    def _committer(self, serving: Serving) -> Committer:
-        sink = register(
+    def _register(self, serving: Serving) -> SinkRecord:
+        return register(
             self.log,
             self.history,
             self.gate,
@@ -102,6 +104,8 @@ class Run:
             sink_kind=serving.promise.ability.value,
             identity=serving.identity,
         )
+
+    def _committer(self, serving: Serving, sink: SinkRecord) -> Committer:
         committer = Committer(serving, self.shared, claim(self.log, paths.committer_role(serving.name)), sink)
         committer.load()
         return committer

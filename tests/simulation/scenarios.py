@@ -58,12 +58,12 @@ def double_crashes(kind: str) -> Iterator[World]:
     """A crash while the first batch is under way, and one at every effect of the recovery."""
     undisturbed = World(kind).life()
     undisturbed.live()
-    for first in effects(undisturbed.points)[1:16]:
+    for first in effects(undisturbed.points)[1:12]:
         recovery = World(kind)
         recovery.life(crash_at(first)).live()
         recovering = recovery.life()
         recovering.live()
-        for second in effects(recovering.points)[1:16]:
+        for second in effects(recovering.points)[1:12]:
             world = World(kind)
             crash_then_finish(world, first, second)
             world.check_end(crashes=2)

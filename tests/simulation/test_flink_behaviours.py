@@ -215,14 +215,14 @@ def test_hole_2_pending_batches_survive_a_change_of_parallelism_in_order_each_on
 def test_hole_2_a_batch_restaged_with_another_parallelism_is_delivered_as_one_attempt() -> None:
     counts = iter([[4], [1, 2, 1], [2, 2]])
     place, sink = Place(rows=lambda _: next(counts)), Recorder()
-    for _ in range(3):
-        run = place.open({"a": sink})
+    runs = [place.open({"a": sink}) for _ in range(3)]
+    for run in runs:
         query = place.query()
         query.start_batch(0, 0)
         query.stage(run, 0)
     place.checkpoint.create("commits/0", b"v1\n{}")
 
-    run.deliver_all()
+    runs[-1].deliver_all()
 
     assert [chunk.num_rows for chunk in sink.chunks] == [2, 2]
     assert len({chunk.segment_id for chunk in sink.chunks}) == 2

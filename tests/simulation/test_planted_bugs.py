@@ -200,7 +200,7 @@ def test_the_simulation_reports_a_planted_bug(
             pass
 
 
-@pytest.mark.parametrize("histories", {histories for _, histories, _ in PLANTED}, ids=lambda h: h.__name__)
+@pytest.mark.parametrize("histories", [backlogs, collections, failing_sends, late_sends], ids=lambda h: h.__name__)
 def test_the_same_histories_without_a_bug_are_clean(
     histories: Callable[[str], Iterator[World]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

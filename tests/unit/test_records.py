@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from wal_sink.errors import ConfigError, CorruptError
+from wal_sink.log import Stamp
 from wal_sink.records import (
     FORMAT,
     LowWater,
@@ -25,9 +27,9 @@ from wal_sink.records import (
     encode,
 )
 
-STAMP = {"id": "0" * 32, "created": "2026-01-01T00:00:00.000+00:00"}
+STAMP = Stamp(id="0" * 32, created="2026-01-01T00:00:00.000+00:00")
 SEGMENT = SegmentRef(path="batches/0/a.parquet", id="a" * 32, rows=3, bytes=100, crc32=7, chunk_ends=(2, 3))
-RECORDS: list[Record] = [
+RECORDS: Sequence[Record] = [
     WalRecord(wal_id="w", query_id="q", checkpoint="c", first_batch=0, **STAMP),
     TermRecord(role="stager", term=1, run_id="r", process="host:1", **STAMP),
     Manifest(
