@@ -1,0 +1,196 @@
+"""The demo in small, and its proof: one that could not fail would prove nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import sqlite3
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.components import require
+from tests.fixtures_spark import JAVA_HINT
+from tests.processes import Child
+from wal_sink.cli.demo import proof, source
+from wal_sink.cli.demo.job import CARRIER_NAME, DELAY_CLASS, DELIVERED_COLUMNS
+from wal_sink.cli.demo.plain_sink import ROW_KEY
+from wal_sink.cli.demo.plan import Aim, planned_kills
+from wal_sink.cli.demo.stage import make_folder
+from wal_sink.errors import ConfigError
+
+ROWS = 50
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> source.Stream:
+    """Fifty flights in three files, all arrived."""
+    made = source.write_stream(tmp_path, files=3, rows=ROWS)
+    for number in range(3):
+        made.arrive(number)
+    return made
+
+
+def enriched(stream: source.Stream) -> list[dict[str, str | int | None]]:
+    """What a right query delivers, in plain Python and apart from the proof's own code."""
+    names = dict(list(csv.reader(stream.airlines.read_text().splitlines()))[1:])
+    rows: list[dict[str, str | int | None]] = []
+    for path in stream.arrived:
+        for row in csv.DictReader(path.read_text().splitlines()):
+            typed: dict[str, str | int | None] = {
+                name: None if value == "NA" else value if name in source.TEXTS else int(value)
+                for name, value in row.items()
+            }
+            delay = row["dep_delay"]
+            late = (
+                "on time"
+                if delay != "NA" and int(delay) <= 15
+                else "late"
+                if delay != "NA" and int(delay) <= 60
+                else ""
+            )
+            typed[CARRIER_NAME] = names[row["carrier"]]
+            typed[DELAY_CLASS] = "cancelled" if row["dep_time"] == "NA" else late or "very late"
+            rows.append(typed)
+    return rows
+
+
+def as_table(path: Path, rows: list[dict[str, str | int | None]]) -> Path:
+    connection = sqlite3.connect(path)
+    connection.execute(f"CREATE TABLE flights ({', '.join(DELIVERED_COLUMNS)})")
+    marks = ", ".join("?" for _ in DELIVERED_COLUMNS)
+    values = [[row[name] for name in DELIVERED_COLUMNS] for row in rows]
+    connection.executemany(f"INSERT INTO flights VALUES ({marks})", values)
+    connection.commit()
+    connection.close()
+    return path
+
+
+def judged(stream: source.Stream, rows: list[dict[str, str | int | None]]) -> proof.Compared:
+    expected = proof.source_rows(stream.arrived, stream.airlines)
+    return proof.compare(expected, proof.table_rows(as_table(stream.folder.parent / "t.db", rows)))
+
+
+def test_the_proof_accepts_what_is_right(stream: source.Stream) -> None:
+    found = judged(stream, enriched(stream))
+    assert found == proof.Compared(rows=ROWS, lost=0, duplicated=0, foreign=0)
+    assert found.is_exact
+
+
+def test_the_proof_sees_a_lost_row(stream: source.Stream) -> None:
+    found = judged(stream, enriched(stream)[1:])
+    assert (found.lost, found.duplicated, found.is_exact) == (1, 0, False)
+
+
+def test_the_proof_sees_a_row_that_came_twice(stream: source.Stream) -> None:
+    rows = enriched(stream)
+    found = judged(stream, [*rows, rows[7], rows[7]])
+    assert (found.lost, found.duplicated, found.is_exact) == (0, 2, False)
+
+
+def test_a_lost_row_is_not_made_up_for_by_one_that_came_twice(stream: source.Stream) -> None:
+    rows = enriched(stream)
+    found = judged(stream, [*rows[1:], rows[-1]])
+    assert (found.rows, found.lost, found.duplicated) == (ROWS, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("distance", 1), (CARRIER_NAME, "x"), (DELAY_CLASS, None), ("tailnum", "?")]
+)
+def test_the_proof_sees_an_altered_value(stream: source.Stream, column: str, value: str | int | None) -> None:
+    rows = enriched(stream)
+    rows[3][column] = value
+    found = judged(stream, rows)
+    assert (found.lost, found.foreign, found.duplicated) == (1, 1, 0)
+
+
+def test_the_plain_files_are_read_with_their_repeats(stream: source.Stream, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    for number in range(2):
+        with (plain / f"batch-{number}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, [ROW_KEY, *DELIVERED_COLUMNS])
+            writer.writeheader()
+            writer.writerows({ROW_KEY: "k", **row} for row in enriched(stream)[: 10 + number])
+    found = proof.compare(proof.source_rows(stream.arrived, stream.airlines), proof.plain_rows(plain))
+    assert (found.rows, found.lost, found.duplicated, found.foreign) == (21, ROWS - 11, 10, 0)
+
+
+@pytest.mark.parametrize(
+    ("exact", "plain", "holds"),
+    [
+        ((9, 0, 0, 0), (9, 0, 0, 0), True),
+        ((9, 0, 0, 0), (14, 0, 5, 0), True),
+        ((9, 0, 0, 0), (15, 0, 6, 0), False),
+        ((9, 0, 0, 0), (8, 1, 0, 0), False),
+        ((10, 0, 1, 0), (9, 0, 0, 0), False),
+        ((8, 1, 0, 0), (9, 0, 0, 0), False),
+        ((9, 1, 0, 1), (9, 0, 0, 0), False),
+    ],
+)
+def test_the_verdict(exact: tuple[int, ...], plain: tuple[int, ...], holds: bool) -> None:
+    verdict = proof.Proof(9, proof.Compared(*exact), proof.Compared(*plain), window_rows=5)
+    assert verdict.holds is holds
+
+
+def test_every_row_of_the_stream_has_its_own_number(stream: source.Stream) -> None:
+    numbers = [row["row_id"] for path in stream.arrived for row in csv.DictReader(path.read_text().splitlines())]
+    assert len(numbers) == ROWS
+    assert Counter(numbers).most_common(1)[0][1] == 1
+    assert stream.ended.exists()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_kills_are_spread_and_repeatable(seed: int) -> None:
+    plan = planned_kills(5, 20, seed)
+    assert plan == planned_kills(5, 20, seed)
+    assert [kill.batch for kill in plan] == sorted({kill.batch for kill in plan})
+    assert plan[-1].batch < 18
+    assert plan[0].aim is not Aim.TAKEOVER
+    assert Counter(kill.aim for kill in plan) == {Aim.STAGING: 2, Aim.DELIVERY: 2, Aim.TAKEOVER: 1}
+
+
+def test_more_kills_than_batches_are_refused() -> None:
+    with pytest.raises(ConfigError, match="need at least 7 batches"):
+        planned_kills(5, 6, seed=0)
+
+
+def test_a_folder_of_the_users_is_never_emptied(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="holds other things"):
+        make_folder(tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_a_folder_of_an_earlier_demo_is_made_anew(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "out")
+    (folder / "flights.db").touch()
+    assert not (make_folder(folder) / "flights.db").exists()
+
+
+@pytest.mark.spark
+def test_the_demo_in_small(tmp_path: Path) -> None:
+    require(shutil.which("java") is not None, JAVA_HINT)
+    args: list[str | Path] = [
+        "demo",
+        "--out",
+        tmp_path / "out",
+        "--rows",
+        "20000",
+        "--batches",
+        "4",
+        "--kills",
+        "1",
+        "--json",
+    ]
+    with Child([sys.executable, "-m", "wal_sink.cli", *args], log=tmp_path / "demo.log", limit_s=200) as child:
+        output = child.succeed()
+    result = json.loads(output[output.index("\n{") :])
+    assert result["holds"]
+    assert result["proof"]["exact"] == {"rows": 20000, "lost": 0, "duplicated": 0, "foreign": 0}
+    assert result["proof"]["plain"]["lost"] == 0
+    assert result["proof"]["plain"]["duplicated"] <= result["proof"]["window_rows"]
+    assert (result["batches"], len(result["kills"])) == (4, 1)
