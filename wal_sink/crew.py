@@ -23,12 +23,13 @@ class Crew:
         self._failed = threading.Event()
         self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
 
-    def start(self) -> None:
-        """Start, and wait until what earlier runs left is delivered, or a committer gave up."""
+    def start(self, timeout_s: float | None = None) -> None:
+        """Start, and wait until what earlier runs left is delivered, a committer gave up, or time ran out."""
         for thread in self._threads:
             thread.start()
+        deadline = None if timeout_s is None else self._now_s() + timeout_s
         for thread in self._threads:
-            thread.caught_up.wait()
+            thread.caught_up.wait(None if deadline is None else max(0.0, deadline - self._now_s()))
 
     def wake(self) -> None:
         """A batch was staged."""

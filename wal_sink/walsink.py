@@ -20,6 +20,7 @@ from wal_sink.guarantees import promise
 from wal_sink.inspection import Status, read_status
 from wal_sink.placement import Placement
 from wal_sink.run import Run
+from wal_sink.runtime import SYSTEM
 from wal_sink.settings import Delivery, GuaranteeName, Settings
 from wal_sink.sink import BatchSink, Sink, as_sink
 from wal_sink.stores.opening import open_store
@@ -153,12 +154,14 @@ class WalSink:
         Needs no pyspark, unless a sink does. Raises what made a committer give up; without `follow`, `UndeliveredError`
         when time ran out.
         """
-        _, crew = self._opened()
+        began_s = SYSTEM.monotonic_s()
+        _, crew = self._opened(timeout_s=timeout_s)
+        left_s = None if timeout_s is None else max(0.0, timeout_s - (SYSTEM.monotonic_s() - began_s))
         if follow:
-            crew.follow(timeout_s)
+            crew.follow(left_s)
             _raise(crew.error)
             return
-        crew.finish(timeout_s)
+        crew.finish(left_s)
         self._crew = None
         _raise(crew.error)
         self._refuse_parked(crew)
@@ -195,7 +198,7 @@ class WalSink:
 
     # --- opening
 
-    def _opened(self, spark: SparkSession | None = None) -> tuple[Run, Crew]:
+    def _opened(self, spark: SparkSession | None = None, *, timeout_s: float | None = None) -> tuple[Run, Crew]:
         """The run and its threads, made at the first call. Raises what kept a sink from catching up."""
         with self._opening:
             if self._closed:
@@ -205,13 +208,13 @@ class WalSink:
             if self._crew is None:
                 self._crew = Crew(self._run, stopping=self._stopping, on_failure=self._stop_query)
                 _end_at_exit(self)
-                self._start(self._crew)
+                self._start(self._crew, timeout_s)
             _raise(self._crew.error)
             return self._run, self._crew
 
-    def _start(self, crew: Crew) -> None:
+    def _start(self, crew: Crew, timeout_s: float | None) -> None:
         try:
-            crew.start()
+            crew.start(timeout_s)
         except BaseException:  # Ctrl-C while the past is delivered: `with` calls no `__exit__` for it
             self._end_early()
             raise
