@@ -30,6 +30,10 @@ class Keeper:
 take = Keeper()
 number = 7
 
+def slow(chunk):
+    import time
+    time.sleep(0.3)
+
 def fail(chunk):
     from wal_sink import PermanentError
     raise PermanentError("the target is gone")
@@ -170,6 +174,15 @@ def test_drain_to_an_object_of_a_module_in_the_current_directory(
 def test_follow_ends_when_time_is_up(wal: str, tmp_path: Path) -> None:
     drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--follow", "--timeout", "0.2")
     assert len(table_of(tmp_path / "t.db")) == BATCHES * ROWS
+
+
+def test_a_timeout_holds_for_the_backlog_too(wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = own_module(tmp_path, monkeypatch)
+    result = drained(wal, f"{module}:slow", "--timeout", "0.5", exit_code=1)
+    assert "not everything complete was delivered" in result.stderr
+    (sink,) = invoke_json("status", wal)["sinks"]
+    assert sink["delivered_through"] < BATCHES - 1
+    assert invoke_json("drain", wal, "--to", f"{module}:slow")["delivered_through"] == BATCHES - 1
 
 
 def test_progress_stays_off_stdout(wal: str, tmp_path: Path) -> None:

@@ -32,7 +32,12 @@ REFRESH_S = 0.5
 @click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 @click.option("--checkpoint", metavar="URL", help="The query's checkpoint, if it is not where the WAL says.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C) or --timeout.")
-@click.option("--timeout", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS", help="Stop after so long.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Give up after so long; with --follow: look for no new batches after it.",
+)
 @click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest it can honour.")
 @click.option("--start-from", type=click.Choice(["earliest", "next"]), help="Where a new name begins.")
 @click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
@@ -70,7 +75,8 @@ def _deliver(
     """Drain; True if Ctrl-C ended a drain that follows, which is how one ends it."""
     with _bar(sink, before, name) if progress else contextlib.nullcontext():
         try:
-            with sink:
+            with contextlib.ExitStack() as stack:
+                stack.push(sink)  # entering it would wait for the whole backlog, whatever the timeout
                 sink.drain(follow=follow, timeout_s=timeout_s)
         except KeyboardInterrupt:
             if not follow:

@@ -60,7 +60,7 @@ def _print_records(detail: BatchDetail) -> None:
                 ("released", released),
                 ("rows per chunk", manifest.chunk_rows),
                 ("fingerprint", manifest.fingerprint),
-                ("offsets", manifest.offsets.splitlines()[2:]),
+                ("offsets", "\n".join(manifest.offsets.splitlines()[2:])),
             ]
         )
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -177,6 +178,7 @@ def _counted(wishes: Wishes, stage: Stage, stream: Stream, killed: tuple[Killed,
         plain=proof.compare(expected, proof.plain_rows(stage.plain)),
         window_rows=len(killed) * segments * CHUNK_ROWS,
     )
+    shutil.rmtree(stage.out / "spark", ignore_errors=True)
     wal = stage.wal
     if stage.on_s3:
         wal = str(stage.out / "wal")
