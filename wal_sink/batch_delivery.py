@@ -120,8 +120,10 @@ class BatchDelivery:
             yield orders
 
     def _open_orders(self) -> list[Order]:
+        # With several segments, their single chunks would all go unchecked.
+        term_checked = len(self._manifest.segments) == 1 and not self._maybe_sent
         return [
-            Order(ordinal, segment, self._rows[ordinal], maybe_sent=self._maybe_sent)
+            Order(ordinal, segment, self._rows[ordinal], maybe_sent=self._maybe_sent, term_checked=term_checked)
             for ordinal, segment in enumerate(self._manifest.segments)
             if self._rows[ordinal] < segment.rows
         ]

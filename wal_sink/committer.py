@@ -25,7 +25,7 @@ class Committer:
         self._log = shared.log
         self._sink = sink
         self._marker: Marker | None = None
-        self._began = NOTHING
+        self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
         self._recovering = True
         self.term = term
 
@@ -78,14 +78,16 @@ class Committer:
         if batch_id is None or not self._may_release(batch_id):
             self._recovering = False
             return False
+        self.term.check(self._log.store)  # a succeeded process must not decide which attempt is delivered
         released = self._shared.releaser.release(batch_id)
-        taken_over = released.run_id != self._log.run_id or self._began == batch_id
-        self._began = batch_id
-        delivery = self._delivery(released.manifest, taken_over=taken_over)
-        if taken_over and self._is_done_after_all(delivery, batch_id):
-            return True
-        delivery.run()
-        self._mark(released.manifest, unknown=delivery.unknown_rows())
+        delivery = self._underway
+        begun = delivery is not None or released.run_id != self._log.run_id
+        if delivery is None:
+            delivery = self._underway = self._delivery(released.manifest, taken_over=begun)
+        if not (begun and self._is_done_after_all(delivery, batch_id)):
+            delivery.run()
+            self._mark(released.manifest, unknown=delivery.unknown_rows())
+        self._underway = None
         return True
 
     def _may_release(self, batch_id: int) -> bool:

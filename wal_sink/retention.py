@@ -55,15 +55,16 @@ class Collector:
 
     def _delivered_everywhere(self) -> int:
         """The newest batch that every registered sink has, absent sinks included. -1 if a sink has none."""
-        newest = [self._marked_through(name) for name in registered(self._log)]
-        return min(newest, default=NOTHING)
+        newest = (self._marked_through(name) for name in registered(self._log))
+        return min((batch_id for batch_id in newest if batch_id is not None), default=NOTHING)
 
-    def _marked_through(self, name: str) -> int:
+    def _marked_through(self, name: str) -> int | None:
+        """The newest batch a sink has; None if there is no such sink, only objects one left behind."""
         marker = newest_marker(self._shared, name)
         if marker is not None:
             return marker.batch_id
         sink = self._log.find(SinkRecord, paths.sink(name))
-        return NOTHING if sink is None else sink.first_batch - 1
+        return None if sink is None else sink.first_batch - 1
 
     def _delete_through(self, batch_id: int) -> None:
         """Deleting is repeatable: what a crash leaves here goes with the next collection."""

@@ -60,9 +60,6 @@ def _takes_over(life: Life, what: str, where: str) -> bool:
     return what == "before list" and "/progress/" in where and len(looks) == 1
 
 
-@pytest.mark.xfail(
-    reason="a succeeded committer still releases what it staged itself: the release is created without a term check"
-)
 def test_a_manifest_that_a_succeeded_stager_creates_late_is_ignored() -> None:
     world = World(batches=((3,),), zombies=True)
     old = Puppet(world, stop_at=lambda _, what, where: what == "before create" and "manifest" in where)
