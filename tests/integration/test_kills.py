@@ -147,6 +147,40 @@ def assert_leaves_by_ctrl_c(child: Child) -> None:
     assert "left by KeyboardInterrupt" in child.output
 
 
+UNCLOSED = (
+    SESSION.format(master="local[2]")
+    + """
+import sys
+from pathlib import Path
+from tests.integration.streams import Lines, Place, wait_until
+place = Place(Path(sys.argv[1]))
+with place.sink() as first:
+    query = first.start(place.feed.stream(spark).writeStream)
+    query.processAllAvailable()
+    spark.stop()
+print("delivered", len(place.lines.ids()), flush=True)
+spark = SparkSession.builder.master("local[2]").config(map=SPARK_CONF).getOrCreate()
+place.feed.add(range(40, 80))
+second = place.sink(Lines(place.root / "out.jsonl", pause_s=0.2))
+second.start(place.feed.stream(spark).writeStream)
+wait_until(lambda: len(place.lines.ids()) > 40, "the second run delivers")
+print("end of the program", flush=True)
+"""
+)
+
+
+def test_a_program_that_stops_spark_too_early_or_never_closes_still_ends_and_loses_nothing(
+    spark: SparkSession, place: Place
+) -> None:
+    ids = fed(place, batches=1)
+    with Child.python(UNCLOSED, place.root, log=place.root / "log") as child:
+        child.wait_for_output("end of the program")
+        assert child.wait(EXIT_S) == 0
+        assert f"delivered {len(ids)}" in child.output
+    place.run(spark)
+    assert_all_arrived(place, [*ids, *range(40, 80)], crashes=1)
+
+
 CLUSTER = (
     SESSION
     + """

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from wal_sink.errors import ConfigError, WalSinkError
@@ -76,6 +77,8 @@ def stop_query(query: StreamingQuery) -> None:
     try:
         query.stop()
     except (Py4JError, PySparkException) as error:
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - no public way; the query ended with its context
+            return
         raise WalSinkError(
             f"the query cannot be stopped: {error}. What it completes is kept in the WAL; end its driver, then "
             "start again"
