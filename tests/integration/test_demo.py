@@ -147,8 +147,8 @@ def test_every_row_of_the_stream_has_its_own_number(stream: source.Stream) -> No
 def test_kills_are_spread_and_repeatable(seed: int) -> None:
     plan = planned_kills(5, 20, seed)
     assert plan == planned_kills(5, 20, seed)
-    assert [kill.batch for kill in plan] == sorted({kill.batch for kill in plan})
-    assert plan[-1].batch < 18
+    assert [kill.file for kill in plan] == sorted({kill.file for kill in plan})
+    assert plan[-1].file < 18
     assert plan[0].aim is not Aim.TAKEOVER
     assert Counter(kill.aim for kill in plan) == {Aim.STAGING: 2, Aim.DELIVERY: 2, Aim.TAKEOVER: 1}
 
@@ -193,4 +193,5 @@ def test_the_demo_in_small(tmp_path: Path) -> None:
     assert result["proof"]["exact"] == {"rows": 20000, "lost": 0, "duplicated": 0, "foreign": 0}
     assert result["proof"]["plain"]["lost"] == 0
     assert result["proof"]["plain"]["duplicated"] <= result["proof"]["window_rows"]
-    assert (result["batches"], len(result["kills"])) == (4, 1)
+    assert result["batches"] in {3, 4}  # Spark may merge two files when it was killed before it noted a batch
+    assert len(result["kills"]) == 1

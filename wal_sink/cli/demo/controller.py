@@ -112,9 +112,9 @@ class _Show:
     def run_and_kill(self, kill: Kill) -> Killed:
         """One run that is not to survive."""
         before, what = self.stage.watch().look(), f"kill {kill.number}"
-        last = len(self.stream.waiting) - HELD_BACK - 1
+        last = len(self.stream.waiting) - HELD_BACK
         with self._driver(kill.number) as driver:
-            self._until(driver, lambda seen: kill.is_due(seen, before) or seen.delivered_to_all >= last, what)
+            self._until(driver, lambda seen: kill.is_due(seen, before) or (seen.files >= last and seen.is_idle), what)
             due = time.monotonic() + kill.delay_s
             self._until(driver, lambda _: time.monotonic() >= due, what, pause_until=due)
             driver.kill()
@@ -161,7 +161,7 @@ class _Show:
 
     def _let_arrive(self, seen: Seen) -> None:
         files = len(self.stream.waiting)
-        through = min(seen.started + 1 + LEAD, files - HELD_BACK if self._kills_left else files)
+        through = min(seen.files + LEAD, files - HELD_BACK if self._kills_left else files)
         while self._arrived < through:
             self.stream.arrive(self._arrived)
             self._arrived += 1

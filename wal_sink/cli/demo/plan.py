@@ -32,22 +32,22 @@ class Kill:
 
     number: int
     aim: Aim
-    batch: int
-    """The batch that must have begun; a take-over waits for none."""
+    file: int
+    """The file, counted from 0, that the query must have taken; a take-over waits for none."""
     delay_s: float
 
     def is_due(self, seen: Seen, before: Seen) -> bool:
         """Whether what it waits for is there, given what was there before this driver started."""
         if self.aim is Aim.TAKEOVER:
             return seen.takeovers > before.takeovers
-        begun = seen.queries > before.queries and seen.started >= self.batch
+        begun = seen.queries > before.queries and seen.files > self.file
         if self.aim is Aim.STAGING:
             return begun
-        return begun and seen.completed >= self.batch and seen.delivered_to_all < seen.completed
+        return begun and seen.delivered_to_all < seen.completed
 
 
 def planned_kills(kills: int, batches: int, seed: int) -> list[Kill]:
-    """The kills, spread over the batches. Raises `ConfigError` for more than there is room for."""
+    """The kills, spread over the files. Raises `ConfigError` for more than there is room for."""
     room = batches - HELD_BACK
     if kills > room:
         raise ConfigError(f"{kills} kills need at least {kills + HELD_BACK} batches, found {batches}; see --batches")
@@ -60,5 +60,5 @@ def planned_kills(kills: int, batches: int, seed: int) -> list[Kill]:
 
 
 def _drawn(index: int, aim: Aim, kills: int, room: int, chance: random.Random) -> Kill:
-    batch = chance.randrange(index * room // kills, (index + 1) * room // kills)
-    return Kill(index + 1, aim, batch, chance.random() * _LONGEST_DELAY_S[aim])
+    file = chance.randrange(index * room // kills, (index + 1) * room // kills)
+    return Kill(index + 1, aim, file, chance.random() * _LONGEST_DELAY_S[aim])

@@ -67,4 +67,4 @@ class Reporter:
         if self._has_bars or words == self._said or self.elapsed_s() < self._next_line_s:
             return
         self._said, self._next_line_s = words, self.elapsed_s() + LINE_EVERY_S
-        self.say(f"batches: {words}, of {self._batches}")
+        self.say(f"batches: {words}; {seen.files} of {self._batches} files taken")

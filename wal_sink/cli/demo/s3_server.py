@@ -5,6 +5,7 @@ Run as `python -m wal_sink.cli.demo.s3_server`; prints its address as one line. 
 
 from __future__ import annotations
 
+import io
 import logging
 import threading
 import time
@@ -86,6 +87,9 @@ def _one_by_one(app: _Wsgi) -> _Wsgi:
     turn = threading.Lock()
 
     def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if not environ.get("wsgi.input_terminated"):  # who sends slowly, or dies, must not hold up the others
+            body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            environ["wsgi.input"] = io.BytesIO(body)
         with turn:
             return list(app(environ, start_response))
 

@@ -19,6 +19,10 @@ SINKS = (EXACT, PLAIN)
 class Seen:
     """The newest batch in each state, -1 for none; and how many runs got how far."""
 
+    files: int
+    """Files the query has taken. One a batch; but after a kill between Spark's noting a file and its noting the
+    batch, the next batch holds two.
+    """
     started: int
     staged: int
     completed: int
@@ -32,6 +36,11 @@ class Seen:
     def delivered_to_all(self) -> int:
         return min(self.delivered.values())
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything begun is delivered."""
+        return self.started == self.completed == self.delivered_to_all
+
 
 class Watch:
     """Looks at a WAL and a checkpoint from outside, through the store alone."""
@@ -43,6 +52,7 @@ class Watch:
     def look(self) -> Seen:
         """One listing for each number. Raises `StoreError`."""
         return Seen(
+            files=self._newest("sources/0") + 1,
             started=self._newest("offsets"),
             staged=self._staged(),
             completed=self._newest("commits"),
@@ -74,7 +84,7 @@ class Watch:
         return f"delivering batch {batch_id} to {name} ({records} chunks recorded)"
 
     def _newest(self, folder: str) -> int:
-        names = self._checkpoint.list(folder)
+        names = [name.removesuffix(".compact") for name in self._checkpoint.list(folder)]
         return max((int(name) for name in names if name.isascii() and name.isdigit()), default=NOTHING)
 
     def _staged(self) -> int:
