@@ -164,7 +164,8 @@ def _connect(spec: StoreSpec) -> Any:
         fs.retries = 1  # botocore repeats already; s3fs around it would multiply the waiting by 5, for reads by 25
         fs.connect()
         # aiohttp waits for "100 Continue" without a time limit: a mute endpoint would hold a create for ever (measured)
-        fs.s3.meta.events.unregister("before-call.s3", add_expect_header)
+        client: Any = fs.s3
+        client.meta.events.unregister("before-call.s3", add_expect_header)
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(
             f"{spec.safe_url} cannot be opened with these storage_options: {spec.scrub(str(error))}; expected the "
