@@ -239,7 +239,7 @@ def test_an_unknown_format_number_is_refused(spark: SparkSession, place: Place, 
     record = damaged(spark, place, pattern)
     kept = record.read_text()
     record.write_text(kept.replace('"format":1', '"format":2', 1))
-    fails(spark, place, CorruptError, str(record), "format 2", "reads format 1", "use the version that wrote it")
+    fails(spark, place, ConfigError, str(record), "format 2", "reads format 1", "use the version that wrote it")
     record.write_text(kept)
     place.run(spark)
     assert place.lines.ids() == list(range(510))
