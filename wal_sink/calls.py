@@ -17,11 +17,20 @@ class CallTimedOutError(Exception):
     """The call did not return in time; whether it had its effect is unknown. It may still be running."""
 
 
+class ProgramExitError(Exception):
+    """The call raised what is meant to end a program (`SystemExit`, `KeyboardInterrupt`); the message says which."""
+
+
 class Caller(Protocol):
     """Runs every call of one sink instance on one thread: many clients refuse to be shared between threads."""
 
     def call(self, function: Callable[..., T], *args: Any, timeout_s: float) -> T:
         """The function's result, or its exception; `CallTimedOutError` after `timeout_s` seconds."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call that timed out may still be running."""
         ...
 
     def close(self) -> None:
@@ -32,6 +41,8 @@ class Caller(Protocol):
 class DirectCaller:
     """Calls on the caller's own thread, without a limit: for simulations."""
 
+    busy = False
+
     def call(self, function: Callable[..., T], *args: Any, timeout_s: float) -> T:  # noqa: ARG002
         return function(*args)
 
@@ -40,7 +51,10 @@ class DirectCaller:
 
 
 class ThreadCaller:
-    """Calls on a daemon thread of its own, made at the first call."""
+    """Calls on a daemon thread of its own, made at the first call.
+
+    What the called code raises to end the program becomes a `ProgramExitError`: no sink may end a run that way.
+    """
 
     def __init__(self) -> None:
         self._requests: queue.SimpleQueue[tuple[Callable[..., Any], tuple[Any, ...]] | None] = queue.SimpleQueue()
@@ -65,6 +79,10 @@ class ThreadCaller:
             return result
         raise value
 
+    @property
+    def busy(self) -> bool:
+        return self._left_behind and self._answers.empty()
+
     def close(self) -> None:
         self._requests.put(None)
 
@@ -73,6 +91,14 @@ class ThreadCaller:
             function, args = request
             try:
                 answer = (True, function(*args))
-            except BaseException as error:  # noqa: BLE001 - handed to the calling thread, whatever it is
+            except Exception as error:  # noqa: BLE001 - handed to the calling thread, whatever it is
                 answer = (False, error)
+            except BaseException as error:  # noqa: BLE001 - nobody else would ever see it
+                answer = (False, _exit_error(error))
             self._answers.put(answer)
+
+
+def _exit_error(error: BaseException) -> ProgramExitError:
+    if isinstance(error, SystemExit):
+        return ProgramExitError(f"called sys.exit({'' if error.code is None else repr(error.code)})")
+    return ProgramExitError(f"raised {type(error).__name__}")

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from wal_sink import paths
-from wal_sink.calls import Caller, CallTimedOutError
+from wal_sink.calls import Caller, CallTimedOutError, ProgramExitError
 from wal_sink.chunk import Chunk, Position, chunk_key
 from wal_sink.dead_letters import keep_unknown
 from wal_sink.errors import (
@@ -121,6 +121,9 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {error}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         raise SinkFailedError(kind_of(error), str(error)) from error
+    except ProgramExitError as error:
+        message = mask_url(f"{what} {error}: expected it to return, or to raise an Exception")
+        raise SinkFailedError(FailureKind.PERMANENT, message) from error
     except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
         message = mask_url(f"{what} raised {type(error).__name__}: {error}")
         raise SinkFailedError(FailureKind.RETRIABLE, message) from error
@@ -132,10 +135,23 @@ def check_returned(what: str, returned: object) -> None:
         return
     if isinstance(returned, Rejected):
         first, reason = min(returned.reasons.items())
-        message = f"{what} rejected {len(returned.reasons)} rows; row {first} of the chunk: {reason}"
+        message = f"{what} rejected {len(returned.reasons)} rows; row {first} of the chunk: {_shown(str(reason))}"
         raise SinkFailedError(FailureKind.PERMANENT, message)
     expected = "None (every row is in the target) or Rejected"
-    raise SinkFailedError(FailureKind.PERMANENT, f"{what} returned {returned!r}: expected {expected}")
+    raise SinkFailedError(FailureKind.PERMANENT, f"{what} returned {_repr(returned)}: expected {expected}")
+
+
+def _repr(thing: object) -> str:
+    try:
+        return _shown(repr(thing))
+    except Exception:  # noqa: BLE001 - a user's own __repr__
+        return f"a {type(thing).__name__}"
+
+
+def _shown(text: str, most: int = 200) -> str:
+    """What a sink said, fit for a message: it may be a whole answer of a server, with an address that holds a token."""
+    masked = mask_url(text)
+    return masked if len(masked) <= most else f"{masked[: most - 1]}…"
 
 
 class SinkSession:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
-from wal_sink.calls import CallTimedOutError, DirectCaller, ThreadCaller
+from wal_sink.calls import CallTimedOutError, DirectCaller, ProgramExitError, ThreadCaller
+from wal_sink.delivery import FailureKind, SinkFailedError, call_sink, check_returned
+from wal_sink.sink import Rejected
+from wal_sink.testing import Crash
 
 
 @pytest.fixture
@@ -40,18 +44,55 @@ def test_arguments_and_results_pass_unchanged(caller: ThreadCaller) -> None:
     assert caller.call(lambda: False, timeout_s=10) is False
 
 
-@pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
-def test_an_exception_reaches_the_calling_thread_and_the_next_call_works(
-    caller: ThreadCaller, error: BaseException
-) -> None:
-    def fail() -> None:
-        raise error
+def test_an_exception_reaches_the_calling_thread_and_the_next_call_works(caller: ThreadCaller) -> None:
+    error = ValueError("x")
 
-    with pytest.raises(type(error)) as raised:
-        caller.call(fail, timeout_s=10)
+    with pytest.raises(ValueError, match="x") as raised:
+        caller.call(raising(error), timeout_s=10)
 
     assert raised.value is error
     assert caller.call(lambda: 1, timeout_s=10) == 1
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+ENDINGS = [
+    (lambda: sys.exit(0), r"called sys\.exit\(0\)"),
+    (lambda: sys.exit("no config"), r"called sys\.exit\('no config'\)"),
+    (sys.exit, r"called sys\.exit\(\)"),
+    (raising(KeyboardInterrupt()), "raised KeyboardInterrupt"),
+    (raising(GeneratorExit()), "raised GeneratorExit"),
+]
+
+
+@pytest.mark.parametrize(("end", "message"), ENDINGS)
+def test_what_would_end_the_program_is_an_error_of_the_call(
+    caller: ThreadCaller, end: Callable[[], None], message: str
+) -> None:
+    with pytest.raises(ProgramExitError, match=message):
+        caller.call(end, timeout_s=10)
+
+    assert caller.call(lambda: 1, timeout_s=10) == 1
+
+
+@pytest.mark.parametrize(("end", "message"), ENDINGS)
+def test_a_sink_that_would_end_the_program_failed_for_good(
+    caller: ThreadCaller, end: Callable[[], None], message: str
+) -> None:
+    with pytest.raises(SinkFailedError, match=f"chunk 7: post {message}: expected it to return") as raised:
+        call_sink(caller, "chunk 7: post", end, timeout_s=10)
+
+    assert raised.value.failure.kind is FailureKind.PERMANENT
+
+
+def test_the_crash_of_a_simulation_passes_through() -> None:
+    with pytest.raises(Crash):
+        call_sink(DirectCaller(), "post", raising(Crash()), timeout_s=10)
 
 
 def test_a_call_that_hangs_is_left_behind_and_the_caller_refuses_others(caller: ThreadCaller) -> None:
@@ -75,6 +116,24 @@ def test_the_late_answer_of_a_call_left_behind_is_given_to_nobody(caller: Thread
 
     with pytest.raises(CallTimedOutError):
         caller.call(lambda: "mine", timeout_s=1)
+
+
+def test_a_caller_is_busy_for_as_long_as_a_call_that_timed_out_runs(caller: ThreadCaller) -> None:
+    release = threading.Event()
+    assert not caller.busy
+    caller.call(lambda: None, timeout_s=10)
+    assert not caller.busy
+    thread = caller.call(threading.current_thread, timeout_s=10)
+    with pytest.raises(CallTimedOutError):
+        caller.call(release.wait, timeout_s=0.05)
+    assert caller.busy
+
+    caller.close()
+    assert caller.busy
+    release.set()
+    thread.join(10)
+
+    assert not caller.busy
 
 
 def test_closing_ends_the_thread() -> None:
@@ -113,3 +172,31 @@ def test_the_direct_caller_stays_on_the_callers_thread() -> None:
 
     assert caller.call(threading.get_ident, timeout_s=1) == threading.get_ident()
     caller.close()
+
+
+# What a call returned.
+
+
+def test_what_a_sink_returned_is_shown_without_secrets_and_shortened() -> None:
+    answer = "postgres://user:hush@host/db?password=hush " + "x" * 10_000
+    with pytest.raises(SinkFailedError, match=r"returned 'postgres://host/db xxx.*…: expected None") as raised:
+        check_returned("post", answer)
+    assert "hush" not in str(raised.value)
+    assert len(str(raised.value)) < 400
+
+
+def test_why_a_row_was_rejected_is_shown_without_secrets_and_shortened() -> None:
+    reason = "http://user:hush@host/db says " + "x" * 10_000
+    with pytest.raises(SinkFailedError, match=r"row 3 of the chunk: http://host/db says xxx") as raised:
+        check_returned("post", Rejected({3: reason}))
+    assert "hush" not in str(raised.value)
+    assert len(str(raised.value)) < 400
+
+
+def test_an_answer_that_cannot_be_shown_is_an_error_of_the_sink_all_the_same() -> None:
+    class Shy:
+        def __repr__(self) -> str:
+            raise RuntimeError("do not look at me")
+
+    with pytest.raises(SinkFailedError, match="returned a Shy: expected None"):
+        check_returned("post", Shy())
