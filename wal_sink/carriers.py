@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from wal_sink.calls import CallTimedOutError
+from wal_sink.calls import Caller, CallTimedOutError
 from wal_sink.delivery import (
     Assignment,
     Failure,
@@ -23,37 +25,76 @@ from wal_sink.log import Log
 from wal_sink.records import Manifest
 from wal_sink.sink import Sink
 
+MakeSink = Callable[[], Sink]
+
 
 class LocalCarrier:
-    """Delivers in the committer's own process, one segment after the other."""
+    """Delivers in the committer's own process, one segment after the other.
+
+    `make_sink` may give the same object every time. While a call that timed out may still be running in it, nobody else
+    calls it: `copy_sink` is asked for another one, and without that the sink has failed for good.
+    """
 
     whole_batch = False
 
-    def __init__(self, make_sink: Callable[[], Sink], log: Log, *, should_stop: Callable[[], bool]) -> None:
+    def __init__(
+        self, make_sink: MakeSink, log: Log, *, should_stop: Callable[[], bool], copy_sink: MakeSink | None = None
+    ) -> None:
         self._make_sink = make_sink
+        self._copy_sink = copy_sink
         self._log = log
         self._should_stop = should_stop
+        self._holder: Caller | None = None
 
     def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:  # noqa: ARG002 - a whole-batch carrier needs the manifest
         """Up to the first failure; what comes after it is left for the next attempt."""
         if not orders:
             return []
+        make_sink, caller = self._make_sink, self._log.runtime.new_caller()
+        if self._holder is None or not self._holder.busy:
+            self._holder = caller
+        elif self._copy_sink is not None:
+            make_sink = self._copy_sink
+        else:
+            return failed(orders, Failure(FailureKind.PERMANENT, _still_running(assignment)))
         return carry_out(
-            assignment, orders, self._make_sink(), self._log, on_executor=False, should_stop=self._should_stop
+            assignment, orders, make_sink, caller, self._log, on_executor=False, should_stop=self._should_stop
         )
+
+
+def copier(sink: Sink) -> MakeSink | None:
+    """Makes copies of a sink as it is now, not opened yet; None if it has no copies that are as good as itself."""
+    if sink.driver_only:
+        return None
+    try:
+        payload = pickle.dumps(sink)
+    except Exception:  # noqa: BLE001 - a user's __reduce__ may raise anything; without a copy there is one way less out
+        return None
+    return partial(pickle.loads, payload)
+
+
+def failed(orders: Sequence[Order], failure: Failure) -> list[Outcome]:
+    """Nothing was done of these orders."""
+    return [Outcome(order.ordinal, order.start, failure=failure) for order in orders]
 
 
 def carry_out(
     assignment: Assignment,
     orders: Sequence[Order],
-    sink: Sink,
+    make_sink: MakeSink,
+    caller: Caller,
     log: Log,
     *,
     on_executor: bool,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[Outcome]:
     """Deliver segments one after the other through one opened sink: one delivery task, on the driver or an executor."""
-    session = SinkSession(sink, log.runtime.new_caller(), assignment, on_executor=on_executor)
+    try:
+        sink = call_sink(caller, f"sink {assignment.sink!r}", make_sink, timeout_s=assignment.attempt_timeout_s)
+    except SinkFailedError as error:
+        caller.close()
+        return failed(orders, error.failure)
+    session = SinkSession(sink, caller, assignment, on_executor=on_executor)
     delivery = SegmentDelivery(assignment, session, log, should_stop=should_stop)
     outcomes: list[Outcome] = []
     try:
@@ -64,6 +105,14 @@ def carry_out(
     finally:
         session.close()
     return outcomes
+
+
+def _still_running(assignment: Assignment) -> str:
+    return (
+        f"a call of this sink is still running after {assignment.attempt_timeout_s:g} s; it cannot be called again in "
+        "this process, because it has no copies. Ways out: a time limit in its own client; a higher "
+        "attempt_timeout_s; a Sink of plain data that pickles; where='executors'"
+    )
 
 
 class WholeBatchCarrier:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
+from wal_sink.carriers import LocalCarrier, WholeBatchCarrier, copier
 from wal_sink.errors import ConfigError
 from wal_sink.guarantees import promise
 from wal_sink.log import Log
@@ -50,7 +50,6 @@ class Placement:
     def _carrier(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> tuple[Carrier, str]:
         if isinstance(sink, BatchSink):
             return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time"
-        here = LocalCarrier(lambda: sink, self.log, should_stop=self.should_stop)
         if delivery.where == "executors" and (self.spark is None or sink.driver_only):
             missing = (
                 "there is no Spark session" if self.spark is None else f"{sink.describe()} can only run on the driver"
@@ -59,12 +58,13 @@ class Placement:
                 f"sink {name!r}: where='executors' was asked for, but {missing}; use where='driver' or 'auto'"
             )
         if self.spark is None or sink.driver_only or delivery.where == "driver":
+            here = LocalCarrier(lambda: sink, self.log, should_stop=self.should_stop, copy_sink=copier(sink))
             return here, "in this process"
         return self._with_executors(self.spark, name, sink, delivery)
 
     def _with_executors(self, spark: SparkSession, name: str, sink: Sink, delivery: Delivery) -> tuple[Carrier, str]:
-        from wal_sink.spark.executors import AutoCarrier, ExecutorCarrier  # noqa: PLC0415 - the core runs without Spark
-        from wal_sink.spark.pickling import check_on_executor, pickled, unpickle  # noqa: PLC0415
+        from wal_sink.spark.executors import AutoCarrier, ExecutorCarrier, sink_maker  # noqa: PLC0415 - see below
+        from wal_sink.spark.pickling import check_on_executor, pickled  # noqa: PLC0415 - the core runs without Spark
 
         payload = pickled(sink, name)
         check_on_executor(spark, payload, sink, name)
@@ -78,7 +78,8 @@ class Placement:
         )
         if delivery.where == "executors":
             return executors, "on executors"
-        copies = LocalCarrier(lambda: unpickle(payload), self.log, should_stop=self.should_stop)
+        make = sink_maker(payload)
+        copies = LocalCarrier(make, self.log, should_stop=self.should_stop, copy_sink=make)
         return AutoCarrier(copies, executors), "on executors, for small batches as a copy in the driver"
 
     def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchCarrier:

@@ -60,7 +60,11 @@ class Delivery:
     guarantee: GuaranteeName | None = None
     """None: the strongest the sink can honour. Asking for more than that is refused at start."""
     where: Where = "auto"
-    """Where the sink runs. `auto`: on executors, and small batches in the driver with an unpickled copy of the sink."""
+    """Where the sink runs. `auto`: on executors, and small batches in the driver with an unpickled copy of the sink.
+
+    `driver`: in the driver's process, this very object. While a call that timed out still runs in it, a copy of it is
+    called; one that cannot be pickled has then failed for good.
+    """
     order: Literal["batch", "total"] = "batch"
     """`batch`: the segments of a batch side by side; `total`: one after the other. Batches are always in order."""
     max_attempts: int = 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,14 +11,15 @@ from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from wal_sink.carriers import LocalCarrier, carry_out
-from wal_sink.delivery import Assignment, Failure, Order, Outcome, kind_of
-from wal_sink.errors import WalSinkError
+from wal_sink.carriers import LocalCarrier, MakeSink, carry_out, failed
+from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, kind_of
+from wal_sink.errors import PermanentError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.progress import resumed
 from wal_sink.records import Manifest
 from wal_sink.runtime import SYSTEM
 from wal_sink.serving import CarrierLostError
+from wal_sink.sink import Sink
 from wal_sink.spark.pickling import unpickle
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -90,15 +92,29 @@ class _DeliveryTask:
             yield from self._deliver(self.shares[number])
 
     def _deliver(self, orders: Sequence[Order]) -> list[Outcome]:
-        log = Log(open_store(self.store), SYSTEM, self.run_id)
         try:
+            log = Log(open_store(self.store), SYSTEM, self.run_id)
             if _is_repeated():
                 self.assignment.term.check(log.store)
                 orders = [resumed(self.assignment, order, log.store) for order in orders]
         except WalSinkError as error:
-            failure = Failure(kind_of(error), str(error))
-            return [Outcome(order.ordinal, order.start, failure=failure) for order in orders]
-        return carry_out(self.assignment, orders, unpickle(self.sink), log, on_executor=True)
+            return failed(orders, Failure(kind_of(error), str(error)))
+        except Exception as error:  # noqa: BLE001 - Spark's own retries must never repeat what the outcome decides
+            text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {type(error).__name__}: {error}")
+            return failed(orders, Failure(FailureKind.RETRIABLE, text))
+        return carry_out(self.assignment, orders, sink_maker(self.sink), SYSTEM.new_caller(), log, on_executor=True)
+
+
+def sink_maker(payload: bytes) -> MakeSink:
+    """Makes a fresh copy of a pickled sink at each call; what another attempt cannot mend is a `PermanentError`."""
+
+    def make() -> Sink:
+        try:
+            return unpickle(payload)
+        except (ImportError, AttributeError, pickle.UnpicklingError) as error:
+            raise PermanentError(f"it cannot be unpickled here ({type(error).__name__}: {error})") from error
+
+    return make
 
 
 def shared_out(orders: Sequence[Order], most: int) -> tuple[tuple[Order, ...], ...]:

@@ -1,0 +1,192 @@
+"""Carriers: which object is called, and what becomes of one that cannot be made."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.simulation.small_run import Place, Recorder, serving
+from wal_sink.calls import ThreadCaller
+from wal_sink.carriers import LocalCarrier, copier
+from wal_sink.chunk import Chunk
+from wal_sink.delivery import Failure, FailureKind, Order
+from wal_sink.errors import DeliveryError, PermanentError
+from wal_sink.run import Run
+from wal_sink.settings import Delivery
+from wal_sink.sink import Sink, as_sink
+from wal_sink.spark.executors import _DeliveryTask
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import simulated_runtime
+
+LIMIT_S = 0.05
+
+
+class Hanging(Sink):
+    """Its first write in this process hangs until it is released. Every instance notes what it was called with."""
+
+    release = threading.Event()
+    hung = threading.Event()
+    made: ClassVar[list[Hanging]] = []
+
+    def __init__(self, *, thing: object = None) -> None:
+        self.thing = thing
+        self.__setstate__({"thing": thing})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.calls = 0
+        Hanging.made.append(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"thing": self.thing}
+
+    def write(self, chunk: Chunk) -> None:  # noqa: ARG002
+        self.calls += 1
+        if not Hanging.hung.is_set():
+            Hanging.hung.set()
+            Hanging.release.wait(30)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    Hanging.release, Hanging.hung, Hanging.made = threading.Event(), threading.Event(), []
+    yield
+    Hanging.release.set()
+
+
+def with_batch(sink: Sink, *, copies: bool = True) -> tuple[Place, Run]:
+    """A run with one complete batch for a sink that is served in this process, as `where="driver"` is."""
+    place = Place(rows=lambda _: [1])
+    run = place.open({"a": Recorder()}, runtime=replace(simulated_runtime(seed=99), new_caller=ThreadCaller))
+    given = serving(run, "a", Delivery(sink, attempt_timeout_s=LIMIT_S))
+    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False, copy_sink=copier(sink) if copies else None)
+    run.committers[0]._serving = replace(given, carrier=carrier)
+    next(place.query().batches(run, 1))
+    return place, run
+
+
+def test_a_copy_is_called_while_a_call_may_still_run_in_the_sink() -> None:
+    sink = Hanging()
+    _, run = with_batch(sink)
+
+    run.deliver_all()
+
+    assert [made.calls for made in Hanging.made] == [1, 1]
+    assert Hanging.made[0] is sink
+
+
+def test_without_a_copy_a_sink_in_which_a_call_still_runs_has_failed_for_good() -> None:
+    sink = Hanging(thing=threading.Lock())
+    _, run = with_batch(sink)
+
+    with pytest.raises(DeliveryError, match=r"a call of this sink is still running after 0\.05 s; it cannot be called"):
+        run.deliver_all()
+
+    assert sink.calls == 1
+
+
+def test_the_sink_itself_is_called_again_once_the_call_that_timed_out_came_back() -> None:
+    sink = Hanging(thing=threading.Lock())
+    _, run = with_batch(sink)
+    carrier = run.committers[0].serving.carrier
+    real = carrier.deliver
+
+    def deliver(*args: Any) -> Any:
+        outcomes = real(*args)
+        Hanging.release.set()
+        assert isinstance(carrier, LocalCarrier)
+        holder = carrier._holder
+        while holder is not None and holder.busy:
+            Hanging.release.wait(0.01)
+        return outcomes
+
+    carrier.deliver = deliver  # type: ignore[assignment,method-assign]
+    run.deliver_all()
+
+    assert sink.calls == 2
+
+
+def test_a_sink_that_is_bound_to_the_driver_is_not_copied() -> None:
+    sink = Hanging()
+    sink.driver_only = True
+    assert copier(sink) is None
+
+
+def test_a_function_that_holds_state_is_not_copied() -> None:
+    seen: list[Chunk] = []
+    sink = as_sink(lambda chunk: seen.insert(0, chunk))
+    assert isinstance(sink, Sink)
+    assert copier(sink) is None
+
+
+# Delivery tasks. Outside of Spark they are never repeated ones.
+
+
+class Broken:
+    """Raises when it is unpickled."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Callable[[BaseException], None], tuple[BaseException]]:
+        return _raise, (self.error,)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+ORDERS = (Order(0, SimpleNamespace(), 5, maybe_sent=False), Order(1, SimpleNamespace(), 0, maybe_sent=False))  # type: ignore[arg-type]
+ASSIGNMENT: Any = SimpleNamespace(sink="a", attempt_timeout_s=10)
+
+
+def failure_of_task(payload: bytes, store: StoreSpec) -> Failure:
+    outcomes = list(_DeliveryTask(payload, store, "run", ASSIGNMENT, (ORDERS,))([0]))
+    assert [(outcome.ordinal, outcome.rows, outcome.chunks) for outcome in outcomes] == [(0, 5, 0), (1, 0, 0)]
+    assert outcomes[0].failure is not None
+    return outcomes[0].failure
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ModuleNotFoundError("No module named 'x'"), FailureKind.PERMANENT),
+        (AttributeError("no Post in x"), FailureKind.PERMANENT),
+        (PermanentError("not here"), FailureKind.PERMANENT),
+        (SystemExit(0), FailureKind.PERMANENT),
+        (ConnectionError("license server is down"), FailureKind.RETRIABLE),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_sink_that_cannot_be_unpickled_is_an_outcome(tmp_path: Path, error: BaseException, kind: FailureKind) -> None:
+    failure = failure_of_task(pickle.dumps(Broken(error)), StoreSpec(str(tmp_path)))
+    assert failure.kind is kind
+    assert "sink 'a'" in failure.message
+
+
+def test_a_damaged_pickle_is_an_outcome(tmp_path: Path) -> None:
+    assert failure_of_task(b"garbage", StoreSpec(str(tmp_path))).kind is FailureKind.PERMANENT
+
+
+def test_a_store_that_cannot_be_opened_is_an_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = RuntimeError("cannot use the key hush-hush")
+    monkeypatch.setattr("wal_sink.spark.executors.open_store", lambda _: _raise(broken))
+    failure = failure_of_task(b"", StoreSpec(str(tmp_path), {"key": "hush-hush"}))
+    assert failure.kind is FailureKind.RETRIABLE
+    assert "RuntimeError: cannot use the key ***" in failure.message
+
+
+def test_a_store_whose_package_is_missing_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules, "wal_sink.stores.s3", raising=False)
+    failure = failure_of_task(b"", StoreSpec("s3://bucket/no-package"))
+    assert failure.kind is FailureKind.PERMANENT
+    assert "needs s3fs" in failure.message
