@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from wal_sink.errors import ConfigError
+from wal_sink.stores.spec import mask_url
 
 GuaranteeName = Literal["exactly_once", "at_least_once", "at_most_once"]
 Where = Literal["auto", "driver", "executors"]
@@ -56,7 +57,7 @@ class Delivery:
     """How one sink is served: the sink itself and the policies around it."""
 
     to: object
-    """A callable of one `Chunk`, a `Sink`, a wrapped writer, or the URL of a backend."""
+    """A callable of one `Chunk`, a `Sink`, a wrapped writer, or the URL of a backend. Shown without credentials."""
     guarantee: GuaranteeName | None = None
     """None: the strongest the sink can honour. Asking for more than that is refused at start."""
     where: Where = "auto"
@@ -91,6 +92,11 @@ class Delivery:
         for name in ("budget_s", "attempt_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number of seconds above 0")
+
+    def __repr__(self) -> str:
+        to = repr(mask_url(self.to)) if isinstance(self.to, str) else mask_url(repr(self.to))
+        policies = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name != "to"]
+        return f"Delivery({', '.join([f'to={to}', *policies])})"
 
 
 def _at_least(owner: object, least: int, *names: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.stores.spec import mask_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -219,7 +220,9 @@ def dialect_of(url: str, busy_timeout_s: float) -> Dialect:
         )
     path = rest.removeprefix("/")
     if rest == path or path in ("", ":memory:") or "?" in path:
-        raise ConfigError(f"{url!r}: expected sqlite:///relative.db or sqlite:////absolute.db, a file without options")
+        raise ConfigError(
+            f"{mask_url(url)}: expected sqlite:///relative.db or sqlite:////absolute.db, a file without options"
+        )
     if not busy_timeout_s > 0:
         raise ConfigError(f"busy_timeout_s={busy_timeout_s!r}: expected a number of seconds above 0")
     return Sqlite(str(Path(path).absolute()), socket.gethostname(), busy_timeout_s)

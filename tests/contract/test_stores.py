@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import pickle
 import threading
+import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from botocore.exceptions import ClientError
@@ -249,6 +251,39 @@ class TestMessages:
         copy = pickle.loads(pickle.dumps(caught.value))  # noqa: S301 - our own bytes
         assert (type(copy), str(copy)) == (ObjectMissing, str(caught.value))
         assert "test-secret-key" not in repr(caught.value)
+
+
+class TestGenericFailures:
+    """What fsspec's many file systems raise may hold anything, the options they were given among it."""
+
+    STEPS: ClassVar[dict[str, Callable[[Store], object]]] = {
+        "pipe_file": lambda store: store.create("a", b"x"),
+        "cat_file": lambda store: store.read("a"),
+        "ls": lambda store: store.list(""),
+        "rm_file": lambda store: store.delete(["a"]),
+    }
+
+    @pytest.mark.parametrize("method", STEPS)
+    def test_no_secret_in_a_traceback(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = GenericStore(StoreSpec("memory://failing", {"token": "hush-hush"}, single_writer=True))
+
+        def fail(*_: object, **__: object) -> None:
+            try:
+                raise RuntimeError("401 for hush-hush")
+            except RuntimeError as error:
+                raise OSError("not allowed") from error
+
+        monkeypatch.setattr(store._fs, method, fail, raising=False)
+        with pytest.raises(StoreError, match="not allowed") as caught:
+            self.STEPS[method](store)
+        assert "hush-hush" not in "".join(traceback.format_exception(caught.value))
+
+    def test_a_harmless_cause_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        store = GenericStore(StoreSpec("memory://failing", single_writer=True))
+        monkeypatch.setattr(store._fs, "cat_file", raising(OSError("disk full")))
+        with pytest.raises(StoreError) as caught:
+            store.read("a")
+        assert repr(caught.value.__cause__) == "OSError('disk full')"
 
 
 class TestProbe:
@@ -497,7 +532,8 @@ class TestS3:
         with pytest.raises(StoreError, match=r"s3://bucket/wal/probe.*endpoint") as caught:
             probe(store, runtime=SYSTEM, single_writer=False)
         assert SYSTEM.monotonic_s() - started < 30
-        assert not any(secret in str(caught.value) for secret in ("the-access-key", "the-secret-key", "user:pass"))
+        shown = "".join(traceback.format_exception(caught.value))
+        assert not any(secret in shown for secret in ("the-access-key", "the-secret-key", "user:pass"))
 
     def test_options_that_s3fs_does_not_know_are_named(self) -> None:
         with pytest.raises(ConfigError, match="storage_options"):

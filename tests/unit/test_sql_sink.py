@@ -361,6 +361,7 @@ def test_write_before_open_says_so(path: Path) -> None:
         ("postgresql://me:hunter2@db/x", {}, "cannot reach 'postgresql' databases"),
         ("sqlite://", {}, "expected sqlite:///relative.db"),
         ("sqlite:///:memory:", {}, "expected sqlite:///relative.db"),
+        ("sqlite://user:hunter2@host?key=hunter2", {}, "^sqlite://host: expected sqlite:///relative.db"),
         ("rows.db", {}, "expected sqlite:///file.db"),
         ("sqlite:///x.db", {"mode": "replace"}, "expected 'append' or 'upsert'"),
         ("sqlite:///x.db", {"mode": "upsert"}, "expected key columns"),

@@ -99,6 +99,28 @@ def test_foreign_messages_are_scrubbed() -> None:
     assert shown == "*** and *** at http://host:1/x to http://host:1/y"
 
 
+def raised_from(error: Exception, cause: Exception | None) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+SECRET_ERROR = OSError("cannot use hush-hush")
+
+
+@pytest.mark.parametrize(
+    ("error", "is_shown"),
+    [
+        (OSError("disk full"), True),
+        (SECRET_ERROR, False),
+        (OSError("http://user:pw@host says no"), False),
+        (raised_from(OSError("harmless"), raised_from(OSError("harmless"), SECRET_ERROR)), False),
+        (raised_from(OSError("harmless"), OSError("harmless")), True),
+    ],
+)
+def test_an_error_that_shows_a_secret_is_no_cause_of_another(error: Exception, is_shown: bool) -> None:
+    assert StoreSpec("s3://b/x", {"secret": "hush-hush"}).cause(error) is (error if is_shown else None)
+
+
 @pytest.mark.parametrize(
     ("module", "url"), [("s3fs", "s3://bucket/x"), ("gcsfs", "gs://bucket/x"), ("adlfs", "abfs://c@a.dfs/x")]
 )

@@ -71,24 +71,24 @@ class GenericStore(Store):
                 self._make_parent(target)
                 self._fs.pipe_file(target, data, mode="create")
             except FileExistsError as error:
-                raise ObjectExists(f"{self.url_of(path)} exists already") from error
+                raise ObjectExists(f"{self.url_of(path)} exists already") from self._spec.cause(error)
             except _failures() as error:
-                raise self._failure("create", path, error) from error
+                raise self._failure("create", path, error) from self._spec.cause(error)
 
     def read(self, path: str) -> bytes:
         try:
             return bytes(self._fs.cat_file(self._target(path)))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
-            raise ObjectMissing(f"{self.url_of(path)} does not exist") from error
+            raise ObjectMissing(f"{self.url_of(path)} does not exist") from self._spec.cause(error)
         except _failures() as error:
-            raise self._failure("read", path, error) from error
+            raise self._failure("read", path, error) from self._spec.cause(error)
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         folder = folder_of(prefix)
         try:
             found = [*self._below(folder)]
         except _failures() as error:
-            raise self._failure("list", folder, error) from error
+            raise self._failure("list", folder, error) from self._spec.cause(error)
         names = {shown(path.removeprefix(folder), recursive=recursive) for path in found}
         return sorted(name for name in names if name > after)
 
@@ -99,7 +99,7 @@ class GenericStore(Store):
             except FileNotFoundError:
                 continue
             except _failures() as error:
-                raise self._failure("delete", path, error) from error
+                raise self._failure("delete", path, error) from self._spec.cause(error)
 
     def segment(self, path: str) -> SegmentStream:
         check_path(path)
@@ -111,7 +111,7 @@ class GenericStore(Store):
             self._make_parent(target)
             self._fs.pipe_file(target, data)
         except _failures() as error:
-            raise self._failure("write", path, error) from error
+            raise self._failure("write", path, error) from self._spec.cause(error)
 
     def _target(self, path: str) -> str:
         return f"{self._base}/{check_path(path)}"
@@ -149,15 +149,16 @@ def _connect(spec: StoreSpec) -> tuple[Any, str]:
     try:
         fs, base = fsspec.core.url_to_fs(spec.url, **options)
     except ImportError as error:
-        raise ConfigError(f"{spec.safe_url} needs a package that is not installed: {spec.scrub(str(error))}") from error
+        text = spec.scrub(str(error))
+        raise ConfigError(f"{spec.safe_url} needs a package that is not installed: {text}") from spec.cause(error)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"{spec.safe_url} cannot be opened with these storage_options: {spec.scrub(str(error))}"
-        ) from error
+        ) from spec.cause(error)
     except _failures() as error:
         raise StoreError(
             f"{spec.safe_url} cannot be opened: {spec.scrub(str(error))}; check address and credentials"
-        ) from error
+        ) from spec.cause(error)
     fs.dircache.use_listings_cache = False  # as an option it would reach constructors that refuse it (sftp)
     return fs, base.rstrip("/")
 

@@ -71,15 +71,15 @@ class S3Store(Store):
             return bytes(self._fs.cat_file(self._target(path), max_concurrency=1))
         except _FAILURES as error:
             if _code(error) == "NoSuchKey":
-                raise ObjectMissing(f"{self.url_of(path)} does not exist") from error
-            raise self._failure("read", path, error) from error
+                raise ObjectMissing(f"{self.url_of(path)} does not exist") from self._spec.cause(error)
+            raise self._failure("read", path, error) from self._spec.cause(error)
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
         folder = folder_of(prefix)
         try:
             keys = sorted(self._keys(self._prefix + folder, after, recursive=recursive))
         except _FAILURES as error:
-            raise self._failure("list", folder, error) from error
+            raise self._failure("list", folder, error) from self._spec.cause(error)
         return [*names_in(keys, "", after=after, recursive=recursive)]
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -96,8 +96,8 @@ class S3Store(Store):
             self._fs.pipe_file(self._target(path), data, chunksize=_PUT_LIMIT, mode=mode)
         except _FAILURES as error:
             if isinstance(error, FileExistsError) or _code(error) in _EXISTS:
-                raise ObjectExists(f"{self.url_of(path)} exists already") from error
-            raise self._failure(action, path, error) from error
+                raise ObjectExists(f"{self.url_of(path)} exists already") from self._spec.cause(error)
+            raise self._failure(action, path, error) from self._spec.cause(error)
 
     def _keys(self, head: str, after: str, *, recursive: bool) -> Iterator[str]:
         """Names below `head`, folders ending in `/`; the folder that `after` names may be among them."""
@@ -119,7 +119,7 @@ class S3Store(Store):
         try:
             answer = self._fs.call_s3("delete_objects", Bucket=self._bucket, Delete=wanted)
         except _FAILURES as error:
-            raise self._failure("delete objects under", "", error) from error
+            raise self._failure("delete objects under", "", error) from self._spec.cause(error)
         failed = answer.get("Errors", ())
         if failed:
             key, code = failed[0].get("Key"), failed[0].get("Code", "")
@@ -170,9 +170,9 @@ def _connect(spec: StoreSpec) -> Any:
         raise ConfigError(
             f"{spec.safe_url} cannot be opened with these storage_options: {spec.scrub(str(error))}; expected the "
             "arguments of s3fs.S3FileSystem"
-        ) from error
+        ) from spec.cause(error)
     except _FAILURES as error:
         raise StoreError(
             f"{spec.safe_url} cannot be opened: {type(error).__name__} ({spec.scrub(str(error))}); check the options"
-        ) from error
+        ) from spec.cause(error)
     return fs

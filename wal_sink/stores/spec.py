@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import fsspec
@@ -70,6 +70,11 @@ class StoreSpec:
             text = text.replace(secret, MASK)
         return mask_url(text.replace(self.url, self.safe_url))
 
+    def cause(self, error: BaseException) -> BaseException | None:
+        """`error`, to raise another one from; None if a traceback of it would show a secret."""
+        shown = "\n".join(str(part) for part in _chain(error))
+        return error if self.scrub(shown) == shown else None
+
     def __repr__(self) -> str:
         return f"StoreSpec({self.safe_url!r}, single_writer={self.single_writer})"
 
@@ -79,6 +84,13 @@ def mask_url(text: str) -> str:
     if "://" not in text:
         return text
     return _QUERY.sub("", _USER_INFO.sub(_without_user, text))
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """All that a traceback of `error` shows."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 def _without_user(match: re.Match[str]) -> str:

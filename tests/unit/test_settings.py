@@ -1,0 +1,20 @@
+"""Values of the public contract show what they hold, less what is secret."""
+
+from __future__ import annotations
+
+import functools
+
+from wal_sink.settings import Delivery
+
+
+def test_a_delivery_shows_its_policies() -> None:
+    shown = repr(Delivery("sqlite:///orders.db", on_failure="park"))
+    assert shown.startswith("Delivery(to='sqlite:///orders.db', guarantee=None, where='auto', order='batch', ")
+    assert "on_failure='park'" in shown
+
+
+def test_a_delivery_shows_no_credentials() -> None:
+    url = "postgres://user:hush@host/db?table=orders&password=hush"
+    assert "to='postgres://host/db'," in repr(Delivery(url))
+    for to in (url, functools.partial(print, url), {"a": Delivery(url)}):
+        assert "hush" not in repr(Delivery(to))
