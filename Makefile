@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.wal-sink-installed
-CHECKED := wal_sink backends tests
+CHECKED := wal_sink backends tests specs
 RUFFED := $(CHECKED) $(wildcard examples benchmarks)
 
 # A checkout that was copied brings a .venv whose scripts name the old place: the stamp holds the place it is good for.
@@ -13,7 +13,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-s3 test check format clean setup need-java
+.PHONY: help demo demo-s3 test spec check format clean setup need-java
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -26,6 +26,9 @@ demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 
 test: need-java $(STAMP) ## run every test; ARGS="-k name" chooses
 	$(BIN)/python -m pytest $(ARGS)
+
+spec: need-java $(STAMP) ## check the TLA+ specification: every model, every planted bug; ARGS="--deep" for more
+	$(BIN)/python specs/check.py $(ARGS)
 
 check: $(STAMP) ## formatting, lint, types; all of them, even if one fails
 	@failed=0; \

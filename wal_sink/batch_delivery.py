@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
-from wal_sink.chunk import Position
 from wal_sink.dead_letters import count_unknown
-from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, failure_error, slot_name
+from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, Witness, failure_error
 from wal_sink.errors import DeliveryError
 from wal_sink.guarantees import Ability
 from wal_sink.progress import keep_last_recorded, recorded_rows
@@ -21,6 +21,7 @@ _WORST_FIRST = (
     FailureKind.CORRUPT,
     FailureKind.PERMANENT,
     FailureKind.STOPPED,
+    FailureKind.LOST,
     FailureKind.UNKNOWN,
     FailureKind.RETRIABLE,
 )
@@ -43,15 +44,16 @@ class BatchDelivery:
         wal_id: str,
         before: Marker | None,
         taken_over: bool,
+        renew_term: Callable[[], Term],
     ) -> None:
         self._serving = serving
         self._shared = shared
         self._manifest = manifest
-        self._term = term
-        self._wal_id = wal_id
+        self._renew_term = renew_term
         self._maybe_sent = taken_over
+        self._left_behind = False  # whether tasks of an earlier attempt may still be sending
         self._rows = [0] * len(manifest.segments)
-        self._assignment = self._assign(before)
+        self._assignment = self._assign(wal_id, term, before)
 
     def run(self) -> None:
         """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises."""
@@ -84,6 +86,8 @@ class BatchDelivery:
         return count_unknown(self._shared.log.store, self._serving.name, self._manifest.batch_id)
 
     def _attempt(self, budget: Budget) -> None:
+        if self._left_behind:
+            self._leave_behind()
         failures: list[Failure] = []
         for orders in self._rounds():
             outcomes = self._carry(orders)
@@ -97,15 +101,28 @@ class BatchDelivery:
             message = f"{len(left)} of {len(self._manifest.segments)} segments came back without an outcome"
             failures = [Failure(FailureKind.UNKNOWN, message)]
         if failures:
-            self._fail(min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind)))
+            self._left_behind |= any(failure.kind is FailureKind.LOST for failure in failures)
+            self._fail(min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind)), budget)
 
-    def _fail(self, failure: Failure) -> None:
+    def _leave_behind(self) -> None:
+        """Go on under the next term, so that a task of a lost attempt that wakes up finds itself succeeded.
+
+        Progress is read after that: such a task may have recorded more meanwhile.
+        """
+        self._assignment = replace(self._assignment, term=self._renew_term())
+        self._left_behind = False
+        self.reload_progress()
+
+    def _fail(self, failure: Failure, budget: Budget) -> None:
         if failure.kind is FailureKind.STOPPED:
             raise StoppedError(failure.message)
-        if failure.kind not in {FailureKind.RETRIABLE, FailureKind.UNKNOWN}:
+        if failure.kind not in {FailureKind.RETRIABLE, FailureKind.UNKNOWN, FailureKind.LOST}:
             raise failure_error(failure, self._what())
         self._maybe_sent = True
+        known = sum(self._rows)
         self.reload_progress()
+        if sum(self._rows) > known:  # an attempt that could not tell of it came further all the same
+            budget.note_progress()
         raise _TryAgainError(failure.message)
 
     def _rounds(self) -> Iterator[list[Order]]:
@@ -132,23 +149,18 @@ class BatchDelivery:
         try:
             return self._serving.carrier.deliver(self._assignment, self._manifest, orders)
         except CarrierLostError as error:
-            failure = Failure(FailureKind.UNKNOWN, str(error))
-            return [Outcome(ordinal=-1, rows=0, failure=failure)]
+            return [Outcome(ordinal=-1, rows=0, failure=Failure(FailureKind.LOST, str(error)))]
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
             if outcome.ordinal >= 0:
                 self._rows[outcome.ordinal] = max(outcome.rows, self._rows[outcome.ordinal])
 
-    def _assign(self, before: Marker | None) -> Assignment:
-        witness = None
-        if before is not None and before.witness_rows:
-            slot = slot_name(self._wal_id, self._serving.name, 0)
-            witness = Position(slot, before.witness_batch, before.witness_rows, segment_id="")
+    def _assign(self, wal_id: str, term: Term, before: Marker | None) -> Assignment:
         return Assignment(
-            wal_id=self._wal_id,
+            wal_id=wal_id,
             sink=self._serving.name,
-            term=self._term,
+            term=term,
             batch_id=self._manifest.batch_id,
             columns=self._manifest.columns,
             spark_schema=self._manifest.spark_schema,
@@ -156,7 +168,7 @@ class BatchDelivery:
             segments=len(self._manifest.segments),
             at_most_once=self._serving.promise.at_most_once,
             attempt_timeout_s=self._serving.delivery.attempt_timeout_s,
-            witness=witness,
+            witness=Witness(before.witness_batch, before.witness_rows) if before and before.witness_rows else None,
         )
 
     def _what(self) -> str:

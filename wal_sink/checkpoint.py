@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,6 +35,11 @@ class Offsets:
     """The checkpoint's entry, verbatim."""
     fingerprint: str
     """Equal for every run of the same input, different for another input under the same batch id."""
+
+    @property
+    def planned_ms(self) -> int | None:
+        """When Spark planned the batch, in milliseconds since 1970; None if the entry does not say."""
+        return planned_ms(self.text)
 
 
 class Checkpoint:
@@ -60,13 +67,17 @@ class Checkpoint:
 
     def offsets(self, batch_id: int) -> Offsets | None:
         """The source offsets of a batch; None if the checkpoint has no entry (not yet, or no longer)."""
+        text = self.offsets_text(batch_id)
+        return None if text is None else Offsets(text, self._fingerprint(batch_id, text))
+
+    def offsets_text(self, batch_id: int) -> str | None:
+        """The entry alone, verbatim. One read."""
         try:
-            text = self._files.read(f"offsets/{batch_id}").decode()
+            return self._files.read(f"offsets/{batch_id}").decode()
         except ObjectMissing:
             return None
         except UnicodeDecodeError as error:
             raise CorruptError(f"{self.root}/offsets/{batch_id}: not UTF-8; restore the checkpoint") from error
-        return Offsets(text, self._fingerprint(batch_id, text))
 
     def require_offsets(self, batch_id: int) -> Offsets:
         """The source offsets of the batch Spark is running now."""
@@ -128,27 +139,67 @@ class Checkpoint:
 
 
 class Gate:
-    """Answers "has Spark completed batch N?", remembering the newest answer. Safe to share between threads."""
+    """Answers "has Spark completed batch N?", remembering the newest answer. Safe to share between threads.
+
+    What it remembers can become untrue: a checkpoint may be restored to an older state while this process lives. So a
+    batch that is staged again closes it from there on, and whoever cannot be sure asks anew.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
+        self._lock = threading.Lock()
         self._completed_through = NOTHING
-
-    @property
-    def completed_through(self) -> int:
-        """The newest batch known to be complete, without asking."""
-        return self._completed_through
+        self._closings = 0
 
     def is_open(self, batch_id: int) -> bool:
-        """Ask for this very batch. At most one read."""
-        if batch_id > self._completed_through and self._checkpoint.is_completed(batch_id):
-            self._completed_through = max(self._completed_through, batch_id)
-        return batch_id <= self._completed_through
+        """Whether the batch is complete, as remembered or as asked for this very batch. At most one read."""
+        return batch_id <= self._completed_through or self._ask(lambda: self._is_completed(batch_id)) >= batch_id
+
+    def is_open_now(self, batch_id: int) -> bool:
+        """Whether the batch is complete, asked and not remembered. A read, and a listing if the entry is not there."""
+        found = self._ask(lambda: self._is_completed(batch_id))
+        if found < batch_id:
+            found = self._ask(self._checkpoint.newest_commit)
+        if found < batch_id:
+            self.close_from(batch_id)
+        return found >= batch_id
 
     def search(self) -> int:
-        """Ask for any later entry too, since Spark deletes old ones. One listing."""
-        self._completed_through = max(self._completed_through, self._checkpoint.newest_commit())
+        """The newest complete batch, asking for any later entry too, since Spark deletes old ones. One listing."""
+        self._ask(self._checkpoint.newest_commit)
         return self._completed_through
+
+    def close_from(self, batch_id: int) -> None:
+        """Forget that this batch and later ones were complete."""
+        with self._lock:
+            self._closings += 1
+            self._completed_through = min(self._completed_through, batch_id - 1)
+
+    def _is_completed(self, batch_id: int) -> int:
+        return batch_id if self._checkpoint.is_completed(batch_id) else NOTHING
+
+    def _ask(self, newest: Callable[[], int]) -> int:
+        """An answer that was under way while the gate was closed is good for the one who asked, not for later."""
+        closings = self._closings
+        found = newest()
+        with self._lock:
+            if self._closings == closings:
+                self._completed_through = max(self._completed_through, found)
+        return found
+
+
+def planned_ms(offsets: str) -> int | None:
+    """When Spark planned the batch of a checkpoint's `offsets` entry, in milliseconds since 1970; None if it is not
+    there.
+
+    Every plan of a batch has another one, and a batch that is run again keeps it: it tells whose the entry is.
+    """
+    lines = offsets.splitlines()
+    try:
+        found = json.loads(lines[1])["batchTimestampMs"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, int) and found > 0 else None
 
 
 def _log_offset(line: str) -> int | None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from wal_sink import paths
 from wal_sink.batch_delivery import BatchDelivery
-from wal_sink.errors import CorruptError, HistoryError, HistoryGone, OutcomeUnknownError, StoreError
+from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, StoreError
+from wal_sink.guarantees import Ability
 from wal_sink.log import NOTHING
 from wal_sink.records import Manifest, Marker, SinkRecord
 from wal_sink.retries import Budget
 from wal_sink.serving import Serving, Surroundings
-from wal_sink.terms import Term
+from wal_sink.terms import Term, renew
 
 
 class Committer:
@@ -23,7 +24,7 @@ class Committer:
         self._serving = serving
         self._shared = shared
         self._log = shared.log
-        self._sink = sink
+        self._first_batch = sink.first_batch
         self._marker: Marker | None = None
         self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
         self._recovering = True
@@ -43,15 +44,21 @@ class Committer:
         return self._marker.batch_id if self._marker else NOTHING
 
     def load(self) -> None:
-        """Find the newest marker: where this sink is."""
+        """Find the newest marker: where this sink is. Without one it begins at its first batch.
+
+        Where that was collected while the sink was being registered, it begins at the oldest batch the WAL still holds.
+        """
         self._marker = newest_marker(self._shared, self.name)
+        if self._marker is None and self._first_batch <= (low_water := self._log.low_water()):
+            held = self._log.numbers(paths.BATCHES, after=self._first_batch - 1)
+            self._first_batch = min(held, default=low_water + 1)
 
     def next_batch(self) -> int | None:
         """The batch to deliver next, whether it exists yet or not; None while the WAL has no batch at all."""
         wal = self._shared.history.wal
         if wal is None:
             return None
-        return max(self.marked_through + 1, wal.first_batch, self._sink.first_batch)
+        return max(self.marked_through + 1, wal.first_batch, self._first_batch)
 
     def deliver_next(self, *, search: bool = False) -> bool:
         """Deliver the next batch if it can be released; False if there is nothing to do now.
@@ -75,11 +82,14 @@ class Committer:
             self._shared.history.load_owner()
             self._shared.gate.search()
         batch_id = self.next_batch()
+        staged = None if batch_id is None else self._shared.history.staged(batch_id)
         if batch_id is None or not self._may_release(batch_id):
             self._recovering = False
             return False
         self.term.check(self._log.store)  # a succeeded process must not decide which attempt is delivered
-        released = self._shared.releaser.release(batch_id)
+        released = self._shared.releaser.release(batch_id, staged)
+        if released is None:
+            return False
         delivery = self._underway
         begun = delivery is not None or released.run_id != self._log.run_id
         if delivery is None:
@@ -100,18 +110,17 @@ class Committer:
         """Progress first, then marker and low water: absent progress may mean "not begun" or "done and collected"."""
         delivery.reload_progress()
         marker = self._log.find(Marker, paths.marker(self.name, batch_id))
-        if marker is not None:
-            self._marker = marker
-            return True
-        if batch_id <= self._log.low_water():
-            self.load()
-            if self.marked_through < batch_id:
-                raise HistoryGone(
-                    f"batch {batch_id} of {self._log.store.root} was collected before sink {self.name!r} had it; "
-                    "forget the sink and register it anew from what the WAL still holds"
-                )
-            return True
-        return False
+        if marker is None and batch_id <= self._log.low_water():
+            marker = newest_marker(self._shared, self.name)
+        if marker is None or marker.batch_id < batch_id:
+            return False
+        self._marker = marker
+        return True
+
+    def _renew_term(self) -> Term:
+        """What was sent out under the present term may still be under way: from now on it is a succeeded one's."""
+        self.term = renew(self._log, self.term)
+        return self.term
 
     def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
         wal = self._shared.history.wal
@@ -123,13 +132,11 @@ class Committer:
             wal_id=wal.wal_id if wal else "",
             before=self._marker,
             taken_over=taken_over,
+            renew_term=self._renew_term,
         )
 
     def _mark(self, manifest: Manifest, *, unknown: int) -> None:
-        before = self._marker
-        witness_batch, witness_rows = (before.witness_batch, before.witness_rows) if before else (NOTHING, 0)
-        if manifest.segments:
-            witness_batch, witness_rows = manifest.batch_id, manifest.segments[0].rows
+        witness_batch, witness_rows = self._witness(manifest)
         marker = Marker(
             batch_id=manifest.batch_id,
             term=self.term.number,
@@ -144,6 +151,15 @@ class Committer:
             # Another's marker is as true as ours, but its writer may have succeeded us.
             self.term.check(self._log.store)
         self._marker = marker
+
+    def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...]]:
+        """The newest batch that had rows, and how many in each segment: what a transactional target must remember."""
+        if self._serving.promise.ability is not Ability.STORE_POSITION:
+            return NOTHING, ()
+        if manifest.segments:
+            return manifest.batch_id, tuple(segment.rows for segment in manifest.segments)
+        before = self._marker
+        return (before.witness_batch, before.witness_rows) if before else (NOTHING, ())
 
 
 def newest_marker(shared: Surroundings, sink: str) -> Marker | None:

@@ -39,6 +39,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Witness:
+    """What a transactional target must at least remember; less means that it was restored to an older state."""
+
+    batch_id: int
+    rows: tuple[int, ...]
+    """Rows of that batch in each slot."""
+
+
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """What all segments of a batch have in common when they are delivered to one sink."""
 
@@ -52,8 +61,7 @@ class Assignment:
     segments: int
     at_most_once: bool
     attempt_timeout_s: float
-    witness: Position | None
-    """What a transactional target must at least remember; less means it was restored to an older state."""
+    witness: Witness | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +81,8 @@ class FailureKind(StrEnum):
     RETRIABLE = "retriable"
     UNKNOWN = "unknown"
     """The sink may have the chunk."""
+    LOST = "lost"
+    """The same, and whoever sent it may still be sending."""
     PERMANENT = "permanent"
     FENCED = "fenced"
     CORRUPT = "corrupt"
@@ -96,8 +106,6 @@ class Outcome:
     """Rows from the segment's beginning that are settled: delivered, or given up by an at-most-once delivery."""
     chunks: int = 0
     """Chunks the sink took and the log knows of, in this attempt: what counts as progress."""
-    unknown: int = 0
-    """Rows given up in this attempt."""
     failure: Failure | None = None
 
 
@@ -244,7 +252,6 @@ class SegmentDelivery:
         for chunk in self._chunks(run.order, data, run.rows):
             if self._should_stop():
                 raise SinkFailedError(FailureKind.STOPPED, "the run is ending")
-            self._check_term(run)
             if self._given.at_most_once:
                 self._send_at_most_once(run, chunk)
             else:
@@ -252,6 +259,7 @@ class SegmentDelivery:
 
     def _send(self, run: _Run, chunk: Chunk) -> None:
         """Send, then record."""
+        self._check_term(run)
         sink = self._session.sink
         doubtful = run.order.maybe_sent and run.rows == run.order.start
         if not (doubtful and isinstance(sink, Lookup) and self._was_applied(sink, chunk)):
@@ -262,15 +270,18 @@ class SegmentDelivery:
         run.chunks += 1
 
     def _send_at_most_once(self, run: _Run, chunk: Chunk) -> None:
-        """Record, then send; whatever goes wrong while sending, this chunk is never sent again."""
+        """Record, then send; whatever goes wrong while sending, this chunk is never sent again.
+
+        The term is checked in between: a record that could be created may be one that a successor made and collected.
+        """
         self._record(run.order, chunk)
+        self._given.term.check(self._log.store)
         try:
             self._write(chunk)
         except SinkFailedError as error:
             # Settled only once it is kept: if keeping fails, the record tells the next attempt to keep it.
             keep_unknown(self._log.store, self._given.sink, run.order.ordinal, chunk, reason=str(error))
             run.rows = chunk.position.rows
-            run.unknown += chunk.num_rows
             raise
         run.rows = chunk.position.rows
         run.chunks += 1
@@ -299,9 +310,9 @@ class SegmentDelivery:
         """Rows of the segment a transactional target already has. Refuses one that forgot what it had."""
         if not isinstance(sink, TransactionalSink):
             return 0
-        self._check_witness(sink)
         slot = slot_name(self._given.wal_id, self._given.sink, order.ordinal)
-        stored = self._session.call(f"last({slot!r})", sink.last, slot, nothing_sent=True)
+        stored = self._last(sink, slot)
+        self._check_witnesses(sink, order.ordinal, stored)
         if stored is None or stored.batch_id < self._given.batch_id:
             return 0
         if stored.batch_id > self._given.batch_id or stored.segment_id != order.segment.id:
@@ -313,18 +324,26 @@ class SegmentDelivery:
             )
         return stored.rows
 
-    def _check_witness(self, sink: TransactionalSink) -> None:
+    def _last(self, sink: TransactionalSink, slot: str) -> Position | None:
+        return self._session.call(f"last({slot!r})", sink.last, slot, nothing_sent=True)
+
+    def _check_witnesses(self, sink: TransactionalSink, ordinal: int, stored: Position | None) -> None:
+        """The segments of a batch share the slots of the witness among them, each its own first."""
         witness = self._given.witness
-        if witness is None:
+        for number in range(ordinal, len(witness.rows) if witness else 0, self._given.segments):
+            slot = slot_name(self._given.wal_id, self._given.sink, number)
+            self._check_witness(slot, number, stored if number == ordinal else self._last(sink, slot))
+
+    def _check_witness(self, slot: str, number: int, found: Position | None) -> None:
+        witness = self._given.witness
+        if witness is None or (found and (found.batch_id, found.rows) >= (witness.batch_id, witness.rows[number])):
             return
-        found = self._session.call(f"last({witness.slot!r})", sink.last, witness.slot, nothing_sent=True)
-        if found is None or (found.batch_id, found.rows) < (witness.batch_id, witness.rows):
-            at = "nothing" if found is None else f"batch {found.batch_id}, row {found.rows}"
-            raise HistoryError(
-                f"sink {self._given.sink!r}: batch {witness.batch_id} was delivered and marked, but its target "
-                f"remembers {at} in slot {witness.slot!r}; the target was restored to an older state. Nothing was "
-                "sent. Restore the newer target, or deliver from an older WAL"
-            )
+        at = "nothing" if found is None else f"batch {found.batch_id}, row {found.rows}"
+        raise HistoryError(
+            f"sink {self._given.sink!r}: batch {witness.batch_id} was delivered and marked, but its target "
+            f"remembers {at} in slot {slot!r}; the target was restored to an older state. Nothing was "
+            "sent to that slot. Restore the newer target, or deliver from an older WAL"
+        )
 
     def _was_applied(self, sink: Lookup, chunk: Chunk) -> bool:
         return bool(self._session.call(f"was_applied({chunk.key!r})", sink.was_applied, chunk.key, nothing_sent=True))
@@ -395,14 +414,13 @@ class _Run:
     order: Order
     rows: int = 0
     chunks: int = 0
-    unknown: int = 0
     failure: Failure | None = None
 
     def __post_init__(self) -> None:
         self.rows = self.order.start
 
     def outcome(self) -> Outcome:
-        return Outcome(self.order.ordinal, self.rows, self.chunks, self.unknown, self.failure)
+        return Outcome(self.order.ordinal, self.rows, self.chunks, self.failure)
 
 
 def _remember_last(chunks: Iterator[Chunk], last: list[Chunk]) -> Iterator[Chunk]:

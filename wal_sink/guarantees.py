@@ -92,8 +92,8 @@ _WINDOW = {
 def _sentence(ability: Ability, guarantee: GuaranteeName) -> str:
     if guarantee == "at_most_once":
         return (
-            "at most once: one chunk per segment in flight may be missing per crash, takeover or failure, each "
-            "kept as a dead letter of unknown outcome; nothing repeats"
+            "at most once: of the batch under way, the last chunk begun of each segment may be missing per crash, "
+            "takeover or failure; those are kept as dead letters of unknown outcome; nothing repeats"
         )
     if guarantee == "exactly_once" and ability is Ability.STORE_POSITION:
         return "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"

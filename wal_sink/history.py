@@ -10,6 +10,9 @@ from wal_sink.errors import ConfigError, HistoryError, HistoryGone
 from wal_sink.log import NOTHING, Log
 from wal_sink.records import Manifest, WalRecord
 
+KEPT_MANIFESTS = 256
+"""How many manifests of its own a run keeps in memory; of more it knows the size alone, and reads them again."""
+
 
 class History:
     """Shared by the stager and the committers of one run. Safe to share between threads."""
@@ -19,6 +22,7 @@ class History:
         self._checkpoint = checkpoint
         self._lock = threading.Lock()
         self._staged: dict[int, Manifest] = {}
+        self._pending: dict[int, int] = {}
         self._wal: WalRecord | None = None
         self._newest_known = NOTHING
         self._known_owners: set[str] = set()
@@ -45,11 +49,18 @@ class History:
             self._check_owner(self._wal)
         return self._wal
 
+    def ask_owner_again(self) -> WalRecord | None:
+        """`load_owner`, as if the checkpoint had never been asked: it may have been replaced since."""
+        self._known_owners.clear()
+        return self.load_owner()
+
     def load_batches(self) -> None:
         """Read which batches left a trace. To be called once the run's terms are claimed."""
         if self._wal is not None:
             low_water = self._log.low_water()
-            self._newest_known = max(low_water, *self._log.numbers(paths.BATCHES, after=low_water), NOTHING)
+            newest = max(low_water, *self._log.numbers(paths.BATCHES, after=low_water), NOTHING)
+            with self._lock:
+                self._newest_known = max(self._newest_known, newest)
 
     def is_owned_by(self, query_id: str) -> bool:
         """Whether the checkpoint is that of the query. Reads only until the answer was yes once."""
@@ -72,24 +83,32 @@ class History:
 
     def note_staged(self, manifest: Manifest) -> None:
         with self._lock:
-            self._staged[manifest.batch_id] = manifest
+            self._staged.pop(manifest.batch_id, None)
+            if len(self._staged) < KEPT_MANIFESTS:
+                self._staged[manifest.batch_id] = manifest
+            self._pending[manifest.batch_id] = manifest.bytes
             self._newest_known = max(self._newest_known, manifest.batch_id)
 
     def staged(self, batch_id: int) -> Manifest | None:
-        """What this run itself staged of a batch, last."""
+        """What this run itself staged of a batch, last; None if it is no longer, or was never, in memory."""
         with self._lock:
             return self._staged.get(batch_id)
 
-    def pending(self) -> tuple[int, int]:
-        """Batches, and their segment bytes, that this run staged and some sink of it does not have."""
-        with self._lock:
-            return len(self._staged), sum(manifest.bytes for manifest in self._staged.values())
+    def is_pending(self, batch_id: int) -> bool:
+        """Whether this run staged the batch and some sink of it does not have it."""
+        return batch_id in self._pending
 
-    def forget_through(self, batch_id: int) -> None:
-        """Free the memory of batches that every sink of this run has."""
+    def pending(self, *, before: int) -> tuple[int, int]:
+        """Batches below `before`, and their segment bytes, that this run staged and some sink of it does not have."""
         with self._lock:
-            for known in [known for known in self._staged if known <= batch_id]:
-                del self._staged[known]
+            sizes = [size for batch_id, size in self._pending.items() if batch_id < before]
+        return len(sizes), sum(sizes)
+
+    def note_delivered(self, everywhere: int, *, where_alive: int) -> None:
+        """Forget batches that every sink of this run has, and the manifests of those that every living one has."""
+        with self._lock:
+            self._pending = {batch_id: size for batch_id, size in self._pending.items() if batch_id > everywhere}
+            self._staged = {batch_id: staged for batch_id, staged in self._staged.items() if batch_id > where_alive}
 
     def _create(self, batch_id: int) -> WalRecord:
         query_id = self._checkpoint.query_id()

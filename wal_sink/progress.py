@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from wal_sink import paths
 from wal_sink.dead_letters import keep_unknown
-from wal_sink.delivery import Assignment, Order, chunks_of
+from wal_sink.delivery import Assignment, chunks_of
 from wal_sink.records import SegmentRef
 from wal_sink.segments import chunk_ends, load_segment
 from wal_sink.stores.base import Store
@@ -29,11 +27,3 @@ def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, row
     data = load_segment(store, segment)
     chunk = next(chunks_of(given, ordinal, segment, data, start, where=store.url_of(segment.path)))
     keep_unknown(store, given.sink, ordinal, chunk, reason="its sender ended before it could tell")
-
-
-def resumed(given: Assignment, order: Order, store: Store) -> Order:
-    """The order, as far as it is still to be done: for a task that Spark runs again on its own account."""
-    rows = recorded_rows(store, given.sink, given.batch_id).get(order.ordinal, 0)
-    if given.at_most_once and rows > order.start:
-        keep_last_recorded(given, order.ordinal, order.segment, rows, store)
-    return replace(order, start=max(rows, order.start), maybe_sent=True)

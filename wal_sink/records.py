@@ -123,8 +123,8 @@ class Marker(Record, frozen=True, kw_only=True):
     """Rows whose outcome an at-most-once delivery does not know; each lies among the dead letters."""
     witness_batch: int
     """The newest batch up to this one that had rows; -1: none yet."""
-    witness_rows: int = 0
-    """Rows of that batch's first segment: what a transactional target must still remember of slot 0."""
+    witness_rows: tuple[int, ...] = ()
+    """Rows of that batch's segments: what a transactional target must still remember of their slots."""
 
 
 class SinkRecord(Record, frozen=True, kw_only=True):
@@ -133,6 +133,8 @@ class SinkRecord(Record, frozen=True, kw_only=True):
     kind = "sink"
     name: str
     sink_kind: str
+    at_most_once: bool = False
+    """Whether its progress is recorded before sending, not after."""
     first_batch: int
     identity: str
     """What the sink is, for people; never a secret."""

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from wal_sink import paths
 from wal_sink.checkpoint import Gate
 from wal_sink.errors import ConfigError
+from wal_sink.guarantees import Ability
 from wal_sink.history import History
 from wal_sink.log import Log
 from wal_sink.records import SinkRecord
 from wal_sink.settings import Delivery
+
+_CHUNK_BY_CHUNK = {Ability.ACCEPT.value, Ability.IGNORE_KNOWN_KEYS.value, Ability.LOOK_UP.value}
+"""Kinds that keep their progress alike, so that one may follow the other under the same name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a run says of one of its sinks."""
+
+    name: str
+    delivery: Delivery
+    ability: Ability
+    at_most_once: bool
+    identity: str
+    """What the sink is, for people; never a secret."""
 
 
 def registered(log: Log) -> list[str]:
@@ -16,21 +35,55 @@ def registered(log: Log) -> list[str]:
     return [name.removesuffix("/") for name in log.store.list(paths.SINKS) if name.endswith("/")]
 
 
-def register(
-    log: Log, history: History, gate: Gate, *, name: str, delivery: Delivery, sink_kind: str, identity: str
-) -> SinkRecord:
-    """The sink's registration, made now if the name is new. Raises `ConfigError` if it is not clear where it begins."""
-    path = paths.sink(paths.check_sink_name(name))
-    known = log.find(SinkRecord, path)
-    if known is not None:
-        return known
-    record = SinkRecord(
-        name=name,
-        sink_kind=sink_kind,
-        first_batch=_first_batch(log, history, gate, name, delivery),
-        identity=identity,
+def register(log: Log, history: History, gate: Gate, sinks: Sequence[Registration]) -> list[SinkRecord]:
+    """The sinks' registrations, made now where the name is new.
+
+    Raises `ConfigError`, before any is made, if a sink is not what it was under its name or if it is not clear where it
+    begins.
+    """
+    known = [_known(log, sink) for sink in sinks]
+    planned = [record or _plan(log, history, gate, sink) for record, sink in zip(known, sinks, strict=True)]
+    return [record or _create(log, plan) for record, plan in zip(known, planned, strict=True)]
+
+
+def _known(log: Log, sink: Registration) -> SinkRecord | None:
+    record = log.find(SinkRecord, paths.sink(paths.check_sink_name(sink.name)))
+    if record is not None:
+        _refuse_other_kind(log, record, sink)
+    return record
+
+
+def _refuse_other_kind(log: Log, record: SinkRecord, sink: Registration) -> None:
+    """Kinds keep their progress in different ways; what one wrote the other would misread."""
+    kinds = {record.sink_kind, sink.ability.value}
+    if record.at_most_once == sink.at_most_once and (len(kinds) == 1 or kinds <= _CHUNK_BY_CHUNK):
+        return
+    before = _kind_in_words(record.sink_kind, at_most_once=record.at_most_once)
+    now = _kind_in_words(sink.ability.value, at_most_once=sink.at_most_once)
+    raise ConfigError(
+        f"sink {sink.name!r} of {log.store.root} is known as {before} ({record.identity}), but was given as {now} "
+        f"({sink.identity}); the two keep their progress differently. Go on with the old one until it has everything, "
+        "then give the other a new name and Delivery(…, start_from='next')"
+    )
+
+
+def _kind_in_words(kind: str, *, at_most_once: bool) -> str:
+    return f"“{kind}{', at most once' if at_most_once else ''}”"
+
+
+def _plan(log: Log, history: History, gate: Gate, sink: Registration) -> SinkRecord:
+    return SinkRecord(
+        name=sink.name,
+        sink_kind=sink.ability.value,
+        at_most_once=sink.at_most_once,
+        first_batch=_first_batch(log, history, gate, sink.name, sink.delivery),
+        identity=sink.identity,
         **log.stamp(),
     )
+
+
+def _create(log: Log, record: SinkRecord) -> SinkRecord:
+    path = paths.sink(record.name)
     if log.create(path, record):
         return record
     found = log.find(SinkRecord, path)

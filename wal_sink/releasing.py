@@ -6,8 +6,8 @@ import threading
 from dataclasses import dataclass
 
 from wal_sink import paths
-from wal_sink.checkpoint import Checkpoint
-from wal_sink.errors import CorruptError, DivergentReplay, HistoryError, MissingBatch
+from wal_sink.checkpoint import Checkpoint, Gate, planned_ms
+from wal_sink.errors import CorruptError, HistoryError, MissingBatch
 from wal_sink.history import History
 from wal_sink.log import Log
 from wal_sink.records import Manifest, Release
@@ -26,9 +26,10 @@ class Released:
 class Releaser:
     """Releases batches for all committers of one run. Call it only after the batch's gate was seen open."""
 
-    def __init__(self, log: Log, checkpoint: Checkpoint, history: History) -> None:
+    def __init__(self, log: Log, checkpoint: Checkpoint, gate: Gate, history: History) -> None:
         self._log = log
         self._checkpoint = checkpoint
+        self._gate = gate
         self._history = history
         self._lock = threading.Lock()
         self._released: dict[int, Released] = {}
@@ -37,12 +38,18 @@ class Releaser:
         """Whether the decision was made, by whomever. One read."""
         return batch_id in self._released or self._log.find(Release, paths.release(batch_id)) is not None
 
-    def release(self, batch_id: int) -> Released:
-        """The released batch, deciding now if nobody did. Raises `HistoryError` or `CorruptError`."""
+    def release(self, batch_id: int, staged: Manifest | None) -> Released | None:
+        """The released batch, deciding now if nobody did; None if its gate is closed after all.
+
+        `staged` is what this run staged of it, looked up *before* the gate was asked: what is staged later waits for a
+        commit of its own. Raises `HistoryError` or `CorruptError`.
+        """
         with self._lock:
-            if batch_id not in self._released:
-                self._released[batch_id] = self._decide(batch_id)
-            return self._released[batch_id]
+            released = self._released.get(batch_id)
+            if released is None and (released := self._decide(batch_id, staged)) is not None:
+                self._confirm(released.manifest)
+                self._released[batch_id] = released
+            return released
 
     def forget_through(self, batch_id: int) -> None:
         """Free the memory of batches that every sink of this run has."""
@@ -50,14 +57,16 @@ class Releaser:
             for known in [known for known in self._released if known <= batch_id]:
                 del self._released[known]
 
-    def _decide(self, batch_id: int) -> Released:
-        manifest = self._history.staged(batch_id)
+    def _decide(self, batch_id: int, staged: Manifest | None) -> Released | None:
+        manifest = staged
         if manifest is None:
             existing = self._log.find(Release, paths.release(batch_id))
             if existing is not None:
                 return self._adopt(existing)
             manifest = self._highest_manifest(batch_id)
             self._check_against_checkpoint(manifest)
+            if not self._gate.is_open_now(batch_id):
+                return None  # the open gate was one of a past that the checkpoint has lost
         release = Release(
             batch_id=batch_id,
             term=manifest.term,
@@ -118,8 +127,20 @@ class Releaser:
                 f"batch {manifest.batch_id}: {self._checkpoint.root} has no offsets/{manifest.batch_id}; restore "
                 "the checkpoint"
             )
-        if offsets.fingerprint != manifest.fingerprint:
-            raise self._diverged(manifest, offsets.fingerprint)
+        self._refuse_other_offsets(manifest, offsets.fingerprint)
 
-    def _diverged(self, manifest: Manifest, found: str) -> DivergentReplay:
-        return divergence(self._log, self._checkpoint, manifest.batch_id, manifest.fingerprint, found)
+    def _confirm(self, manifest: Manifest) -> None:
+        """Compare a release with the checkpoint *after* it was created or found.
+
+        The stager looks for a release after Spark wrote the offsets: of two histories of a batch, one sees the other.
+        """
+        text = self._checkpoint.offsets_text(manifest.batch_id)
+        if text == manifest.offsets and planned_ms(text) is not None:
+            return  # no other plan of any query says the same
+        self._history.ask_owner_again()
+        if text is not None and (offsets := self._checkpoint.offsets(manifest.batch_id)) is not None:
+            self._refuse_other_offsets(manifest, offsets.fingerprint)
+
+    def _refuse_other_offsets(self, manifest: Manifest, found: str) -> None:
+        if found != manifest.fingerprint:
+            raise divergence(self._log, self._checkpoint, manifest.batch_id, manifest.fingerprint, found)

@@ -1,4 +1,8 @@
-"""Collecting what no run will ask for again. Low water moves first; only what lies below it is deleted."""
+"""Collecting what no run will ask for again. Low water moves first; only what lies below it is deleted.
+
+A sink may be registered while low water moves. Its registration is there before it looks at low water, and the sinks
+are listed once more after low water moved: one of the two sees the other, and what a sink still needs stays.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,7 @@ class Collector:
             return present
         term.check(self._log.store)
         self._log.raise_low_water(target)
-        self._delete_through(target)
+        self._delete_through(min(target, self._delivered_everywhere()))
         return target
 
     def _delivered_everywhere(self) -> int:

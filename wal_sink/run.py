@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint, CheckpointFiles, Gate
 from wal_sink.committer import Committer
-from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
+from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.history import History
-from wal_sink.log import Log
+from wal_sink.log import NOTHING, Log
 from wal_sink.records import Manifest, SinkRecord
-from wal_sink.registry import register
+from wal_sink.registry import Registration, register
 from wal_sink.releasing import Releaser
 from wal_sink.retention import Collector
 from wal_sink.runtime import SYSTEM, Runtime
@@ -44,11 +44,12 @@ class Run:
         self.checkpoint = Checkpoint(checkpoint)
         self.gate = Gate(self.checkpoint)
         self.history = History(self.log, self.checkpoint)
-        releaser = Releaser(self.log, self.checkpoint, self.history)
+        releaser = Releaser(self.log, self.checkpoint, self.gate, self.history)
         self.shared = Surroundings(self.log, self.gate, self.history, releaser, pause or self._just_sleep)
         self.committers: list[Committer] = []
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
         self._collecting = threading.Lock()
+        self._given_up: set[str] = set()
         self._stager: Stager | None = None
 
     def open(self, servings: Sequence[Serving] = ()) -> None:
@@ -58,26 +59,31 @@ class Run:
         self.history.load_batches()
         self.gate.search()
         # All are registered before any term is claimed: a start that is refused must fence nobody.
-        sinks = [self._register(serving) for serving in servings]
+        sinks = register(self.log, self.history, self.gate, [_registration(serving) for serving in servings])
         for serving, sink in zip(servings, sinks, strict=True):
             self.committers.append(self._committer(serving, sink))
 
     def become_stager(self) -> None:
-        """Claim the stager's term: from now on this run's manifests count more than any earlier run's."""
-        if self._stager is None:
-            self.history.load_owner()
-            term = claim(self.log, paths.STAGER_ROLE)
-            self.history.load_batches()
-            chunk_rows = self.settings.chunk_rows
-            self._stager = Stager(self.log, self.checkpoint, self.history, term, chunk_rows=chunk_rows)
+        """Claim the stager's next term, for a query that starts now.
 
-    def stage(self, batch_id: int, write: Callable[[Attempt], Staged]) -> Manifest | None:
-        """Stage a batch; None if it is a replay, which must be evaluated without being staged."""
+        From now on its manifests count more than those of any query that started earlier. Nothing of the past is
+        taken from memory: the checkpoint may have been restored or replaced since.
+        """
+        self.history.ask_owner_again()
+        term = claim(self.log, paths.STAGER_ROLE)
+        self.history.load_batches()
+        chunk_rows = self.settings.chunk_rows
+        self._stager = Stager(self.log, self.checkpoint, self.gate, self.history, term, chunk_rows=chunk_rows)
+
+    def stage(
+        self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int | None = None
+    ) -> Manifest | None:
+        """Stage a batch; None if it is a replay, which must be evaluated without being staged. See `Stager.stage`."""
         if self._stager is None:
             raise ConfigError("this run does not stage: it was opened to drain only")
-        manifest = self._stager.stage(batch_id, write)
+        manifest = self._stager.stage(batch_id, write, planned_ms=planned_ms)
         if not self.committers:
-            self.history.forget_through(batch_id)
+            self.history.note_delivered(batch_id, where_alive=batch_id)
         return manifest
 
     def deliver_all(self) -> None:
@@ -88,22 +94,16 @@ class Run:
 
     def deliver_next(self, committer: Committer, *, search: bool = False) -> bool:
         """One step of one committer, and the collection that may be due after it."""
-        if not committer.deliver_next(search=search):
-            return False
+        try:
+            if not committer.deliver_next(search=search):
+                return False
+        except DeliveryError:
+            self._given_up.add(committer.name)
+            raise
+        self._given_up.discard(committer.name)
         self._forget_delivered()
         self._collect(committer)
         return True
-
-    def _register(self, serving: Serving) -> SinkRecord:
-        return register(
-            self.log,
-            self.history,
-            self.gate,
-            name=serving.name,
-            delivery=serving.delivery,
-            sink_kind=serving.promise.ability.value,
-            identity=serving.identity,
-        )
 
     def _committer(self, serving: Serving, sink: SinkRecord) -> Committer:
         committer = Committer(serving, self.shared, claim(self.log, paths.committer_role(serving.name)), sink)
@@ -119,10 +119,22 @@ class Run:
             _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
 
     def _forget_delivered(self) -> None:
-        through = min(committer.marked_through for committer in self.committers)
-        self.history.forget_through(through)
-        self.shared.releaser.forget_through(through)
+        through = {committer.name: committer.marked_through for committer in self.committers}
+        living = [marked for name, marked in through.items() if name not in self._given_up]
+        where_alive = min(living, default=NOTHING)
+        self.history.note_delivered(min(through.values()), where_alive=where_alive)
+        self.shared.releaser.forget_through(where_alive)
 
     def _just_sleep(self, seconds: float) -> bool:
         self.log.runtime.sleep_s(seconds)
         return False
+
+
+def _registration(serving: Serving) -> Registration:
+    return Registration(
+        name=serving.name,
+        delivery=serving.delivery,
+        ability=serving.promise.ability,
+        at_most_once=serving.promise.at_most_once,
+        identity=serving.identity,
+    )

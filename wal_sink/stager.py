@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wal_sink import paths
-from wal_sink.checkpoint import Checkpoint, Offsets
+from wal_sink.checkpoint import Checkpoint, Gate, Offsets
 from wal_sink.errors import DivergentReplay, FencedError, HistoryGone, MissingBatch
 from wal_sink.history import History
 from wal_sink.log import Log
@@ -36,22 +36,29 @@ class Staged:
 
 
 class Stager:
-    """The staging role of one run. Runs on Spark's stream thread, in the driver."""
+    """The staging role of one query of a run. Runs on Spark's stream thread, in the driver."""
 
-    def __init__(self, log: Log, checkpoint: Checkpoint, history: History, term: Term, *, chunk_rows: int) -> None:
+    def __init__(
+        self, log: Log, checkpoint: Checkpoint, gate: Gate, history: History, term: Term, *, chunk_rows: int
+    ) -> None:
         self._log = log
         self._checkpoint = checkpoint
+        self._gate = gate
         self._history = history
         self._term = term
         self._chunk_rows = chunk_rows
         self._attempts = 0
 
-    def stage(self, batch_id: int, write: Callable[[Attempt], Staged]) -> Manifest | None:
+    def stage(
+        self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int | None = None
+    ) -> Manifest | None:
         """Stage a batch with `write`; None if it is a replay of a released one, which must be evaluated but not staged.
 
-        Raises `HistoryError` before anything is written if the batch contradicts what the WAL holds.
+        `planned_ms` is when the running query planned the batch, as `Offsets.planned_ms`; None if that is not known.
+        Raises `HistoryError` before anything is written if the batch contradicts what the WAL holds, `FencedError` if
+        another query has taken over the checkpoint.
         """
-        attempt = self._begin(batch_id)
+        attempt = self._begin(batch_id, planned_ms)
         if attempt is None:
             return None
         manifest = self._manifest(attempt, write(attempt))
@@ -60,11 +67,13 @@ class Stager:
                 f"batch {batch_id}: manifest of term {attempt.term} on {self._log.store.root} was written by another "
                 "process under the same term; stop one of the two"
             )
+        self._gate.close_from(batch_id)  # a batch that Spark runs is not complete, whatever was known of it
         self._history.note_staged(manifest)
         return manifest
 
-    def _begin(self, batch_id: int) -> Attempt | None:
+    def _begin(self, batch_id: int, planned_ms: int | None) -> Attempt | None:
         offsets = self._checkpoint.require_offsets(batch_id)
+        self._refuse_foreign(batch_id, offsets, planned_ms)
         self._history.bind(batch_id)
         if batch_id <= self._history.newest_known and self._is_replay(batch_id, offsets):
             return None
@@ -72,6 +81,17 @@ class Stager:
         self._attempts += 1
         folder = paths.attempt_folder(batch_id, self._term.number, self._attempts)
         return Attempt(batch_id, self._term.number, self._attempts, folder, offsets)
+
+    def _refuse_foreign(self, batch_id: int, offsets: Offsets, planned_ms: int | None) -> None:
+        """The rows at hand must be those the entry speaks of: another query may have written it meanwhile."""
+        if planned_ms is None or offsets.planned_ms is None:
+            self._term.check(self._log.store)  # whose query started later has a later term; one read
+        elif planned_ms != offsets.planned_ms:
+            raise FencedError(
+                f"batch {batch_id}: {self._checkpoint.root}/offsets/{batch_id} was planned at {offsets.planned_ms}, "
+                f"but the running query planned this batch at {planned_ms}: another query runs on this checkpoint, or "
+                "it was restored to another state. Nothing was written; stop this query"
+            )
 
     def _is_replay(self, batch_id: int, offsets: Offsets) -> bool:
         self._refuse_collected(batch_id)
@@ -122,5 +142,6 @@ def divergence(log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, f
     return DivergentReplay(
         f"batch {batch_id} of {log.store.root}: the WAL holds it with source offsets {expected[:12]}, but the "
         f"checkpoint {checkpoint.root} now has {found[:12]} under the same id; it was restored to an older state "
-        "or rewritten. Nothing was written. Restore the checkpoint that belongs to this WAL, or start a new WAL"
+        "or rewritten. Nothing of the other was staged or delivered. Restore the checkpoint that belongs to this WAL, "
+        "or start a new WAL"
     )

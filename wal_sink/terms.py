@@ -21,15 +21,21 @@ class Term:
 
     def check(self, store: Store) -> None:
         """Raise `FencedError` if a successor claimed the role. One read."""
-        successor = paths.term(self.role, self.number + 1)
         try:
-            store.read(successor)
+            store.read(self._successor())
         except ObjectMissing:
             return
-        raise FencedError(
-            f"term {self.number} of {self.role!r} on {store.root} was succeeded (see {store.url_of(successor)}): "
-            "another process took over; stop this one"
+        raise self.succeeded(store)
+
+    def succeeded(self, store: Store) -> FencedError:
+        """The error of who finds that it was succeeded."""
+        return FencedError(
+            f"term {self.number} of {self.role!r} on {store.root} was succeeded (see "
+            f"{store.url_of(self._successor())}): another process took over; stop this one"
         )
+
+    def _successor(self) -> str:
+        return paths.term(self.role, self.number + 1)
 
 
 def claim(log: Log, role: str) -> Term:
@@ -38,6 +44,16 @@ def claim(log: Log, role: str) -> Term:
     while not log.create(paths.term(role, number), _record(log, role, number)):
         number += 1
     return Term(role, number)
+
+
+def renew(log: Log, term: Term) -> Term:
+    """Claim the next term of a role one holds, against what was sent out under the present one and may still be under
+    way. Raises `FencedError` if a successor claimed it first.
+    """
+    following = Term(term.role, term.number + 1)
+    if not log.create(paths.term(term.role, following.number), _record(log, term.role, following.number)):
+        raise term.succeeded(log.store)
+    return following
 
 
 def _record(log: Log, role: str, number: int) -> TermRecord:

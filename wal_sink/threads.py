@@ -117,4 +117,4 @@ class CommitterThread:
 
     def _is_pending(self) -> bool:
         batch_id = self._committer.next_batch()
-        return batch_id is not None and self._run.history.staged(batch_id) is not None
+        return batch_id is not None and self._run.history.is_pending(batch_id)

@@ -156,7 +156,7 @@ def test_a_checkpoint_restored_to_an_older_state_with_other_input_is_refused_bef
     world.checkpoint.create(f"offsets/{through + 1}", offsets_of(1000))
     before = everything(world.wal)
 
-    with pytest.raises(DivergentReplay, match="Nothing was written"):
+    with pytest.raises(DivergentReplay, match="Nothing of the other was staged"):
         run.stage(through + 1, lambda _: pytest.fail("must not be staged"))
 
     assert everything(world.wal) == before

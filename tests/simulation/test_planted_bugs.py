@@ -59,8 +59,8 @@ def gate_ignored(patch: Patch) -> None:
 
 
 def release_not_pinned(patch: Patch) -> None:
-    def decide(self: Releaser, batch_id: int) -> Released:
-        return Released(self._history.staged(batch_id) or self._highest_manifest(batch_id), "somebody")
+    def decide(self: Releaser, batch_id: int, staged: Manifest | None) -> Released:
+        return Released(staged or self._highest_manifest(batch_id), "somebody")
 
     patch.setattr(Releaser, "_decide", decide)
 
@@ -96,7 +96,7 @@ def low_water_after_deletion(patch: Patch) -> None:
 
 
 def retention_ignores_what_is_undelivered(patch: Patch) -> None:
-    patch.setattr(Collector, "_delivered_everywhere", lambda self: self._shared.gate.completed_through + 1)
+    patch.setattr(Collector, "_delivered_everywhere", lambda self: self._shared.gate.search() + 2)
 
 
 def term_not_checked(patch: Patch) -> None:
@@ -132,11 +132,7 @@ def no_second_read_at_takeover(patch: Patch) -> None:
 
 def batches_start_at_the_newest(patch: Patch) -> None:
     def newest(self: Committer) -> int | None:
-        return (
-            None
-            if self._shared.history.wal is None
-            else max(self._shared.gate.completed_through, self.marked_through + 1)
-        )
+        return None if self._shared.history.wal is None else max(self._shared.gate.search(), self.marked_through + 1)
 
     patch.setattr(Committer, "next_batch", newest)
 
@@ -161,7 +157,7 @@ def marker_skipped(patch: Patch) -> None:
 
 
 class _FakeMarker:
-    witness_batch, witness_rows = -1, 0
+    witness_batch, witness_rows = -1, ()
 
     def __init__(self, batch_id: int) -> None:
         self.batch_id = batch_id

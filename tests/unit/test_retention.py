@@ -11,7 +11,8 @@ from tests.simulation.scenarios import LONG, collections, lower_retention
 from tests.simulation.small_run import Place, Recorder
 from tests.simulation.world import World
 from wal_sink import paths
-from wal_sink.errors import ConfigError, HistoryGone, OutcomeUnknownError, StoreError
+from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
+from wal_sink.log import Log
 from wal_sink.retention import COLLECT_EVERY_BATCHES
 from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import FaultyStore
@@ -151,18 +152,45 @@ def test_a_new_sink_from_the_next_gets_only_what_is_completed_from_now_on() -> N
     assert new.batches == [3, 4]
 
 
-@pytest.mark.usefixtures("collects_often")
-def test_a_sink_whose_first_batch_was_collected_while_it_registered_is_refused_instead_of_asking_for_ever() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()})
-    next(place.query().batches(run, 1))
-    run.shared.releaser.release(0)
-    late = place.open({"a": Recorder()})
-    late.shared.releaser.release(0)
-    place.wal.create(paths.low_water(0), b"{}")  # another run's collection, which did not know of the sink
+def test_a_sink_whose_first_batches_were_collected_while_it_registered_begins_with_what_is_left() -> None:
+    place, sink = Place(), Recorder()
+    place.stream(place.open({}), 4)
+    place.open({"a": Delivery(sink, start_from="earliest")})
+    place.wal.create(paths.low_water(2), b"{}")  # another run's collection, which did not know of the sink
+    place.wal.delete(f"batches/{name}" for name in place.wal.list("batches", recursive=True) if int(name[:19]) <= 2)
 
-    with pytest.raises(HistoryGone, match="collected before sink 'a' had it"):
-        late.deliver_all()
+    place.open({"a": sink}).deliver_all()
+
+    assert sink.batches == [3, 4]
+
+
+def test_low_water_that_passed_a_sink_skips_nothing_that_is_still_there() -> None:
+    place, sink = Place(), Recorder()
+    place.stream(place.open({"a": Recorder()}), 4)
+    place.open({"late": Delivery(sink, start_from="earliest")})
+    place.wal.create(paths.low_water(2), b"{}")  # a stalled collection, which then saw the sink and deleted nothing
+
+    place.open({"late": sink}).deliver_all()
+
+    assert sink.batches == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.usefixtures("collects_often")
+def test_a_sink_that_registers_while_low_water_moves_keeps_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, late = Place(), Recorder()
+    raise_low_water = Log.raise_low_water
+
+    def register_first(self: Log, batch_id: int) -> None:
+        if "late/" not in place.wal.list("sinks"):
+            place.open({"late": Delivery(late, start_from="earliest")})
+        raise_low_water(self, batch_id)
+
+    monkeypatch.setattr(Log, "raise_low_water", register_first)
+    place.stream(place.open({"old": Recorder()}, settings=lower_retention(KEPT)), 9)
+
+    place.open({"late": Delivery(late)}).deliver_all()
+
+    assert late.batches == list(range(10))
 
 
 def test_a_registered_sink_does_not_start_anew_whatever_it_asks_for() -> None:

@@ -15,7 +15,6 @@ from wal_sink.carriers import LocalCarrier, MakeSink, carry_out, failed
 from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, kind_of
 from wal_sink.errors import PermanentError, WalSinkError
 from wal_sink.log import Log
-from wal_sink.progress import resumed
 from wal_sink.records import Manifest
 from wal_sink.runtime import SYSTEM
 from wal_sink.serving import CarrierLostError
@@ -92,11 +91,11 @@ class _DeliveryTask:
             yield from self._deliver(self.shares[number])
 
     def _deliver(self, orders: Sequence[Order]) -> list[Outcome]:
+        if _is_repeated():
+            text = "Spark ran a delivery task again; the lost one may still be sending"
+            return failed(orders, Failure(FailureKind.LOST, text))
         try:
             log = Log(open_store(self.store), SYSTEM, self.run_id)
-            if _is_repeated():
-                self.assignment.term.check(log.store)
-                orders = [resumed(self.assignment, order, log.store) for order in orders]
         except WalSinkError as error:
             return failed(orders, Failure(kind_of(error), str(error)))
         except Exception as error:  # noqa: BLE001 - Spark's own retries must never repeat what the outcome decides

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from wal_sink.errors import ConfigError
 from wal_sink.run import Run
 from wal_sink.segments import SegmentLimits
+from wal_sink.spark.planned import planned_ms
 from wal_sink.spark.schema import schema_json
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
 from wal_sink.stager import Attempt, Staged
@@ -31,7 +32,7 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, batch_id: int) -> Non
         )
         return Staged(segments, columns=tuple(df.schema.names), spark_schema=schema_json(df.schema))
 
-    if run.stage(batch_id, write) is None:
+    if run.stage(batch_id, write, planned_ms=planned_ms(df, batch_id)) is None:
         evaluate_without_staging(df, description=f"{what}: replay, already released")
 
 

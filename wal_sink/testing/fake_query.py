@@ -6,18 +6,21 @@ last batch again if it has no commit, else the next one.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
+from wal_sink.checkpoint import planned_ms
 from wal_sink.run import Run
 from wal_sink.segments import SegmentLimits, SegmentWriter
 from wal_sink.stager import Attempt, Staged
 from wal_sink.stores.base import Store
 
 QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
-CONF = {"batchWatermarkMs": 0, "batchTimestampMs": 1_767_225_600_000, "conf": {}}
+_FIRST_PLAN_MS = 1_767_225_600_000
+_plans = itertools.count(_FIRST_PLAN_MS)
 
 Partitions = Sequence[pa.Table]
 """One table a partition."""
@@ -40,6 +43,7 @@ class FakeQuery:
         self._checkpoint = checkpoint
         self._evaluate = evaluate
         self._query_id = query_id
+        self._planned_ms: dict[int, int | None] = {}
 
     def batches(
         self, run: Run, count: int, *, end_offset: Callable[[int], int] = lambda batch_id: batch_id
@@ -56,8 +60,10 @@ class FakeQuery:
         """What Spark writes before it calls the sink, unless an earlier run already did."""
         self._write_metadata()
         if batch_id > self._newest("offsets"):
-            text = f"v1\n{json.dumps(CONF)}\n{json.dumps({'end': end_offset})}"
+            conf = {"batchWatermarkMs": 0, "batchTimestampMs": next(_plans), "conf": {}}
+            text = f"v1\n{json.dumps(conf)}\n{json.dumps({'end': end_offset})}"
             self._checkpoint.create(f"offsets/{batch_id}", text.encode())
+        self._planned_ms[batch_id] = planned_ms(self._checkpoint.read(f"offsets/{batch_id}").decode())
 
     def stage(self, run: Run, batch_id: int) -> bool:
         """Call the sink as Spark does; False if it was a replay."""
@@ -67,7 +73,7 @@ class FakeQuery:
         def write(attempt: Attempt) -> Staged:
             return stage_tables(run, attempt, partitions)
 
-        return run.stage(batch_id, write) is not None
+        return run.stage(batch_id, write, planned_ms=self._planned_ms.get(batch_id)) is not None
 
     def complete_batch(self, batch_id: int) -> None:
         """What Spark writes after the sink returned."""

