@@ -10,6 +10,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import ClassVar
 
@@ -291,6 +293,29 @@ class TestProbe:
         probe(store, runtime=SYSTEM, single_writer=spec.single_writer)
         assert store.list("", recursive=True) == []
 
+    def test_what_a_crash_left_is_deleted_an_hour_later(self, store: Store, spec: StoreSpec) -> None:
+        class Killed(BaseException):
+            pass
+
+        def die(*_: object, **__: object) -> list[str]:
+            raise Killed
+
+        at = [datetime(2026, 1, 1, tzinfo=UTC)]
+        runtime = replace(SYSTEM, now=lambda: at[0])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(store, "list", die)
+            with pytest.raises(Killed):
+                probe(store, runtime=runtime, single_writer=spec.single_writer)
+        fill(store, "probe/foreign.json")
+        assert len(store.list("probe")) == 2
+
+        at[0] += timedelta(minutes=59)
+        probe(store, runtime=runtime, single_writer=spec.single_writer)
+        assert len(store.list("probe")) == 2
+        at[0] += timedelta(minutes=2)
+        probe(store, runtime=runtime, single_writer=spec.single_writer)
+        assert store.list("probe") == ["foreign.json"]
+
     def test_an_untrusted_store_needs_a_single_writer(self, tmp_path: Path) -> None:
         store = GenericStore(StoreSpec(f"file://{tmp_path}"))
         with pytest.raises(ConfigError, match=r"LocalFileSystem.*single_writer=True"):
@@ -414,6 +439,44 @@ class TestLocal:
         with pytest.raises(StoreError, match="part of the path is a file"):
             probe(LocalStore(StoreSpec(f"{tmp_path}/file/wal")), runtime=SYSTEM, single_writer=False)
 
+    def test_temporaries_of_a_crash_go_with_their_folder(self, tmp_path: Path) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        fill(store, "batches/1/manifest", "batches/1/release", "batches/1/attempt/segment", "batches/2/manifest")
+        for folder in ("batches/1", "batches/1/attempt", "batches/1/other/deep", "batches/2"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / ".wal-sink-0123.tmp").touch()
+
+        store.delete(["batches/1/manifest", "batches/1/attempt/segment"])
+        assert (tmp_path / "batches/1/.wal-sink-0123.tmp").exists(), "beside an object it may be a living writer's"
+        store.delete(["batches/1/release"])
+
+        assert [path.name for path in (tmp_path / "batches").iterdir()] == ["2"]
+        assert (tmp_path / "batches/2/.wal-sink-0123.tmp").exists()
+
+    def test_hidden_files_of_others_stay(self, tmp_path: Path) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        fill(store, "a/1")
+        (tmp_path / "a/.nfs0001").touch()
+        store.delete(["a/1"])
+        assert [path.name for path in (tmp_path / "a").iterdir()] == [".nfs0001"]
+
+    def test_a_create_whose_temporary_was_cleaned_away_is_repeated(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        swept = sweep_before_first_link(monkeypatch)
+        LocalStore(StoreSpec(str(tmp_path))).create("a/1", b"x")
+        assert (tmp_path / "a/1").read_bytes() == b"x"
+        assert [path.name for path in (tmp_path / "a").iterdir()] == ["1"]
+        assert len(swept) == 1
+
+    def test_a_segment_whose_temporary_was_cleaned_away_fails(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        sweep_before_first_link(monkeypatch)
+        stream = LocalStore(StoreSpec(str(tmp_path))).segment("a/1")
+        with pytest.raises(StoreError, match="collected while it was written"):
+            stream.commit()
+
     def test_creating_and_cleaning_the_same_folder_side_by_side(self, tmp_path: Path) -> None:
         store = LocalStore(StoreSpec(str(tmp_path)))
 
@@ -425,6 +488,22 @@ class TestLocal:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(churn, range(4)))
         assert store.list("") == []
+
+
+def sweep_before_first_link(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Do once what a cleaner in another process does, at the worst moment; returns what it removed."""
+    swept: list[Path] = []
+    real = os.link
+
+    def link(source: Path, target: Path) -> None:
+        if not swept:
+            swept.append(source)
+            source.unlink()
+            source.parent.rmdir()
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link)
+    return swept
 
 
 def raising(error: Exception) -> Callable[..., None]:

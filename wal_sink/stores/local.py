@@ -33,6 +33,7 @@ _NEXT_STEP = {
     errno.ENAMETOOLONG: "choose a shorter folder",
 }
 _MAKE_ATTEMPTS = 100
+_TEMPORARY_HEAD, _TEMPORARY_TAIL = f"{HIDDEN}wal-sink-", ".tmp"
 _T = TypeVar("_T")
 
 
@@ -50,6 +51,12 @@ class LocalStore(Store):
         return self._root
 
     def create(self, path: str, data: bytes) -> None:
+        for _ in range(_MAKE_ATTEMPTS):
+            with contextlib.suppress(SweptAwayError):
+                return self._create(path, data)
+        raise StoreError(f"{self.url_of(path)}: its folder is emptied as often as it is written to; start again")
+
+    def _create(self, path: str, data: bytes) -> None:
         with self.segment(path) as stream:
             stream.write(data)
             stream.commit()
@@ -117,6 +124,8 @@ class LocalStore(Store):
         self._durable.add(folder)
 
     def _remove_empty(self, folder: Path) -> None:
+        """Remove a folder that holds no object, with the temporaries of crashes, and then its empty parents."""
+        _sweep(folder)
         while folder != self._folder:
             self._durable.discard(folder)
             try:
@@ -126,6 +135,10 @@ class LocalStore(Store):
             folder = folder.parent
 
 
+class SweptAwayError(StoreError):
+    """A temporary was taken for a crash's and removed: a cleaner found no object beside it. Nothing was created."""
+
+
 class LocalSegment(SegmentStream):
     """A file that has no visible name before `commit`."""
 
@@ -133,7 +146,7 @@ class LocalSegment(SegmentStream):
         self._store = store
         self._url = store.url_of(path)
         self._file = file
-        self._temporary = file.with_name(f"{HIDDEN}wal-sink-{secrets.token_hex(12)}.tmp")
+        self._temporary = file.with_name(f"{_TEMPORARY_HEAD}{secrets.token_hex(12)}{_TEMPORARY_TAIL}")
         try:
             self._descriptor: int | None = store.in_folder(file.parent, self._open)
         except OSError as error:
@@ -183,6 +196,8 @@ class LocalSegment(SegmentStream):
         except FileExistsError as error:
             self._sync_name()  # whoever acts on the other's object must be able to rely on it after a crash
             raise ObjectExists(f"{self._url} exists already") from error
+        except FileNotFoundError as error:
+            raise SweptAwayError(f"{self._url} was collected while it was written; start again") from error
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise ConfigError(
@@ -233,6 +248,20 @@ def _names(folder: Path, head: str, after: str, *, recursive: bool) -> list[str]
         elif shown(f"{name}/", recursive=False) > after and _holds_object(Path(entry.path)):
             names.append(f"{name}/")
     return names
+
+
+def _sweep(folder: Path) -> None:
+    """Remove temporaries and empty folders below a folder that holds no object; what cannot be removed stays."""
+    if _holds_object(folder):
+        return
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    _sweep(Path(entry.path))
+                    Path(entry.path).rmdir()
+                elif entry.name.startswith(_TEMPORARY_HEAD) and entry.name.endswith(_TEMPORARY_TAIL):
+                    Path(entry.path).unlink()
 
 
 def _holds_object(folder: Path) -> bool:

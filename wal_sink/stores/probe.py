@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from typing import Protocol, runtime_checkable
 
 from wal_sink.errors import ConfigError, StoreError
@@ -10,6 +13,10 @@ from wal_sink.runtime import Runtime
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
 
 _FOLDER = "probe"
+_STAMP = "%Y%m%dT%H%M%SZ"
+_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{32}\.json")
+_LEFT_BEHIND = timedelta(hours=1)
+"""A probe lasts seconds; what is older than this was left by a crash."""
 
 
 @runtime_checkable
@@ -23,27 +30,38 @@ class DoubtsCreate(Protocol):
 
 
 def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> None:
-    """Create, create again, read, list and delete one object: five requests.
+    """Create, create again, read, list and delete one object, with what crashes left of earlier ones: five requests.
 
     Raises `ConfigError` if the store breaks a promise or is known to (unless `single_writer` accepts that), and
     `StoreError` if it cannot be reached, written or read; both say what to do, without secrets.
     """
     _check_doubt(store, single_writer=single_writer)
-    name = f"{runtime.new_id()}.json"
-    path = f"{_FOLDER}/{name}"
-    data = f'{{"probe": "{name}", "created": "{runtime.timestamp()}"}}'.encode()
+    path, data = new_object(runtime)
     with contextlib.suppress(ObjectExists):  # a retried request that met its own object: what is read below decides
         store.create(path, data)
     try:
         _check_create_again(store, path)
         _check_read(store, path, data)
-        if name not in store.list(_FOLDER):
+        names = store.list(_FOLDER)
+        if path.removeprefix(f"{_FOLDER}/") not in names:
             raise _broken(store, "an object that was just created is missing in the listing")
     except (ConfigError, StoreError):
         with contextlib.suppress(StoreError):
             store.delete([path])
         raise
-    store.delete([path])
+    store.delete([path, *_left_behind(names, runtime.now())])
+
+
+def new_object(runtime: Runtime) -> tuple[str, bytes]:
+    """Path and content of an object to try a store with. Its name tells its age, so that no leftover has to be read."""
+    name = f"{runtime.now().astimezone(UTC).strftime(_STAMP)}-{runtime.new_id()}.json"
+    return f"{_FOLDER}/{name}", f'{{"probe": "{name}"}}'.encode()
+
+
+def _left_behind(names: Iterable[str], now: datetime) -> list[str]:
+    """Paths of the objects that only a crash can have left."""
+    eldest = (now.astimezone(UTC) - _LEFT_BEHIND).strftime(_STAMP)
+    return [f"{_FOLDER}/{name}" for name in names if _NAME.fullmatch(name) and name < eldest]
 
 
 def _check_doubt(store: Store, *, single_writer: bool) -> None:
