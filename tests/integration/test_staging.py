@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from wal_sink.segments import SegmentLimits, load_segment
 from wal_sink.spark import staging
 from wal_sink.spark.reading import read_segments
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
-from wal_sink.spark.task_errors import surfaced_errors
+from wal_sink.spark.task_errors import SparkJobError, surfaced_errors
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 
@@ -173,6 +174,18 @@ def test_a_failure_of_the_dataframe_itself_stays_what_it_is(spark: SparkSession,
 
     with pytest.raises(PythonException, match="the user's own"):
         stage(spark.range(1).mapInArrow(broken, "id long"), tmp_path)
+
+
+def test_a_failure_inside_java_is_told_in_a_line(spark: SparkSession, tmp_path: Path) -> None:
+    broken = spark.range(1).selectExpr("java_method('java.util.UUID', 'fromString', 'x') AS id")
+    attempts: list[Callable[[], object]] = [
+        lambda: stage(broken, tmp_path),
+        lambda: evaluate_without_staging(broken, description=DESCRIPTION),
+    ]
+    for attempt in attempts:
+        with pytest.raises(SparkJobError, match=rf"^{DESCRIPTION}: .*Invalid UUID string: x$") as caught:
+            attempt()
+        assert len("".join(traceback.format_exception(caught.value)).splitlines()) < 40
 
 
 def test_a_wrong_not_null_is_explained(spark: SparkSession, tmp_path: Path) -> None:

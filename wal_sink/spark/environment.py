@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wal_sink.errors import ConfigError
+from wal_sink.spark.error_lines import telling_line
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -273,15 +274,8 @@ def _translated(text: str, context: SparkContext) -> str:
     elif "Cannot run program" in text:
         trouble = f"Spark could not start its workers' Python {context.pythonExec!r}: its machine has no such program."
     else:
-        trouble = f"Spark's workers run {context.pythonExec}, and a first task failed there: {_last_line(text)}."
+        trouble = f"Spark's workers run {context.pythonExec}, and a first task failed there: {telling_line(text)}."
     return f"{trouble} {_driver()} {_ways_out(context)}"
-
-
-def _last_line(text: str) -> str:
-    """The line of the worker's traceback that names the error, else the JVM's, else the first line Spark said."""
-    named = re.findall(r"^\s*(?:Caused by: )?((?:\w+\.)*\w*(?:Error|Exception): .+)$", text, re.MULTILINE)
-    from_python = [line for line in named if not line.startswith(("java.", "org.", "py4j."))]
-    return str([text.strip().partition("\n")[0], *named[-1:], *from_python[-1:]][-1])[:400].rstrip(".")
 
 
 def _driver() -> str:

@@ -19,6 +19,7 @@ from wal_sink.records import Manifest
 from wal_sink.runtime import SYSTEM
 from wal_sink.serving import CarrierLostError
 from wal_sink.sink import Sink
+from wal_sink.spark.error_lines import telling_line
 from wal_sink.spark.pickling import unpickle
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -58,8 +59,7 @@ class ExecutorCarrier:
             self._context.setJobGroup(self._job_group, description)
             return self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(task).collect()
         except (Py4JError, PySparkException, OSError) as error:
-            first_line = str(error).strip().partition("\n")[0]
-            raise CarrierLostError(f"{description}: the Spark job ended with {first_line}") from error
+            raise CarrierLostError(f"{description}: the Spark job ended with {telling_line(error)}") from error
 
 
 class AutoCarrier:

@@ -45,7 +45,8 @@ def stage_dataframe(
     unreferenced. `description` is what Spark's UI shows. A worker's memory does not grow with its partition's rows.
 
     Raises `ConfigError` for a schema that cannot be staged and for a null in a column declared 'not null', `StoreError`
-    if the store fails in a task as often as Spark tries, and Spark's own errors for what goes wrong in the DataFrame.
+    if the store fails in a task as often as Spark tries, and for what goes wrong in the DataFrame PySpark's own errors,
+    or `SparkJobError` where those are a page of Java.
     """
     check_schema(df.schema)
     task = _StagingTask(store, folder, limits)
@@ -63,9 +64,9 @@ def stage_dataframe(
 def evaluate_without_staging(df: DataFrame, *, description: str) -> None:
     """Evaluate `df` once and fully, and keep nothing: a replay's stateful operators must still commit their state.
 
-    Runs on the driver, as one Spark job over Spark's `noop` sink. Raises what Spark raises.
+    Runs on the driver, as one Spark job over Spark's `noop` sink. Raises what goes wrong in the DataFrame.
     """
-    with described(df.sparkSession, description):
+    with described(df.sparkSession, description), surfaced_errors(description):
         df.write.format("noop").mode("overwrite").save()
 
 

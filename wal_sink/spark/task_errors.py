@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 
 from wal_sink import errors
 from wal_sink.errors import ConfigError, StoreError, WalSinkError
+from wal_sink.spark.error_lines import telling_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 _MARK = "wal-sink error in a task: "
 _LINE = re.compile(re.escape(_MARK) + r"(\[.*\])\s*$", re.MULTILINE)
 _NULL_POINTER = "java.lang.NullPointerException"
+
+
+class SparkJobError(Exception):
+    """A Spark job failed with a page of Java, of which this is the line that tells. Raised on the driver."""
 
 
 class TaskError(Exception):
@@ -41,8 +46,9 @@ def marked_errors() -> Iterator[None]:
 
 @contextmanager
 def surfaced_errors(what: str, not_null: str = "") -> Iterator[None]:
-    """On the driver, around a Spark job: raise a task's own error as what it was there; others pass as they are.
+    """On the driver, around a Spark job: raise a task's own error as what it was there, without the page it came in.
 
+    A page of Java becomes a `SparkJobError`; what PySpark itself translates passes as it is.
     `what` names the job for messages. `not_null` names the columns that may hold no null: where Spark finds one there
     nevertheless, it fails with a bare NullPointerException (measured, PySpark 4.3), which becomes a `ConfigError`.
     """
@@ -51,13 +57,15 @@ def surfaced_errors(what: str, not_null: str = "") -> Iterator[None]:
     except (Py4JJavaError, PySparkException) as error:
         text = str(error)
         if match := _LINE.search(text):
-            raise _rebuilt(match[1], what) from error
+            raise _rebuilt(match[1], what) from None
         if not_null and _NULL_POINTER in text and "PythonArrowInput" in text:
             raise ConfigError(
                 f"{what}: Spark met a null where the schema says there is none, and failed with {_first_line(text)} "
                 f"Columns declared 'not null', at any depth: {not_null}. Correct the schema of the source, or of the "
                 "function, that declares the wrong one"
-            ) from error
+            ) from None
+        if isinstance(error, Py4JJavaError):
+            raise SparkJobError(f"{what}: {telling_line(text)}") from None
         raise
 
 
