@@ -37,7 +37,7 @@ class Crew:
             thread.wake()
 
     def follow(self, timeout_s: float | None) -> None:
-        """Deliver what other processes stage, until a committer gives up or time runs out."""
+        """Deliver what other processes stage, until a committer stops the run, all are parked, or time runs out."""
         for thread in self._threads:
             thread.follow()
         self._failed.wait(timeout_s)
@@ -66,6 +66,11 @@ class Crew:
         return all(joined)
 
     @property
+    def is_over(self) -> bool:
+        """Whether every thread came to its end without giving up."""
+        return all(thread.has_ended and thread.error is None for thread in self._threads)
+
+    @property
     def error(self) -> BaseException | None:
         """What the first committer that did not park gave up on."""
         return next((thread.error for thread in self._threads if thread.error and not thread.parked), None)
@@ -75,18 +80,18 @@ class Crew:
         """Sinks that gave up while the run goes on, and why."""
         return {thread.committer.name: thread.error for thread in self._threads if thread.parked and thread.error}
 
-    @property
-    def is_waiting_for_parked_only(self) -> bool:
-        """Whether every batch of this run is delivered to all sinks but parked ones."""
-        newest = self._run.history.newest_known
+    def is_waiting_for_parked_only(self, before: int) -> bool:
+        """Whether every batch below `before` is delivered to all sinks but parked ones."""
         return bool(self.parked) and all(
-            thread.parked or thread.committer.marked_through >= newest for thread in self._threads
+            thread.parked or thread.committer.marked_through >= before - 1 for thread in self._threads
         )
 
     def _note(self, thread: CommitterThread) -> None:
         name = thread.committer.name
         if thread.parked:
             _logger.error("sink %s is parked, the others go on: %s", name, thread.error)
+            if all(other.parked for other in self._threads):
+                self._failed.set()
             return
         _logger.error("sink %s gave up: %s", name, thread.error)
         self._failed.set()

@@ -63,6 +63,10 @@ class Run:
         for serving, sink in zip(servings, sinks, strict=True):
             self.committers.append(self._committer(serving, sink))
 
+    @property
+    def is_stager(self) -> bool:
+        return self._stager is not None
+
     def become_stager(self) -> None:
         """Claim the stager's next term, for a query that starts now.
 

@@ -44,8 +44,8 @@ class CommitterThread:
         return self._committer
 
     @property
-    def running(self) -> bool:
-        return self._thread.is_alive()
+    def has_ended(self) -> bool:
+        return self._thread.ident is not None and not self._thread.is_alive()
 
     @property
     def parked(self) -> bool:
@@ -82,20 +82,26 @@ class CommitterThread:
             _logger.info("sink %s: stopped; what is not delivered stays in the WAL", self._committer.name)
         except BaseException as error:  # noqa: BLE001 - whatever ends this thread must reach the user's own
             self.error = error
+            self.caught_up.set()  # before the query is stopped, whose thread may wait for somebody who waits for this
             self._on_failure(self)
         finally:
             self.caught_up.set()
 
     def _drive(self) -> None:
+        just_searched = False
         while True:
             finishing = self._finishing.is_set()
-            if self._run.deliver_next(self._committer, search=finishing or self._is_time_to_search()):
+            search = not just_searched if finishing else self._is_time_to_search()
+            if self._run.deliver_next(self._committer, search=search):
                 self._polls = 0
+                just_searched = search or just_searched
                 continue
             self.caught_up.set()
-            if finishing:
+            if finishing and search:
                 return
-            self._wait()
+            just_searched = False
+            if not finishing:
+                self._wait()
 
     def _wait(self) -> None:
         self._wake.wait(self._poll_s())

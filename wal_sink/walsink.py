@@ -21,6 +21,7 @@ from wal_sink.inspection import Status, read_status
 from wal_sink.placement import Placement
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
+from wal_sink.serving import StoppedError
 from wal_sink.settings import Delivery, GuaranteeName, Settings
 from wal_sink.sink import BatchSink, Sink, as_sink
 from wal_sink.stores.opening import open_store
@@ -87,6 +88,11 @@ class WalSink:
         self._crew: Crew | None = None
         self._cancel_jobs: Callable[[], None] = _nothing
         self._query: StreamingQuery | None = None
+        self._query_run: str | None = None
+        self._staged_last: tuple[str | None, int] | None = None
+        self._is_stager = False
+        self._leaving = threading.Event()
+        self._ends_at_exit = False
         self._stage_error: BaseException | None = None
         self._staging_thread: int | None = None
         self._closed = False
@@ -124,7 +130,9 @@ class WalSink:
 
         run, crew = self._opened(session_of(writer))
         _raise(crew.error)
+        self._stage_error = None
         run.become_stager()
+        self._is_stager = True
         self._query = start_query(writer, self._checkpoint, self._on_batch)
         if crew.error is not None:  # a committer may have given up before there was a query to stop
             self._stop_query()
@@ -133,17 +141,19 @@ class WalSink:
     def stage(self, df: DataFrame, batch_id: int) -> None:
         """Stage one batch, from inside `foreachBatch`; for own `writeStream` chains, whose checkpoint must be this one.
 
-        Raises what made delivery give up, and `HistoryError` before anything is written if this batch contradicts the
-        WAL.
+        Raises what made delivery give up, `HistoryError` before anything is written if this batch contradicts the WAL,
+        and `ConfigError` if the batch was staged already: one call has to bring all rows of a batch.
         """
-        from wal_sink.spark.query import outer_session  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.query import outer_session, run_id_of  # noqa: PLC0415 - draining needs no Spark
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415
 
+        self._staging_thread = threading.get_ident()
         run, crew = self._opened(outer_session(df))
-        run.become_stager()
-        self._note_query_of(df)
-        self._wait_for_room(run, crew)
+        self._note_query_of(df, run_id_of(df), run)
+        self._refuse_second(batch_id)
+        self._wait_for_room(run, crew, batch_id)
         stage_batch(run, self._spec, df, batch_id)
+        self._staged_last = (self._query_run, batch_id)
         crew.wake()
 
     # --- without one
@@ -154,15 +164,17 @@ class WalSink:
         Needs no pyspark, unless a sink does. Raises what made a committer give up; without `follow`, `UndeliveredError`
         when time ran out.
         """
+        if not self._sinks:
+            raise ConfigError(f"{self!r} has no sink to drain to: say where the rows go, WalSink(to, …)")
         began_s = SYSTEM.monotonic_s()
         _, crew = self._opened(timeout_s=timeout_s)
         left_s = None if timeout_s is None else max(0.0, timeout_s - (SYSTEM.monotonic_s() - began_s))
         if follow:
             crew.follow(left_s)
             _raise(crew.error)
+            self._refuse_parked(crew)
             return
         crew.finish(left_s)
-        self._crew = None
         _raise(crew.error)
         self._refuse_parked(crew)
 
@@ -175,11 +187,13 @@ class WalSink:
         if self._closed:
             return
         try:
+            self._leaving.set()
             self._stop_query()
-            if self._crew is not None:
-                self._crew.finish(timeout_s)
-                _raise(self._crew.error)
-                self._refuse_parked(self._crew)
+            if self._run is not None:
+                crew = self._present_crew(self._run, timeout_s)
+                crew.finish(timeout_s)
+                _raise(crew.error)
+                self._refuse_parked(crew)
             _raise(self._query_failure())
         finally:
             self._end_early()
@@ -205,12 +219,20 @@ class WalSink:
                 raise ConfigError(f"{self!r} was closed: make a new one")
             if self._run is None:
                 self._run = self._open_run(spark or current_session())
-            if self._crew is None:
-                self._crew = Crew(self._run, stopping=self._stopping, on_failure=self._stop_query)
-                _end_at_exit(self)
+            crew = self._present_crew(self._run, timeout_s)
+            _raise(crew.error)
+            return self._run, crew
+
+    def _present_crew(self, run: Run, timeout_s: float | None) -> Crew:
+        """The threads at work; new ones where there are none or `drain` let them end."""
+        with self._opening:
+            if self._crew is None or self._crew.is_over:
+                self._crew = Crew(run, stopping=self._stopping, on_failure=self._stop_query)
+                if not self._ends_at_exit:
+                    _end_at_exit(self)
+                    self._ends_at_exit = True
                 self._start(self._crew, timeout_s)
-            _raise(self._crew.error)
-            return self._run, self._crew
+            return self._crew
 
     def _start(self, crew: Crew, timeout_s: float | None) -> None:
         try:
@@ -248,31 +270,46 @@ class WalSink:
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
         try:
             self.stage(df, batch_id)
+        except StoppedError:
+            raise
         except BaseException as error:
             self._stage_error = error  # Spark will tell the user about it without its type or cause
             raise
 
-    def _wait_for_room(self, run: Run, crew: Crew) -> None:
-        """Hold the stream while too much is staged and not delivered."""
-        while not self._stopping.is_set() and self._is_full(run):
-            if crew.is_waiting_for_parked_only:
-                self._refuse_parked(crew)
-            self._stopping.wait(_ROOM_POLL_S)
-            _raise(crew.error)
+    def _refuse_second(self, batch_id: int) -> None:
+        if self._staged_last == (self._query_run, batch_id):
+            raise ConfigError(
+                f"batch {batch_id} of {self._spec.safe_url} was staged already by this run of the query; a second "
+                "stage() would take the place of the first. Stage one DataFrame a batch (union them), or give each a "
+                "WAL of its own"
+            )
 
-    def _is_full(self, run: Run) -> bool:
-        batches, size = run.history.pending()
+    def _wait_for_room(self, run: Run, crew: Crew, batch_id: int) -> None:
+        """Hold the stream while too much is staged and not delivered, this batch itself aside."""
+        while self._is_full(run, batch_id):
+            if self._leaving.wait(_ROOM_POLL_S):
+                raise StoppedError(f"the run is ending before batch {batch_id} was staged")
+            _raise(crew.error)
+            if crew.is_waiting_for_parked_only(batch_id):
+                self._refuse_parked(crew)
+
+    def _is_full(self, run: Run, batch_id: int) -> bool:
+        batches, size = run.history.pending(before=batch_id)
         most_batches, most_bytes = self._settings.max_pending_batches, self._settings.max_pending_bytes
         too_many = most_batches is not None and batches >= most_batches
         return batches > 0 and (too_many or (most_bytes is not None and size >= most_bytes))
 
-    def _note_query_of(self, df: DataFrame) -> None:
-        """Remember the query of an own `writeStream` chain, to stop it when delivery gives up or this object closes."""
-        self._staging_thread = threading.get_ident()
-        if self._query is None:
-            from wal_sink.spark.query import running_query  # noqa: PLC0415 - there is a DataFrame, so there is Spark
+    def _note_query_of(self, df: DataFrame, run_id: str | None, run: Run) -> None:
+        """At a query's first batch: claim the stager's role for it, unless `start` did, and remember which to stop."""
+        if run_id == self._query_run and run.is_stager:
+            return
+        from wal_sink.spark.query import running_query  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-            self._query = running_query(df)
+        if not self._is_stager:
+            run.become_stager()
+        self._is_stager = False
+        self._query_run = run_id
+        self._query = running_query(df) or self._query
 
     # --- ending
 
@@ -299,8 +336,12 @@ class WalSink:
         if self._ended:
             return
         self._closed = self._ended = True
+        self._leaving.set()
         try:
             self._stop_query()
+        except Exception:  # whatever it is, it must not hide the error that led here
+            _logger.warning("%r: the query could not be stopped", self, exc_info=True)
+        try:
             if self._crew is not None and not self._crew.stop(GRACE_S):
                 self._cancel_jobs()
                 if not self._crew.stop(CANCEL_S):

@@ -125,7 +125,7 @@ def test_a_sink_that_gave_up_is_parked_only_where_it_is_allowed(policy: str, par
     assert thread.parked is parked
 
 
-def test_a_system_exit_in_a_sink_ends_the_thread_and_is_kept() -> None:
+def test_a_system_exit_in_a_sink_fails_its_batch_for_good_and_ends_no_program() -> None:
     def leave(_: object) -> object:
         raise SystemExit(3)
 
@@ -136,7 +136,8 @@ def test_a_system_exit_in_a_sink_ends_the_thread_and_is_kept() -> None:
 
     assert thread.join(PATIENCE_S)
 
-    assert isinstance(thread.error, SystemExit)
+    assert isinstance(thread.error, DeliveryError)
+    assert "called sys.exit(3)" in str(thread.error)
     assert place.wal.list("sinks/a/markers") == []
 
 

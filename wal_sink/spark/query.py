@@ -87,8 +87,13 @@ def stop_query(query: StreamingQuery) -> None:
 
 def running_query(df: DataFrame) -> StreamingQuery | None:
     """The query whose batch this DataFrame is, inside `foreachBatch`; None if the user's session does not know it."""
-    run_id = df.sparkSession.sparkContext.getLocalProperty(_JOB_GROUP)  # Spark's own choice for a query's jobs
+    run_id = run_id_of(df)
     return next((query for query in outer_session(df).streams.active if str(query.runId) == run_id), None)
+
+
+def run_id_of(df: DataFrame) -> str | None:
+    """Of the run of the query whose batch this DataFrame is, inside `foreachBatch`."""
+    return df.sparkSession.sparkContext.getLocalProperty(_JOB_GROUP)  # Spark's own choice for a query's jobs
 
 
 def _cause_of(error: Py4JJavaError) -> str:
