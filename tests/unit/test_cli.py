@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
+import wal_sink.walsink
 from wal_sink.cli.main import main
 from wal_sink.run import Run
 from wal_sink.settings import Settings
@@ -42,6 +43,12 @@ def fail(chunk):
 
 def rows_of(batch_id: int, _end: int) -> list[pa.Table]:
     return [pa.table({"id": [batch_id * 100 + row for row in range(ROWS)], "name": ["a", None, "[b]", "c", "d"]})]
+
+
+@pytest.fixture(autouse=True)
+def _no_spark_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command is a process of its own; here a session that another test made would be taken for its own."""
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
 
 
 @pytest.fixture
