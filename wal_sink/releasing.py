@@ -135,7 +135,7 @@ class Releaser:
         The stager looks for a release after Spark wrote the offsets: of two histories of a batch, one sees the other.
         """
         text = self._checkpoint.offsets_text(manifest.batch_id)
-        if text == manifest.offsets and planned_ms(text) is not None:
+        if text == manifest.offsets and planned_ms(manifest.offsets) is not None:
             return  # no other plan of any query says the same
         self._history.ask_owner_again()
         if text is not None and (offsets := self._checkpoint.offsets(manifest.batch_id)) is not None:

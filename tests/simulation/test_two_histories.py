@@ -83,7 +83,8 @@ def test_an_answer_that_was_under_way_when_the_gate_closed_is_not_remembered() -
     class Closing:
         root = "x"
 
-        def read(self, _: str) -> bytes:
+        def read(self, path: str) -> bytes:
+            assert path == "commits/5"
             gate.close_from(5)
             return b"v1\n{}"
 

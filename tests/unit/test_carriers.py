@@ -41,7 +41,7 @@ class Hanging(Sink):
         self.__setstate__({"thing": thing})
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        self.thing = state["thing"]
         self.calls = 0
         Hanging.made.append(self)
 
