@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wal_sink.carriers import LocalCarrier, WholeBatchCarrier, copier
@@ -14,6 +13,7 @@ from wal_sink.log import Log
 from wal_sink.serving import Carrier, Serving
 from wal_sink.settings import Delivery
 from wal_sink.sink import BatchSink, Sink
+from wal_sink.slots import DeliverySlots
 from wal_sink.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
@@ -22,15 +22,30 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
 class Placement:
-    """What deciding needs besides the sink: the run's log, its store, and Spark if there is one."""
+    """Decides for the sinks of one run, given the run's log, its store, and Spark if there is one.
 
-    log: Log
-    store: StoreSpec
-    spark: SparkSession | None
-    max_tasks: int | None
-    should_stop: Callable[[], bool]
+    `max_tasks` limits the task slots that all its sinks together take; None: one less than the cluster has. Raises
+    `ConfigError` if Spark's executors do not see the store that the driver sees.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        store: StoreSpec,
+        spark: SparkSession | None,
+        max_tasks: int | None,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.log = log
+        self.store = store
+        self.spark = spark
+        self.should_stop = should_stop
+        self._slots = DeliverySlots(lambda: max_tasks or _slots_to_spare(spark))
+        if spark is not None:
+            from wal_sink.spark.environment import check_shared_store  # noqa: PLC0415 - the core runs without Spark
+
+            check_shared_store(spark, store, log.runtime)
 
     def serve(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> Serving:
         """The serving of one sink. Raises `ConfigError` if it cannot be what or where it was asked to be."""
@@ -74,7 +89,8 @@ class Placement:
             self.store,
             run_id=self.log.run_id,
             job_group=self._job_group(name),
-            max_tasks=self.max_tasks,
+            slots=self._slots,
+            should_stop=self.should_stop,
         )
         if delivery.where == "executors":
             return executors, "on executors"
@@ -95,3 +111,10 @@ class Placement:
 
         write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
         return WholeBatchCarrier(write, self.log, what=sink.describe(), limit_s=delivery.budget_s)
+
+
+def _slots_to_spare(spark: SparkSession | None) -> int:
+    """All but one, which is left to staging; but never none."""
+    from wal_sink.spark.environment import task_slots  # noqa: PLC0415 - the core runs without Spark
+
+    return max(1, task_slots(spark.sparkContext) - 1) if spark is not None else 1

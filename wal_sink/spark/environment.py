@@ -1,6 +1,6 @@
-"""The newcomer's first traps, handled or explained before Spark's own error: the Java, and the workers' Python.
+"""The newcomer's first traps, handled or explained before Spark's own error: Java, the workers' Python, the WAL.
 
-All of it runs on the driver; only the small function inside `_look_for` travels to a worker.
+All of it runs on the driver; only what `_look_for` returns and `_CreateThere` travel to a worker.
 """
 
 from __future__ import annotations
@@ -11,17 +11,24 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.error_lines import telling_line
+from wal_sink.stores.base import ObjectExists, ObjectMissing
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.probe import new_object
+from wal_sink.stores.spec import LOCAL, StoreSpec
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+    from wal_sink.runtime import Runtime
 
 LOG = logging.getLogger(__name__)
 
@@ -30,6 +37,7 @@ VECTOR_MODULE = "jdk.incubator.vector"
 WORKER_MODULES = ("pyarrow", "pandas", "fsspec", "msgspec", "wal_sink")
 """What staging and delivery import in Spark's workers. A WAL on S3 needs `s3fs` besides."""
 
+_DESCRIPTION = "spark.job.description"
 _JAVA_TIMEOUT_S = 60
 _GET_JAVA = (
     "Install a JDK (Debian: openjdk-17-jre-headless, macOS: openjdk@17), or set JAVA_HOME to the folder of one "
@@ -234,15 +242,23 @@ def _ask_worker(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
     from py4j.protocol import Py4JError  # noqa: PLC0415
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
-    described = context.getLocalProperty("spark.job.description")
-    context.setLocalProperty("spark.job.description", "wal-sink: which Python do the workers run?")
     try:
-        executable, version, missing = context.parallelize([0], 1).map(_look_for(tuple(modules))).collect()[0]
+        with _described(context, "wal-sink: which Python do the workers run?"):
+            executable, version, missing = context.parallelize([0], 1).map(_look_for(tuple(modules))).collect()[0]
     except (Py4JError, PySparkException) as error:
         raise ConfigError(_translated(str(error), context)) from error
-    finally:
-        context.setLocalProperty("spark.job.description", described)  # type: ignore[arg-type]  # None removes it
     return WorkerPython(executable, version, missing)
+
+
+@contextmanager
+def _described(context: SparkContext, text: str) -> Iterator[None]:
+    """What Spark's UI shows of this thread's jobs."""
+    before = context.getLocalProperty(_DESCRIPTION)
+    context.setLocalProperty(_DESCRIPTION, text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it
 
 
 def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[str, str]]]:
@@ -289,3 +305,94 @@ def _ways_out(context: SparkContext) -> str:
         f"Ways out: {way} before the session is made (with spark-submit also --conf spark.pyspark.python=...); install "
         "wal-sink into the Python the workers run; or ship an environment that holds it with spark.archives."
     )
+
+
+# --- the cluster --------------------------------------------------------------------------------------------------
+
+_MOST_TRIED = 16
+_SHARE_IT = (
+    "The WAL must lie where driver and executors see the same: s3://…, gs://…, abfs://…, or a folder that every "
+    "machine mounts under the same path"
+)
+
+
+def task_slots(context: SparkContext) -> int:
+    """How many tasks the cluster can run at once now; 1 if it does not tell (stopped, or another version of Spark)."""
+    from py4j.protocol import Py4JError  # noqa: PLC0415 - checking Java must work without pyspark
+
+    try:
+        cluster = context._jsc.sc()  # noqa: SLF001 - PySpark has no public way
+        return max(1, int(cluster.maxNumConcurrentTasks(cluster.resourceProfileManager().defaultResourceProfile())))
+    except (Py4JError, AttributeError, OSError):
+        return 1
+
+
+def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -> None:
+    """Let executors create objects in the WAL and read them here: `memory://` fails, and each machine's own folder.
+
+    Runs one small Spark job; a task on a local folder for each slot, since one executor may share the driver's machine.
+    Raises `ConfigError` if the executors' store is not the driver's, `StoreError` if a shared one cannot be used.
+    """
+    from py4j.protocol import Py4JError  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    context = _classic_context(spark)
+    tries = min(task_slots(context), _MOST_TRIED) if spec.scheme == LOCAL else 1
+    objects = [new_object(runtime) for _ in range(tries)]
+    try:
+        with _described(context, f"wal-sink {spec.safe_url}: do the executors see it?"):
+            answers = context.parallelize(objects, tries).map(_CreateThere(spec)).collect()
+    except (Py4JError, PySparkException) as error:
+        raise ConfigError(f"a task that tries {spec.safe_url} failed: {telling_line(error)}. {_SHARE_IT}") from error
+    try:
+        _raise_first(answers, spec)
+        _read_here(objects, spec)
+    finally:
+        with suppress(StoreError):
+            open_store(spec).delete([path for path, _ in objects])
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What one executor met. Nothing, if it created its object."""
+
+    problem: str = ""
+    may_pass: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _CreateThere:
+    """In a task: create an object. The store's options travel in it and are shown nowhere."""
+
+    spec: StoreSpec
+
+    def __call__(self, wanted: tuple[str, bytes]) -> _Answer:
+        try:
+            with suppress(ObjectExists):  # of this task's first attempt
+                open_store(self.spec).create(*wanted)
+        except StoreError as error:
+            return _Answer(str(error), may_pass=self.spec.scheme != LOCAL)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the driver tells the user
+            return _Answer(self.spec.scrub(f"{type(error).__name__}: {error}"))
+        return _Answer()
+
+
+def _raise_first(answers: Sequence[_Answer], spec: StoreSpec) -> None:
+    for answer in answers:
+        if answer.problem:
+            kind = StoreError if answer.may_pass else ConfigError
+            raise kind(f"Spark's executors cannot write to {spec.safe_url}: {answer.problem}. {_SHARE_IT}")
+
+
+def _read_here(objects: Sequence[tuple[str, bytes]], spec: StoreSpec) -> None:
+    store = open_store(spec)
+    for path, data in objects:
+        try:
+            found = store.read(path)
+        except ObjectMissing:
+            found = None
+        if found != data:
+            raise ConfigError(
+                f"{spec.safe_url}: the driver does not find there what Spark's executors wrote: each has its own. "
+                f"{_SHARE_IT}"
+            )

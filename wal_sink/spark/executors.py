@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from wal_sink.records import Manifest
 from wal_sink.runtime import SYSTEM
 from wal_sink.serving import CarrierLostError
 from wal_sink.sink import Sink
+from wal_sink.slots import DeliverySlots
 from wal_sink.spark.error_lines import telling_line
 from wal_sink.spark.pickling import unpickle
 from wal_sink.stores.opening import open_store
@@ -32,25 +33,41 @@ SMALL_BATCH_BYTES = 4 << 20
 
 
 class ExecutorCarrier:
-    """Delivers in one Spark job per call, in its own job group, on at most `max_tasks` slots."""
+    """Delivers in one Spark job per call, in its own job group, on as many slots as it gets of those shared by all."""
 
     whole_batch = False
 
     def __init__(
-        self, spark: SparkSession, sink: bytes, store: StoreSpec, *, run_id: str, job_group: str, max_tasks: int | None
+        self,
+        spark: SparkSession,
+        sink: bytes,
+        store: StoreSpec,
+        *,
+        run_id: str,
+        job_group: str,
+        slots: DeliverySlots,
+        should_stop: Callable[[], bool],
     ) -> None:
         self._context = spark.sparkContext
         self._sink = sink
         self._store = store
         self._run_id = run_id
         self._job_group = job_group
-        self._max_tasks = max_tasks or max(1, self._context.defaultParallelism - 1)
+        self._slots = slots
+        self._should_stop = should_stop
 
     def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
         """One task a share of the orders; a task stops at its first failure. Raises `CarrierLostError`."""
         if not orders:
             return []
-        shares = shared_out(orders, self._max_tasks)
+        with self._slots.taken(len(orders), should_stop=self._should_stop) as tasks:
+            if not tasks:
+                return failed(orders, Failure(FailureKind.STOPPED, "the run is ending"))
+            return self._run_job(assignment, manifest, shared_out(orders, tasks))
+
+    def _run_job(
+        self, assignment: Assignment, manifest: Manifest, shares: tuple[tuple[Order, ...], ...]
+    ) -> list[Outcome]:
         task = _DeliveryTask(self._sink, self._store, self._run_id, assignment, shares)
         description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
         if self._context._jsc is None:  # noqa: SLF001 - no public way to see that the user stopped it

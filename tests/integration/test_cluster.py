@@ -1,0 +1,72 @@
+"""What is asked of the cluster when a WAL is opened: whether it sees the WAL, and how much of it delivery may take."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.integration.streams import SESSION, Lines, Place
+from tests.processes import Child
+from wal_sink import Chunk, ConfigError, Delivery, Settings, WalSink
+from wal_sink.spark.environment import task_slots
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+SLOTS = (
+    SESSION.format(master="local[3]")
+    + """
+from wal_sink.spark.environment import task_slots
+print("SLOTS", task_slots(spark.sparkContext), spark.sparkContext.defaultParallelism)
+spark.stop()
+print("STOPPED", task_slots(spark.sparkContext))
+"""
+)
+
+
+def test_the_slots_are_the_clusters_and_no_setting(tmp_path: Path) -> None:
+    with Child.python(SLOTS, log=tmp_path / "log") as child:
+        output = child.succeed(120)
+    assert "SLOTS 3 2" in output
+    assert "STOPPED 1" in output
+
+
+def test_the_slots_of_the_session_of_these_tests(spark: SparkSession) -> None:
+    assert task_slots(spark.sparkContext) == 2
+
+
+@pytest.mark.parametrize("to", [None, Lines(Path("/nowhere"))])
+def test_a_wal_in_the_drivers_memory_is_refused_before_anything_is_staged(
+    spark: SparkSession, tmp_path: Path, to: Lines | None
+) -> None:
+    sink = WalSink(to, wal="memory://wal", checkpoint=str(tmp_path / "checkpoint"))
+    with pytest.raises(ConfigError, match="memory://wal: the driver does not find there what Spark's exec"), sink:
+        pytest.fail("it was opened")
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
+
+
+@dataclass(frozen=True)
+class Timed(Lines):
+    """Notes from when to when each call lasted."""
+
+    def write(self, chunk: Chunk) -> None:
+        began = time.time_ns()
+        time.sleep(0.2)
+        self._append(f"{began} {time.time_ns()} {chunk.num_rows}\n")
+
+
+def test_all_sinks_together_take_no_more_slots_than_delivery_may(spark: SparkSession, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.feed.add(range(4), range(4, 8))
+    sinks = {name: Delivery(Timed(tmp_path / "calls"), where="executors") for name in ("a", "b")}
+    place.run(spark, sinks, settings=Settings(max_delivery_tasks=1))
+    calls = sorted(tuple(map(int, line.split())) for line in (tmp_path / "calls").read_text().splitlines())
+    assert sum(rows for _, _, rows in calls) == 16
+    assert all(ended <= began for (_, ended, _), (began, _, _) in pairwise(calls))
