@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 import sqlite3
+import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,11 +16,13 @@ import pytest
 from tests.components import require
 from tests.fixtures_spark import JAVA_HINT
 from tests.processes import Child
-from wal_sink.cli.demo import proof, source
+from wal_sink.cli.demo import command, proof, source
+from wal_sink.cli.demo.controller import Killed, Result, Wishes
 from wal_sink.cli.demo.job import CARRIER_NAME, DELAY_CLASS, DELIVERED_COLUMNS
 from wal_sink.cli.demo.plain_sink import ROW_KEY
 from wal_sink.cli.demo.plan import Aim, planned_kills
 from wal_sink.cli.demo.stage import make_folder
+from wal_sink.cli.demo.watch import Seen
 from wal_sink.errors import ConfigError
 
 ROWS = 50
@@ -171,6 +174,85 @@ def test_a_folder_of_an_earlier_demo_is_made_anew(tmp_path: Path) -> None:
     assert not (make_folder(folder) / "flights.db").exists()
 
 
+def test_a_folder_that_cannot_be_made_is_told_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="name another folder"):
+        make_folder(tmp_path / "file" / "out")
+
+
+def test_files_that_share_a_batch_are_counted() -> None:
+    def seen(files: int, started: int) -> Seen:
+        return Seen(files, started, started, started, {"plain": started}, takeovers=0, queries=1)
+
+    assert [seen(0, -1).merged, seen(5, 4).merged, seen(6, 4).merged] == [0, 0, 1]
+
+
+# --- what it prints
+
+
+def result(*, holds: bool = True, windows: tuple[int, ...] = (4000, 0)) -> Result:
+    kills = tuple(Killed(1.0, "staging batch 3", 3, window) for window in windows)
+    counts = proof.Compared(9 if holds else 8, 0 if holds else 1, 0, 0)
+    return Result(
+        proof=proof.Proof(9, counts, proof.Compared(11, 0, 2, 0), window_rows=sum(windows)),
+        kills=kills,
+        files=20,
+        batches=19,
+        replayed=(3,) if kills else (),
+        restaged=(),
+        chunk_rows=2000,
+        seed=7,
+        seconds=99.0,
+        wal="an out/wal",
+        database="an out/flights.db",
+        checkpoint="an out/checkpoint",
+    )
+
+
+def test_the_result_says_what_was_counted_and_what_was_allowed(capsys: pytest.CaptureFixture[str]) -> None:
+    command._print_result(result(), "again")
+    printed = capsys.readouterr().out
+    assert "It holds: lost 0, duplicated 0; the plain sink got 2 rows twice (99 s)" in printed
+    assert "19 from 20 files; replayed by Spark after a kill: 1 (3)" in printed
+    assert "4,000 + 0 rows" in printed
+
+
+def test_a_broken_promise_is_said_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    command._print_result(result(holds=False), "again")
+    printed = capsys.readouterr().out
+    assert "THE PROMISE WAS BROKEN" in printed
+    assert "It holds" not in printed
+
+
+def test_the_printed_commands_can_be_typed_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    (tmp_path / "an out").mkdir()
+    connection = sqlite3.connect(tmp_path / "an out" / "flights.db")
+    connection.execute("CREATE TABLE flights (delay_class TEXT)")
+    connection.execute("INSERT INTO flights VALUES ('late')")
+    connection.commit()
+    connection.close()
+    told = command._commands(result())
+    done = [subprocess.run(["/bin/sh", "-c", line], capture_output=True, text=True, check=False) for line in told]
+    assert [run.returncode for run in done] == [1, 1, 1, 0], done  # there is no WAL, and that is what it says
+    assert all("holds no wal.json" in run.stdout + run.stderr for run in done[:3])
+    assert done[3].stdout == "('late', 1)\n"
+
+
+@pytest.mark.parametrize("text", ["plain", "a 'b' c", 'a "b" $HOME `id` !1 \\ c'])
+def test_quoted_text_reaches_a_program_as_it_is(text: str) -> None:
+    done = subprocess.run(["/bin/sh", "-c", f"printf %s {command._quoted(text)}"], capture_output=True, check=True)
+    assert done.stdout.decode() == text
+
+
+def test_the_command_that_repeats_a_run_names_what_was_asked_for() -> None:
+    plain = Wishes(out=Path("demo-out"), s3=False, kills=5, seed=7, batches=20)
+    other = Wishes(out=Path("my out"), s3=True, kills=6, seed=8, batches=20, rows=9000)
+    assert command._again(plain).endswith(" demo --seed 7")
+    assert command._again(other).endswith(" demo --s3 --out 'my out' --kills 6 --rows 9000 --seed 8")
+
+
 @pytest.mark.spark
 def test_the_demo_in_small(tmp_path: Path) -> None:
     require(shutil.which("java") is not None, JAVA_HINT)
@@ -195,3 +277,4 @@ def test_the_demo_in_small(tmp_path: Path) -> None:
     assert result["proof"]["plain"]["duplicated"] <= result["proof"]["window_rows"]
     assert result["batches"] in {3, 4}  # Spark may merge two files when it was killed before it noted a batch
     assert len(result["kills"]) == 1
+    assert not (tmp_path / "out" / "spark").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import NoReturn
 import click
 from rich.table import Table
 
-from wal_sink.cli.demo.controller import Result, Wishes, run_demo
+from wal_sink.cli.demo.controller import Result, Wishes, run_demo, shortest
 from wal_sink.cli.demo.job import TABLE
 from wal_sink.cli.demo.proof import Compared
 from wal_sink.cli.demo.report import Reporter
@@ -28,11 +29,21 @@ LARGEST_SEED = 1_000_000
 
 @click.command()
 @click.option("--s3", is_flag=True, help="Log and checkpoint on a local S3 server (moto's) that the demo starts.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), default="demo-out", show_default=True)
-@click.option("--kills", type=click.IntRange(min=0), default=5, show_default=True, help="How often the driver dies.")
-@click.option("--batches", type=click.IntRange(min=1), default=20, show_default=True, help="Micro-batches.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default="demo-out",
+    show_default=True,
+    help="The folder for all that the demo makes; one that an earlier demo made is emptied.",
+)
+@click.option(
+    "--kills", type=click.IntRange(min=0), default=5, show_default=True, help="How often the driver is killed."
+)
+@click.option(
+    "--batches", type=click.IntRange(min=1), default=20, show_default=True, help="Files that arrive, one a micro-batch."
+)
 @click.option("--rows", type=click.IntRange(min=1), help="Only the first so many flights; default: all 336,776.")
-@click.option("--seed", type=int, help="Repeat the kills of an earlier run; default: a new one, which is printed.")
+@click.option("--seed", type=int, help="Aims the kills; default: a new one, which is printed.")
 @click.option("--progress/--no-progress", default=None, help="Progress bars; default: only on a terminal.")
 @json_option
 def demo(
@@ -48,7 +59,10 @@ def demo(
 ) -> None:
     """Kill a real Spark query in mid-stream, again and again, and prove that nothing was lost or doubled.
 
-    Exit code 1 if the proof fails. Needs Java 17 and the extra `demo`; with --s3 also `s3` and moto[server].
+    Real flights arrive as files; a query delivers them through one write-ahead log to a SQLite table, exactly once, and
+    to a plain folder, at least once. Takes two to three minutes on two cores.
+
+    Exit code 1 if the proof fails. Needs Java 17 or newer and the extra `demo`; with --s3 also `s3` and moto[server].
     """
     check_java()
     chosen = secrets.randbelow(LARGEST_SEED) if seed is None else seed
@@ -60,7 +74,7 @@ def demo(
     if as_json:
         print_json({"holds": result.holds, **plain(result)})
     else:
-        _print_result(result)
+        _print_result(result, _again(wishes))
     if not result.holds:
         sys.exit(FOUND_SOMETHING)
 
@@ -79,48 +93,104 @@ def _interrupt(_number: int, _frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _print_result(result: Result) -> None:
+def _print_result(result: Result, again: str) -> None:
     out, proof = console(), result.proof
     out.print()
-    counts = table("target", ">rows in the source", ">rows there", ">lost", ">duplicated", ">altered", "promised")
-    _add_target(counts, "SQLite table, exactly once", proof.source_rows, proof.exact, "nothing lost, nothing twice")
-    window = f"nothing lost, at most {proof.window_rows:,} twice"
-    _add_target(counts, "plain folder, at least once", proof.source_rows, proof.plain, window)
+    counts = table(
+        "target", ">source\nrows", ">target\nrows", ">lost", ">altered", ">duplicated", ">duplicates\nallowed"
+    )
+    _add_target(counts, "SQLite, exactly once", proof.source_rows, proof.exact, 0)
+    _add_target(counts, "plain, at least once", proof.source_rows, proof.plain, proof.window_rows)
     out.print(counts)
     out.print()
-    out.print(facts(_facts(result)))
+    out.print(facts(_facts(result, again)))
     out.print()
-    verdict = "[green]lost 0, duplicated 0: it holds[/]" if result.holds else "[red]THE PROMISE WAS BROKEN[/]"
-    out.print(f"[bold]{verdict}[/] ({result.seconds:.0f} s)")
-    out.print("\nLook for yourself:")
+    out.print(_verdict(result))
+    click.echo("\nLook for yourself:")
     for command in _commands(result):
         click.echo(f"  {command}")
 
 
-def _add_target(counts: Table, name: str, source_rows: int, found: Compared, promised: str) -> None:
-    cells = [f"{number:,}" for number in (source_rows, found.rows, found.lost, found.duplicated, found.foreign)]
-    counts.add_row(name, *cells, promised)
+def _add_target(counts: Table, name: str, source_rows: int, found: Compared, allowed: int) -> None:
+    numbers = (source_rows, found.rows, found.lost, found.foreign, found.duplicated, allowed)
+    counts.add_row(name, *(f"{number:,}" for number in numbers))
 
 
-def _facts(result: Result) -> list[tuple[str, object]]:
-    window = f"{result.chunk_rows:,} rows a chunk x {result.segments_per_batch} segments a batch x {len(result.kills)}"
-    replayed = sum(kill.batch_to_replay is not None for kill in result.kills)
-    return [
-        ("batches", f"{result.batches}; {replayed} run again by Spark after a kill, {result.restaged} staged twice"),
-        ("drivers", f"{result.runs} that got to start the query, {len(result.kills)} kills"),
-        ("window", f"{window} kills = {result.proof.window_rows:,} rows may come twice to a target that only accepts"),
-        ("checkpoint", result.checkpoint),
-        ("seed", f"{result.seed} (wal-sink demo --seed {result.seed} kills at the same points again)"),
+def _verdict(result: Result) -> str:
+    if not result.holds:
+        return f"[bold red]THE PROMISE WAS BROKEN[/] ({result.seconds:.0f} s)"
+    plain = result.proof.plain
+    repeated = f"the plain sink got {plain.duplicated:,} rows twice" if plain.duplicated else "nor in the plain sink"
+    return f"[bold green]It holds: lost 0, duplicated 0[/]; {repeated} ({result.seconds:.0f} s)"
+
+
+def _facts(result: Result, again: str) -> list[tuple[str, object]]:
+    windows = " + ".join(f"{kill.window_rows:,}" for kill in result.kills) or "0"
+    found = [
+        ("counted", "row by row, all columns: the CSV files against the SQLite table and the plain sink's files"),
+        ("batches", _batches(result)),
+        ("drivers", f"{len(result.kills) + 1} started, {len(result.kills)} killed with SIGKILL"),
+        (
+            "allowed",
+            f"{windows} rows: for each kill, one chunk of {result.chunk_rows:,} rows of each segment then in delivery",
+        ),
+        ("seed", f"{result.seed}; aim at the same points again: {again}"),
     ]
+    return [(name, value) for name, value in found if result.kills or name != "allowed"]
+
+
+def _batches(result: Result) -> str:
+    words = f"{result.batches} from {result.files} files"
+    if result.kills:
+        words += f"; replayed by Spark after a kill: {_numbered(result.replayed)}"
+    if result.restaged:
+        words += f"; staged whole more than once: {_numbered(result.restaged)}"
+    return words
+
+
+def _numbered(batches: tuple[int, ...]) -> str:
+    return f"{len(batches)} ({', '.join(map(str, batches))})" if batches else "0"
+
+
+def _again(wishes: Wishes) -> str:
+    """The command that repeats a run of the demo."""
+    words = [_program(), "demo", *(["--s3"] if wishes.s3 else [])]
+    defaults = {parameter.name: parameter.default for parameter in demo.params}
+    for name in ("out", "kills", "batches", "rows"):
+        value = getattr(wishes, name)
+        if value is not None and str(value) != str(defaults[name]):
+            words += [f"--{name}", shlex.quote(str(value))]
+    return " ".join([*words, "--seed", str(wishes.seed)])
 
 
 def _commands(result: Result) -> list[str]:
-    wal, last = shlex.quote(result.wal), min(3, result.batches - 1)
+    """What shows the log and the table; each can be typed as it stands."""
+    program, wal = _program(), shlex.quote(result.wal)
+    shown = result.replayed[0] if result.replayed else 0
     count = f"SELECT delay_class, count(*) FROM {TABLE} GROUP BY 1 ORDER BY 2"  # noqa: S608 - text to copy
     query = f"import sqlite3; print(*sqlite3.connect({result.database!r}).execute({count!r}), sep=chr(10))"
     return [
-        f"wal-sink status {wal}",
-        f"wal-sink batches {wal}",
-        f"wal-sink show {wal} {last}",
-        f"python -c {shlex.quote(query)}",
+        f"{program} status {wal}",
+        f"{program} batches {wal}",
+        f"{program} show {wal} {shown}",
+        f"{_installed('python') or shlex.quote(sys.executable)} -c {_quoted(query)}",
     ]
+
+
+def _program() -> str:
+    """This command line, as the user can type it here."""
+    return _installed("wal-sink") or f"{_installed('python') or shlex.quote(sys.executable)} -m wal_sink.cli"
+
+
+def _installed(name: str) -> str | None:
+    """A program beside this interpreter: its bare name where the shell finds that very one, else its path."""
+    here = Path(sys.executable).parent / name
+    found = shutil.which(name)
+    if found is not None and Path(found).absolute() == here:
+        return name
+    return shlex.quote(shortest(str(here))) if here.exists() else None
+
+
+def _quoted(text: str) -> str:
+    """For a shell, in double quotes if that is enough: single ones inside single ones are hard to read."""
+    return shlex.quote(text) if any(char in text for char in '"$`\\!') else f'"{text}"'

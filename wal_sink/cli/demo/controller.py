@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from wal_sink.cli.demo import proof
+from wal_sink.cli.demo.job import PLAIN
 from wal_sink.cli.demo.plan import HELD_BACK, Kill, planned_kills
 from wal_sink.cli.demo.process import DemoError, Driver
 from wal_sink.cli.demo.report import Reporter
@@ -17,11 +18,13 @@ from wal_sink.cli.demo.source import Stream, write_stream
 from wal_sink.cli.demo.stage import CHUNK_ROWS, Stage, copy_log, make_folder, prepared
 from wal_sink.cli.demo.watch import Seen
 from wal_sink.errors import StoreError
-from wal_sink.inspection import read_batches, read_status
+from wal_sink.inspection import read_batches
 
 JOB_MODULE = "wal_sink.cli.demo.job"
 LEAD = 4
 """Files that wait in the folder before the query takes them."""
+_REST, _LONGEST_REST_S = 4, 0.5
+"""After a look at the store, so many times what it took passes: looking must not slow down what is looked at."""
 _LIMIT_S = 120.0
 """Longest wait in which nothing happens at all."""
 
@@ -49,6 +52,8 @@ class Killed:
     """What the driver was about, as far as the store shows it."""
     batch_to_replay: int | None
     """The batch that Spark had begun and must run again."""
+    window_rows: int
+    """So many rows the plain sink may repeat for it: one chunk of each segment then in delivery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +62,12 @@ class Result:
 
     proof: proof.Proof
     kills: tuple[Killed, ...]
-    runs: int
+    files: int
     batches: int
-    restaged: int
-    """Manifests beyond one per batch: batches that were staged whole, and again after a kill."""
-    segments_per_batch: int
+    replayed: tuple[int, ...]
+    """Batches that Spark had begun when it was killed, and ran again."""
+    restaged: tuple[int, ...]
+    """Batches that were staged whole more than once; one of the stagings was delivered."""
     chunk_rows: int
     seed: int
     seconds: float
@@ -118,10 +124,15 @@ class _Show:
             due = time.monotonic() + kill.delay_s
             self._until(driver, lambda _: time.monotonic() >= due, what, pause_until=due)
             driver.kill()
-        seen, moment = self.stage.watch().look(), self.stage.watch().moment()
-        replay = seen.started if seen.started > seen.completed else None
-        killed = Killed(round(self.reporter.elapsed_s(), 1), moment, replay)
-        self.reporter.killed(kill.number, killed.moment)
+        watch = self.stage.watch()
+        seen = watch.look()
+        killed = Killed(
+            after_s=round(self.reporter.elapsed_s(), 1),
+            moment=watch.moment(seen),
+            batch_to_replay=seen.started if seen.started > seen.completed else None,
+            window_rows=watch.segments_in_delivery(seen, PLAIN) * CHUNK_ROWS,
+        )
+        self.reporter.killed(kill.number, killed.moment, seen)
         return killed
 
     def run_to_the_end(self, number: int) -> None:
@@ -142,9 +153,12 @@ class _Show:
     ) -> None:
         """Let files arrive and look at the store until `condition` holds."""
         watch, last, limit = self.stage.watch(), None, time.monotonic() + _LIMIT_S
+        pause_s = self.stage.poll_s
         while True:
             with suppress(StoreError):  # a folder that is being made or emptied; the next look tells
+                began = time.monotonic()
                 seen = watch.look()
+                pause_s = max(self.stage.poll_s, min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
                 self._let_arrive(seen)
                 self.reporter.progress(seen)
                 if condition(seen):
@@ -156,8 +170,8 @@ class _Show:
                 raise DemoError(
                     f"nothing happened for {_LIMIT_S:g} s before {what}; {driver.log} ends with:\n{driver.tail()}"
                 )
-            left = self.stage.poll_s if pause_until is None else pause_until - time.monotonic()
-            time.sleep(max(0.0, min(self.stage.poll_s, left)))
+            left_s = pause_s if pause_until is None else pause_until - time.monotonic()
+            time.sleep(max(0.0, min(pause_s, left_s)))
 
     def _let_arrive(self, seen: Seen) -> None:
         files = len(self.stream.waiting)
@@ -169,14 +183,13 @@ class _Show:
 
 def _counted(wishes: Wishes, stage: Stage, stream: Stream, killed: tuple[Killed, ...], reporter: Reporter) -> Result:
     reporter.say("counting what arrived, row by row")
-    status, batches = read_status(stage.store), read_batches(stage.store)
-    segments = max(view.segments for view in batches)
+    batches = read_batches(stage.store)
     expected = proof.source_rows(stream.arrived, stream.airlines)
     found = proof.Proof(
         source_rows=expected.total(),
         exact=proof.compare(expected, proof.table_rows(stage.database)),
         plain=proof.compare(expected, proof.plain_rows(stage.plain)),
-        window_rows=len(killed) * segments * CHUNK_ROWS,
+        window_rows=sum(kill.window_rows for kill in killed),
     )
     shutil.rmtree(stage.out / "spark", ignore_errors=True)
     wal = stage.wal
@@ -187,20 +200,20 @@ def _counted(wishes: Wishes, stage: Stage, stream: Stream, killed: tuple[Killed,
     return Result(
         proof=found,
         kills=killed,
-        runs=status.stager_term,
+        files=len(stream.waiting),
         batches=len(batches),
-        restaged=sum(view.attempts - 1 for view in batches),
-        segments_per_batch=segments,
+        replayed=tuple(sorted({kill.batch_to_replay for kill in killed if kill.batch_to_replay is not None})),
+        restaged=tuple(view.batch_id for view in batches if view.attempts > 1),
         chunk_rows=CHUNK_ROWS,
         seed=wishes.seed,
         seconds=round(reporter.elapsed_s(), 1),
-        wal=_shortest(wal),
-        database=_shortest(str(stage.database)),
+        wal=shortest(wal),
+        database=shortest(str(stage.database)),
         checkpoint=stage.checkpoint,
     )
 
 
-def _shortest(path: str) -> str:
+def shortest(path: str) -> str:
     """As the user would type it."""
     with suppress(ValueError):
         return str(Path(path).relative_to(Path.cwd()))

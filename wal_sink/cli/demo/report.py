@@ -33,6 +33,7 @@ class Reporter:
         self._has_bars = bars
         self._tasks: list[TaskID] = []
         self._said = ""
+        self._merged = 0
         self._next_line_s = 0.0
 
     def __enter__(self) -> Self:
@@ -53,10 +54,15 @@ class Reporter:
         """One line."""
         self._console.print(f"{self.elapsed_s():6.1f} s  {escape(words)}", soft_wrap=True)
 
-    def killed(self, number: int, moment: str) -> None:
-        """A driver is dead."""
+    def killed(self, number: int, moment: str, seen: Seen) -> None:
+        """A driver is dead, and this is what it left."""
         self._bars.update(self._tasks[-1], completed=number)
-        self.say(f"killed driver {number} (SIGKILL, {number} of {self._kills}): {moment}")
+        self.say(f"SIGKILL {number} of {self._kills}: {moment}")
+        if seen.merged > self._merged:
+            self._merged = seen.merged
+            self.say("Spark had noted a file, but not yet its batch: the next batch will hold one file more")
+            for task in self._tasks[:-1]:
+                self._bars.update(task, total=self._batches - self._merged)
 
     def progress(self, seen: Seen) -> None:
         """How far batches are; a line only now and then, and only if there is something new."""

@@ -25,6 +25,7 @@ from wal_sink.stores.spec import StoreSpec
 CHUNK_ROWS = 2_000
 ANSWER_S = 0.05
 TASKS_PER_FILE = 2
+_TEMPORARY = "spark/tmp"
 _OURS = ".wal-sink-demo"
 """Marks a folder the demo made, and may therefore empty."""
 
@@ -78,6 +79,7 @@ class Stage:
             spark_conf=self.spark_conf,
         )
         told = {
+            "TMPDIR": str(self.out / _TEMPORARY),
             JOB_VARIABLE: msgspec.json.encode(job).decode(),
             STORAGE_VARIABLE: msgspec.json.encode(self.options).decode(),
         }
@@ -91,10 +93,13 @@ def make_folder(out: Path) -> Path:
         raise ConfigError(f"{out} holds other things than a demo: name another folder with --out, or empty it")
     if out.exists():
         shutil.rmtree(out)
-    out.mkdir(parents=True)
-    (out / _OURS).touch()
-    for name in ("logs", "plain", "spark"):
-        (out / name).mkdir()
+    try:
+        out.mkdir(parents=True)
+        (out / _OURS).touch()
+        for name in ("logs", "plain", _TEMPORARY):
+            (out / name).mkdir(parents=True)
+    except OSError as error:
+        raise ConfigError(f"{out} cannot be made ({error.strerror}): name another folder with --out") from error
     return out
 
 

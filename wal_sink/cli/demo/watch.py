@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wal_sink import paths
 from wal_sink.checkpoint import CheckpointFiles
 from wal_sink.cli.demo.job import EXACT, PLAIN
+from wal_sink.inspection import read_manifest
 from wal_sink.log import NOTHING, Log
 from wal_sink.runtime import SYSTEM
 from wal_sink.stores.base import Store
@@ -37,6 +38,11 @@ class Seen:
         return min(self.delivered.values())
 
     @property
+    def merged(self) -> int:
+        """Files that share a batch with another, as far as one can tell while nothing runs."""
+        return self.files - (self.started + 1)
+
+    @property
     def is_idle(self) -> bool:
         """Whether everything begun is delivered."""
         return self.started == self.completed == self.delivered_to_all
@@ -61,11 +67,16 @@ class Watch:
             queries=self._term(paths.STAGER_ROLE),
         )
 
-    def moment(self) -> str:
-        """What the driver was doing when it ended, in words."""
-        seen = self.look()
+    def moment(self, seen: Seen) -> str:
+        """What a driver was doing that ended at this point, in words."""
         found = [self._query_moment(seen), *(self._delivery_moment(seen, name) for name in SINKS)]
         return "; ".join(words for words in found if words) or "between two batches"
+
+    def segments_in_delivery(self, seen: Seen, name: str) -> int:
+        """Segments of the batch that a driver which ended at this point may have been delivering: a chunk of each."""
+        batch_id = seen.delivered[name] + 1
+        manifest = read_manifest(self._log.store, batch_id) if batch_id <= seen.completed else None
+        return len(manifest.segments) if manifest else 0
 
     def _query_moment(self, seen: Seen) -> str:
         if seen.started == seen.completed:
@@ -79,9 +90,11 @@ class Watch:
         if batch_id > seen.completed:
             return ""
         if "release.json" not in self._log.store.list(paths.batch(batch_id)):
-            return f"batch {batch_id} complete, not released" if name == EXACT else ""
+            return f"batch {batch_id} complete, its delivery not begun" if name == EXACT else ""
+        if name == EXACT:
+            return f"delivering batch {batch_id} to SQLite"
         records = len(self._log.store.list(paths.progress_folder(name, batch_id)))
-        return f"delivering batch {batch_id} to {name} ({records} chunks recorded)"
+        return f"delivering batch {batch_id} to the plain folder, chunks recorded: {records}"
 
     def _newest(self, folder: str) -> int:
         names = [name.removesuffix(".compact") for name in self._checkpoint.list(folder)]
