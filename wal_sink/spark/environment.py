@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.error_lines import telling_line
@@ -321,7 +321,7 @@ def task_slots(context: SparkContext) -> int:
     from py4j.protocol import Py4JError  # noqa: PLC0415 - checking Java must work without pyspark
 
     try:
-        cluster = context._jsc.sc()  # noqa: SLF001 - PySpark has no public way
+        cluster = cast("Any", context)._jsc.sc()  # noqa: SLF001 - PySpark has no public way
         return max(1, int(cluster.maxNumConcurrentTasks(cluster.resourceProfileManager().defaultResourceProfile())))
     except (Py4JError, AttributeError, OSError):
         return 1
