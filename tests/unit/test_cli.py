@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
@@ -186,8 +188,9 @@ def test_follow_ends_when_time_is_up(wal: str, tmp_path: Path) -> None:
 def test_a_timeout_holds_for_the_backlog_too(wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = own_module(tmp_path, monkeypatch)
     result = drained(wal, f"{module}:slow", "--timeout", "0.5", exit_code=1)
-    assert "not everything complete was delivered" in result.stderr
     (sink,) = invoke_json("status", wal)["sinks"]
+    assert "the time of 0.5 s is over" in result.stderr
+    assert f"{sink['pending_batches']} pending" in result.stderr
     assert sink["delivered_through"] < BATCHES - 1
     assert invoke_json("drain", wal, "--to", f"{module}:slow")["delivered_through"] == BATCHES - 1
 
@@ -242,6 +245,8 @@ def test_a_guarantee_beyond_the_target_is_exit_code_2(
 def test_a_new_name_must_say_where_it_starts(wal: str, tmp_path: Path) -> None:
     result = invoke("drain", wal, "--to", f"sqlite:///{tmp_path}/t.db?table=t", exit_code=2)
     assert "is new to" in result.stderr
+    assert "--start-from earliest" in result.stderr
+    assert invoke_json("status", wal)["sinks"] == []
 
 
 @pytest.mark.parametrize("args", [["drain"], ["show"], ["status"], ["no-such-verb"], ["status", "x", "--no-such"]])
@@ -256,7 +261,16 @@ def test_debug_lets_the_error_through(wal: str) -> None:
 
 def test_help_names_every_verb() -> None:
     text = invoke("--help").stdout
-    assert all(verb in text for verb in ("demo", "status", "batches", "show", "drain"))
+    verbs = re.findall(r"^  (\w+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
+    assert verbs == ["demo", "status", "batches", "show", "drain"]
+    assert "..." not in text.partition("Commands:")[2]  # a summary that is cut off
+
+
+@pytest.mark.parametrize("verb", ["demo", "status", "batches", "show", "drain"])
+def test_every_option_of_every_verb_is_explained(verb: str) -> None:
+    assert "  --json" in invoke(verb, "--help").stdout
+    command = main.commands[verb]
+    assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
 
 
 # --- secrets and options

@@ -12,13 +12,17 @@ from wal_sink.log import NOTHING
 from wal_sink.stores.opening import open_store
 
 
-@click.command()
+@click.command(short_help="Every batch a WAL still holds.")
 @click.argument("wal")
 @click.option("--after", type=int, default=NOTHING, metavar="BATCH", help="Only batches after this one.")
 @options.storage_options
 @options.as_json
 def batches(*, wal: str, after: int, option: tuple[str, ...], storage_options_json: str | None, as_json: bool) -> None:
-    """Every batch the WAL holds, oldest first: staged how often, released or not, which sinks have it."""
+    """Every batch the WAL still holds, oldest first.
+
+    Each with its rows, segments and size, how often it was staged, whether it is released for delivery, and which sinks
+    have it.
+    """
     store = open_store(options.wal_spec(wal, option, storage_options_json))
     require_wal(store)
     found = read_batches(store, after=after)

@@ -16,7 +16,7 @@ from wal_sink.cli import options
 from wal_sink.cli.opened import NoWal, no_wal
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.targets import target
-from wal_sink.errors import ConfigError, StoreError
+from wal_sink.errors import ConfigError, StoreError, UndeliveredError
 from wal_sink.inspection import SinkStatus, Status, read_status
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.opening import open_store
@@ -26,7 +26,7 @@ from wal_sink.walsink import WalSink
 REFRESH_S = 0.5
 
 
-@click.command()
+@click.command(short_help="Deliver what a WAL holds, without Spark.")
 @click.argument("wal")
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
@@ -47,17 +47,36 @@ REFRESH_S = 0.5
 def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool, **more: Any) -> None:
     """Deliver everything that is complete to a target. Needs no Spark.
 
-    What was delivered before, by whomever under the same --name, is not delivered again.
+    What was delivered before, by whomever under the same --name, is not delivered again. The target is the URL of a
+    backend, or a function or Sink in a module, which is looked for in the current directory too:
+
+    \b
+        wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
+        wal-sink drain s3://lake/wal/orders --to mypackage.targets:post --name api --follow
     """
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
     before = read_status(open_store(spec))
     if before.wal_id is None and not more["follow"]:
         raise NoWal(no_wal(before))
-    made = Delivery(target(to), guarantee=more["guarantee"], start_from=more["start_from"])
+    to_there = target(to)
+    _check_start(before, name, more["start_from"])
+    made = Delivery(to_there, guarantee=more["guarantee"], start_from=more["start_from"], where="driver")
     sink = _sink(spec, before, {name: made}, more)
     shown = sys.stderr.isatty() if progress is None else progress
     stopped = _deliver(sink, before, name, follow=more["follow"], timeout_s=more["timeout"], progress=shown)
     _report(sink, before, name, stopped=stopped, as_json=as_json)
+
+
+def _check_start(before: Status, name: str, start_from: str | None) -> None:
+    """A name that is new to a WAL with batches must say where it begins; the library would say it in its own words."""
+    if start_from is not None or before.newest_batch < 0 or _of(before, name) is not None:
+        return
+    known = ", ".join(repr(sink.name) for sink in before.sinks) or "none"
+    raise ConfigError(
+        f"sink {name!r} is new to {before.wal}, which holds batches up to {before.newest_batch} "
+        f"(sinks it knows: {known}). Say where it begins: --start-from earliest delivers everything the WAL still "
+        "holds, --start-from next only batches completed from now on. To go on with a sink it knows, give its --name"
+    )
 
 
 def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any]) -> WalSink:
@@ -78,11 +97,23 @@ def _deliver(
             with contextlib.ExitStack() as stack:
                 stack.push(sink)  # entering it would wait for the whole backlog, whatever the timeout
                 sink.drain(follow=follow, timeout_s=timeout_s)
+        except UndeliveredError as error:
+            raise UndeliveredError(_left(sink, name, timeout_s)) from error
         except KeyboardInterrupt:
             if not follow:
                 raise
             return True
     return False
+
+
+def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:
+    own = _of(sink.status(), name)
+    through, pending = (own.delivered_through, own.pending_batches) if own else (None, 0)
+    over = "not everything complete was delivered" if timeout_s is None else f"the time of {timeout_s:g} s is over"
+    return (
+        f"sink {name!r}: {over}; delivered through batch {batch_text(through)}, {pending} pending. "
+        "They are kept in the WAL: start again, or allow more time"
+    )
 
 
 def _report(sink: WalSink, before: Status, name: str, *, stopped: bool, as_json: bool) -> None:

@@ -26,7 +26,7 @@ def storage_options(verb: F) -> F:
 
 def checkpoint_options(verb: F) -> F:
     """The same for the checkpoint, as `checkpoint_option` and `checkpoint_options_json`."""
-    whose = "the checkpoint, if they differ"
+    whose = "the checkpoint (default: those of the WAL)"
     return _options_of_a_store(verb, "--checkpoint-option", "--checkpoint-options-json", CHECKPOINT_VARIABLE, whose)
 
 

@@ -14,7 +14,7 @@ from wal_sink.stores.opening import open_store
 LONGEST_CELL = 40
 
 
-@click.command()
+@click.command(short_help="One batch, with its first rows.")
 @click.argument("wal")
 @click.argument("batch", type=click.IntRange(min=0))
 @click.option("--rows", type=click.IntRange(min=0), default=5, show_default=True, help="How many rows to show.")

@@ -14,7 +14,7 @@ from wal_sink.inspection import Status, read_status
 from wal_sink.stores.opening import open_store
 
 
-@click.command()
+@click.command(short_help="Where a WAL and its sinks stand.")
 @click.argument("wal")
 @options.storage_options
 @options.as_json

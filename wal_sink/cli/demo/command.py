@@ -27,7 +27,7 @@ from wal_sink.spark.environment import check_java
 LARGEST_SEED = 1_000_000
 
 
-@click.command()
+@click.command(short_help="Kill a real query again and again, and count what arrives.")
 @click.option("--s3", is_flag=True, help="Log and checkpoint on a local S3 server (moto's) that the demo starts.")
 @click.option(
     "--out",
