@@ -22,7 +22,7 @@ ImportError: No module named 'orders'
 During handling of the above exception, another exception occurred:
 
 Traceback (most recent call last):
-  File "/home/me/orders.py", line 17, in post
+  File "/opt/app/orders.py", line 17, in post
     raise ZeroDivisionError("the user's own")
 ZeroDivisionError: the user's own
 with a second line
