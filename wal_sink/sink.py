@@ -25,7 +25,8 @@ class Rejected:
     """What a sink returns when the target refuses some rows of a chunk for good.
 
     `reasons` maps the index of a row in the chunk to why. A plain sink returns it after every other row was written; a
-    `TransactionalSink` returns it having committed *nothing*.
+    `TransactionalSink` returns it having committed *nothing*. Delivery then stops, with the first reason, and a new
+    start brings the same chunk again (`Delivery.on_rejected`).
     """
 
     reasons: Mapping[int, str]
@@ -47,8 +48,6 @@ class SinkContext:
     columns: tuple[str, ...]
     """Real column names of the batch, in order."""
     on_executor: bool
-    options: Mapping[str, object] = field(default_factory=dict, repr=False)
-    """Storage options of the WAL, for sinks that write beside it. Never shown."""
     spark_schema: str = field(default="", repr=False)
     """JSON of the batch's Spark schema; empty if it was staged without Spark."""
 
@@ -103,8 +102,8 @@ class TransactionalSink(Sink):
 
     `write` must, in one transaction: read the slot's stored position and term; raise `FencedError` if the stored term
     is higher than `chunk.term`; commit nothing and return None if the stored position is at or past `chunk.position`;
-    else write the rows and store position and term. If it returns `Rejected`, nothing may be committed: it is called
-    again without the rejected rows.
+    else write the rows and store position and term. If it returns `Rejected`, nothing may be committed: the whole
+    chunk comes again after a new start.
     """
 
     @abstractmethod
