@@ -17,19 +17,27 @@ class Crew:
     """Every sink of a run on a thread of its own, so that a slow or failing one holds back no other."""
 
     def __init__(self, run: Run, *, stopping: threading.Event, on_failure: Callable[[], None]) -> None:
-        self._run = run
+        self.run = run
         self._stopping = stopping
         self._on_failure = on_failure
-        self._failed = threading.Event()
+        self._over = threading.Event()
+        """Set once following makes no sense any more: nobody goes on, or nobody should."""
         self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
 
-    def start(self, timeout_s: float | None = None) -> None:
-        """Start, and wait until what earlier runs left is delivered, a committer gave up, or time ran out."""
+    def start(self) -> None:
+        """Begin with what earlier runs left."""
         for thread in self._threads:
             thread.start()
-        deadline = None if timeout_s is None else self._now_s() + timeout_s
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every sink has what earlier runs left, or gave up."""
+        return all(thread.caught_up.is_set() for thread in self._threads)
+
+    def wait_caught_up(self) -> None:
+        """Wait until `is_caught_up`."""
         for thread in self._threads:
-            thread.caught_up.wait(None if deadline is None else max(0.0, deadline - self._now_s()))
+            thread.caught_up.wait()
 
     def wake(self) -> None:
         """A batch was staged."""
@@ -37,38 +45,37 @@ class Crew:
             thread.wake()
 
     def follow(self, timeout_s: float | None) -> None:
-        """Deliver what other processes stage, until a committer stops the run, all are parked, or time runs out."""
+        """Deliver what other processes stage, until one sink's failure ends the run, all gave up, or time runs out."""
         for thread in self._threads:
             thread.follow()
-        self._failed.wait(timeout_s)
+        try:
+            self._over.wait(timeout_s)
+        finally:
+            for thread in self._threads:
+                thread.follow(on=False)
+
+    def catch_up(self, timeout_s: float | None) -> None:
+        """Deliver what is complete now. Raises `UndeliveredError` when time ran out."""
+        for thread in self._threads:
+            thread.catch_up()
+        self._wait_delivered(timeout_s)
 
     def finish(self, timeout_s: float | None) -> None:
         """Deliver what is complete, then end all threads. Raises `UndeliveredError` when time ran out."""
+        self._over.set()
         for thread in self._threads:
             thread.finish()
-        deadline = None if timeout_s is None else self._now_s() + timeout_s
-        for thread in self._threads:
-            left = None if deadline is None else max(0.0, deadline - self._now_s())
-            if not thread.join(left):
-                raise UndeliveredError(
-                    f"sink {thread.committer.name!r} of {self._run.log.store.root}: not everything complete was "
-                    f"delivered within {timeout_s:g} s (delivered through batch "
-                    f"{thread.committer.marked_through}). The rest is kept in the WAL; start again, or allow more time"
-                )
+        self._wait_delivered(timeout_s)
 
     def stop(self, grace_s: float) -> bool:
         """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds."""
+        self._over.set()
         self._stopping.set()
         for thread in self._threads:
-            thread.finish()
-        deadline = self._now_s() + grace_s
-        joined = [thread.join(max(0.0, deadline - self._now_s())) for thread in self._threads]
+            thread.leave()
+        deadline = self._deadline_s(grace_s)
+        joined = [thread.join(self._left_s(deadline)) for thread in self._threads]
         return all(joined)
-
-    @property
-    def is_over(self) -> bool:
-        """Whether every thread came to its end without giving up."""
-        return all(thread.has_ended and thread.error is None for thread in self._threads)
 
     @property
     def error(self) -> BaseException | None:
@@ -80,21 +87,33 @@ class Crew:
         """Sinks that gave up while the run goes on, and why."""
         return {thread.committer.name: thread.error for thread in self._threads if thread.parked and thread.error}
 
-    def is_waiting_for_parked_only(self, before: int) -> bool:
-        """Whether every batch below `before` is delivered to all sinks but parked ones."""
+    def waits_for_parked_only(self, *, before: int) -> bool:
+        """Whether every known batch below `before` is delivered to all sinks but parked ones."""
+        newest = min(self.run.history.newest_known, before - 1)
         return bool(self.parked) and all(
-            thread.parked or thread.committer.marked_through >= before - 1 for thread in self._threads
+            thread.parked or thread.committer.marked_through >= newest for thread in self._threads
         )
+
+    def _wait_delivered(self, timeout_s: float | None) -> None:
+        deadline = self._deadline_s(timeout_s)
+        for thread in self._threads:
+            if not thread.wait_caught_up(self._left_s(deadline)):
+                when = "before the run was ended" if timeout_s is None else f"within {timeout_s:g} s"
+                raise UndeliveredError(
+                    f"sink {thread.committer.name!r} of {self.run.log.store.root}: not everything complete was "
+                    f"delivered {when} (delivered through batch {thread.committer.marked_through}). The rest is kept "
+                    "in the WAL; start again, or allow more time"
+                )
 
     def _note(self, thread: CommitterThread) -> None:
         name = thread.committer.name
         if thread.parked:
             _logger.error("sink %s is parked, the others go on: %s", name, thread.error)
             if all(other.parked for other in self._threads):
-                self._failed.set()
+                self._over.set()
             return
         _logger.error("sink %s gave up: %s", name, thread.error)
-        self._failed.set()
+        self._over.set()
         try:
             self._on_failure()
         except (
@@ -102,5 +121,11 @@ class Crew:
         ) as problem:  # this thread has no caller; the next stage() and close() raise what it gave up on
             _logger.error("after sink %s gave up: %s", name, problem)  # noqa: TRY400 - the message says it all
 
+    def _deadline_s(self, timeout_s: float | None) -> float | None:
+        return None if timeout_s is None else self._now_s() + timeout_s
+
+    def _left_s(self, deadline_s: float | None) -> float | None:
+        return None if deadline_s is None else max(0.0, deadline_s - self._now_s())
+
     def _now_s(self) -> float:
-        return self._run.log.runtime.monotonic_s()
+        return self.run.log.runtime.monotonic_s()

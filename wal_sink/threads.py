@@ -24,17 +24,25 @@ _logger = logging.getLogger(__name__)
 
 
 class CommitterThread:
-    """Drives one committer until it is told to finish, or gives up."""
+    """Drives one committer until it is told to finish, or gives up.
+
+    Its thread ends when all that was asked for is delivered and nothing is left to wait for. Whoever has more to do for
+    it wakes it, which starts a new one; only giving up is for ever.
+    """
 
     def __init__(self, run: Run, committer: Committer, *, on_failure: Callable[[CommitterThread], None]) -> None:
         self._run = run
         self._committer = committer
-        self._follow = False
         self._on_failure = on_failure
-        self._wake = threading.Event()
-        self._finishing = threading.Event()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._running = False
+        self._woken = False
+        self._follow = False
+        self._finishing = False
+        self._asked = 0
+        self._answered = 0
         self._polls = 0
-        self._thread = threading.Thread(target=self._work, name=f"wal-sink-committer-{committer.name}", daemon=True)
         self.caught_up = threading.Event()
         """Set once there was nothing left to do, or the thread ended."""
         self.error: BaseException | None = None
@@ -44,70 +52,120 @@ class CommitterThread:
         return self._committer
 
     @property
-    def has_ended(self) -> bool:
-        return self._thread.ident is not None and not self._thread.is_alive()
-
-    @property
     def parked(self) -> bool:
         """Whether its sink gave up and the run goes on without it; what is wrong with WAL or run parks nothing."""
         return isinstance(self.error, DeliveryError) and self._committer.serving.delivery.on_failure == "park"
 
     def start(self) -> None:
-        self._thread.start()
+        """Deliver what earlier runs left."""
+        self.wake()
 
     def wake(self) -> None:
         """A batch was staged: begin to poll for its completion."""
-        self._polls = 0
-        self._wake.set()
+        with self._changed:
+            self._polls = 0
+            self._rouse()
 
-    def follow(self) -> None:
-        """From now on keep asking: another process stages."""
-        self._follow = True
-        self.wake()
+    def follow(self, *, on: bool = True) -> None:
+        """From now on keep asking, because another process stages; or no longer."""
+        with self._changed:
+            self._follow = on
+            if on:
+                self._rouse()
+
+    def catch_up(self) -> None:
+        """Deliver what is complete now, whoever staged it: `wait_caught_up` tells when that is done."""
+        with self._changed:
+            self._asked += 1
+            self._rouse()
 
     def finish(self) -> None:
-        """Deliver what is complete now, then end."""
-        self._finishing.set()
-        self._wake.set()
+        """Deliver what is complete now, then end, whatever is staged and not complete."""
+        with self._changed:
+            self._finishing = True
+            self._asked += 1
+            self._rouse()
+
+    def leave(self) -> None:
+        """The run is ending: stop waiting."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def wait_caught_up(self, timeout_s: float | None) -> bool:
+        """Wait until what was asked for is done or the committer gave up; False if time ran out or the run ended."""
+        with self._changed:
+            asked = self._asked
+            self._changed.wait_for(lambda: self._answered >= asked or not self._running, timeout_s)
+            return self._answered >= asked or self.error is not None
 
     def join(self, timeout_s: float | None) -> bool:
         """Wait for the end; False if time ran out."""
+        if self._thread is None:
+            return True
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    def _rouse(self) -> None:
+        self._woken = True
+        self._changed.notify_all()
+        if not self._running and self.error is None:
+            name = f"wal-sink-committer-{self._committer.name}"
+            self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+            self._running = True
+            self._thread.start()
 
     def _work(self) -> None:
         try:
             self._drive()
         except StoppedError:
             _logger.info("sink %s: stopped; what is not delivered stays in the WAL", self._committer.name)
+            self._end(None)
         except BaseException as error:  # noqa: BLE001 - whatever ends this thread must reach the user's own
+            self._end(error)
+            self._on_failure(self)  # last: it stops the query, whose thread may be waiting for this one
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._changed:
             self.error = error
-            self.caught_up.set()  # before the query is stopped, whose thread may wait for somebody who waits for this
-            self._on_failure(self)
-        finally:
+            self._running = False
             self.caught_up.set()
+            self._changed.notify_all()
 
     def _drive(self) -> None:
-        just_searched = False
+        idle = True
         while True:
-            finishing = self._finishing.is_set()
-            search = not just_searched if finishing else self._is_time_to_search()
-            if self._run.deliver_next(self._committer, search=search):
+            self._run.shared.sleep_s(0)  # raises once the run is ending
+            asked = self._heard()
+            unanswered = asked > self._answered
+            # A search finds all that is complete, and the gate remembers: the next is due when that is delivered.
+            search = idle and (unanswered or self._is_time_to_search())
+            idle = not self._run.deliver_next(self._committer, search=search)
+            if not idle:
                 self._polls = 0
-                just_searched = search or just_searched
-                continue
-            self.caught_up.set()
-            if finishing and search:
+            elif (search or not unanswered) and not self._wait(asked):
                 return
-            just_searched = False
-            if not finishing:
-                self._wait()
 
-    def _wait(self) -> None:
-        self._wake.wait(self._poll_s())
-        self._wake.clear()
-        self._run.shared.sleep_s(0)
-        self._polls += 1
+    def _heard(self) -> int:
+        with self._changed:
+            self._woken = False
+            return self._asked
+
+    def _wait(self, asked: int) -> bool:
+        """Wait until there may be something to do; False if there is nothing to wait for and the thread has ended."""
+        with self._changed:
+            answering = asked > self._answered
+            self._answered = asked
+            self.caught_up.set()
+            self._changed.notify_all()
+            poll_s = self._poll_s()
+            forsaken = poll_s is None and answering and not self._woken
+            if asked == self._asked and (self._finishing or forsaken):
+                self._running = False
+                return False
+            self._changed.wait_for(lambda: self._woken, poll_s)
+            self._polls += 1
+            return True
 
     def _poll_s(self) -> float | None:
         """How long until the gate is asked again; None: until somebody wakes this thread."""

@@ -7,6 +7,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -38,10 +39,23 @@ GRACE_S = 30.0
 """How long a run that ends by an exception waits for the chunk in hand."""
 CANCEL_S = 5.0
 """How long it then waits for cancelled Spark jobs; what goes on after that is left behind."""
-_ROOM_POLL_S = 0.05
+_HOLD_POLL_S = 0.05
+_STOP_S = 5.0
+"""How long a held stream waits for `query.stop()`, once it is on its way."""
 _KEPT_BY_SPARK = "spark.sql.streaming.minBatchesToRetain"
 _DEFAULT_SETTINGS = Settings()
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
+
+
+@dataclass(slots=True)
+class _QueryRun:
+    """One run of a query whose own `foreachBatch` calls `stage`."""
+
+    run_id: str | None
+    """None if it cannot be told."""
+    has_term: bool = False
+    staged: int | None = None
+    """The batch staged last."""
 
 
 class WalSink:
@@ -82,21 +96,20 @@ class WalSink:
             sink_name: promise(self._sinks[sink_name], delivery, sink_name)
             for sink_name, delivery in self._deliveries.items()
         }
+        self._leaving = threading.Event()
+        """The query is being stopped: its thread must wait for nothing any more."""
         self._stopping = threading.Event()
-        self._opening = threading.RLock()
-        self._run: Run | None = None
+        """The committers are to finish the chunk in hand and keep the rest."""
+        self._opening = threading.Lock()
+        self._closing = threading.RLock()
         self._crew: Crew | None = None
+        self._knows_spark = False
         self._cancel_jobs: Callable[[], None] = _nothing
         self._query: StreamingQuery | None = None
-        self._query_run: str | None = None
-        self._staged_last: tuple[str | None, int] | None = None
-        self._is_stager = False
-        self._leaving = threading.Event()
-        self._ends_at_exit = False
+        self._query_run: _QueryRun | None = None
         self._stage_error: BaseException | None = None
-        self._staging_thread: int | None = None
+        self._staging_thread: threading.Thread | None = None
         self._closed = False
-        self._ended = False
 
     def __repr__(self) -> str:
         return f"WalSink(wal={self._spec.safe_url!r}, sinks={sorted(self._sinks)})"
@@ -128,55 +141,52 @@ class WalSink:
         """
         from wal_sink.spark.query import session_of, start_query  # noqa: PLC0415 - draining needs no Spark
 
-        run, crew = self._opened(session_of(writer))
-        _raise(crew.error)
+        crew = self._opened(session_of(writer))
+        crew.run.become_stager()
         self._stage_error = None
-        run.become_stager()
-        self._is_stager = True
         self._query = start_query(writer, self._checkpoint, self._on_batch)
-        if crew.error is not None:  # a committer may have given up before there was a query to stop
+        if crew.error is not None or self._leaving.is_set():  # since before there was a query to stop
             self._stop_query()
         return self._query
 
     def stage(self, df: DataFrame, batch_id: int) -> None:
         """Stage one batch, from inside `foreachBatch`; for own `writeStream` chains, whose checkpoint must be this one.
 
-        Raises what made delivery give up, `HistoryError` before anything is written if this batch contradicts the WAL,
-        and `ConfigError` if the batch was staged already: one call has to bring all rows of a batch.
+        Once a batch: union the DataFrames first, or give each a WAL of its own. Raises what made delivery give up, and
+        `HistoryError` before anything is written if this batch contradicts the WAL.
         """
-        from wal_sink.spark.query import outer_session, run_id_of  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415
+        from wal_sink.spark.query import outer_session  # noqa: PLC0415 - draining needs no Spark
 
-        self._staging_thread = threading.get_ident()
-        run, crew = self._opened(outer_session(df))
-        self._note_query_of(df, run_id_of(df), run)
-        self._refuse_second(batch_id)
-        self._wait_for_room(run, crew, batch_id)
-        stage_batch(run, self._spec, df, batch_id)
-        self._staged_last = (self._query_run, batch_id)
-        crew.wake()
+        spark = outer_session(df)
+        self._staging_thread = threading.current_thread()  # before anything that waits: stopping would wait for it
+        query_run = self._query_run_of(df)
+        self._refuse_second_stage(query_run, batch_id)
+        crew = self._open(spark)
+        self._hold(df, crew, until=lambda: crew.is_caught_up)
+        if not query_run.has_term:
+            crew.run.become_stager()
+            query_run.has_term = True
+        self._stage(df, batch_id, crew)
+        query_run.staged = batch_id
 
     # --- without one
 
     def drain(self, *, follow: bool = False, timeout_s: float | None = None) -> None:
         """Deliver what is complete; with `follow`, go on as batches complete, until stopped or `timeout_s` have passed.
 
-        Needs no pyspark, unless a sink does. Raises what made a committer give up; without `follow`, `UndeliveredError`
-        when time ran out.
+        Needs no pyspark, unless a sink does. Raises what made a committer give up, and `UndeliveredError` for a parked
+        sink; without `follow`, also when time ran out.
         """
         if not self._sinks:
-            raise ConfigError(f"{self!r} has no sink to drain to: say where the rows go, WalSink(to, …)")
+            raise ConfigError(f"{self!r} only stages: to drain, say where the rows go, WalSink(to, …)")
         began_s = SYSTEM.monotonic_s()
-        _, crew = self._opened(timeout_s=timeout_s)
+        crew = self._open()
         left_s = None if timeout_s is None else max(0.0, timeout_s - (SYSTEM.monotonic_s() - began_s))
         if follow:
             crew.follow(left_s)
-            _raise(crew.error)
-            self._refuse_parked(crew)
-            return
-        crew.finish(left_s)
-        _raise(crew.error)
-        self._refuse_parked(crew)
+        else:
+            crew.catch_up(left_s)
+        self._refuse_given_up(crew)
 
     def status(self) -> Status:
         """Where the WAL and its sinks stand, read from the store."""
@@ -184,22 +194,25 @@ class WalSink:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Stop the own query, deliver what is complete, or raise. Repeating it is harmless."""
-        if self._closed:
-            return
-        try:
-            self._leaving.set()
-            self._stop_query()
-            if self._run is not None:
-                crew = self._present_crew(self._run, timeout_s)
-                crew.finish(timeout_s)
-                _raise(crew.error)
-                self._refuse_parked(crew)
-            _raise(self._query_failure())
-        finally:
-            self._end_early()
+        with self._closing:
+            if self._closed:
+                return
+            try:
+                self._leaving.set()
+                self._stop_query()
+                if self._crew is not None:
+                    self._crew.finish(timeout_s)
+                    self._refuse_given_up(self._crew)
+                _raise(self._query_failure())
+            finally:
+                self._end_early()
 
     def __enter__(self) -> Self:
-        self._opened()
+        try:
+            self._opened()
+        except BaseException:  # Ctrl-C while the past is delivered: `with` calls no `__exit__` for it
+            self._end_early()
+            raise
         return self
 
     def __exit__(
@@ -212,36 +225,39 @@ class WalSink:
 
     # --- opening
 
-    def _opened(self, spark: SparkSession | None = None, *, timeout_s: float | None = None) -> tuple[Run, Crew]:
-        """The run and its threads, made at the first call. Raises what kept a sink from catching up."""
-        with self._opening:
-            if self._closed:
-                raise ConfigError(f"{self!r} was closed: make a new one")
-            if self._run is None:
-                self._run = self._open_run(spark or current_session())
-            crew = self._present_crew(self._run, timeout_s)
-            _raise(crew.error)
-            return self._run, crew
+    def _opened(self, spark: SparkSession | None = None) -> Crew:
+        """The run's threads once they have delivered what earlier runs left. Raises what kept a sink from that."""
+        crew = self._open(spark)
+        crew.wait_caught_up()
+        _raise(crew.error)
+        self._refuse_closed()
+        return crew
 
-    def _present_crew(self, run: Run, timeout_s: float | None) -> Crew:
-        """The threads at work; new ones where there are none or `drain` let them end."""
+    def _open(self, spark: SparkSession | None = None) -> Crew:
+        """The run's threads, made and started at the first call.
+
+        Waits for no sink: one that gives up stops the query, which waits for `stage`, which comes through here.
+        """
         with self._opening:
-            if self._crew is None or self._crew.is_over:
+            self._refuse_closed()
+            if self._crew is None:
+                spark = spark or current_session()
+                run = self._open_run(spark)
+                self._knows_spark = spark is not None
                 self._crew = Crew(run, stopping=self._stopping, on_failure=self._stop_query)
-                if not self._ends_at_exit:
-                    _end_at_exit(self)
-                    self._ends_at_exit = True
-                self._start(self._crew, timeout_s)
+                _end_at_exit(self)
+                self._crew.start()
+            elif spark is not None and not self._knows_spark:
+                raise ConfigError(
+                    f"{self!r} was opened before there was a SparkSession, so its sinks were placed in this process "
+                    "and its checkpoint was looked for without Spark: create the SparkSession before entering the with "
+                    "block, or before whatever is called first"
+                )
             return self._crew
 
-    def _start(self, crew: Crew, timeout_s: float | None) -> None:
-        try:
-            crew.start(timeout_s)
-        except BaseException:  # Ctrl-C while the past is delivered: `with` calls no `__exit__` for it
-            self._end_early()
-            raise
-        if crew.error is not None:
-            self._end_early()
+    def _refuse_closed(self) -> None:
+        if self._closed:
+            raise ConfigError(f"{self!r} was closed: make a new one")
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:
@@ -268,48 +284,61 @@ class WalSink:
     # --- while it runs
 
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
+        """`stage` for the query of `start`, which has claimed the stager's term."""
+        self._staging_thread = threading.current_thread()
         try:
-            self.stage(df, batch_id)
-        except StoppedError:
-            raise
+            self._stage(df, batch_id, self._open())
         except BaseException as error:
             self._stage_error = error  # Spark will tell the user about it without its type or cause
             raise
 
-    def _refuse_second(self, batch_id: int) -> None:
-        if self._staged_last == (self._query_run, batch_id):
-            raise ConfigError(
-                f"batch {batch_id} of {self._spec.safe_url} was staged already by this run of the query; a second "
-                "stage() would take the place of the first. Stage one DataFrame a batch (union them), or give each a "
-                "WAL of its own"
-            )
+    def _stage(self, df: DataFrame, batch_id: int, crew: Crew) -> None:
+        from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-    def _wait_for_room(self, run: Run, crew: Crew, batch_id: int) -> None:
-        """Hold the stream while too much is staged and not delivered, this batch itself aside."""
-        while self._is_full(run, batch_id):
-            if self._leaving.wait(_ROOM_POLL_S):
-                raise StoppedError(f"the run is ending before batch {batch_id} was staged")
+        self._hold(df, crew, until=lambda: self._has_room(crew, batch_id))
+        stage_batch(crew.run, self._spec, df, batch_id)
+        crew.wake()
+
+    def _hold(self, df: DataFrame, crew: Crew, *, until: Callable[[], bool]) -> None:
+        """Hold the stream. `query.stop()` interrupts it, which Spark does not count as the query's failure."""
+        from wal_sink.spark.query import sleep_in_stream  # noqa: PLC0415 - there is a DataFrame, so there is Spark
+
+        _raise(crew.error)
+        while not until():
+            if self._leaving.is_set():
+                sleep_in_stream(df, _STOP_S)
+                raise StoppedError(f"{self!r} is closing: the batch is not staged, and comes again at the next start")
+            sleep_in_stream(df, _HOLD_POLL_S)
             _raise(crew.error)
-            if crew.is_waiting_for_parked_only(batch_id):
-                self._refuse_parked(crew)
 
-    def _is_full(self, run: Run, batch_id: int) -> bool:
-        batches, size = run.history.pending(before=batch_id)
+    def _has_room(self, crew: Crew, batch_id: int) -> bool:
+        """Whether little enough of what precedes the batch is staged and not delivered."""
+        batches, size = crew.run.history.pending(before=batch_id)
         most_batches, most_bytes = self._settings.max_pending_batches, self._settings.max_pending_bytes
         too_many = most_batches is not None and batches >= most_batches
-        return batches > 0 and (too_many or (most_bytes is not None and size >= most_bytes))
+        too_much = most_bytes is not None and size >= most_bytes
+        if batches == 0 or not (too_many or too_much):
+            return True
+        if crew.waits_for_parked_only(before=batch_id):
+            self._refuse_parked(crew)
+        return False
 
-    def _note_query_of(self, df: DataFrame, run_id: str | None, run: Run) -> None:
-        """At a query's first batch: claim the stager's role for it, unless `start` did, and remember which to stop."""
-        if run_id == self._query_run and run.is_stager:
-            return
-        from wal_sink.spark.query import running_query  # noqa: PLC0415 - there is a DataFrame, so there is Spark
+    def _query_run_of(self, df: DataFrame) -> _QueryRun:
+        """The run of an own `writeStream` chain. The newest is stopped when delivery gives up or this object closes."""
+        from wal_sink.spark.query import run_id_of, running_query  # noqa: PLC0415 - there is a DataFrame
 
-        if not self._is_stager:
-            run.become_stager()
-        self._is_stager = False
-        self._query_run = run_id
-        self._query = running_query(df) or self._query
+        run_id = run_id_of(df)
+        if self._query_run is None or self._query_run.run_id != run_id:
+            self._query_run = _QueryRun(run_id)
+            self._query = running_query(df)
+        return self._query_run
+
+    def _refuse_second_stage(self, query_run: _QueryRun, batch_id: int) -> None:
+        if query_run.run_id is not None and query_run.staged == batch_id:
+            raise ConfigError(
+                f"batch {batch_id} of {self._spec.safe_url} is staged already: a batch is staged by one stage() call. "
+                "Union the DataFrames first, or give each a WAL (and a WalSink) of its own"
+            )
 
     # --- ending
 
@@ -318,34 +347,37 @@ class WalSink:
 
         Never from inside `foreachBatch`, where stopping would wait for itself.
         """
-        if self._query is not None and threading.get_ident() != self._staging_thread:
+        if self._query is not None and threading.current_thread() is not self._staging_thread:
             from wal_sink.spark.query import stop_query  # noqa: PLC0415 - there is a query, so there is Spark
 
             stop_query(self._query)
+
+    def _stop_crew(self) -> None:
+        """Finish the chunks in hand and keep the rest."""
+        if self._crew is not None and not self._crew.stop(GRACE_S):
+            self._cancel_jobs()
+            if not self._crew.stop(CANCEL_S):
+                _logger.warning("%r: a sink is still busy; what it sent last has an unknown outcome", self)
 
     def _query_failure(self) -> BaseException | None:
         """What made the query fail; None if it was stopped, which makes the batch under way fail too."""
         if isinstance(self._stage_error, WalSinkError):
             return self._stage_error
-        return self._query.exception() if self._query is not None and self._stage_error is not None else None
+        if self._query is None or self._stage_error is None or isinstance(self._stage_error, StoppedError):
+            return None
+        return self._query.exception()
 
     def _end_early(self) -> None:
-        """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: another error is under
-        way.
-        """
-        if self._ended:
-            return
-        self._closed = self._ended = True
-        self._leaving.set()
+        """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""
+        if not self._closed:
+            self._closed = True
+            self._leaving.set()
+            self._try_to(self._stop_query)
+            self._try_to(self._stop_crew)
+
+    def _try_to(self, end: Callable[[], None]) -> None:
         try:
-            self._stop_query()
-        except Exception:  # whatever it is, it must not hide the error that led here
-            _logger.warning("%r: the query could not be stopped", self, exc_info=True)
-        try:
-            if self._crew is not None and not self._crew.stop(GRACE_S):
-                self._cancel_jobs()
-                if not self._crew.stop(CANCEL_S):
-                    _logger.warning("%r: a sink is still busy; what it sent last has an unknown outcome", self)
+            end()
         except Exception:  # whatever it is, it must not hide the error that led here
             _logger.warning("%r did not end cleanly; what is not delivered stays in the WAL", self, exc_info=True)
 
@@ -354,6 +386,10 @@ class WalSink:
         for known in (self._stage_error, self._crew.error if self._crew else None):
             if isinstance(known, WalSinkError) and known is not error:
                 raise known from error
+
+    def _refuse_given_up(self, crew: Crew) -> None:
+        _raise(crew.error)
+        self._refuse_parked(crew)
 
     def _refuse_parked(self, crew: Crew) -> None:
         for name, error in crew.parked.items():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.simulation.small_run import Place, Recorder
+from wal_sink.chunk import Chunk
 from wal_sink.errors import DeliveryError
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
@@ -82,6 +84,94 @@ def test_finishing_delivers_what_was_completed_last_though_nobody_woke_it() -> N
     assert thread.error is None
 
 
+def test_finishing_searches_the_checkpoint_when_it_begins_and_when_nothing_more_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    for _ in place.query().batches(run, 5):
+        continue
+    searches: list[list[int]] = []
+    search = run.gate.search
+
+    def noted() -> int:
+        searches.append(sink.batches)
+        return search()
+
+    monkeypatch.setattr(run.gate, "search", noted)
+    thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
+
+    ended(thread)
+
+    assert sink.batches == [0, 1, 2, 3, 4]
+    assert searches == [[], [0, 1, 2, 3, 4]]
+
+
+def test_finishing_finds_what_was_completed_while_it_delivered() -> None:
+    place = Place()
+    query = place.query()
+
+    def complete_another(chunk: Chunk) -> None:
+        if chunk.batch_id < 3:
+            next(query.batches(run, chunk.batch_id + 2))
+
+    sink = Recorder(complete_another)
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    next(query.batches(run, 1))
+
+    ended(CommitterThread(run, run.committers[0], on_failure=lambda _: None))
+
+    assert sink.batches == [0, 1, 2, 3]
+
+
+def test_having_caught_up_it_ends_and_a_new_batch_wakes_it_again() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    query = place.query()
+    next(query.batches(run, 1))
+    thread = committing(run)
+
+    thread.catch_up()
+
+    assert thread.wait_caught_up(PATIENCE_S)
+    assert thread.join(PATIENCE_S)
+    assert sink.batches == [0]
+    next(query.batches(run, 2))
+    thread.wake()
+    assert eventually(lambda: sink.batches == [0, 1])
+    ended(thread)
+
+
+def test_catching_up_does_not_wait_for_what_is_not_complete_nor_give_it_up() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    thread = committing(run)
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    thread.catch_up()
+    assert thread.wait_caught_up(PATIENCE_S)
+
+    query.complete_batch(0)
+
+    assert eventually(lambda: sink.batches == [0])
+    ended(thread)
+
+
+def test_of_a_run_that_is_ending_nobody_is_told_that_all_was_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, stopping = Place(), threading.Event()
+    run = place.open({"a": Recorder()}, runtime=SYSTEM)
+    monkeypatch.setattr(run, "shared", replace(run.shared, pause=stopping.wait))
+    next(place.query().batches(run, 1))
+    stopping.set()
+    thread = committing(run)
+
+    thread.catch_up()
+
+    assert not thread.wait_caught_up(PATIENCE_S)
+    assert thread.error is None
+
+
 def test_an_uncompleted_last_batch_is_no_error_and_waits_for_the_next_start() -> None:
     place, sink = Place(), Recorder()
     run = place.open({"a": sink}, runtime=SYSTEM)
@@ -110,6 +200,18 @@ def test_giving_up_is_told_once_and_kept_as_the_error() -> None:
     assert told == [thread]
     assert isinstance(thread.error, DeliveryError)
     assert thread.caught_up.is_set(), "nobody may wait for it for ever"
+
+
+def test_who_waits_for_it_to_catch_up_is_released_before_the_failure_is_dealt_with() -> None:
+    released: list[bool] = []
+    place = Place()
+    run = place.open({"a": Recorder(lambda _: False)}, runtime=SYSTEM)
+    next(place.query().batches(run, 1))
+    thread = committing(run, lambda failed: released.append(failed.caught_up.is_set() and failed.error is not None))
+
+    assert thread.join(PATIENCE_S)
+
+    assert released == [True]
 
 
 @pytest.mark.parametrize(("policy", "parked"), [("park", True), ("stop", False)])

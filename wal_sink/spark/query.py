@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,6 +11,7 @@ from pyspark import SparkContext
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.serving import StoppedError
 from wal_sink.spark.schema import check_schema
 from wal_sink.stores.spec import mask_url
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 _ASYNC_PROGRESS = "AsyncProgressTracking"
 _JOB_GROUP = "spark.jobGroup.id"
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def session_of(writer: DataStreamWriter) -> SparkSession:
@@ -85,15 +88,34 @@ def stop_query(query: StreamingQuery) -> None:
         ) from error
 
 
+def run_id_of(df: DataFrame) -> str | None:
+    """The id of the query's run whose batch this DataFrame is, inside `foreachBatch`; another one after each restart.
+
+    None elsewhere, and where the user put the jobs of the batch into a group of his own.
+    """
+    group = df.sparkSession.sparkContext.getLocalProperty(_JOB_GROUP)  # Spark's own choice for a query's jobs
+    return group if group and _UUID.fullmatch(group) else None
+
+
 def running_query(df: DataFrame) -> StreamingQuery | None:
     """The query whose batch this DataFrame is, inside `foreachBatch`; None if the user's session does not know it."""
     run_id = run_id_of(df)
     return next((query for query in outer_session(df).streams.active if str(query.runId) == run_id), None)
 
 
-def run_id_of(df: DataFrame) -> str | None:
-    """Of the run of the query whose batch this DataFrame is, inside `foreachBatch`."""
-    return df.sparkSession.sparkContext.getLocalProperty(_JOB_GROUP)  # Spark's own choice for a query's jobs
+def sleep_in_stream(df: DataFrame, seconds: float) -> None:
+    """Sleep inside `foreachBatch`, on the JVM's thread of the stream. `query.stop()` interrupts it: `StoppedError`.
+
+    That error's words are what Spark looks for to tell an interruption of its own from a failure of the query. It looks
+    with a regular expression that overflows the stack where Java's stack trace follows them (both measured).
+    """
+    try:
+        cast("Any", df.sparkSession.sparkContext)._jvm.java.lang.Thread.sleep(int(seconds * 1000))  # noqa: SLF001
+    except Py4JJavaError as error:
+        raise StoppedError(
+            "the query was stopped (py4j.protocol.Py4JJavaError: An error occurred while calling "
+            f"z:java.lang.Thread.sleep: {_cause_of(error)})"
+        ) from None
 
 
 def _cause_of(error: Py4JJavaError) -> str:
