@@ -28,6 +28,7 @@ from wal_sink import (
     Settings,
     Sink,
     StoreError,
+    UndeliveredError,
     WalSink,
     WalSinkError,
 )
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from wal_sink.sink import ReleasedBatch
@@ -450,6 +451,60 @@ def test_giving_up_stops_a_query_that_waits_for_room(spark: SparkSession, place:
     place.trouble.unlink()
     place.run(spark)
     assert place.lines.ids() == list(range(4))
+
+
+def waits_for_room(spark: SparkSession, place: Place, sink: WalSink) -> StreamingQuery:
+    query = sink.start(place.feed.stream(spark).writeStream)
+    wait_until((place.checkpoint / "offsets" / "1").exists, "the second batch began")
+    time.sleep(0.3)
+    assert not list(place.wal.glob("batches/*1/manifest*"))
+    return query
+
+
+def one_pending(place: Place) -> WalSink:
+    place.feed.add(*([number] for number in range(4)))
+    return place.sink(Delivery(place.troubled("hang"), where="driver"), settings=Settings(max_pending_batches=1))
+
+
+@pytest.mark.parametrize("how", ["stop", "exception", "close"])
+def test_a_query_that_waits_for_room_is_stopped_at_once_and_has_not_failed(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], how: str
+) -> None:
+    monkeypatch.setattr("wal_sink.walsink.GRACE_S", 0.3)
+    monkeypatch.setattr("wal_sink.walsink.CANCEL_S", 0.3)
+    sink = one_pending(place)
+    query = waits_for_room(spark, place, sink)
+    started_s = time.monotonic()
+    if how == "stop":
+        query.stop()
+    elif how == "exception":
+        sink.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    else:
+        with pytest.raises(UndeliveredError):
+            sink.close(timeout_s=0.5)
+    assert time.monotonic() - started_s < 5
+    assert (query.isActive, query.exception()) == (False, None)
+    assert "StackOverflowError" not in capfd.readouterr().err
+    place.trouble.unlink()
+    sink.close()
+    place.run(spark)
+    assert set(place.lines.ids()) == set(range(4))
+    assert place.lines.repeats() <= 1, "the chunk in hand"
+
+
+def test_a_batch_that_is_staged_twice_is_refused(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+
+    def on_batch(df: DataFrame, batch_id: int) -> None:
+        sink.stage(df.where("id < 2"), batch_id)
+        sink.stage(df.where("id >= 2"), batch_id)
+
+    writer = place.writer(spark).option("checkpointLocation", str(place.checkpoint))
+    with place.sink() as sink, pytest.raises(StreamingQueryException, match=r"ConfigError: batch 0 .* Union the"):
+        writer.foreachBatch(on_batch).start().awaitTermination(60)
+    assert place.lines.sent() == []
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
 
 
 def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: SparkSession, place: Place) -> None:

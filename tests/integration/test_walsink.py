@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from tests.integration.streams import SESSION, Lines, Place, quick, small_chunks, wait_until
@@ -73,6 +74,52 @@ def test_an_own_chain_is_stopped_when_its_delivery_gives_up(spark: SparkSession,
     assert query.awaitTermination(60)
     with pytest.raises(Exception, match="the target refuses"):
         sink.close()
+
+
+def test_an_own_chain_that_failed_is_started_again_beside_the_same_sink(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5), range(5, 10), range(10, 15))
+    failures = iter([1])
+
+    def on_batch(df: DataFrame, batch_id: int) -> None:
+        sink.stage(df, batch_id)
+        if batch_id == 1 and next(failures, None):
+            raise OSError("after staging, before the batch is complete")
+
+    writer = place.feed.stream(spark).writeStream.option("checkpointLocation", str(place.checkpoint))
+    with place.sink(settings=Settings(max_pending_batches=1)) as sink:
+        with pytest.raises(StreamingQueryException, match="before the batch is complete"):
+            writer.foreachBatch(on_batch).start().awaitTermination(60)
+        query = writer.foreachBatch(on_batch).start()
+        query.processAllAvailable()
+    assert not query.isActive
+    assert len(list((place.wal / "terms" / "stager").iterdir())) == 2
+    assert (place.lines.ids(), place.lines.repeats()) == (list(range(15)), 0)
+
+
+def test_what_completes_after_a_drain_is_delivered_too(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    with place.sink() as sink:
+        query = sink.start(place.feed.stream(spark).writeStream)
+        query.processAllAvailable()
+        sink.drain(timeout_s=60)
+        assert place.lines.ids() == list(range(5))
+        place.feed.add(range(5, 10))
+        query.processAllAvailable()
+    assert place.lines.ids() == list(range(10))
+
+
+def test_a_sink_opened_before_spark_was_there_is_refused_when_spark_comes(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.feed.add(range(5))
+    monkeypatch.setattr("wal_sink.walsink.current_session", lambda: None)
+    early = "create the SparkSession before entering the with block"
+    with place.sink() as sink, pytest.raises(ConfigError, match=early):
+        sink.start(place.writer(spark))
+    assert not place.checkpoint.exists()
+    monkeypatch.undo()
+    place.run(spark)
+    assert place.lines.ids() == list(range(5))
 
 
 def test_an_empty_stream_delivers_nothing_and_is_no_error(spark: SparkSession, place: Place) -> None:
