@@ -115,6 +115,14 @@ def test_a_page_of_java_becomes_a_short_error_of_its_own() -> None:
     assert str(error).startswith("batch 7: org.apache.spark.SparkException: Job aborted")
 
 
+@pytest.mark.parametrize("why", ["java.lang.InterruptedException", CANCELLED_JOB])
+def test_what_spark_knows_a_stop_by_stays_what_it_is(why: str) -> None:
+    error = OfJava(OF_JAVA.replace(ABORTED, why))
+    with pytest.raises(OfJava) as caught, surfaced_errors("batch 7"):
+        raise error
+    assert caught.value is error
+
+
 def test_an_error_of_a_task_comes_without_the_page_it_travelled_in() -> None:
     task_error = 'TaskError: wal-sink error in a task: ["StoreError","the disk is full"]'
     error = surfaced(OfJava(OF_JAVA.replace("\tat", f"{task_error}\n\tat", 1)))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _MARK = "wal-sink error in a task: "
 _LINE = re.compile(re.escape(_MARK) + r"(\[.*\])\s*$", re.MULTILINE)
+_STOPPED = re.compile(r"InterruptedException|InterruptedIOException|ClosedByInterruptException|cancelled job group")
+"""Of a query that is being stopped. Spark looks for these in py4j's own page, and takes anything else for a failure."""
 _NULL_POINTER = "java.lang.NullPointerException"
 
 
@@ -48,7 +50,7 @@ def marked_errors() -> Iterator[None]:
 def surfaced_errors(what: str, not_null: str = "") -> Iterator[None]:
     """On the driver, around a Spark job: raise a task's own error as what it was there, without the page it came in.
 
-    A page of Java becomes a `SparkJobError`; what PySpark itself translates passes as it is.
+    A page of Java becomes a `SparkJobError`, unless it speaks of a stop; what PySpark translates passes as it is.
     `what` names the job for messages. `not_null` names the columns that may hold no null: where Spark finds one there
     nevertheless, it fails with a bare NullPointerException (measured, PySpark 4.3), which becomes a `ConfigError`.
     """
@@ -64,7 +66,7 @@ def surfaced_errors(what: str, not_null: str = "") -> Iterator[None]:
                 f"Columns declared 'not null', at any depth: {not_null}. Correct the schema of the source, or of the "
                 "function, that declares the wrong one"
             ) from None
-        if isinstance(error, Py4JJavaError):
+        if isinstance(error, Py4JJavaError) and not _STOPPED.search(text):
             raise SparkJobError(f"{what}: {telling_line(text)}") from None
         raise
 
