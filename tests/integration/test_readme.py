@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -60,6 +62,14 @@ def python_blocks() -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (CHECKOUT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
 
 
+def commands() -> list[list[str]]:
+    """The lines that start with the command line's name, in order, without their comments."""
+    lines = re.findall(r"^    (wal-sink .*)$", (CHECKOUT / "README.md").read_text(), flags=re.MULTILINE)
+    found = [shlex.split(line, comments=True) for line in lines]
+    assert [command[1] for command in found] == ["status", "batches", "show", "drain"]
+    return found
+
+
 PREAMBLE = """
 from pyspark.sql import SparkSession
 builder = SparkSession.builder.master("local[2]").config(map=CONF)
@@ -78,7 +88,7 @@ def test_the_code_blocks_do_what_they_say(api: Api, tmp_path: Path) -> None:
     assert len(blocks) >= 3
     program = "\n".join([f"URL = {api.url!r}", f"CONF = {SPARK_CONF!r}", PREAMBLE, *blocks, "spark.stop()"])
 
-    with Child.python(program, log=tmp_path / "reader.log") as reader:
+    with Child.python(program, log=tmp_path / "reader.log", limit_s=200) as reader:
         printed = reader.succeed()
 
     assert api.ids() == list(range(ROWS))
@@ -88,11 +98,16 @@ def test_the_code_blocks_do_what_they_say(api: Api, tmp_path: Path) -> None:
         table = ds.dataset(tmp_path / written, format="parquet", exclude_invalid_files=True).to_table()
         assert sorted(int(row) for row in table["id"].to_numpy()) == list(range(ROWS)), written
     assert "exactly once" in printed
+    for command in commands():
+        with Child([sys.executable, "-m", "wal_sink.cli", *command[1:]], log=tmp_path / "command.log") as child:
+            said = child.succeed()
+        assert "batch" in said, command
+    assert "0 batches delivered, through batch 2" in said  # the drain: the query had delivered them all
 
 
 def test_the_two_commands_are_targets_of_the_makefile() -> None:
-    commands = re.findall(r"^    make (\S+)", (CHECKOUT / "README.md").read_text(), flags=re.MULTILINE)
+    named = re.findall(r"^    make (\S+)", (CHECKOUT / "README.md").read_text(), flags=re.MULTILINE)
     targets = re.findall(r"^([a-z0-9-]+):", (CHECKOUT / "Makefile").read_text(), flags=re.MULTILINE)
 
-    assert commands == ["demo", "test"]
-    assert set(commands) <= set(targets)
+    assert named == ["demo", "test"]
+    assert set(named) <= set(targets)
