@@ -98,6 +98,7 @@ def test_the_code_blocks_do_what_they_say(api: Api, tmp_path: Path) -> None:
         table = ds.dataset(tmp_path / written, format="parquet", exclude_invalid_files=True).to_table()
         assert sorted(int(row) for row in table["id"].to_numpy()) == list(range(ROWS)), written
     assert "exactly once" in printed
+    said = ""
     for command in commands():
         with Child([sys.executable, "-m", "wal_sink.cli", *command[1:]], log=tmp_path / "command.log") as child:
             said = child.succeed()
