@@ -110,7 +110,7 @@ def test_at_most_once_is_kept_by_sinks_that_get_chunks(sink: Sink) -> None:
 
     assert guarantee == "at_most_once"
     assert "may be missing" in said
-    assert "kept as a dead letter of unknown outcome" in said
+    assert "kept as dead letters of unknown outcome" in said
 
 
 @pytest.mark.parametrize(

@@ -132,3 +132,10 @@ def test_a_job_that_fails_is_told(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"a task that tries file://.* failed: no executor"):
         check(StoreSpec(str(tmp_path)), fail)
+
+
+def test_a_folder_that_the_driver_may_not_write_either_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    spec = StoreSpec(f"{tmp_path}/file/wal")
+    with pytest.raises(StoreError, match=r"^cannot write .*a part of the path is a file"):
+        check(spec, here)

@@ -345,7 +345,7 @@ def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -
     except (Py4JError, PySparkException) as error:
         raise ConfigError(f"a task that tries {spec.safe_url} failed: {telling_line(error)}. {_SHARE_IT}") from error
     try:
-        _raise_first(answers, spec)
+        _raise_first(answers, spec, runtime)
         _read_here(objects, spec)
     finally:
         with suppress(StoreError):
@@ -377,11 +377,20 @@ class _CreateThere:
         return _Answer()
 
 
-def _raise_first(answers: Sequence[_Answer], spec: StoreSpec) -> None:
+def _raise_first(answers: Sequence[_Answer], spec: StoreSpec, runtime: Runtime) -> None:
     for answer in answers:
         if answer.problem:
             kind = StoreError if answer.may_pass else ConfigError
+            if spec.scheme == LOCAL:
+                _raise_if_refused_here_too(spec, runtime)
             raise kind(f"Spark's executors cannot write to {spec.safe_url}: {answer.problem}. {_SHARE_IT}")
+
+
+def _raise_if_refused_here_too(spec: StoreSpec, runtime: Runtime) -> None:
+    """What the driver may not do either is no matter of sharing; its own error says it plainly."""
+    store, (path, data) = open_store(spec), new_object(runtime)
+    store.create(path, data)
+    store.delete([path])
 
 
 def _read_here(objects: Sequence[tuple[str, bytes]], spec: StoreSpec) -> None:
