@@ -76,7 +76,7 @@ class BatchDelivery:
         for ordinal, rows in recorded_rows(log.store, self._serving.name, self._manifest.batch_id).items():
             if rows > self._rows[ordinal]:
                 if self._serving.promise.at_most_once:
-                    keep_last_recorded(self._assignment, ordinal, self._manifest.segments[ordinal], rows, log.store)
+                    keep_last_recorded(self._assignment, ordinal, self._manifest.segments[ordinal], rows, log)
                 self._rows[ordinal] = rows
 
     def unknown_rows(self) -> int:

@@ -71,11 +71,12 @@ class Committer:
         sleep = self._shared.sleep_s
         retrying = budget.retrying(StoreError, OutcomeUnknownError, sleep=sleep, what=f"sink {self.name!r}")
         try:
-            return retrying(self._deliver_next, search=search)
+            delivered: bool = retrying(self._deliver_next, search=search)
         except (HistoryError, CorruptError):
             # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
             self.term.check(self._log.store)
             raise
+        return delivered
 
     def _deliver_next(self, *, search: bool) -> bool:
         if search:

@@ -29,7 +29,7 @@ from wal_sink.errors import (
 )
 from wal_sink.log import Log
 from wal_sink.records import Progress, SegmentRef
-from wal_sink.segments import load_segment, read_chunks
+from wal_sink.segments import SegmentReader, load_segment, read_chunks, read_parquet
 from wal_sink.sink import Lookup, Rejected, SegmentSink, Sink, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink.terms import Term
@@ -378,7 +378,8 @@ class SegmentDelivery:
 
     def _chunks(self, order: Order, data: bytes, start: int) -> Iterator[Chunk]:
         where = self._log.store.url_of(order.segment.path)
-        return chunks_of(self._given, order.ordinal, order.segment, data, start, where=where)
+        reader = self._log.segment_reader
+        return chunks_of(self._given, order.ordinal, order.segment, data, start, where=where, reader=reader)
 
     def _what(self, order: Order) -> str:
         return f"batch {self._given.batch_id}, segment {order.segment.id}: {self._session.sink.describe()}"
@@ -390,11 +391,20 @@ def slot_name(wal_id: str, sink: str, ordinal: int) -> str:
 
 
 def chunks_of(
-    given: Assignment, ordinal: int, segment: SegmentRef, data: bytes, start: int, *, where: str
+    given: Assignment,
+    ordinal: int,
+    segment: SegmentRef,
+    data: bytes,
+    start: int,
+    *,
+    where: str,
+    reader: SegmentReader = read_parquet,
 ) -> Iterator[Chunk]:
     """The chunks of a loaded segment from row `start` on, which must begin one. Raises `CorruptError`."""
     slot = slot_name(given.wal_id, given.sink, ordinal)
-    tables = read_chunks(data, segment, chunk_rows=given.chunk_rows, columns=given.columns, start=start, where=where)
+    tables = read_chunks(
+        data, segment, chunk_rows=given.chunk_rows, columns=given.columns, start=start, where=where, reader=reader
+    )
     for first, end, table in tables:
         yield Chunk(
             table=table,

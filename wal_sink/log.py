@@ -9,6 +9,7 @@ from wal_sink import paths
 from wal_sink.creation import create_once
 from wal_sink.records import LowWater, Record, decode, encode
 from wal_sink.runtime import Runtime
+from wal_sink.segments import SegmentReader, read_parquet
 from wal_sink.stores.base import ObjectMissing, Store
 
 R = TypeVar("R", bound=Record)
@@ -31,6 +32,7 @@ class Log:
     store: Store
     runtime: Runtime
     run_id: str
+    segment_reader: SegmentReader = read_parquet
 
     def stamp(self) -> Stamp:
         """A fresh id and the time, for a new record."""

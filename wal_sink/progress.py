@@ -5,6 +5,7 @@ from __future__ import annotations
 from wal_sink import paths
 from wal_sink.dead_letters import keep_unknown
 from wal_sink.delivery import Assignment, chunks_of
+from wal_sink.log import Log
 from wal_sink.records import SegmentRef
 from wal_sink.segments import chunk_ends, load_segment
 from wal_sink.stores.base import Store
@@ -19,11 +20,12 @@ def recorded_rows(store: Store, sink: str, batch_id: int) -> dict[int, int]:
     return recorded
 
 
-def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, rows: int, store: Store) -> None:
+def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, rows: int, log: Log) -> None:
     """Keep the chunk that ends at `rows` as a dead letter: it was recorded before it was sent, by somebody who is
     gone.
     """
     start = max((end for end in chunk_ends(segment, given.chunk_rows) if end < rows), default=0)
-    data = load_segment(store, segment)
-    chunk = next(chunks_of(given, ordinal, segment, data, start, where=store.url_of(segment.path)))
-    keep_unknown(store, given.sink, ordinal, chunk, reason="its sender ended before it could tell")
+    data = load_segment(log.store, segment)
+    where = log.store.url_of(segment.path)
+    chunk = next(chunks_of(given, ordinal, segment, data, start, where=where, reader=log.segment_reader))
+    keep_unknown(log.store, given.sink, ordinal, chunk, reason="its sender ended before it could tell")

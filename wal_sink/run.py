@@ -17,6 +17,7 @@ from wal_sink.registry import Registration, register
 from wal_sink.releasing import Releaser
 from wal_sink.retention import Collector
 from wal_sink.runtime import SYSTEM, Runtime
+from wal_sink.segments import SegmentReader, read_parquet
 from wal_sink.serving import Serving, Surroundings
 from wal_sink.settings import Settings
 from wal_sink.stager import Attempt, Staged, Stager
@@ -38,9 +39,10 @@ class Run:
         *,
         runtime: Runtime = SYSTEM,
         pause: Callable[[float], bool] | None = None,
+        segment_reader: SegmentReader = read_parquet,
     ) -> None:
         self.settings = settings
-        self.log = Log(store, runtime, run_id=runtime.new_id())
+        self.log = Log(store, runtime, runtime.new_id(), segment_reader)
         self.checkpoint = Checkpoint(checkpoint)
         self.gate = Gate(self.checkpoint)
         self.history = History(self.log, self.checkpoint)

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -317,6 +317,27 @@ def _even_ends(rows: int, chunk_rows: int) -> tuple[int, ...]:
     return (*range(chunk_rows, rows, chunk_rows), rows) if rows else ()
 
 
+class Rows(Protocol):
+    """The rows of one segment from some row on, taken in order."""
+
+    def take(self, count: int) -> pa.Table:
+        """The next `count` rows, under positional column names."""
+        ...
+
+
+class SegmentReader(Protocol):
+    """How the bytes of a segment become rows: `read_parquet`, unless a run has a format of its own."""
+
+    def __call__(self, data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
+        """The rows from `start` on; `CorruptError` if the bytes do not hold what the reference says."""
+        ...
+
+
+def read_parquet(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
+    """Rows of a Parquet segment, decoded a row group at a time."""
+    return _ParquetRows(_open_parquet(data, ref, columns, where), start, where)
+
+
 def load_segment(store: Store, ref: SegmentRef) -> bytes:
     """The bytes of a segment, read whole in one request and checked against size and checksum.
 
@@ -336,7 +357,14 @@ def load_segment(store: Store, ref: SegmentRef) -> bytes:
 
 
 def read_chunks(
-    data: bytes, ref: SegmentRef, *, chunk_rows: int, columns: Sequence[str], start: int = 0, where: str
+    data: bytes,
+    ref: SegmentRef,
+    *,
+    chunk_rows: int,
+    columns: Sequence[str],
+    start: int = 0,
+    where: str,
+    reader: SegmentReader = read_parquet,
 ) -> Iterator[tuple[int, int, pa.Table]]:
     """Every chunk from row `start` on, as first row, end row and table.
 
@@ -350,7 +378,7 @@ def read_chunks(
             f"{where}: no chunk starts at row {start}; expected 0 or the end of one of its {len(ends)} chunks, up to "
             f"row {ref.rows}. The progress record or the manifest is not this segment's: restore it"
         )
-    rows = _Rows(_open_parquet(data, ref, len(columns), where), start, where)
+    rows = reader(data, ref, columns=len(columns), start=start, where=where)
     for end in ends[bisect_right(ends, start) :]:
         yield start, end, rows.take(end - start).rename_columns(list(columns))
         start = end
@@ -367,7 +395,7 @@ def _open_parquet(data: bytes, ref: SegmentRef, columns: int, where: str) -> pq.
     return file
 
 
-class _Rows:
+class _ParquetRows:
     """The rows of a Parquet file from one on, taken in order; row groups wholly before it are never read."""
 
     def __init__(self, file: pq.ParquetFile, start: int, where: str) -> None:
