@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import io
 import threading
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,6 +26,8 @@ class S3Server:
         self.bucket = bucket
         self.requests: list[str] = []
         """Every request so far as `METHOD /path?query`."""
+        self.after_request: Callable[[str, str, int], None] | None = None
+        """Called with method, path and status after each request, before another one is looked at."""
         self._turn = threading.Lock()
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
@@ -66,6 +72,15 @@ class S3Server:
         for key in keys:
             backend.put_object(self.bucket, key, b"")
 
+    def objects(self) -> dict[str, bytes]:
+        """All objects by key, without a request."""
+        keys = s3_backends[_MOTO_ACCOUNT]["aws"].buckets[self.bucket].keys
+        return {name: bytes(key.value) for name, key in keys.items()}
+
+    def clear(self) -> None:
+        """Delete all objects, without a request."""
+        s3_backends[_MOTO_ACCOUNT]["aws"].buckets[self.bucket].keys.clear()
+
     @contextmanager
     def counting(self) -> Iterator[list[str]]:
         """The requests that arrive inside the block; complete when it is left."""
@@ -75,9 +90,34 @@ class S3Server:
 
     def _one_by_one(self, app: _Wsgi) -> _Wsgi:
         def answer(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
-            query = environ.get("QUERY_STRING", "")
+            method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")
+            statuses: list[str] = []
+
+            def start(status: str, *args: Any) -> Any:
+                statuses.append(status)
+                return start_response(status, *args)
+
             with self._turn:
-                self.requests.append(f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']}{'?' if query else ''}{query}")
-                return list(app(environ, start_response))
+                self.requests.append(f"{method} {path}{'?' if query else ''}{query}")
+                answer = list((app if _is_intact(environ) else _refuse_damaged)(environ, start))
+                if self.after_request is not None:
+                    self.after_request(method, path, int(statuses[-1].partition(" ")[0]))
+                return answer
 
         return answer
+
+
+def _is_intact(environ: dict[str, Any]) -> bool:
+    """Whether the body is what the client summed and signed, which S3 looks at and moto does not."""
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    environ["wsgi.input"] = io.BytesIO(body)
+    crc32 = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
+    signed = environ.get("HTTP_X_AMZ_CONTENT_SHA256", "")
+    return environ.get("HTTP_X_AMZ_CHECKSUM_CRC32", crc32) == crc32 and (
+        len(signed) != 64 or signed == hashlib.sha256(body).hexdigest()
+    )
+
+
+def _refuse_damaged(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    start_response("400 Bad Request", [("Content-Type", "application/xml")])
+    return [b"<Error><Code>BadDigest</Code><Message>the body is not what was summed</Message></Error>"]

@@ -1,0 +1,307 @@
+"""Every request of a run on S3, spoilt in every way a network and a server have.
+
+An undisturbed run is recorded; then, in a run after the other, its first, second, … last request is spoilt. The run
+mends it by itself, or it ends with a clear error and the next start finishes; the target and the server tell.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from tests.chaos.faulty_proxy import Answer, Exchange, Request
+from tests.chaos.s3_world import IMPATIENT, Client, Place, S3World, rows_lost_and_repeated, s3_place
+from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.simulation.world import Hook, Life, Shape
+from wal_sink.errors import WalSinkError
+from wal_sink.testing import Crash
+
+BATCHES: Shape = ((3, 1), (1,))
+"""Two segments of two chunks and one, then one segment of one chunk."""
+KINDS = ("plain", "idempotent", "transactional")
+WINDOW_ROWS = 2
+"""A chunk; one segment is under way at a time."""
+_SOON: Client = {**IMPATIENT, "read_timeout": 1}
+_PATIENT: Client = {**IMPATIENT, "retries": {"mode": "standard", "total_max_attempts": 4}}
+
+Applies = Callable[[Request, Answer], bool]
+
+
+def _to_any(_: Request, __: Answer) -> bool:
+    return True
+
+
+def _to_writes(request: Request, _: Answer) -> bool:
+    return request.method in {"PUT", "POST"}
+
+
+def _to_puts(request: Request, answer: Answer) -> bool:
+    return request.method == "PUT" and answer.status == 200
+
+
+def _to_objects_read(request: Request, answer: Answer) -> bool:
+    return request.method == "GET" and answer.status == 200 and "list-type" not in request.target
+
+
+def _to_listings(request: Request, _: Answer) -> bool:
+    return "list-type" in request.target
+
+
+def _to_answers_with_body(_: Request, answer: Answer) -> bool:
+    return bool(answer.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One way to spoil a request."""
+
+    name: str
+    act: Callable[[Exchange, random.Random], None]
+    applies: Applies = _to_any
+    client: Client = field(default_factory=lambda: IMPATIENT)
+    kinds: Sequence[str] = KINDS
+    late: bool = False
+    """Whether something of it comes after the run has gone on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which request of which run is spoilt."""
+
+    kind: str
+    taken_over: bool
+    """Whether a first run died with a chunk in its hand, and the spoilt one takes over."""
+    at: int
+    what: str
+
+
+def _error(status: int, code: str) -> Answer:
+    return Answer(status, f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode())
+
+
+def _refuse(answer: Answer, exchange: Exchange, _: random.Random) -> None:
+    exchange.answer(answer)
+
+
+def _do_but_answer(answer: Answer, exchange: Exchange, _: random.Random) -> None:
+    exchange.forward()
+    exchange.answer(answer)
+
+
+def _drop_before(exchange: Exchange, _: random.Random) -> None:
+    exchange.drop()
+
+
+def _drop_after(exchange: Exchange, _: random.Random) -> None:
+    exchange.forward()
+    exchange.drop()
+
+
+def _reset_before(exchange: Exchange, _: random.Random) -> None:
+    exchange.reset()
+
+
+def _reset_in_body(exchange: Exchange, chance: random.Random) -> None:
+    _cut_answer(exchange, chance)
+    exchange.reset()
+
+
+def _cut_answer(exchange: Exchange, chance: random.Random) -> None:
+    answer = exchange.forward()
+    cut = Answer(answer.status, answer.body[: chance.randrange(len(answer.body))], answer.headers)
+    exchange.answer(cut, announced=len(answer.body))
+    exchange.drop()
+
+
+def _shorten_answer(exchange: Exchange, chance: random.Random) -> None:
+    """The announced length fits the shortened body: only what is inside can show it."""
+    answer = exchange.forward()
+    exchange.answer(Answer(answer.status, answer.body[: chance.randrange(len(answer.body))], answer.headers))
+
+
+def _flip_answer(exchange: Exchange, chance: random.Random) -> None:
+    answer = exchange.forward()
+    exchange.answer(Answer(answer.status, flipped(answer.body, chance), answer.headers))
+
+
+def _flip_answer_unsummed(exchange: Exchange, chance: random.Random) -> None:
+    """As from a server that sends no checksum: only what wal-sink itself wrote can show it."""
+    answer = exchange.forward()
+    headers = {name: value for name, value in answer.headers.items() if "checksum" not in name.lower()}
+    exchange.answer(Answer(answer.status, flipped(answer.body, chance), headers))
+
+
+def _mix_up(exchange: Exchange, chance: random.Random) -> None:
+    exchange.answer(exchange.forward_mixed_up(chance.choice))
+
+
+def _flip_upload(exchange: Exchange, chance: random.Random) -> None:
+    exchange.answer(exchange.forward(_with_body(exchange.request, flipped(exchange.request.body, chance))))
+
+
+def _shorten_upload(exchange: Exchange, chance: random.Random) -> None:
+    body = exchange.request.body
+    exchange.answer(exchange.forward(_with_body(exchange.request, body[: chance.randrange(len(body))])))
+
+
+def _silent_before(exchange: Exchange, _: random.Random) -> None:
+    exchange.keep_silent()
+
+
+def _silent_after(exchange: Exchange, _: random.Random) -> None:
+    exchange.forward()
+    exchange.keep_silent()
+
+
+def _late(exchange: Exchange, chance: random.Random) -> None:
+    exchange.forward_later(after=chance.randint(1, 20))
+    exchange.drop()
+
+
+def _twice(exchange: Exchange, chance: random.Random) -> None:
+    exchange.answer(exchange.forward())
+    exchange.forward_later(after=chance.randint(1, 20))
+
+
+def _with_body(request: Request, body: bytes) -> Request:
+    return Request(request.method, request.target, request.headers, body)
+
+
+def flipped(data: bytes, chance: random.Random) -> bytes:
+    """`data` with one bit of it flipped."""
+    at = chance.randrange(len(data) * 8)
+    return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
+
+
+_CONFLICT = _error(409, "ConditionalRequestConflict")
+_BROKEN = _error(500, "InternalError")
+_BUSY = _error(503, "SlowDown")
+_BARE_412 = Answer(412)
+
+FAULTS = (
+    Fault("connection dropped before the effect", _drop_before),
+    Fault("connection dropped after the effect", _drop_after),
+    Fault("connection reset before the effect", _reset_before, kinds=("plain",)),
+    Fault("connection reset amid the answer", _reset_in_body, _to_answers_with_body, kinds=("plain",)),
+    Fault("answer lost, botocore asks again", _drop_after, _to_puts, client=_PATIENT, kinds=("plain",)),
+    Fault("409 ConditionalRequestConflict", partial(_refuse, _CONFLICT)),
+    Fault("bare 412 without effect", partial(_refuse, _BARE_412)),
+    Fault("bare 412 after the effect", partial(_do_but_answer, _BARE_412), _to_writes),
+    Fault("500 without effect", partial(_refuse, _BROKEN)),
+    Fault("500 after the effect", partial(_do_but_answer, _BROKEN), _to_writes),
+    Fault("503 SlowDown", partial(_refuse, _BUSY), kinds=("plain",)),
+    Fault("answer cut short", _cut_answer, _to_answers_with_body, kinds=("plain",)),
+    Fault("answer shortened, its length too", _shorten_answer, _to_answers_with_body),
+    Fault("bit flipped in an answer", _flip_answer, _to_objects_read),
+    Fault("bit flipped in an answer without checksum", _flip_answer_unsummed, _to_objects_read),
+    Fault("bit flipped in a listing", _flip_answer, _to_listings),
+    Fault("answer to a read of another object", _mix_up, _to_objects_read),
+    Fault("upload cut short", _shorten_upload, _to_writes, kinds=("plain",)),
+    Fault("bit flipped in an upload", _flip_upload, _to_writes, kinds=("plain",)),
+    Fault("no answer in time, no effect", _silent_before, client=_SOON, kinds=("plain",)),
+    Fault("no answer in time, after the effect", _silent_after, client=_SOON, kinds=("plain",)),
+    Fault("dropped, its effect comes later", _late, _to_writes, late=True),
+    Fault("done, and done again later", _twice, _to_writes, late=True),
+)
+
+
+class Campaign:
+    """All runs of one fault."""
+
+    def __init__(self, fault: Fault, place: Place, effort: Effort) -> None:
+        self._fault = fault
+        self._place = place
+        self._effort = effort
+        self._endings: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()
+        self._outcome = Outcome()
+
+    def run(self) -> Outcome:
+        for target in self._chosen():
+            self._one(target)
+        requests = ", ".join(f"{count} {what}" for what, count in sorted(self._requests.items()))
+        endings = ", ".join(f"{count} {how}" for how, count in self._endings.most_common())
+        self._outcome.detail = f"{requests}; {endings}"
+        return self._outcome
+
+    def _chosen(self) -> list[Target]:
+        targets = [target for kind in self._fault.kinds for late in (False, True) for target in self._of(kind, late)]
+        count = min(len(targets), self._effort.times(len(targets), least=2))
+        return random.Random(self._effort.seed).sample(targets, count)
+
+    def _of(self, kind: str, taken_over: bool) -> Iterator[Target]:
+        """The requests of an undisturbed run that the fault fits."""
+        world = self._prepared(kind, taken_over)
+        self._place.proxy.arm()
+        assert world.life().live()
+        for at, (request, answer) in enumerate(self._place.proxy.seen, 1):
+            if self._fault.applies(request, answer):
+                yield Target(kind, taken_over, at, str(request))
+
+    def _prepared(self, kind: str, taken_over: bool) -> S3World:
+        world = self._place.world(kind, BATCHES)
+        if taken_over:
+            assert not world.life(_die_after_first_send()).live()
+        return world
+
+    def _one(self, target: Target) -> None:
+        world = self._prepared(target.kind, target.taken_over)
+        chance = random.Random(f"{self._effort.seed} {target.at}")
+        self._place.proxy.arm(lambda exchange: self._fault.act(exchange, chance), at=target.at)
+        name = f"{target.kind}, {'taken over' if target.taken_over else 'new'}, request {target.at} ({target.what})"
+        try:
+            self._live_to_the_end(world)
+            world.check_end(crashes=1 + target.taken_over)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+            self._outcome.violations.append(f"{name}, seed {self._effort.seed}: {type(error).__name__}: {error}")
+        self._count(world, target)
+
+    def _live_to_the_end(self, world: S3World) -> None:
+        ending = "mended"
+        try:
+            assert world.life().live()
+        except WalSinkError as error:
+            ending = type(error).__name__
+            assert world.life().live()
+        self._endings[ending] += 1
+        if self._place.proxy.settle() or self._fault.late:
+            assert world.life().live()
+        problems, self._place.proxy.problems = self._place.proxy.problems, []
+        assert not problems, problems
+        assert self._place.proxy.hit is not None, "the request did not come"
+
+    def _count(self, world: S3World, target: Target) -> None:
+        lost, repeated = rows_lost_and_repeated(world)
+        self._outcome.rounds += 1
+        self._outcome.lost += lost
+        self._outcome.repeated += repeated
+        if target.kind == "plain":
+            self._outcome.allowed += WINDOW_ROWS * (1 + target.taken_over)
+        self._requests["LIST" if "list-type" in target.what else target.what.split()[0]] += 1
+
+
+def _die_after_first_send() -> Hook:
+    def hook(_: Life, what: str, where: str) -> None:
+        if what == "after sink":
+            raise Crash(where)
+
+    return hook
+
+
+def _run(fault: Fault, effort: Effort) -> Outcome:
+    with s3_place(fault.client) as place:
+        return Campaign(fault, place, effort).run()
+
+
+SCENARIOS: Sequence[Scenario] = tuple(
+    Scenario(
+        f"S3: {fault.name}",
+        law="I1 to I8; the run mends it, or ends with a clear error and the next start finishes",
+        unit="spoilt request",
+        run=partial(_run, fault),
+    )
+    for fault in FAULTS
+)

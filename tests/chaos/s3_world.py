@@ -1,0 +1,108 @@
+"""The simulation's small world with its WAL on S3: a server, a proxy before it, and an oracle beside the server.
+
+The oracle sees what the server did, not what the run was told: of every object that came to be or went, at that moment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from tests.chaos.faulty_proxy import FaultyProxy
+from tests.contract.s3_server import S3Server
+from tests.simulation.world import Hook, Life, Shape, World
+from wal_sink.stores.s3 import S3Store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FaultyStore
+
+PREFIX = "wal"
+Client = Mapping[str, object]
+"""What botocore's `Config` is told about time limits and repetitions."""
+
+IMPATIENT: Client = {
+    "connect_timeout": 5,
+    "read_timeout": 20,
+    "retries": {"mode": "standard", "total_max_attempts": 1},
+}
+"""Nothing is repeated beneath the store, so that each fault meets the code above it."""
+
+
+class Place:
+    """One server, one proxy, one client of it; worlds follow each other."""
+
+    def __init__(self, server: S3Server, proxy: FaultyProxy, client: Client) -> None:
+        self.server = server
+        self.proxy = proxy
+        options = {**server.storage_options, "endpoint_url": proxy.endpoint, "config_kwargs": dict(client)}
+        self.store = S3Store(StoreSpec(f"s3://{server.bucket}/{PREFIX}", options))
+
+    def world(self, kind: str, batches: Shape) -> S3World:
+        self.proxy.arm()
+        self.proxy.stored.clear()
+        self.server.clear()
+        return S3World(self, kind, batches)
+
+
+@contextmanager
+def s3_place(client: Client) -> Iterator[Place]:
+    """A place of its own, closed at the end."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request otherwise
+    server = S3Server("wal-sink-chaos")
+    server.start()
+    proxy = FaultyProxy(server.endpoint)
+    proxy.start()
+    try:
+        yield Place(server, proxy, client)
+    finally:
+        proxy.stop()
+        server.stop()
+
+
+class S3World(World):
+    """A world whose `wal` is a copy of what the bucket holds, kept up by the server."""
+
+    def __init__(self, place: Place, kind: str, batches: Shape) -> None:
+        super().__init__(kind, batches=batches)
+        self._place = place
+        place.server.after_request = self._note
+
+    def life(self, hook: Hook | None = None) -> Life:
+        life = super().life(hook)
+
+        def point(what: str, where: str) -> None:
+            life.points.append(f"{what} {where}")
+            if hook is not None:
+                hook(life, what, where)
+
+        life._wal = FaultyStore(self._place.store, point)
+        return life
+
+    def _note(self, method: str, path: str, status: int) -> None:
+        """On the server's thread, one request at a time."""
+        if method == "GET" or status >= 300:
+            return
+        try:
+            self._follow()
+        except AssertionError as error:
+            self.violations.append(f"{method} {path}: {error}")
+
+    def _follow(self) -> None:
+        """Make the copy equal to the bucket, looking at each difference as the oracle does at each step."""
+        there = {key.removeprefix(f"{PREFIX}/"): data for key, data in self._place.server.objects().items()}
+        known = {path: self.wal.read(path) for path in self.wal.list("", recursive=True)}
+        for path in sorted(known.keys() - there.keys()):
+            self.watch("before delete", path)
+            self.wal.delete([path])
+        for path, data in there.items():
+            self._require(known.get(path, data) == data, f"{path} was overwritten with other bytes")
+            if path not in known:
+                self.wal.create(path, data)
+                self.watch("after create", path)
+
+
+def rows_lost_and_repeated(world: World) -> tuple[int, int]:
+    """As counted in the target: of every row that was evaluated, those that never came, and those that came again."""
+    wanted = {(batch_id, row) for batch_id, parts in enumerate(world.batches) for row in range(sum(parts))}
+    came = [(batch_id, row) for _, batch_id, row in world.target.rows]
+    return len(wanted.difference(came)), len(came) - len(set(came))
