@@ -60,7 +60,7 @@ class BatchDelivery:
         budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
         retrying = budget.retrying(_TryAgainError, sleep=self._shared.sleep_s, what=self._what())
         try:
-            retrying(self._attempt, budget)
+            retrying(lambda: self._attempt(budget))
         except _TryAgainError as error:
             raise DeliveryError(
                 f"{self._what()}: gave up after {budget.failures} attempts in {budget.spent_s():.1f} s without "

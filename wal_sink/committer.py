@@ -71,7 +71,7 @@ class Committer:
         sleep = self._shared.sleep_s
         retrying = budget.retrying(StoreError, OutcomeUnknownError, sleep=sleep, what=f"sink {self.name!r}")
         try:
-            delivered: bool = retrying(self._deliver_next, search=search)
+            delivered = retrying(lambda: self._deliver_next(search=search))
         except (HistoryError, CorruptError):
             # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
             self.term.check(self._log.store)

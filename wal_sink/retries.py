@@ -1,11 +1,13 @@
-"""When to try again, and when to give up: budgets that count from the last progress, backoff with jitter."""
+"""When to try again, and when to give up: budgets that count from the last progress, backoff with jitter (tenacity)."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from wal_sink.runtime import Runtime
 from wal_sink.settings import Delivery
@@ -15,6 +17,12 @@ LONGEST_WAIT_S = 30.0
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class Caller(Protocol):
+    """Calls a function, perhaps several times, and returns its result."""
+
+    def __call__(self, function: Callable[[], T], /) -> T: ...
 
 
 @dataclass(slots=True)
@@ -38,28 +46,44 @@ class Budget:
     def spent_s(self) -> float:
         return self.runtime.monotonic_s() - self.since_s
 
-    def retrying(self, *errors: type[BaseException], sleep: Callable[[float], None], what: str) -> Callable[..., Any]:
+    def retrying(self, *errors: type[BaseException], sleep: Callable[[float], None], what: str) -> Caller:
         """Calls a function again after any of `errors`, until the budget is spent; then the last error is raised."""
 
-        def call(function: Callable[..., T], *args: object, **named: object) -> T:
-            while True:
-                try:
-                    return function(*args, **named)
-                except errors as error:
-                    wait_s = self._wait_s()
-                    if self._is_spent_by(error, what):
-                        raise
-                sleep(wait_s)
+        def note_failure(state: RetryCallState) -> bool:
+            self.failures += 1
+            spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
+            error = state.outcome.exception() if state.outcome else None
+            _logger.warning("%s: attempt %d failed%s: %s", what, self.failures, " for good" if spent else "", error)
+            return spent
+
+        def call(function: Callable[[], T]) -> T:
+            try:
+                return function()  # most calls succeed, and cost nothing more
+            except errors as error:
+                first = error
+            retrying = Retrying(
+                retry=retry_if_exception_type(errors), stop=note_failure, wait=self._wait_s, sleep=sleep, reraise=True
+            )
+            return retrying(_after(first, function))
 
         return call
 
-    def _is_spent_by(self, error: BaseException, what: str) -> bool:
-        self.failures += 1
-        spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
-        _logger.warning("%s: attempt %d failed%s: %s", what, self.failures, " for good" if spent else "", error)
-        return spent
+    def _wait_s(self, state: RetryCallState) -> float:  # noqa: ARG002 - tenacity's signature
+        """Jitter, so that committers that failed together do not come back together.
 
-    def _wait_s(self) -> float:
-        """Jitter, so that committers that failed together do not come back together."""
+        Tenacity asks before `note_failure` has counted this one.
+        """
         highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self.failures, 16))
         return highest * (0.5 + self.runtime.new_random().random() / 2)
+
+
+def _after(first: BaseException, function: Callable[[], T]) -> Callable[[], T]:
+    """The function, the first attempt of which has failed already."""
+    failed = [first]
+
+    def call() -> T:
+        if failed:
+            raise failed.pop()
+        return function()
+
+    return call
