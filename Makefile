@@ -4,8 +4,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.wal-sink-installed
-CHECKED := wal_sink backends tests specs
-RUFFED := $(CHECKED) $(wildcard examples benchmarks)
+BENCH_STAMP := .venv/.wal-sink-bench-installed
+CHECKED := wal_sink backends tests specs benchmarks
+RUFFED := $(CHECKED) $(wildcard examples)
 
 # A checkout that was copied brings a .venv whose scripts name the old place: the stamp holds the place it is good for.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -13,7 +14,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-s3 test spec check format clean setup need-java
+.PHONY: help demo demo-s3 test spec bench check format clean setup need-java
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -29,6 +30,9 @@ test: need-java $(STAMP) ## run every test; ARGS="-k name" chooses
 
 spec: need-java $(STAMP) ## check the TLA+ specification: every model, every planted bug; ARGS="--deep" for more
 	$(BIN)/python specs/check.py $(ARGS)
+
+bench: need-java $(BENCH_STAMP) ## measure against every rival, up to 30 minutes; ARGS=--quick for 5; see benchmarks/README.md
+	$(BIN)/python -m benchmarks $(ARGS)
 
 check: $(STAMP) ## formatting, lint, types; all of them, even if one fails
 	@failed=0; \
@@ -51,6 +55,11 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(call usable,$(BIN)/python) || $(MAKE) --no-print-directory .make-venv
 	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[dev,demo,s3]'
 	@printf '%s\n' '$(CURDIR)' > $(STAMP)
+
+# Flink's jars, 240 MB of them, which only `make bench` needs.
+$(BENCH_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[bench]'
+	@touch $(BENCH_STAMP)
 
 usable = $(call new_enough,$(1)) && $(1) -m pip --version > /dev/null 2>&1
 new_enough = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 11))' > /dev/null 2>&1

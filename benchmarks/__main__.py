@@ -1,0 +1,99 @@
+"""`python -m benchmarks`: measure everyone, write RESULTS.md. `--report` only writes it again from results.json."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.contests import contests
+from benchmarks.flink import Flink, flink_jars
+from benchmarks.machine import machine
+from benchmarks.measure import Bout, Contest, Deadline
+from benchmarks.ours import Ours
+from benchmarks.report import write_report
+from benchmarks.results import HERE, RESULTS_JSON, Results
+from benchmarks.session import CHECKOUT, start_session
+from benchmarks.sizes import FULL, QUICK, SIZES, TINY, Sizes
+from benchmarks.spark_rivals import SparkRivals
+from benchmarks.workloads import write_workloads
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CACHE = CHECKOUT / ".cache" / "bench"
+NO_FLINK = "Flink's jars or a Java compiler were not there: Flink was not measured"
+FLINK_CONTESTS = {"null", "csv"}
+FLINK_WARM_UP_ROWS = 200_000
+
+
+def main(argv: list[str] | None = None) -> None:
+    options = _options(argv)
+    out = Path(options.out)
+    if not options.report:
+        results = measure(SIZES[options.size], rounds=options.rounds, only=options.only, event_log=options.event_log)
+        out.mkdir(parents=True, exist_ok=True)
+        results.save(out / RESULTS_JSON)
+    write_report(Results.load(out / RESULTS_JSON), out)
+    print(f"written: {out / 'RESULTS.md'}")
+
+
+def measure(sizes: Sizes, *, rounds: int | None, only: list[str], event_log: str | None) -> Results:
+    """One whole run, in a scratch folder on the disk of this checkout, which is removed at the end."""
+    deadline = Deadline(sizes.minutes)
+    CACHE.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=CACHE))
+    load = f"{os.getloadavg()[0]:.1f}"
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        work = write_workloads(scratch / "work", sizes)
+        spark = start_session(scratch, Path(event_log).absolute() if event_log else None)
+        stack.callback(spark.stop)
+        jars = flink_jars()
+        flink = None if jars is None else stack.enter_context(Flink(jars, scratch))
+        everything = contests(Ours(spark), SparkRivals(spark), flink, work, sizes)
+        chosen = [contest for contest in everything if not only or contest.key in only]
+        if sizes.warm_up:
+            _warm_up(spark, flink, scratch, chosen)
+        bout = Bout(chosen, scratch, deadline)
+        bout.run(rounds or sizes.rounds)
+        notes = [f"load before the run: {load}", *([] if flink else [NO_FLINK])]
+        notes += [f"left out for lack of time: {one}" for one in bout.skipped]
+        return Results.of(sizes.name, machine(), chosen, list(bout.measured.values()), notes)
+
+
+def _warm_up(spark: SparkSession, flink: Flink | None, scratch: Path, chosen: list[Contest]) -> None:
+    """Run everything once over little, uncounted: JVMs have compiled, workers have started and imported."""
+    little = replace(TINY, table_rows=40_000, flight_rows=20_000, small_batches=3, logged_rows=2_000)
+    work = write_workloads(scratch / "warm-up", little)
+    keys = {contest.key for contest in chosen if "-flights" not in contest.key}
+    same = contests(Ours(spark), SparkRivals(spark), None, work, little)
+    Bout([contest for contest in same if contest.key in keys], scratch, Deadline(little.minutes)).run(1, say=_silent)
+    if flink is not None and keys & FLINK_CONTESTS:
+        flink.warm_up(FLINK_WARM_UP_ROWS)
+
+
+def _silent(_: str) -> None:
+    return
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--quick", dest="size", action="store_const", const=QUICK.name, help="at most 5 minutes")
+    size.add_argument("--size", choices=sorted(SIZES), default=FULL.name, help="the default takes up to 30 minutes")
+    parser.add_argument("--rounds", type=int, help="instead of the size's own number")
+    parser.add_argument("--only", action="append", default=[], metavar="CONTEST", help="such as null; repeatable")
+    parser.add_argument("--out", default=str(HERE), help="the folder of results.json, RESULTS.md and plots")
+    parser.add_argument("--report", action="store_true", help="measure nothing, write RESULTS.md again")
+    parser.add_argument("--event-log", metavar="FOLDER", help="let Spark write its event log there, for a profile")
+    return parser.parse_args(argv)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Measuring rivals in turn, several times, and what the numbers amount to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+
+class Unit(StrEnum):
+    """What a number counts, and so whether more of it is better."""
+
+    SECONDS = "s"
+    MILLISECONDS = "ms"
+    ROWS_PER_S = "rows/s"
+
+    @property
+    def more_is_better(self) -> bool:
+        return self is Unit.ROWS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """One way to do the work of a contest."""
+
+    name: str
+    measure: Callable[[Path], float]
+    """Does the work once, in an empty folder of its own, and returns the number: in the contest's unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Ways to do the same work, measured in turn."""
+
+    key: str
+    title: str
+    unit: Unit
+    contestants: tuple[Contestant, ...]
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one contestant did, round by round."""
+
+    contest: str
+    name: str
+    unit: Unit
+    values: list[float] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """One contestant against another, of the rounds in which both were measured."""
+
+    median: float
+    least: float
+    most: float
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Ours divided by theirs, round by round: what slows down a whole round slows down both."""
+    quotients = [mine / other for mine, other in zip(ours, theirs, strict=False)]
+    return Ratio(statistics.median(quotients), min(quotients), max(quotients))
+
+
+class Deadline:
+    """How long a whole run may take."""
+
+    def __init__(self, minutes: float) -> None:
+        self._end_s = time.monotonic() + minutes * 60
+
+    def allows(self, seconds: float) -> bool:
+        return time.monotonic() + seconds < self._end_s
+
+
+class Bout:
+    """All contests of one run: a round measures every contestant once, in an order that turns round by round."""
+
+    def __init__(self, contests: Iterable[Contest], scratch: Path, deadline: Deadline) -> None:
+        self._contests = tuple(contests)
+        self._scratch = scratch
+        self._deadline = deadline
+        self._longest_s: dict[str, float] = {}
+        self.measured = {
+            (contest.key, contestant.name): Measured(contest.key, contestant.name, contest.unit)
+            for contest in self._contests
+            for contestant in contest.contestants
+        }
+        self.skipped: list[str] = []
+        """What there was no time for."""
+
+    def run(self, rounds: int, say: Callable[[str], None] = print) -> None:
+        """Measure so many rounds, or as many as there is time for."""
+        for number in range(rounds):
+            for contest in self._contests:
+                self._round(contest, number, say)
+
+    def _round(self, contest: Contest, number: int, say: Callable[[str], None]) -> None:
+        """Whole or not at all, so that every contestant of a contest has as many numbers."""
+        if not self._deadline.allows(self._longest_s.get(contest.key, 0.0)):
+            self.skipped.append(f"{contest.key}, round {number + 1}")
+            say(f"no time left for {self.skipped[-1]}")
+            return
+        began_s = time.monotonic()
+        for contestant in contest.contestants[:: -1 if number % 2 else 1]:
+            value = self._measure(contestant)
+            self.measured[contest.key, contestant.name].values.append(value)
+            say(f"round {number + 1}  {contest.key:16}  {contestant.name:40}  {value:12,.2f} {contest.unit}")
+        self._longest_s[contest.key] = max(self._longest_s.get(contest.key, 0.0), time.monotonic() - began_s)
+
+    def _measure(self, contestant: Contestant) -> float:
+        folder = self._scratch / "measuring"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        os.sync()  # what the one before left to be written is not the next one's time
+        try:
+            return contestant.measure(folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

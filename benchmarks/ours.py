@@ -1,0 +1,126 @@
+"""Our side of the contests: staging alone, and whole queries through a write-ahead log."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.clock import Stopwatch, batch_ms, planned_s
+from benchmarks.measure import Contestant
+from benchmarks.sinks import CsvSink, NullSink, StampSink
+from benchmarks.workloads import Workload
+from wal_sink import Settings, Sink, WalSink
+from wal_sink.records import Marker, decode
+from wal_sink.segments import SegmentLimits
+from wal_sink.spark.staging import stage_dataframe
+from wal_sink.stores.spec import StoreSpec
+from wal_sink_backends import FilesSink, SqlSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAME = "wal-sink"
+PACE = "500 milliseconds"
+
+
+@dataclass(frozen=True, slots=True)
+class Ours:
+    """Makes our contestants for one Spark session."""
+
+    spark: SparkSession
+
+    def staging(self, work: Workload) -> Contestant:
+        return Contestant(NAME, partial(self._stage, work))
+
+    def null(self, work: Workload) -> Contestant:
+        return self._query(work, lambda _: NullSink())
+
+    def csv(self, work: Workload) -> Contestant:
+        return self._query(work, lambda place: CsvSink(_made(place / "out")))
+
+    def parquet(self, work: Workload) -> Contestant:
+        return self._query(work, lambda place: FilesSink(str(place / "out"), format="parquet"))
+
+    def sql(self, work: Workload) -> Contestant:
+        return self._query(work, lambda place: SqlSink(f"sqlite:///{place / 'out.db'}", "target"))
+
+    def batch_time(self, work: Workload) -> Contestant:
+        return Contestant(NAME, partial(self._batch_ms, work))
+
+    def latency(self, work: Workload) -> tuple[Contestant, Contestant]:
+        return (
+            Contestant("batches back to back", partial(self._latency_ms, work, None)),
+            Contestant(f"a batch every {PACE}", partial(self._latency_ms, work, PACE)),
+        )
+
+    def _stage(self, work: Workload, place: Path) -> float:
+        df = work.batch(self.spark)
+        settings = Settings()
+        limits = SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes)
+        watch = Stopwatch()
+        refs = stage_dataframe(
+            df, store=StoreSpec(str(place / "wal")), folder="staged", limits=limits, description="benchmark"
+        )
+        took_s = watch.seconds()
+        _require(sum(ref.rows for ref in refs), work.rows)
+        return took_s
+
+    def _query(self, work: Workload, sink: Callable[[Path], Sink]) -> Contestant:
+        def rate(place: Path) -> float:
+            ended_s = self._run(work, sink(place), place)
+            return work.rows / (ended_s - planned_s(place / "checkpoint"))
+
+        return Contestant(NAME, rate)
+
+    def _run(self, work: Workload, sink: Sink, place: Path) -> float:
+        """Run a whole query; when it had ended, with everything delivered."""
+        with self._wal(sink, place) as wal:
+            wal.run(work.stream(self.spark).writeStream.trigger(availableNow=True))
+            ended_s = Stopwatch.now_s()
+        _require(delivered_rows(place / "wal"), work.rows)
+        return ended_s
+
+    def _batch_ms(self, work: Workload, place: Path) -> float:
+        with self._wal(NullSink(), place) as wal:
+            query = wal.start(work.stream(self.spark).writeStream.trigger(availableNow=True))
+            query.awaitTermination()
+        return batch_ms(query)
+
+    def _latency_ms(self, work: Workload, pace: str | None, place: Path) -> float:
+        """From the time of the file `commits/N` to the sink's call for batch N: the median of all but the first."""
+        stamps = _made(place / "stamps")
+        writer = work.stream(self.spark).writeStream
+        with self._wal(StampSink(stamps), place) as wal:
+            if pace is None:
+                wal.run(writer.trigger(availableNow=True))
+            else:
+                wal.start(writer.trigger(processingTime=pace)).processAllAvailable()
+        commits = place / "checkpoint" / "commits"
+        waits = [
+            (int(stamp.read_text()) - (commits / stamp.name).stat().st_mtime_ns) / 1e6
+            for stamp in stamps.iterdir()
+            if stamp.name != "0"
+        ]
+        return statistics.median(waits)
+
+    def _wal(self, sink: Sink, place: Path) -> WalSink:
+        return WalSink(sink, wal=str(place / "wal"), checkpoint=str(place / "checkpoint"))
+
+
+def delivered_rows(wal: Path) -> int:
+    """Rows of all batches that are marked as delivered."""
+    return sum(decode(Marker, file.read_bytes(), file.name).rows for file in wal.glob("sinks/*/markers/*.json"))
+
+
+def _require(found: int, expected: int) -> None:
+    if found != expected:
+        raise RuntimeError(f"expected {expected} rows, found {found}")
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder

