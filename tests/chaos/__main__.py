@@ -1,0 +1,119 @@
+"""`make chaos`: every scenario, one after the other, and the report. Run as `python -m tests.chaos`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import random
+import shlex
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.chaos.report import Report, Row, read_rows, save_rows
+from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.processes import CHECKOUT
+
+MODULES = ("simulated", "races", "corruption", "s3_faults", "replays", "disks", "processes")
+"""Each has `SCENARIOS`. The quick ones come first."""
+OUT = CHECKOUT / "benchmarks" / "CHAOS.md"
+PARTIAL = CHECKOUT / ".cache" / "chaos" / "CHAOS.md"
+STATE = CHECKOUT / ".cache" / "chaos" / "rows.json"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run; 0 if everything that ran holds, 1 if something does not, 2 for bad use."""
+    options = _parser().parse_args(argv)
+    scenarios = chosen(options.only)
+    command = shlex.join(["python", "-m", "tests.chaos", *(sys.argv[1:] if argv is None else argv)])
+    earlier = read_rows(options.state) if options.resume else []
+    seed = options.seed
+    if seed is None:
+        seed = earlier[0].seed if earlier else random.SystemRandom().randrange(1 << 20)
+    report = Report(scenarios, command, f"{datetime.now(UTC):%Y-%m-%d}", seed, options.share)
+    report.resume(earlier)
+    out = options.out or (OUT if options.share >= 1 and not options.only else PARTIAL)
+    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    for scenario in scenarios:
+        if scenario.name in report.rows:
+            continue
+        if deadline is not None and time.monotonic() > deadline:
+            break
+        report.rows[scenario.name] = _run(scenario, seed, options.share)
+        report.write(out)
+        save_rows(report.rows.values(), options.state)
+    report.write(out)
+    _say(f"\n{len(report.rows)} of {len(scenarios)} scenarios run; seed {seed}; report: {out}")
+    for row in report.failed:
+        _say(f"FAILED: {row.name}, seed {seed}: {'; '.join(row.violations) or 'see the report'}")
+    return 1 if report.failed else 0
+
+
+def all_scenarios() -> list[Scenario]:
+    """Every scenario there is."""
+    modules = [importlib.import_module(f"tests.chaos.{name}") for name in MODULES if _exists(name)]
+    return [scenario for module in modules for scenario in module.SCENARIOS]
+
+
+def chosen(only: Iterable[str] | None) -> list[Scenario]:
+    """The scenarios of these names, or all; ends the program for a name that is none's."""
+    there = all_scenarios()
+    if not only:
+        return there
+    wanted = set(only)
+    if unknown := wanted - {scenario.name for scenario in there}:
+        known = "\n  ".join(scenario.name for scenario in there)
+        _say(f"no scenario is called {', '.join(sorted(unknown))}; there are:\n  {known}")
+        raise SystemExit(2)
+    return [scenario for scenario in there if scenario.name in wanted]
+
+
+def _run(scenario: Scenario, seed: int, share: float) -> Row:
+    folder = Path(tempfile.mkdtemp(prefix="wal-sink-chaos-"))
+    _say(f"{scenario.name}: …")
+    began = time.monotonic()
+    try:
+        outcome = scenario.run(Effort(seed=seed, folder=folder, share=share))
+    except Exception as error:  # noqa: BLE001 - the other scenarios must run, and the report must say so
+        traceback.print_exc()
+        outcome = Outcome(violations=[f"it broke off: {type(error).__name__}: {error}"])
+    row = Row.of(scenario, outcome, share=share, seed=seed, seconds=time.monotonic() - began)
+    if row.holds:
+        shutil.rmtree(folder, ignore_errors=True)
+    kept_in = "" if row.holds else f"; what it left is in {folder}"
+    _say(
+        f"{scenario.name}: {'holds' if row.holds else 'DOES NOT HOLD'}: rounds: {row.rounds} ({scenario.unit}), "
+        f"lost {row.lost}, repeated {row.repeated} of {row.allowed} permitted, {row.seconds:.0f} s{kept_in}"
+    )
+    return row
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201 - a command's output
+
+
+def _exists(name: str) -> bool:
+    return (Path(__file__).parent / f"{name}.py").exists()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
+    parser.add_argument("--share", type=float, default=1.0, help="how much of the whole to do, e.g. 0.05")
+    parser.add_argument("--seed", type=int, help="repeats a run's choices; drawn and reported without it")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="scenarios to run")
+    parser.add_argument(
+        "--out", type=Path, help="the report; default: benchmarks/CHAOS.md for the whole, else one in .cache/chaos"
+    )
+    parser.add_argument("--minutes", type=float, help="begin no scenario after so many minutes")
+    parser.add_argument("--resume", action="store_true", help="keep what held in an earlier run of this seed and share")
+    parser.add_argument("--state", type=Path, default=STATE, help=argparse.SUPPRESS)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

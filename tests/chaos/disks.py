@@ -1,0 +1,182 @@
+"""Disks that fill up, turn read-only, or lose their process between two system calls."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from tests.chaos import deaths
+from tests.chaos.bad_disks import Disk, Trouble, disk_of
+from tests.chaos.driver import CHUNK_ROWS
+from tests.chaos.lives import Chain, Turns, add_counts, tally
+from tests.chaos.processes import guarded
+from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.chaos.small_lives import BATCHES, WINDOW_ROWS, Ground, counted, live
+from tests.chaos.targets import Targets
+from wal_sink.errors import WalSinkError
+from wal_sink.stores.base import Store
+from wal_sink.testing import FaultyStore
+
+ROUNDS, SPARK_ROUNDS = 300, 16
+OPERATIONS = 150
+"""Operations on the store in a life without trouble, about."""
+MOST_FREE_PAGES = 30
+SENDINGS = 2
+"""A chunk whose record cannot be written is sent again by one retry, and once more by whoever takes over."""
+SPARK_SENDINGS = 8
+SEGMENTS = 2
+DONE = "done"
+FINE_ENDS = frozenset({DONE, "StoreError", "OutcomeUnknownError", "DeliveryError"})
+"""Not one of the operating system's own errors, and no complaint of damage."""
+
+
+def many_lives(trouble: Trouble, effort: Effort) -> Outcome:
+    """Short lives without Spark, each of which meets the trouble at another operation of the store."""
+    outcome, ends = Outcome(), Counter[str]()
+    with disk_of(effort.folder / "disk") as disk:
+        if not disk.can(trouble):
+            outcome.violations.append(f"nobody here may make a disk {trouble}: run as another user")
+            return outcome
+        for number in range(effort.times(ROUNDS, least=5)):
+            ends[_round(disk, trouble, effort, number, outcome)] += 1
+    outcome.detail = "\n".join([f"- the disk: {disk.kind}", tally("the life in trouble ended by", ends)])
+    return outcome
+
+
+def _round(disk: Disk, trouble: Trouble, effort: Effort, number: int, outcome: Outcome) -> str:
+    chance = random.Random(effort.seed * ROUNDS + number)
+    what = f"seed {effort.seed}, round {number}"
+    targets = effort.folder / f"targets-{number}"
+    targets.mkdir()
+    on_disk = disk.folder / f"round-{number}"
+    ground = Ground(on_disk / "wal", on_disk / "checkpoint", Targets(targets))
+    end = _life_in(disk, trouble, ground, chance)
+    if end not in FINE_ENDS:
+        outcome.violations.append(f"{what}: the life in trouble ended by {end}")
+    live(ground, BATCHES + 1, chance)
+    counted(outcome, ground, BATCHES + 1, what, allowed=SENDINGS * WINDOW_ROWS)
+    outcome.rounds += 1
+    shutil.rmtree(on_disk)
+    return end
+
+
+def _life_in(disk: Disk, trouble: Trouble, ground: Ground, chance: random.Random) -> str:
+    hit = _Hit(disk, trouble, chance.randint(1, OPERATIONS), chance.randint(0, MOST_FREE_PAGES))
+    try:
+        live(ground, BATCHES, chance, hit.wrap)
+    except WalSinkError as error:
+        return type(error).__name__
+    except OSError as error:
+        return f"{type(error).__name__} {error.errno}"
+    finally:
+        disk.end()
+    return DONE
+
+
+@dataclass(slots=True)
+class _Hit:
+    """Makes the trouble when the store does its n-th operation, or soon after while a file is open."""
+
+    disk: Disk
+    trouble: Trouble
+    left: int
+    free_pages: int
+    there: bool = False
+
+    def wrap(self, store: Store) -> Store:
+        return FaultyStore(store, self._operation)
+
+    def _operation(self, what: str, path: str) -> None:  # noqa: ARG002 - a hook's signature
+        self.left -= 1
+        if self.left <= 0 and not self.there:
+            self.there = self.disk.begin(self.trouble, self.free_pages)
+
+
+def with_spark(trouble: Trouble, effort: Effort) -> Outcome:
+    """A Spark query whose WAL and checkpoint lie on a disk that is in trouble for a while, again and again."""
+    outcome, ends = Outcome(), Counter[str]()
+    chain = Chain(effort.folder / "chain", random.Random(effort.seed), partitions=SEGMENTS)
+    with disk_of(effort.folder / "disk") as disk:
+        if not disk.can(trouble, for_others=True):
+            outcome.violations.append(f"nobody here may make a disk {trouble} for a process of Spark: run as root")
+            return outcome
+        for name in ("wal", "checkpoint"):
+            (disk.folder / name).mkdir()
+            (chain.root / name).symlink_to(disk.folder / name)
+        guarded(effort.seed, chain, partial(_turns, chain, disk, trouble, effort.times(SPARK_ROUNDS), ends))
+        outcome.rounds = ends.total()
+        rows = add_counts(outcome, chain, allowed=outcome.rounds * SPARK_SENDINGS * SEGMENTS * CHUNK_ROWS)
+    lines = [f"- the disk: {disk.kind}", tally("runs in trouble ended by", ends), tally("rows", Counter(rows))]
+    outcome.detail = "\n".join(lines)
+    return outcome
+
+
+def _turns(chain: Chain, disk: Disk, trouble: Trouble, rounds: int, ends: Counter[str]) -> None:
+    with Turns(chain, answer_s=0.02) as turns:
+        for number in range(rounds):
+            chain.feed(chain.chance.randint(2, 5))
+            with _passing(disk, trouble, chain.chance):
+                found = turns.run()
+            ends[found.partition(":")[0]] += 1
+            chain.feed(1)
+            after = turns.run()
+            if after != DONE:
+                chain.violations.append(f"round {number}: {found[:150]}; once mended: {after[:300]}")
+
+
+@contextmanager
+def _passing(disk: Disk, trouble: Trouble, chance: random.Random) -> Iterator[None]:
+    """Trouble that begins some time after the block does, lasts some time, and has passed when the block ends."""
+    over = threading.Event()
+    before_s, lasting_s, free_pages = chance.uniform(0, 2.0), chance.uniform(0.3, 6.0), chance.randint(0, 10)
+
+    def pass_by() -> None:
+        over.wait(before_s)
+        while not over.is_set() and not disk.begin(trouble, free_pages):
+            time.sleep(0.005)  # a file is open for writing just now
+        over.wait(lasting_s)
+        disk.end()
+
+    thread = threading.Thread(target=pass_by)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+SCENARIOS: Sequence[Scenario] = (
+    Scenario(
+        "full disk",
+        "a disk that is full at any operation is told as such; once there is room, nothing is lost or doubled",
+        "full disk",
+        partial(many_lives, "full"),
+    ),
+    Scenario(
+        "read-only disk",
+        "a disk that turns read-only at any operation is told as such; once writable, nothing is lost or doubled",
+        "remount",
+        partial(many_lives, "read-only"),
+    ),
+    Scenario(
+        "full disk under Spark",
+        "WAL and checkpoint on a disk that is full for a while: nothing is lost or doubled",
+        "full disk",
+        partial(with_spark, "full"),
+    ),
+    Scenario(
+        "read-only disk under Spark",
+        "WAL and checkpoint on a disk that is read-only for a while: nothing is lost or doubled",
+        "remount",
+        partial(with_spark, "read-only"),
+    ),
+    deaths.SCENARIO,
+)

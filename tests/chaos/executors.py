@@ -1,0 +1,169 @@
+"""Executors that are killed while they stage and while they deliver, by a plan that all their workers read."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyspark
+
+from tests.chaos.driver import CHUNK_ROWS
+from tests.chaos.lives import LIMIT_S, Chain, add_counts, tally
+from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.chaos.targets import Plain, row_of, text_of
+from tests.processes import ChildError
+from wal_sink import Chunk
+from wal_sink_backends import SqlSink
+
+KILLS = 50
+KILLS_A_LIFE = 10
+ROWS = 25
+SEGMENTS = 2
+MASTER = "local-cluster[2,1,1024]"
+STAGING, PLAIN_BEFORE, PLAIN_AFTER, EXACT_BEFORE, EXACT_AFTER = (
+    "staging",
+    "before a chunk to the plain target",
+    "after a chunk to the plain target",
+    "before a chunk to the table",
+    "after a chunk to the table",
+)
+MIX = (STAGING, PLAIN_AFTER, STAGING, EXACT_AFTER, STAGING, PLAIN_BEFORE, STAGING, EXACT_BEFORE)
+LONGEST_DELAY_S = 0.15
+
+
+class Death(msgspec.Struct, frozen=True):
+    """When the row `id` passes `where`, the executor dies `delay_s` later, once."""
+
+    id: int
+    where: str
+    delay_s: float
+
+
+Plan = tuple[Death, ...]
+
+
+def killed_executors(effort: Effort) -> Outcome:
+    """Executors of a cluster of processes killed in staging and in delivery; Spark starts new ones."""
+    kills = effort.times(KILLS, least=2)
+    chain = Chain(effort.folder / "cluster", random.Random(effort.seed), partitions=SEGMENTS)
+    plan = _planned(kills, chain.chance)
+    try:
+        for first in range(0, kills, KILLS_A_LIFE):
+            _life(chain, plan, range(first, min(first + KILLS_A_LIFE, kills)))
+    except ChildError as error:
+        chain.violations.append(f"seed {effort.seed}: {str(error).splitlines()[0]}")
+    outcome = Outcome(rounds=len(died(chain.root)))
+    rows = add_counts(outcome, chain, allowed=outcome.rounds * SEGMENTS * CHUNK_ROWS)
+    met = Counter(plan[number].where for number in died(chain.root))
+    outcome.detail = "\n".join([tally("where executors died", met), tally("rows by target", Counter(rows))])
+    return outcome
+
+
+def _planned(kills: int, chance: random.Random) -> Plan:
+    """Every second batch has one death, at a row of it."""
+    wheres = [MIX[number % len(MIX)] for number in range(kills)]
+    return tuple(
+        Death(2 * ROWS * number + chance.randrange(ROWS), where, chance.choice([0, chance.uniform(0, LONGEST_DELAY_S)]))
+        for number, where in enumerate(wheres)
+    )
+
+
+def _life(chain: Chain, plan: Plan, numbers: range) -> None:
+    """One cluster: it stages and delivers a batch a file, and every second batch costs an executor."""
+    (chain.root / "deaths").mkdir(exist_ok=True)
+    for batch in range(2 * numbers.start, 2 * numbers.stop):
+        chain.job.place.feed.add_text(text_of(map(row_of, range(batch * ROWS, (batch + 1) * ROWS))))
+    job = replace(chain.job, ending="once", where="executors", master=MASTER, deadly=msgspec.json.encode(plan).decode())
+    environment = {"SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    with chain.driver(job, environment) as child:
+        child.succeed(LIMIT_S + 20.0 * len(numbers))
+
+
+def died(root: Path) -> list[int]:
+    """The numbers of the deaths that happened."""
+    return sorted(int(path.name) for path in (root / "deaths").iterdir())
+
+
+# In the workers.
+
+
+def dying_while_staging(root: Path, deadly: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """A function for `mapInArrow` that passes everything on and follows the plan."""
+
+    def staging(batches: Iterable[Any]) -> Iterator[Any]:
+        for batch in batches:
+            die_for(root, deadly, STAGING, batch.column(0).to_pylist())
+            yield batch
+
+    return staging
+
+
+@dataclass(frozen=True)
+class DyingPlain(Plain):
+    """The plain target; its executor may die around a chunk."""
+
+    root: Path = Path()
+    deadly: str = ""
+
+    def write(self, chunk: Chunk) -> None:
+        ids = chunk.table.column(0).to_pylist()
+        die_for(self.root, self.deadly, PLAIN_BEFORE, ids)
+        super().write(chunk)
+        die_for(self.root, self.deadly, PLAIN_AFTER, ids)
+
+
+class DyingSql(SqlSink):
+    """The transactional target; its executor may die around a chunk."""
+
+    def __init__(self, url: str, table: str, root: Path, deadly: str) -> None:
+        super().__init__(url, table)
+        self._root, self._deadly = root, deadly
+
+    def write(self, chunk: Chunk) -> None:
+        ids = chunk.table.column(0).to_pylist()
+        die_for(self._root, self._deadly, EXACT_BEFORE, ids)
+        super().write(chunk)
+        die_for(self._root, self._deadly, EXACT_AFTER, ids)
+
+
+def die_for(root: Path, deadly: str, where: str, ids: Iterable[int | None]) -> None:
+    """Kill the executor this worker belongs to if the plan says so and it has not happened yet."""
+    passing = set(ids)
+    for number, death in enumerate(msgspec.json.decode(deadly, type=Plan)):
+        if death.where == where and death.id in passing and _is_first(root / "deaths" / str(number)):
+            if death.delay_s:
+                threading.Timer(death.delay_s, _kill_executor).start()
+            else:
+                _kill_executor()
+
+
+def _is_first(flag: Path) -> bool:
+    try:
+        flag.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _kill_executor() -> None:
+    """A worker is a child of Spark's daemon, which is a child of the executor."""
+    daemon = os.getppid()
+    executor = Path("/proc", str(daemon), "stat").read_text().rpartition(")")[2].split()[1]
+    os.kill(int(executor), signal.SIGKILL)
+
+
+SCENARIO = Scenario(
+    "executors killed",
+    "SIGKILL of an executor in mid-staging or mid-delivery loses nothing, doubles nothing on exactly-once sinks, "
+    "and repeats at most a chunk per segment on a plain one",
+    "kill",
+    killed_executors,
+)

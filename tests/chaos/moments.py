@@ -1,0 +1,127 @@
+"""Where a driver was when it ended: read from WAL, checkpoint and plain target once nothing runs any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos.driver import CHUNK_ROWS
+from tests.chaos.targets import PLAIN, Sent, Targets
+from tests.integration.streams import Place
+from wal_sink import paths
+from wal_sink.inspection import read_manifest
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How far a query has come, by the names of files alone: cheap enough to look many times a second."""
+
+    files: int
+    """The newest entry of the file source's log; a batch may hold two after a crash between log and plan."""
+    planned: int
+    completed: int
+    stager_term: int
+    committer_term: int
+    marked: int
+    """The newest batch that the plain target has whole."""
+
+    @classmethod
+    def of(cls, place: Place) -> Seen:
+        wal, checkpoint = place.wal, place.checkpoint
+        return cls(
+            files=_newest(checkpoint / "sources" / "0"),
+            planned=_newest(checkpoint / "offsets"),
+            completed=_newest(checkpoint / "commits"),
+            stager_term=_newest(wal / paths.terms(paths.STAGER_ROLE)),
+            committer_term=_newest(wal / paths.terms(paths.committer_role(PLAIN))),
+            marked=_newest(wal / paths.markers(PLAIN)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What an ended driver was about."""
+
+    query: str
+    delivery: str
+    """To the plain target."""
+    window_rows: int
+    """So many rows the plain target may get again: the chunk in hand of each segment whose delivery had begun."""
+    open_rows: int
+    """So many of them it has, without a record that says so."""
+
+
+def moment(place: Place, before: Seen) -> Moment:
+    """Where a driver ended that found the place as `before` says."""
+    seen = Seen.of(place)
+    delivery, window, left_open = _delivery(place, seen)
+    return Moment(_query(place, seen, before), delivery, window, left_open)
+
+
+def too_early(place: Place) -> list[int]:
+    """Batches that the plain target has rows of although Spark never completed their checkpoint."""
+    completed = Seen.of(place).completed
+    return sorted({sent.batch for sent in Targets(place.root).sent() if sent.batch > completed})
+
+
+def _query(place: Place, seen: Seen, before: Seen) -> str:
+    if seen.stager_term == before.stager_term:
+        return "taking over" if seen.committer_term > before.committer_term else "starting"
+    if seen.planned == seen.completed:
+        return "between two batches"
+    names = _files(place.wal / paths.batch(seen.planned))
+    own = [name for name in names if f"{seen.stager_term:010d}-" in name]
+    if any(paths.parse_manifest(name) for name in own):
+        return "between stage and commit"
+    return "staging, a segment whole" if any(name.endswith(".parquet") for name in own) else "staging"
+
+
+def _delivery(place: Place, seen: Seen) -> tuple[str, int, int]:
+    batch_id = seen.marked + 1
+    if batch_id > seen.completed:
+        return "nothing to deliver", 0, 0
+    if not (place.wal / paths.release(batch_id)).exists():
+        return "complete, not released", 0, 0
+    manifest = read_manifest(open_store(StoreSpec(str(place.wal))), batch_id)
+    if manifest is None:
+        return "released, its manifest gone", 0, 0
+    rows = [segment.rows for segment in manifest.segments]
+    recorded = _recorded(place, batch_id, len(rows))
+    held = _held((sent for sent in Targets(place.root).sent() if sent.batch == batch_id), len(rows))
+    window = sum(min(CHUNK_ROWS, all_rows - known) for all_rows, known in zip(rows, recorded, strict=True))
+    left_open = sum(max(0, has - known) for has, known in zip(held, recorded, strict=True))
+    if left_open:
+        return "chunk sent, not recorded", window, left_open
+    if sum(recorded) == sum(rows):
+        return "all recorded, no marker", window, 0
+    return ("between two chunks" if sum(recorded) else "released, nothing sent"), window, 0
+
+
+def _recorded(place: Place, batch_id: int, segments: int) -> list[int]:
+    found = [0] * segments
+    for name in _files(place.wal / paths.progress_folder(PLAIN, batch_id)):
+        progress = paths.parse_progress(name)
+        if progress is not None:
+            found[progress.ordinal] = max(progress.rows, found[progress.ordinal])
+    return found
+
+
+def _held(sent: Iterable[Sent], segments: int) -> list[int]:
+    found = [0] * segments
+    for call in sent:
+        found[call.ordinal] = max(call.end, found[call.ordinal])
+    return found
+
+
+def _newest(folder: Path) -> int:
+    stems = (name.partition(".")[0] for name in _files(folder))
+    return max((int(stem) for stem in stems if stem.isascii() and stem.isdigit()), default=-1)
+
+
+def _files(folder: Path) -> list[str]:
+    """Names below a folder, relative to it; hidden ones are temporary."""
+    found = (path.relative_to(folder) for path in folder.rglob("*"))
+    return [str(path) for path in found if not path.name.startswith(".")]

@@ -1,0 +1,202 @@
+"""Drivers of live Spark queries that are killed, stopped, put to sleep, or meet another driver."""
+
+from __future__ import annotations
+
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+
+from tests.chaos import executors
+from tests.chaos.driver import CHUNK_ROWS, Job
+from tests.chaos.lives import Chain, Ending, add_counts, tally
+from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.processes import Child, ChildError
+
+KILLS = 200
+CHAINS = 4
+SIDE_BY_SIDE = 2
+"""Chains at a time: a starting JVM alone does not keep two cores busy."""
+PAIRS = 12
+SLEEPERS = 12
+SEGMENTS = 2
+LEFT_BY = "left by "
+
+Event = Callable[[Chain], str]
+"""What happens to a chain in one round; says how it ended."""
+
+
+def killed_drivers(effort: Effort) -> Outcome:
+    """Chains of drivers that are killed at random moments, and now and then stopped or terminated instead."""
+    kills = effort.times(KILLS, least=2)
+    chains = [
+        Chain(effort.folder / f"chain-{number}", random.Random(effort.seed * CHAINS + number), 1 + number % 2)
+        for number in range(min(CHAINS, max(1, kills // 4)))
+    ]
+    shares = [kills // len(chains) + (number < kills % len(chains)) for number in range(len(chains))]
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        list(pool.map(partial(_live_and_die, effort.seed), chains, shares))
+    return _kills_counted(chains)
+
+
+def _live_and_die(seed: int, chain: Chain, kills: int) -> None:
+    def lives() -> None:
+        for ending in endings(kills, chain.chance):
+            chain.live(ending)
+        chain.finish()
+
+    guarded(seed, chain, lives)
+
+
+def endings(kills: int, chance: random.Random) -> list[Ending]:
+    """So many kills, a third of them at the naming of an object; and a gentler end besides after every tenth."""
+    drawn = [Ending.LINK if number % 3 == 1 else Ending.KILL for number in range(kills)]
+    gentle = [Ending.STOP if number % 2 else Ending.TERM for number in range(kills // 10)]
+    mixed = [*drawn, *gentle]
+    chance.shuffle(mixed)
+    return mixed
+
+
+def _kills_counted(chains: Sequence[Chain]) -> Outcome:
+    outcome = Outcome()
+    rows: Counter[str] = Counter()
+    for chain in chains:
+        rows.update(add_counts(outcome, chain, allowed=sum(found.window_rows for _, found in chain.moments)))
+    met = [pair for chain in chains for pair in chain.moments]
+    killed = [found for ending, found in met if ending in {Ending.KILL, Ending.LINK}]
+    outcome.rounds = len(killed)
+    in_hand = sum(found.open_rows for _, found in met)
+    outcome.detail = "\n".join(
+        [
+            tally("endings", Counter(str(ending) for ending, _ in met)),
+            tally("the query, when killed", Counter(found.query for found in killed)),
+            tally("delivery to the plain target, when killed", Counter(found.delivery for found in killed)),
+            tally("batches", Counter({"completed": sum(chain.seen().completed + 1 for chain in chains)})),
+            tally("rows by target", rows),
+            f"- rows that the plain target had without a record of it when its driver ended: {in_hand}",
+        ]
+    )
+    return outcome
+
+
+def guarded(seed: int, chain: Chain, lives: Callable[[], None]) -> None:
+    """What a driver did that it should not have done becomes a violation; its last lines go to the terminal."""
+    try:
+        lives()
+    except (ChildError, AssertionError) as error:
+        print(error, file=sys.stderr)  # noqa: T201 - paths and stacks are for whoever looks, not for the report
+        first = str(error).splitlines()[0].replace(str(chain.root), "…")
+        chain.violations.append(f"seed {seed}, {chain.root.name}, life {chain.lives}: {first}")
+
+
+def two_drivers(effort: Effort) -> Outcome:
+    """Two live drivers on one checkpoint and WAL: one must end loudly; the other is killed at some moment."""
+    return _events(effort, effort.times(PAIRS), "pair", _two_drivers)
+
+
+def sleeping_drivers(effort: Effort) -> Outcome:
+    """A driver is stopped by SIGSTOP and woken after its successor has delivered everything."""
+    return _events(effort, effort.times(SLEEPERS), "sleeper", _sleeper)
+
+
+def _events(effort: Effort, rounds: int, name: str, event: Event) -> Outcome:
+    chain = Chain(effort.folder / name, random.Random(effort.seed), partitions=SEGMENTS)
+    ends: Counter[str] = Counter()
+
+    def lives() -> None:
+        for _ in range(rounds):
+            ends[event(chain)] += 1
+        chain.finish()
+
+    guarded(effort.seed, chain, lives)
+    # A take-over and the end of whoever is left are two occasions, each of one chunk for each segment.
+    outcome = Outcome(rounds=ends.total())
+    rows = add_counts(outcome, chain, allowed=2 * ends.total() * SEGMENTS * CHUNK_ROWS)
+    outcome.detail = "\n".join([tally("how it ended", ends), tally("rows by target", Counter(rows))])
+    return outcome
+
+
+def _two_drivers(chain: Chain) -> str:
+    before = chain.seen()
+    with chain.driver(_plainly_slow(chain)) as first:
+        _progress(chain, first, before.marked)
+        with chain.driver(_plainly_slow(chain)) as second:
+            second.wait_until(lambda: _fed(chain) and not (first.running and second.running), "one of the two ended")
+            loser, winner = (second, first) if first.running else (first, second)
+            if winner.running:
+                # The winner must be alive and well: it goes on.
+                _progress(chain, winner, chain.seen().marked)
+            time.sleep(chain.chance.uniform(0, 0.5))
+            winner.kill()
+            return ("the later one ended by " if loser is second else "the earlier one ended by ") + _cause(loser)
+
+
+def _sleeper(chain: Chain) -> str:
+    before = chain.seen()
+    with chain.driver(_plainly_slow(chain)) as sleeper:
+        _progress(chain, sleeper, before.marked)
+        time.sleep(chain.chance.uniform(0, 0.5))
+        sleeper.send(signal.SIGSTOP)
+        with chain.driver(replace(chain.job, ending="once")) as successor:
+            successor.succeed()
+        sent = len(chain.targets.sent())
+        sleeper.send(signal.SIGCONT)
+        chain.feed(2)
+        code = sleeper.wait()
+    late = len(chain.targets.sent()) - sent
+    if late > SEGMENTS or code == 0:
+        chain.violations.append(f"life {chain.lives}: a woken driver sent {late} chunks and ended with {code}")
+    return f"{_cause(sleeper)} after {late} chunks"
+
+
+def _plainly_slow(chain: Chain) -> Job:
+    return replace(chain.job, where=chain.chance.choice(["driver", "executors"]), answer_s=0.1)
+
+
+def _progress(chain: Chain, child: Child, marked: int) -> None:
+    """Wait until the plain target has a batch more."""
+    child.wait_until(lambda: _fed(chain) and chain.seen().marked > marked, "a batch was delivered")
+
+
+def _fed(chain: Chain) -> bool:
+    chain.feed_ahead(chain.seen())
+    return True
+
+
+def _cause(child: Child) -> str:
+    """What a driver said when it left."""
+    lines = [line for line in child.output.splitlines() if line.startswith(LEFT_BY)]
+    if not lines:
+        return f"exit code {child.wait()}, saying nothing"
+    if "CONCURRENT_STREAM_LOG_UPDATE" in child.output:
+        return "Spark's CONCURRENT_STREAM_LOG_UPDATE"
+    return lines[-1].removeprefix(LEFT_BY).partition(":")[0]
+
+
+SCENARIOS: Sequence[Scenario] = (
+    Scenario(
+        "drivers killed",
+        "SIGKILL of a driver and all its processes at any moment loses nothing, doubles nothing on exactly-once "
+        "sinks, and repeats at most the chunk in hand of each segment on a plain one",
+        "kill",
+        killed_drivers,
+    ),
+    executors.SCENARIO,
+    Scenario(
+        "two drivers, one WAL",
+        "of two live drivers one ends loudly; nothing is lost, and repeats stay within the window",
+        "pair",
+        two_drivers,
+    ),
+    Scenario(
+        "a driver that slept",
+        "a driver stopped and woken after its successor finished sends at most the chunk it holds per segment",
+        "sleeper",
+        sleeping_drivers,
+    ),
+)

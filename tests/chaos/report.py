@@ -1,0 +1,184 @@
+"""The report of `make chaos`: one row a scenario, then what else was seen. No host, user or path of a machine in it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.chaos.scenario import Outcome, Scenario
+
+GIB = 1 << 30
+WHAT = """\
+What `make chaos` did to wal-sink, and what was counted afterwards: in the targets by their own clients, or on the
+store, against the source; never by wal-sink's own counters. `repeated` are rows (or objects) that a target has more
+than once; `permitted` is how many the guarantees of the targets allow for what happened."""
+PACKAGES = ("pyspark", "pyarrow", "fsspec", "s3fs")
+_PATH = re.compile(r"(?<![\w.*`])(?:file://)?/(?:[\w.+-]+/)+[\w.+-]*")
+
+
+class Row(msgspec.Struct, frozen=True):
+    """What one scenario came to."""
+
+    name: str
+    share: float
+    seed: int
+    rounds: int
+    lost: int
+    repeated: int
+    allowed: int
+    seconds: float
+    holds: bool
+    violations: tuple[str, ...]
+    detail: str
+
+    @classmethod
+    def of(cls, scenario: Scenario, outcome: Outcome, *, share: float, seed: int, seconds: float) -> Row:
+        return cls(
+            name=scenario.name,
+            share=share,
+            seed=seed,
+            rounds=outcome.rounds,
+            lost=outcome.lost,
+            repeated=outcome.repeated,
+            allowed=outcome.allowed,
+            seconds=round(seconds, 1),
+            holds=outcome.holds,
+            violations=tuple(outcome.violations),
+            detail=outcome.detail,
+        )
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was measured so far. `scenarios` are all that were asked for, whether they have run or not."""
+
+    scenarios: Sequence[Scenario]
+    command: str
+    date: str
+    seed: int
+    share: float
+    rows: dict[str, Row] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[Row]:
+        return [row for row in self.rows.values() if not row.holds]
+
+    @property
+    def missing(self) -> list[str]:
+        return [scenario.name for scenario in self.scenarios if scenario.name not in self.rows]
+
+    def resume(self, earlier: Iterable[Row]) -> None:
+        """Take over what an earlier run of the same seed and share found to hold."""
+        names = {scenario.name for scenario in self.scenarios}
+        for row in earlier:
+            if row.holds and row.name in names and (row.seed, row.share) == (self.seed, self.share):
+                self.rows[row.name] = row
+
+    def text(self) -> str:
+        """The whole report in Markdown."""
+        parts = [self._head(), self._table(), *(self._details(scenario) for scenario in self.scenarios)]
+        return _without_paths("\n\n".join(part for part in parts if part)) + "\n"
+
+    def write(self, path: Path) -> None:
+        """Replace the report, so that whoever interrupts the run keeps what was measured."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = path.with_name(f".{path.name}")
+        hidden.write_text(self.text())
+        hidden.replace(path)
+
+    def _head(self) -> str:
+        what = [
+            "# Chaos",
+            WHAT,
+            "\n".join(
+                [
+                    f"- Date: {self.date}",
+                    f"- Command: `{self.command}`",
+                    f"- Seed: {self.seed}; share of the whole: {self.share:g}",
+                    *(f"- {name}: {value}" for name, value in machine().items()),
+                    f"- Scenarios: {len(self.rows)} of {len(self.scenarios)} run, {len(self.failed)} failed",
+                ]
+            ),
+        ]
+        if self.missing:
+            what.append(f"**Not run:** {', '.join(self.missing)}.")
+        again = "python -m tests.chaos --only"
+        what += [
+            f"**Failed:** {row.name}; tried again by `{again} '{row.name}' --seed {row.seed} --share {row.share:g}`."
+            for row in self.failed
+        ]
+        return "\n\n".join(what)
+
+    def _table(self) -> str:
+        lines = [
+            "| what | rounds | of what | lost | repeated | permitted | seconds | holds |",
+            "|---|---:|---|---:|---:|---:|---:|---|",
+        ]
+        for scenario in self.scenarios:
+            row = self.rows.get(scenario.name)
+            if row is None:
+                lines.append(f"| {scenario.name} | not run | | | | | | |")
+                continue
+            counts = f"{row.lost:,} | {row.repeated:,} | {row.allowed:,} | {row.seconds:,.0f}"
+            holds = "yes" if row.holds else "**no**"
+            lines.append(f"| {scenario.name} | {row.rounds:,} | {scenario.unit} | {counts} | {holds} |")
+        return "\n".join(lines)
+
+    def _details(self, scenario: Scenario) -> str:
+        row = self.rows.get(scenario.name)
+        if row is None:
+            return ""
+        parts = [f"## {scenario.name}", f"{scenario.law[:1].upper()}{scenario.law[1:]}."]
+        if row.violations:
+            parts.append("\n".join(f"- **violated:** {_one_line(violation)}" for violation in row.violations))
+        return "\n\n".join([*parts, row.detail] if row.detail else parts)
+
+
+def machine() -> Mapping[str, str]:
+    """What the run had to work with; nothing that names it."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return {
+        "Machine": f"{os.cpu_count()} cores, {memory:.0f} GiB of memory, {platform.system()}",
+        "Versions": f"Python {platform.python_version()}, {versions}, Java {_java()}",
+    }
+
+
+def save_rows(rows: Iterable[Row], path: Path) -> None:
+    """Keep the rows for `--resume`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(list(rows))))
+
+
+def read_rows(path: Path) -> list[Row]:
+    """What `save_rows` kept; nothing if there is no such file."""
+    return msgspec.json.decode(path.read_bytes(), type=list[Row]) if path.exists() else []
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    command: Any = Path(home, "bin", "java") if home else "java"
+    try:
+        told = subprocess.run([command, "-version"], capture_output=True, text=True, check=False).stderr
+    except OSError:
+        return "absent"
+    found = re.search(r'version "([^"]+)"', told)
+    return found[1] if found else "unknown"
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:500]
+
+
+def _without_paths(text: str) -> str:
+    """A violation may quote an error, and an error names its object by a path of this machine."""
+    return _PATH.sub("…", text)

@@ -1,0 +1,107 @@
+"""The life of one process without Spark: a query that is made up, on the real local store, to the three targets.
+
+It takes milliseconds where a driver takes seconds, so every single point of it can be tried.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.chaos.scenario import Outcome
+from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, TABLE, Plain, Row, Targets, count, row_of
+from wal_sink.carriers import LocalCarrier
+from wal_sink.guarantees import promise
+from wal_sink.run import Run
+from wal_sink.runtime import SYSTEM
+from wal_sink.serving import Serving
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sink import Sink
+from wal_sink.stores.base import Store
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink_backends import FilesSink, SqlSink
+
+BATCHES = 3
+SEGMENTS = 2
+ROWS = 7
+CHUNK_ROWS = 2
+WINDOW_ROWS = SEGMENTS * CHUNK_ROWS
+"""What one death may repeat on the plain target: a chunk of each segment."""
+RUNTIME = replace(SYSTEM, sleep_s=lambda _: None)
+"""Retries at once: what fails here fails until somebody mends it."""
+
+Wrap = Callable[[Store], Store]
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where everything lies."""
+
+    wal: Path
+    checkpoint: Path
+    targets: Targets
+
+    @classmethod
+    def below(cls, root: Path) -> Ground:
+        return cls(root / "wal", root / "checkpoint", Targets(root))
+
+
+def live(ground: Ground, batches: int, chance: random.Random, wrap: Wrap = lambda store: store) -> None:
+    """One process: take over what is there, then stage, complete and deliver until `batches` are done."""
+    checkpoint = open_store(StoreSpec(str(ground.checkpoint)))
+    run = Run(
+        wrap(open_store(StoreSpec(str(ground.wal)))), checkpoint, Settings(chunk_rows=CHUNK_ROWS), runtime=RUNTIME
+    )
+    sinks: dict[str, Sink] = {
+        EXACT: SqlSink(f"sqlite:///{ground.targets.database}", TABLE),
+        IDEMPOTENT: FilesSink(str(ground.targets.files)),
+        PLAIN: Plain(ground.targets.plain),
+    }
+    run.open([_serving(run, name, sink) for name, sink in sinks.items()])
+    run.deliver_all()
+    run.become_stager()
+    query = FakeQuery(checkpoint, lambda batch_id, _: _partitions(batch_id, chance))
+    for _ in query.batches(run, batches):
+        run.deliver_all()
+    run.deliver_all()
+
+
+def counted(outcome: Outcome, ground: Ground, batches: int, what: str, *, allowed: int) -> None:
+    """Count the three targets into an outcome; `what` names the round in a violation."""
+    source = [row for batch_id in range(batches) for row in rows_of(batch_id)]
+    for name in (EXACT, IDEMPOTENT, PLAIN):
+        found = count(source, ground.targets.rows(name))
+        outcome.lost += found.lost
+        permitted = allowed if name == PLAIN else 0
+        if found.lost or found.foreign or found.repeated > permitted:
+            outcome.violations.append(f"{what}: {name}: {found}, {permitted} repeats permitted")
+        outcome.repeated += found.repeated
+    outcome.allowed += allowed
+
+
+def rows_of(batch_id: int) -> list[Row]:
+    return [row_of(number) for number in range(batch_id * ROWS, (batch_id + 1) * ROWS)]
+
+
+def _serving(run: Run, name: str, sink: Sink) -> Serving:
+    delivery = Delivery(sink, max_attempts=2)
+    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
+    return Serving(name, delivery, promise(sink, delivery, name), carrier, identity=sink.describe())
+
+
+def _partitions(batch_id: int, chance: random.Random) -> Sequence[pa.Table]:
+    """The batch's rows, shared out anew each time it is evaluated, as Spark does."""
+    rows = rows_of(batch_id)
+    chance.shuffle(rows)
+    cut = chance.randint(1, len(rows) - 1)
+    return [_table(rows[:cut]), _table(rows[cut:])]
+
+
+def _table(rows: Sequence[Row]) -> pa.Table:
+    return pa.table({"id": [number for number, _ in rows], "word": [word for _, word in rows]})

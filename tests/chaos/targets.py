@@ -1,0 +1,141 @@
+"""Where the rows of a chaotic query go, and what is counted there: by each target's own client, against the source.
+
+Nothing here asks wal-sink what it delivered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wal_sink import Chunk, Sink
+
+SCHEMA = "id long, word string"
+EXACT, IDEMPOTENT, PLAIN = "exact", "idempotent", "plain"
+"""The names of the sinks in the WAL: rows and position in one transaction; a file a chunk; lines appended blindly."""
+TABLE = "words"
+
+Row = tuple[int, str]
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The targets of one query, below its root."""
+
+    root: Path
+
+    @property
+    def database(self) -> Path:
+        return self.root / "exact.db"
+
+    @property
+    def files(self) -> Path:
+        return self.root / "files"
+
+    @property
+    def plain(self) -> Path:
+        return self.root / "plain.jsonl"
+
+    def rows(self, name: str) -> list[Row]:
+        """Every row a target holds, repeats included."""
+        if name == EXACT:
+            return self._table_rows()
+        if name == IDEMPOTENT:
+            return [row for path in sorted(self.files.rglob("*.jsonl")) for row in rows_of_text(path.read_text())]
+        return [row for sent in self.sent() for row in sent.rows]
+
+    def sent(self) -> list[Sent]:
+        """What the plain target was sent, call by call; a line that a crash cut off is none."""
+        text = self.plain.read_text() if self.plain.exists() else ""
+        found = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
+        return [Sent(**{**line, "rows": tuple((row[0], row[1]) for row in line["rows"])}) for line in found]
+
+    def _table_rows(self) -> list[Row]:
+        if not self.database.exists():
+            return []
+        with closing(sqlite3.connect(self.database)) as connection:
+            known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (TABLE,)).fetchone()
+            return list(connection.execute(f"SELECT id, word FROM {TABLE}")) if known else []
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One call of the plain target."""
+
+    batch: int
+    ordinal: int
+    key: str
+    end: int
+    """Rows of its segment that the target has with it."""
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Plain(Sink):
+    """Appends a line a chunk, whatever it was sent before; then takes `answer_s` to say so."""
+
+    path: Path
+    answer_s: float = 0.0
+
+    def write(self, chunk: Chunk) -> None:
+        line = {
+            "batch": chunk.batch_id,
+            "ordinal": int(chunk.position.slot.rpartition("/")[2]),
+            "key": chunk.key,
+            "end": chunk.position.rows,
+            "rows": list(zip(*(column.to_pylist() for column in chunk.table.columns), strict=True)),
+        }
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(descriptor, (json.dumps(line) + "\n").encode())
+        finally:
+            os.close(descriptor)
+        time.sleep(self.answer_s)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One target against the source."""
+
+    rows: int
+    lost: int
+    repeated: int
+    """Rows beyond the first time."""
+    foreign: int
+    """Rows that no source ever had."""
+
+
+def count(source: Iterable[Row], found: Iterable[Row]) -> Counted:
+    """Compare two multisets of rows."""
+    expected, there = Counter(source), Counter(found)
+    foreign = sum(times for row, times in there.items() if row not in expected)
+    surplus = (there - expected).total()
+    return Counted(there.total(), (expected - there).total(), surplus - foreign, foreign)
+
+
+def source_rows(feed: Path) -> list[Row]:
+    """Every row of the files a query reads."""
+    return [row for path in sorted(feed.glob("*.json")) for row in rows_of_text(path.read_text())]
+
+
+def row_of(number: int) -> Row:
+    """The row of an id: its word tells if a value was altered or belongs to another row."""
+    return number, f"word {number} {number * 2654435761 % 2**32:08x}"
+
+
+def text_of(rows: Iterable[Row]) -> str:
+    """Rows as the source's files hold them, one JSON object a line."""
+    return "".join(json.dumps({"id": number, "word": word}) + "\n" for number, word in rows)
+
+
+def rows_of_text(text: str) -> Iterator[Row]:
+    found: Iterator[dict[str, Any]] = (json.loads(line) for line in text.splitlines())
+    return ((line["id"], line["word"]) for line in found)

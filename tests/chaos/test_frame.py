@@ -1,0 +1,91 @@
+"""`python -m tests.chaos`: what it runs, what it reports, how it ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from tests.chaos import __main__ as frame
+from tests.chaos.scenario import Effort, Outcome, Scenario
+
+
+def fine(effort: Effort) -> Outcome:
+    return Outcome(rounds=effort.times(100), repeated=3, allowed=4, detail="- seen: this")
+
+
+def lossy(effort: Effort) -> Outcome:
+    return Outcome(rounds=1, lost=2, violations=[f"seed {effort.seed}: {effort.folder}/wal/batches lacks rows"])
+
+
+def broken(effort: Effort) -> Outcome:
+    raise OSError(f"no room in {effort.folder}")
+
+
+FINE, LOSSY, BROKEN = (
+    Scenario(function.__name__, "nothing is lost", "kill", function) for function in (fine, lossy, broken)
+)
+
+
+class Runner(Protocol):
+    def __call__(self, *scenarios: Scenario, args: str = ...) -> tuple[int, str]: ...
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def running(*scenarios: Scenario, args: str = "--seed 7 --share 0.05") -> tuple[int, str]:
+        monkeypatch.setattr(frame, "all_scenarios", lambda: list(scenarios))
+        out = tmp_path / "CHAOS.md"
+        code = frame.main([*args.split(), "--out", str(out), "--state", str(tmp_path / "rows.json")])
+        return code, out.read_text()
+
+    return running
+
+
+def test_a_run_that_holds_ends_with_0_and_a_row_a_scenario(run: Runner) -> None:
+    code, report = run(FINE)
+    assert code == 0
+    assert "| fine | 5 | kill | 0 | 3 | 4 | 0 | yes |" in report
+    assert "Seed: 7; share of the whole: 0.05" in report
+    assert "- seen: this" in report
+
+
+def test_a_failing_scenario_ends_with_1_and_names_the_seed_but_no_path(run: Runner, tmp_path: Path) -> None:
+    code, report = run(LOSSY, BROKEN, FINE)
+    assert code == 1
+    assert "| lossy | 1 | kill | 2 | 0 | 0 | 0 | **no** |" in report
+    assert "| broken | 0 |" in report
+    assert "| fine | 5 |" in report
+    assert "python -m tests.chaos --only 'lossy' --seed 7 --share 0.05" in report
+    assert "…" in report
+    assert str(tmp_path.parent) not in report
+
+
+def test_what_held_is_not_run_again(run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+    run(FINE, LOSSY)
+    capsys.readouterr()
+    code, report = run(FINE, LOSSY, args="--resume --share 0.05")
+    assert code == 1
+    assert "fine: …" not in (told := capsys.readouterr().out)
+    assert "lossy: …" in told
+    assert "Scenarios: 2 of 2 run, 1 failed" in report
+    assert "seed 7" in told
+
+
+def test_time_that_is_over_begins_nothing_and_the_report_says_so(run: Runner) -> None:
+    code, report = run(FINE, args="--minutes 0")
+    assert code == 0
+    assert "**Not run:** fine." in report
+
+
+def test_an_unknown_name_is_bad_use(run: Runner) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run(FINE, args="--only nothing")
+
+
+def test_names_are_told_apart() -> None:
+    names = [scenario.name for scenario in frame.all_scenarios()]
+    assert len(set(names)) == len(names)
