@@ -1,0 +1,270 @@
+"""What a WAL costs as it grows: requests of a start and of waiting, memory of workers and of the driver.
+
+The requests of a steady batch are counted in `tests/unit/test_retention.py` and, on S3, in `test_s3.py`; the memory of
+staging in `test_staging.py`; that an idle committer asks for nothing in `tests/unit/test_threads.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from tests.components import require
+from tests.processes import PROC
+from tests.simulation import small_run
+from tests.simulation.small_run import Place
+from wal_sink.chunk import Chunk, Position
+from wal_sink.guarantees import promise
+from wal_sink.records import SegmentRef
+from wal_sink.run import Run
+from wal_sink.segments import SegmentLimits, SegmentWriter
+from wal_sink.serving import Serving
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sink import Sink, TransactionalSink, as_sink
+from wal_sink.slots import DeliverySlots
+from wal_sink.stager import Attempt, Staged
+from wal_sink.stores.base import Store
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MIB = 1 << 20
+
+
+def nothing(chunk: Chunk) -> None:
+    """A sink that takes everything."""
+
+
+# --- requests
+
+LISTED_PER_REQUEST = 1000
+"""What S3 answers in one request."""
+
+
+class Paged(FaultyStore):
+    """Counts requests as S3 would: a listing costs one for every thousand names."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner, self._count)
+        self.requests = 0
+
+    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        names = super().list(prefix, after=after, recursive=recursive)
+        self.requests += max(0, len(names) - 1) // LISTED_PER_REQUEST
+        return names
+
+    def _count(self, what: str, _: str) -> None:
+        self.requests += what.startswith("before")
+
+
+def requests_of_a_start(place: Place) -> int:
+    store = Paged(place.wal)
+    run = Run(store, place.checkpoint, Settings(), runtime=simulated_runtime())
+    run.open([small_run.serving(run, "a", nothing)])
+    run.become_stager()
+    run.deliver_all()
+    return store.requests
+
+
+def test_a_start_costs_as_many_requests_after_10000_batches_as_after_10() -> None:
+    """Of the 10,000 the last 600 are run: the WAL collects the rest, and holds no more after 600 than after 300."""
+    young, old = Place(), Place()
+    young.stream(young.open({"a": nothing}, settings=Settings()), 9)
+    complete_without_wal(old, through=9_399)
+    run = old.open({"a": nothing}, settings=Settings())
+    old.stream(run, 9_699)
+    objects = len(old.wal.list("", recursive=True))
+    old.stream(run, 9_999)
+
+    assert len(old.wal.list("", recursive=True)) == pytest.approx(objects, abs=20)
+    assert abs(requests_of_a_start(old) - requests_of_a_start(young)) <= 2
+
+
+def complete_without_wal(place: Place, *, through: int) -> None:
+    """As if the query had run so far before it was given a WAL."""
+    query = FakeQuery(place.checkpoint, lambda *_: [])
+    query.start_batch(through, through)
+    query.complete_batch(through)
+
+
+def test_a_draining_process_that_waits_costs_one_small_read_of_the_checkpoint_a_poll() -> None:
+    place = Place()
+    place.stream(place.open({"a": nothing}), 2)
+    asked: list[str] = []
+    checkpoint = FaultyStore(place.checkpoint, lambda what, where: asked.append(f"{what} {where}"))
+    run = Run(FaultyStore(place.wal, place._note), checkpoint, Settings(), runtime=simulated_runtime())
+    run.open([small_run.serving(run, "a", nothing)])
+    run.deliver_all()
+    asked.clear()
+    place.requests.clear()
+
+    for _ in range(10):
+        assert not run.deliver_next(run.committers[0])
+
+    assert asked == ["before read commits/3"] * 10
+    assert place.requests == []
+
+
+# --- memory
+
+
+class Memory:
+    """How much more resident memory some processes have had, at their peak, than when this was made. Linux only."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._before = {pid: _kib(pid, "VmRSS") for pid in pids}
+        for pid in pids:
+            (PROC / str(pid) / "clear_refs").write_text("5")  # forget the peak so far
+
+    def grown_mib(self, pids: list[int]) -> int:
+        """The most of any of the processes; one that is new is measured against the smallest that was there."""
+        least = min(self._before.values())
+        return max(_kib(pid, "VmHWM") - self._before.get(pid, least) for pid in pids) >> 10
+
+
+def _kib(pid: int, what: str) -> int:
+    lines = (PROC / str(pid) / "status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what))
+
+
+def workers() -> list[int]:
+    """Spark's Python workers: what descends from this process and runs a daemon's code."""
+    parents = {}
+    for folder in PROC.glob("[0-9]*"):
+        try:
+            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:  # it ended meanwhile
+            continue
+        parents[int(folder.name)] = int(rest.split()[1]), name
+    ours = [os.getpid()]
+    for pid in ours:
+        ours += [child for child, (parent, _) in parents.items() if parent == pid]
+    return [pid for pid in ours[1:] if "python" in parents[pid][1]]
+
+
+@pytest.fixture
+def measurable() -> None:
+    require(sys.platform == "linux", "peaks of memory are read from /proc, which only Linux has")
+
+
+def taking_everything() -> Sink:
+    """Travels by value, so that workers need not import this module."""
+    sink = as_sink(lambda _: None)
+    assert isinstance(sink, Sink)
+    return sink
+
+
+class OnExecutors:
+    """A run on local files that delivers on Spark's executors, in one task, whatever its batches hold."""
+
+    def __init__(self, spark: SparkSession, folder: Path, sink: Sink) -> None:
+        self._spark = spark
+        self._sink = sink
+        self.store = StoreSpec(str(folder / "wal"))
+        self._checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
+        self.run = Run(open_store(self.store), self._checkpoint, Settings())
+        self.run.open([self._serving()])
+        self.run.become_stager()
+
+    def deliver(self, segments: list[SegmentRef]) -> None:
+        """Stage the segments as batch 0, complete it and deliver it."""
+        query = FakeQuery(self._checkpoint, lambda *_: [])
+        query.start_batch(0, 0)
+
+        def write(_: Attempt) -> Staged:
+            return Staged(segments, columns=("text",))
+
+        self.run.stage(0, write)
+        query.complete_batch(0)
+        self.run.deliver_all()
+        assert self.run.committers[0].marked_through == 0
+
+    def _serving(self) -> Serving:
+        from wal_sink.spark.executors import ExecutorCarrier  # noqa: PLC0415 - tests without Spark import this module
+        from wal_sink.spark.pickling import pickled  # noqa: PLC0415
+
+        carrier = ExecutorCarrier(
+            self._spark,
+            pickled(self._sink, "default"),
+            self.store,
+            run_id=self.run.log.run_id,
+            job_group="test-costs",
+            slots=DeliverySlots(lambda: 1),
+            should_stop=lambda: False,
+        )
+        delivery = Delivery(self._sink)
+        return Serving("default", delivery, promise(self._sink, delivery, "default"), carrier)
+
+
+def written(run: OnExecutors, batches: Iterator[pa.RecordBatch]) -> list[SegmentRef]:
+    limits = SegmentLimits(Settings().chunk_rows, Settings().chunk_bytes, Settings().segment_bytes)
+    log = run.run.log
+    with SegmentWriter(log.store, folder="given", partition=0, limits=limits, new_id=log.runtime.new_id) as writer:
+        for batch in batches:
+            writer.write(batch)
+        return writer.finish()
+
+
+def repeated(segments: list[SegmentRef], times: int) -> list[SegmentRef]:
+    """The same objects under as many references, each with an id of its own: a large batch, quickly made."""
+    return [replace(ref, id=f"{number:04x}{ref.id[4:]}") for number in range(times) for ref in segments]
+
+
+def large_strings(rows: int) -> Iterator[pa.RecordBatch]:
+    """Strings of 1 MiB; base64 of random bytes shrinks to three quarters at best."""
+    text = base64.b64encode(os.urandom(12 * MIB)).decode()
+    for row in range(rows):
+        start = row * 7_919_111 % (15 * MIB)
+        yield pa.record_batch([pa.array([text[start : start + MIB]])], ["c0"])
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("measurable")
+def test_delivering_segments_of_2_gib_takes_a_worker_less_than_400_mib_more(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    run = OnExecutors(spark, tmp_path, taking_everything())
+    spark.sparkContext.parallelize(range(2), 2).count()
+    few = written(run, large_strings(rows=360))
+    segments = repeated(few, -(-2048 * MIB // sum(ref.bytes for ref in few)))
+    assert sum(ref.bytes for ref in segments) >= 2048 * MIB
+    memory = Memory(workers())
+
+    run.deliver(segments)
+
+    assert 0 < memory.grown_mib(workers()) < 400
+
+
+class Forgetful(TransactionalSink):
+    """Remembers nothing: what a transactional target costs the driver, and no more."""
+
+    def last(self, slot: str) -> Position | None:  # noqa: ARG002
+        return None
+
+    def write(self, chunk: Chunk) -> None:
+        """Takes everything."""
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("measurable")
+def test_a_batch_of_5000_segments_takes_the_driver_less_than_200_mib_more(spark: SparkSession, tmp_path: Path) -> None:
+    """A transactional sink: its marker names the rows of every segment."""
+    run = OnExecutors(spark, tmp_path, Forgetful())
+    one = written(run, iter([pa.record_batch([pa.array(["a"])], ["c0"])]))
+    segments = repeated(one, 5_000)
+    memory = Memory([os.getpid()])
+
+    run.deliver(segments)
+
+    assert 0 < memory.grown_mib([os.getpid()]) < 200
