@@ -7,11 +7,12 @@ last hundred entries (`spark.sql.streaming.minBatchesToRetain`).
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from wal_sink.errors import CorruptError, HistoryError
 from wal_sink.log import NOTHING
@@ -59,7 +60,7 @@ class Checkpoint:
         except ObjectMissing:
             return None
         try:
-            return str(json.loads(data)["id"])
+            return str(msgspec.json.decode(data)["id"])
         except (ValueError, KeyError, TypeError) as error:
             raise CorruptError(
                 f"{self.root}/metadata: expected Spark's query id, found {data[:60]!r}; restore the checkpoint"
@@ -196,7 +197,7 @@ def planned_ms(offsets: str) -> int | None:
     """
     lines = offsets.splitlines()
     try:
-        found = json.loads(lines[1])["batchTimestampMs"]
+        found = msgspec.json.decode(lines[1])["batchTimestampMs"]
     except (IndexError, ValueError, KeyError, TypeError):
         return None
     return found if isinstance(found, int) and found > 0 else None
@@ -207,7 +208,7 @@ def _log_offset(line: str) -> int | None:
     if "logOffset" not in line:
         return None
     try:
-        number = json.loads(line)["logOffset"]
+        number = msgspec.json.decode(line)["logOffset"]
     except (ValueError, KeyError, TypeError):
         return None
     return number if isinstance(number, int) else None
@@ -220,7 +221,7 @@ def _entries(data: bytes, number: int) -> list[str]:
 
 def _batch_of(line: str) -> int | None:
     try:
-        number = json.loads(line).get("batchId")
+        number = msgspec.json.decode(line).get("batchId")
     except (ValueError, AttributeError):
         return None
     return number if isinstance(number, int) else None

@@ -18,7 +18,6 @@ from wal_sink.sink import Sink
 from wal_sink.stores.base import ObjectExists
 from wal_sink.stores.naming import check_path
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import DoubtsCreate
 from wal_sink.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
@@ -145,7 +144,7 @@ def _check_template(template: str) -> None:
 
 def _mend(store: Store, name: str, data: bytes) -> None:
     """An object that exists is whole where creating is atomic; elsewhere a crash may have left a part of it."""
-    if isinstance(store, DoubtsCreate) and store.create_doubt and store.read(name) != data:
+    if store.create_doubt and store.read(name) != data:
         with store.segment(name) as stream:
             stream.write(data)
             stream.commit()

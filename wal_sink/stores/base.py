@@ -59,6 +59,11 @@ class Store(ABC):
     def root(self) -> str:
         """The root as a URL without credentials, for messages."""
 
+    @property
+    def create_doubt(self) -> str:
+        """Why create-if-absent cannot be trusted between processes; empty if it can. Tries cannot show a race."""
+        return ""
+
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
         """Create a small object, atomically and durably, if the path is free; else `ObjectExists`.

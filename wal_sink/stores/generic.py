@@ -56,7 +56,6 @@ class GenericStore(Store):
 
     @property
     def create_doubt(self) -> str:
-        """Why create-if-absent cannot be trusted between processes; empty if it can."""
         if self._atomic:
             return ""
         kind = type(self._fs).__name__

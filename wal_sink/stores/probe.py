@@ -6,7 +6,6 @@ import contextlib
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, runtime_checkable
 
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime import Runtime
@@ -17,16 +16,6 @@ _STAMP = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{32}\.json")
 _LEFT_BEHIND = timedelta(hours=1)
 """A probe lasts seconds; what is older than this was left by a crash."""
-
-
-@runtime_checkable
-class DoubtsCreate(Protocol):
-    """A store that knows whether its create-if-absent can be trusted; tries in sequence cannot show a race."""
-
-    @property
-    def create_doubt(self) -> str:
-        """Why not, or empty."""
-        ...
 
 
 def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> None:
@@ -65,12 +54,11 @@ def _left_behind(names: Iterable[str], now: datetime) -> list[str]:
 
 
 def _check_doubt(store: Store, *, single_writer: bool) -> None:
-    doubt = store.create_doubt if isinstance(store, DoubtsCreate) else ""
-    if doubt and not single_writer:
+    if store.create_doubt and not single_writer:
         raise ConfigError(
-            f"{store.root} cannot hold a WAL that several processes may write: {doubt}. Use a local folder, s3://, "
-            "gs:// or abfs:// instead; or set Settings(single_writer=True) if never more than one process writes this "
-            "WAL, not even after a crash or restart"
+            f"{store.root} cannot hold a WAL that several processes may write: {store.create_doubt}. Use a local "
+            "folder, s3://, gs:// or abfs:// instead; or set Settings(single_writer=True) if never more than one "
+            "process writes this WAL, not even after a crash or restart"
         )
 
 

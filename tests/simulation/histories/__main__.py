@@ -1,0 +1,60 @@
+"""The command: play many histories and say what happened in them, or one, point by point."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from tests.simulation.histories.counting import Count, play_on_all_cores
+from tests.simulation.histories.drawing import draw
+from tests.simulation.histories.playing import play, small_world
+
+REPLAY = "python -m tests.simulation.histories --seed {}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation.histories", description=__doc__)
+    parser.add_argument("--seed", type=int, help="replay this history and print every point of it")
+    parser.add_argument("--count", type=int, default=20_000, help="how many histories to play (default: 20000)")
+    parser.add_argument("--first", type=int, default=0, help="the first of their seeds (default: 0)")
+    parser.add_argument("--cores", type=int, default=1, help="how many processes play (default: 1)")
+    given = parser.parse_args()
+    return replay(given.seed) if given.seed is not None else play_many(given.first, given.count, given.cores)
+
+
+def replay(seed: int) -> int:
+    """One history, with all that happens in it."""
+    plan = draw(seed)
+    with small_world():
+        played = play(plan, traced=True)
+    _say(repr(plan))
+    for line in played.trace:
+        _say(line)
+    _say(f"seed {seed}: {'; '.join(played.violations) or 'every law holds'}")
+    return bool(played.violations)
+
+
+def play_many(first: int, count: int, cores: int) -> int:
+    """Many histories, and what happened in them."""
+    total, begun = Count(), time.perf_counter()
+    for portion in play_on_all_cores(first, count, cores=cores):
+        total.add(portion)
+    wall_s = time.perf_counter() - begun
+    _say(f"{total.histories} histories in {wall_s:.1f} s on {cores} cores, {total.cpu_s:.1f} s of processor time")
+    _say(f"{total.per_second:.0f} histories/s/core, {total.points / total.histories:.0f} points each")
+    for name, times in sorted(total.hits.items(), key=lambda item: -total.touched[item[0]]):
+        _say(f"  {name:32} {times:8} times in {total.touched[name]:7} histories")
+    _say(f"  {'nothing':32} {'':14} in {total.touched['nothing']:7} histories")
+    for seed, violation in total.violations.items():
+        _say(f"{violation}\n  {REPLAY.format(seed)}")
+    _say(f"{total.broken} histories broke a law")
+    return bool(total.broken)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

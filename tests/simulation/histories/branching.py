@@ -1,0 +1,38 @@
+"""A life that dies at several points: played once, with a copy of the world at each point at which it might have died.
+
+Everything is decided by the seed, so that a process which dies later has done the same until then. And wherever a
+process dies between two effects, what it leaves is the same: the points right after an effect are all there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tests.simulation.histories.plans import Deed, Plan
+from tests.simulation.histories.world import World
+
+
+class Branching:
+    """Counts the effects of a life, and keeps what the world is like after some of them."""
+
+    def __init__(self, world: World, plans: Mapping[int, Plan]) -> None:
+        self._world = world
+        self._plans = plans
+        self._effects = 0
+        self.worlds: dict[int, World] = {}
+        """By effect."""
+
+    def after_effect(self, what: str) -> None:
+        self._effects += 1
+        plan = self._plans.get(self._effects)
+        if plan is not None:
+            world = self.worlds[self._effects] = self._world.branch(plan)
+            died(world, what)
+
+
+def died(world: World, what: str) -> None:
+    """Count the death of a process."""
+    world.hits[Deed.CRASH] += 1
+    world.judge.disturbances += 1
+    if what == "after delete":
+        world.hits["partial deletion"] += 1

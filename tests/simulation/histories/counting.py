@@ -1,0 +1,110 @@
+"""Playing many histories and counting what happened in them."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from tests.simulation.histories.drawing import FAMILY, draw_family
+from tests.simulation.histories.playing import Played, play, play_family, small_world
+
+PORTION = 250 * FAMILY
+"""How many histories one process plays at a time."""
+_KEPT_VIOLATIONS = 20
+
+
+@dataclass(slots=True)
+class Count:
+    """What came of many histories."""
+
+    histories: int = 0
+    cpu_s: float = 0.0
+    """Processor seconds, of all processes that played."""
+    points: int = 0
+    hits: Counter[str] = field(default_factory=Counter)
+    """How often what happened."""
+    touched: Counter[str] = field(default_factory=Counter)
+    """In how many histories."""
+    violations: dict[int, str] = field(default_factory=dict)
+    """The first of a history's, by its seed; not more than a page of them."""
+    broken: int = 0
+    """How many histories broke a law."""
+
+    @property
+    def per_second(self) -> float:
+        """Histories per second and core."""
+        return self.histories / self.cpu_s if self.cpu_s else 0.0
+
+    def note(self, seed: int, played: Played) -> None:
+        self.histories += 1
+        self.points += played.points
+        self.hits.update(played.hits)
+        self.touched.update({name for name, times in played.hits.items() if times} or {"nothing"})
+        if played.violations:
+            self.broken += 1
+            if len(self.violations) < _KEPT_VIOLATIONS:
+                self.violations[seed] = played.violations[0]
+
+    def add(self, other: Count) -> None:
+        self.histories += other.histories
+        self.cpu_s += other.cpu_s
+        self.points += other.points
+        self.hits.update(other.hits)
+        self.touched.update(other.touched)
+        self.broken += other.broken
+        for seed, violation in list(other.violations.items())[: _KEPT_VIOLATIONS - len(self.violations)]:
+            self.violations[seed] = violation
+
+
+def play_seeds(first: int, count: int) -> Count:
+    """Play the histories of the families that hold these seeds, in this process."""
+    total = Count()
+    collected = gc.isenabled()
+    gc.disable()  # what a history leaves is collected between portions: far cheaper than while they are played
+    begun = time.process_time()
+    try:
+        with small_world():
+            for number in range(first // FAMILY, -(-(first + count) // FAMILY)):
+                _play_family(number, total)
+    finally:
+        gc.collect()
+        if collected:
+            gc.enable()
+    total.cpu_s = time.process_time() - begun
+    return total
+
+
+def _play_family(number: int, total: Count) -> None:
+    family = draw_family(number)
+    played = play_family(family.plans) if family.together else [play(plan) for plan in family.plans]
+    for plan, each in zip(family.plans, played, strict=True):
+        total.note(plan.seed, each)
+
+
+def play_on_all_cores(first: int, count: int, *, cores: int | None = None) -> Iterator[Count]:
+    """The same by several processes, portion by portion, in any order. Memory is that of a portion for each."""
+    starts = range(first, first + count, PORTION)
+    portions = [(start, min(PORTION, first + count - start)) for start in starts]
+    cores = min(cores or os.cpu_count() or 1, len(portions))
+    if cores == 1:
+        yield from (play_seeds(*portion) for portion in portions)
+        return
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(_portion, portions)
+
+
+def _portion(portion: tuple[int, int]) -> Count:
+    return play_seeds(*portion)
+
+
+def total_of(counts: Iterable[Count]) -> Count:
+    total = Count()
+    for count in counts:
+        total.add(count)
+    return total

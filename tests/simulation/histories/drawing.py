@@ -1,0 +1,211 @@
+"""From a seed to a plan. What is drawn often is what a small history needs to meet trouble; the rest comes seldom."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from tests.simulation.histories.plans import (
+    KINDS,
+    At,
+    Deed,
+    Fault,
+    LifePlan,
+    Plan,
+    Shape,
+    Tamper,
+    Tampering,
+)
+
+T = TypeVar("T")
+
+
+def _often(*weighted: tuple[T, int]) -> tuple[T, ...]:
+    """Each thing as often as its weight says, so that drawing evenly draws by weight."""
+    return tuple(thing for thing, weight in weighted for _ in range(weight))
+
+
+_BATCHES: tuple[Shape, ...] = _often(
+    (((1,),), 10),
+    (((3,),), 14),
+    (((4,),), 12),
+    (((3, 2),), 12),
+    (((0, 2),), 3),
+    (((),), 2),
+    (((2,), (1,)), 12),
+    (((3,), (2,)), 8),
+    (((3, 1), (2,)), 5),
+    (((1,), (2,), (1,)), 4),
+    (((3,), (), (2, 2)), 2),
+)
+_COLLECTED: tuple[Shape, ...] = _often((((3,), (1,), (1,)), 4), (((1,), (3,), (1,)), 4), (((4,), (1,), (2,), (1,)), 2))
+"""With a retention of one batch, these are collected."""
+
+_STEPS: tuple[tuple[str, str, int], ...] = _often(
+    (("", "", 0), 30),
+    (("after", "", 16), 14),
+    (("sink", "", 8), 12),
+    (("create", "/progress/", 4), 8),
+    (("create", "/markers/", 4), 6),
+    (("", "release.json", 4), 5),
+    (("", "manifest-", 3), 4),
+    (("", "commits/", 4), 4),
+    (("read", "terms/", 4), 5),
+    (("create", "terms/", 4), 2),
+    (("delete", "", 10), 3),
+    (("", "low-water", 8), 3),
+    (("list", "", 20), 3),
+    (("segment", "", 3), 2),
+)
+"""What is done where, and of how many such points one is chosen. Of all points: as many as the history may have."""
+
+_TROUBLES: tuple[Deed, ...] = _often(
+    (Deed.CRASH, 15), (Deed.FAIL, 50), (Deed.FULL, 7), (Deed.DELAY, 6), (Deed.LOSE, 10), (Deed.LEAVE, 12)
+)
+_TAMPERINGS: tuple[Tampering, ...] = _often((Tampering.FORGET, 4), (Tampering.SAME, 3), (Tampering.OTHER, 2))
+_CHUNK_ROWS = _often((2, 5), (1, 3), (3, 1))
+
+
+FAMILY = 8
+"""How many seeds in a row are drawn together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The histories of `FAMILY` seeds in a row."""
+
+    plans: tuple[Plan, ...]
+    together: bool
+    """Whether they differ only in where one process dies, so that `play_family` can play them."""
+
+
+def draw(seed: int) -> Plan:
+    """The plan of one history."""
+    return draw_family(seed // FAMILY).plans[seed % FAMILY]
+
+
+def draw_family(number: int) -> Family:
+    """Either one history, with a death after different effects, or different histories."""
+    first = number * FAMILY
+    drawing = _Drawing(first)
+    if drawing.chance(0.66):
+        return Family(drawing.deaths(), together=True)
+    return Family(tuple(_Drawing(seed).trouble() for seed in range(first, first + FAMILY)), together=False)
+
+
+class _Drawing:
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._random = random.Random(seed).random
+        self._kinds: tuple[str, ...] = (self._one_of(KINDS),)
+        if self.chance(0.07):
+            self._kinds += (self._one_of(KINDS),)
+        collects = self.chance(0.2)
+        self._batches = self._one_of(_COLLECTED if collects else _BATCHES)
+        self._chunk_rows = self._one_of(_CHUNK_ROWS)
+        self._retention = 1 if collects else 200
+        self._disorder = self._number(1000) if self.chance(0.3) else 0
+        self._two_looks = self.chance(0.15)
+        self._uneven = self.chance(0.15)
+
+    def trouble(self) -> Plan:
+        """A history in which anything may happen."""
+        chance = self._random()
+        if chance < 0.42:
+            acts: tuple[tuple[LifePlan, ...], ...] = ((self._troubled(),),)
+        elif chance < 0.5:
+            acts = ((self._troubled(),), (self._troubled(),))
+        else:
+            acts = (self._meeting(),) if chance < 0.95 else ((self._troubled(),), self._meeting())
+        return self._plan(acts, self._last(), self._seed)
+
+    def deaths(self) -> tuple[Plan, ...]:
+        """One history, with a death after different effects."""
+        before = ((self._troubled(),),) if self.chance(0.12) else ()
+        life, last = self._life(()), self._last()
+        effects = 8 + 12 * len(self._batches)
+        first = self._number(effects)
+        plans = []
+        for number in range(FAMILY):
+            effect = 1 + (first + number * effects // FAMILY) % effects
+            death = replace(life, faults=(Fault(Deed.CRASH, At(effect, "after")),))
+            plans.append(self._plan((*before, (death,)), last, self._seed + number))
+        return tuple(plans)
+
+    def _plan(self, acts: tuple[tuple[LifePlan, ...], ...], last: LifePlan, seed: int) -> Plan:
+        return Plan(
+            kinds=self._kinds,
+            batches=self._batches,
+            acts=acts,
+            last=last,
+            seed=seed,
+            disorder=self._disorder,
+            two_looks=self._two_looks,
+            uneven=self._uneven,
+        )
+
+    def _last(self) -> LifePlan:
+        return LifePlan(
+            chunk_rows=self._chunk_rows,
+            retention=self._retention,
+            sinks=len(self._kinds),
+            lagging=self.chance(0.15),
+            before=self._tamper(0.12),
+        )
+
+    def _troubled(self) -> LifePlan:
+        """One process to which something happens."""
+        faults: tuple[Fault, ...] = (self._fault(self._one_of(_TROUBLES)),)
+        if self.chance(0.15):
+            faults += (self._fault(self._one_of(_TROUBLES)),)
+        return self._life(faults)
+
+    def _meeting(self) -> tuple[LifePlan, ...]:
+        """Two processes that stand still by turns; the later one may die."""
+        first: tuple[Fault, ...] = (self._fault(Deed.PAUSE),)
+        second: tuple[Fault, ...] = (self._fault(Deed.PAUSE),) if self.chance(0.8) else ()
+        if self.chance(0.3):
+            first += (self._fault(Deed.PAUSE),)
+        if self.chance(0.15):
+            second += (self._fault(Deed.CRASH),)
+        return (
+            self._life(first, stages=self.chance(0.93)),
+            self._life(second, stages=self.chance(0.8), before=self._tamper(0.12)),
+        )
+
+    def _life(self, faults: tuple[Fault, ...], *, stages: bool = True, before: Tamper | None = None) -> LifePlan:
+        restarts = self.chance(0.06)
+        return LifePlan(
+            faults=faults,
+            chunk_rows=self._number(4) if self.chance(0.15) else self._chunk_rows,
+            retention=self._retention,
+            sinks=0 if self.chance(0.03) else self._number(len(self._kinds)),
+            stages=stages,
+            lagging=self.chance(0.15),
+            before=before,
+            restarts=restarts,
+            restart=self._tamper(0.6) if restarts else None,
+        )
+
+    def _fault(self, deed: Deed) -> Fault:
+        if deed is Deed.LOSE or deed is Deed.LEAVE:
+            return Fault(deed, At(self._number(12)))
+        size = self._number(40) if deed is Deed.FULL else self._number(2000) if deed is Deed.DELAY else 0
+        what, where, most = self._one_of(_STEPS)
+        return Fault(deed, At(self._number(most or 24 + 34 * len(self._batches)), what, where), size)
+
+    def _tamper(self, probability: float) -> Tamper | None:
+        if not self.chance(probability):
+            return None
+        return Tamper(self._one_of(_TAMPERINGS), self._number(len(self._batches)) - 2)
+
+    def chance(self, probability: float) -> bool:
+        return self._random() < probability
+
+    def _number(self, most: int) -> int:
+        """From 1 to `most`."""
+        return int(self._random() * most) + 1
+
+    def _one_of(self, things: tuple[T, ...]) -> T:
+        return things[int(self._random() * len(things))]

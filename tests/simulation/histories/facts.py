@@ -1,0 +1,89 @@
+"""What the judge knows: of every attempt to stage a batch, of every sink; and what may repeat or be missing there."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, field
+
+NOTHING = -1
+"""Below every batch."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One evaluation of a batch. Its rows have numbers of their own, from `first` on."""
+
+    first: int
+    batch_id: int
+    end: int
+    """Of its offsets: which history it belongs to."""
+    segments: tuple[int, ...]
+    """Rows of each."""
+
+    @property
+    def rows(self) -> range:
+        return range(self.first, self.first + sum(self.segments))
+
+    def rows_from(self, ordinal: int, start: int, end: int) -> range:
+        base = self.first + sum(self.segments[:ordinal])
+        return range(base + start, base + end)
+
+
+@dataclass(slots=True)
+class SinkFacts:
+    """What is known of one sink, by its name."""
+
+    kind: str
+    first_batch: int | None = None
+    """Where it begins; None before it is registered."""
+    floor: int | None = None
+    """Low water when a committer of it first claimed a term."""
+    marked: set[int] = field(default_factory=set)
+    seen: dict[int, int] = field(default_factory=dict)
+    """How often each row took effect."""
+    keys: dict[str, int] = field(default_factory=dict)
+    """The first row of each key."""
+    term: int = 0
+    repeated_chunks: int = 0
+    repeated_rows: int = 0
+    late_rows: int = 0
+    late: dict[tuple[int, int], set[tuple[int, int]]] = field(default_factory=dict)
+    """By process and term: what was sent after the term was succeeded."""
+    known: dict[int, set[int]] = field(default_factory=dict)
+    """By process: what was marked when it could last look."""
+    dead: dict[int, int] = field(default_factory=dict)
+    """Rows kept as dead letters, each with the first one of its chunk."""
+
+    def copy(self) -> SinkFacts:
+        other = copy(self)
+        other.marked, other.seen, other.keys = self.marked.copy(), self.seen.copy(), self.keys.copy()
+        other.late = {who: held.copy() for who, held in self.late.items()}
+        other.known = {who: marked.copy() for who, marked in self.known.items()}
+        other.dead = self.dead.copy()
+        return other
+
+
+def broken_by_repeats(facts: SinkFacts, disturbances: int, shape: tuple[tuple[int, ...], ...]) -> str | None:
+    """I4 and I5: what a sink has more often than its kind permits, or lacks; None if all is well.
+
+    `disturbances` counts whatever may leave one send in doubt: crashes, failures, takeovers, lost jobs.
+    """
+    match facts.kind:
+        case "at_most_once":
+            missing = {first for row, first in facts.dead.items() if row not in facts.seen}
+            if facts.repeated_rows or len(missing) > disturbances:
+                return f"at most once: {facts.repeated_rows} rows repeat, {len(missing)} chunks are missing"
+        case "idempotent" | "transactional":
+            if facts.repeated_rows:
+                return f"I4: {facts.repeated_rows} rows repeat"
+        case "lookup":
+            if facts.repeated_rows > facts.late_rows:
+                return f"I5: {facts.repeated_rows} rows repeat although it can look up"
+        case "plain":
+            if facts.repeated_chunks > disturbances:
+                return f"I5: {facts.repeated_chunks} chunks repeat"
+        case kind:
+            window = max(sum(rows) if kind == "batch" else max(rows, default=0) for rows in shape)
+            if facts.repeated_rows > disturbances * window:
+                return f"I5: {facts.repeated_rows} rows repeat"
+    return None

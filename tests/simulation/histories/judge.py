@@ -1,0 +1,226 @@
+"""The oracle: sees what reaches the store and the targets, and holds it against the laws of the design.
+
+It shares nothing with the core but the layout on the store (`docs/FORMAT.md`), which it reads with code of its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from tests.simulation.histories.facts import NOTHING, Attempt, SinkFacts, broken_by_repeats
+from tests.simulation.histories.plans import Shape
+from tests.simulation.histories.segments import ROWS
+
+
+class Judge:
+    """Watches one history."""
+
+    def __init__(self, batches: Shape, kinds: dict[str, str]) -> None:
+        self.batches = batches
+        self.sinks = {name: SinkFacts(kind) for name, kind in kinds.items()}
+        self.attempts: list[Attempt] = []
+        self.completed: set[tuple[int, int]] = set()
+        """Batches and the ends of their offsets that Spark completed, even if the checkpoint forgot."""
+        self.last_evaluated: dict[tuple[int, int], Attempt] = {}
+        """By process and batch."""
+        self.staged: dict[tuple[int, int, int], Attempt] = {}
+        """By batch, term and number."""
+        self.highest: dict[int, tuple[int, int]] = {}
+        """Term and number of the highest manifest of each batch."""
+        self.released: dict[int, Attempt] = {}
+        self.low_water = NOTHING
+        self.needed_by: dict[int, tuple[str, ...]] = {}
+        """Which sinks were registered when low water reached a batch."""
+        self.deletions = 0
+        self.violations: list[str] = []
+        self.disturbances = 0
+        """Whatever may leave one send in doubt: crashes, failures, takeovers, lost jobs."""
+        self.alone = True
+        """Whether only one process lives."""
+
+    def copy(self) -> Judge:
+        """One that knows the same, and sees another future."""
+        other = Judge(self.batches, {})
+        other.sinks = {name: facts.copy() for name, facts in self.sinks.items()}
+        for name in ("attempts", "completed", "staged", "last_evaluated", "highest", "released", "needed_by"):
+            setattr(other, name, getattr(self, name).copy())
+        other.violations = self.violations.copy()
+        other.low_water, other.deletions = self.low_water, self.deletions
+        other.disturbances, other.alone = self.disturbances, self.alone
+        return other
+
+    def evaluated(self, process: int, batch_id: int, end: int) -> Attempt:
+        """A process evaluates a batch once more."""
+        segments = tuple(rows for rows in self.batches[batch_id] if rows)
+        attempt = Attempt(len(self.attempts) * ROWS, batch_id, end, segments)
+        self.attempts.append(attempt)
+        self.last_evaluated[process, batch_id] = attempt
+        return attempt
+
+    def blame(self, law: str) -> None:
+        self.violations.append(law)
+
+    # What is done to the store.
+    def created(self, process: int, path: str, data: bytes) -> None:
+        folder, _, rest = path.partition("/")
+        if folder == "batches":
+            batch, _, name = rest.partition("/")
+            if name.startswith("manifest-"):
+                self._manifest(process, int(batch), name)
+            elif name == "release.json":
+                self._release(int(batch), data)
+        elif folder == "sinks":
+            self._of_sink(process, rest, data)
+        elif folder == "terms":
+            self._term(process, rest)
+        elif folder == "low-water":
+            self._raised(int(rest.removesuffix(".json")))
+
+    def deleting(self, path: str) -> None:
+        folder, _, rest = path.partition("/")
+        if folder == "batches":
+            batch, names = int(rest.partition("/")[0]), self.needed_by
+            self.deletions += 1
+            if batch > self.low_water:
+                self.blame(f"I6: {path} deleted above low water {self.low_water}")
+            for name in names.get(batch, tuple(self.sinks)):
+                facts = self.sinks[name]
+                if facts.first_batch is not None and batch >= facts.first_batch and batch not in facts.marked:
+                    self.blame(f"I6: {path} deleted before sink {name!r} marked its batch")
+        elif folder == "sinks" and "/markers/" in rest:
+            batch = int(rest.rpartition("/")[2].removesuffix(".json"))
+            if batch > self.low_water:
+                self.blame(f"I6: {path} deleted above low water {self.low_water}")
+        elif folder == "terms":
+            self.blame(f"{path}: a term was deleted")
+
+    def listed(self, process: int, prefix: str) -> None:
+        """Who lists progress looks for markers next: what is marked until then it must not send."""
+        if prefix.startswith("sinks/") and "/progress" in prefix:
+            facts = self.sinks[prefix.split("/")[1]]
+            facts.known[process] = set(facts.marked)
+
+    def _manifest(self, process: int, batch: int, name: str) -> None:
+        term, number = (int(part) for part in name.removeprefix("manifest-").removesuffix(".json").split("-"))
+        attempt = self.staged[batch, term, number] = self.last_evaluated[process, batch]
+        self.highest[batch] = max(self.highest.get(batch, (0, 0)), (term, number))
+        released = self.released.get(batch)
+        if released is not None and self.alone and batch > self.low_water and released.end == attempt.end:
+            self.blame(f"a replay of batch {batch} was staged")
+
+    def _release(self, batch: int, data: bytes) -> None:
+        if batch <= self.low_water:
+            return  # of a process that was succeeded, after the collection: nobody may act on it
+        body = json.loads(data)["body"]
+        name = body["term"], body["attempt"]
+        attempt = self.staged.get((batch, *name))
+        if attempt is None:
+            self.blame(f"I6: the release of batch {batch} names an attempt that was never staged")
+            return
+        if self.released.setdefault(batch, attempt) is not attempt:
+            self.blame(f"I6: batch {batch} was released a second time")
+        if self.alone and name != self.highest[batch]:
+            self.blame(f"I6: batch {batch} was released as attempt {name}, not the highest, {self.highest[batch]}")
+
+    def _of_sink(self, process: int, rest: str, data: bytes) -> None:
+        name, _, what = rest.partition("/")
+        facts = self.sinks[name]
+        if what == "sink.json":
+            facts.first_batch = int(json.loads(data)["body"]["first_batch"])
+        elif what.startswith("markers/"):
+            batch = int(what.removeprefix("markers/").removesuffix(".json"))
+            self._marker(facts, name, batch)
+            facts.known.setdefault(process, set()).add(batch)
+        elif what.startswith("dead-letters/"):
+            _, folder, file = what.split("/")
+            ordinal, start, end = (int(part) for part in file.removesuffix(".parquet").split("-"))
+            if (attempt := self.released.get(int(folder))) is not None:
+                rows = attempt.rows_from(ordinal, start, end)
+                facts.dead.update(dict.fromkeys(rows, rows.start))
+
+    def _marker(self, facts: SinkFacts, name: str, batch: int) -> None:
+        facts.marked.add(batch)
+        attempt = self.released.get(batch)
+        if attempt is None:
+            self.blame(f"sink {name!r}: batch {batch} was marked and never released")
+        elif missing := [row for row in attempt.rows if row not in facts.seen and row not in facts.dead]:
+            self.blame(f"I2: sink {name!r}: batch {batch} was marked without rows {missing}")
+
+    def _term(self, process: int, rest: str) -> None:
+        role, _, file = rest.partition("/")
+        name = role.removeprefix("committer-")
+        if name in self.sinks and role != name:
+            facts = self.sinks[name]
+            facts.term = max(facts.term, int(file.removesuffix(".json")))
+            facts.known[process] = set(facts.marked)
+            if facts.floor is None:
+                facts.floor = self.low_water
+
+    def _raised(self, batch: int) -> None:
+        names = tuple(name for name, facts in self.sinks.items() if facts.first_batch is not None)
+        for newly in range(self.low_water + 1, batch + 1):
+            self.needed_by[newly] = names
+        self.low_water = max(self.low_water, batch)
+
+    # What is sent to a target.
+    def sent(self, process: int, name: str, numbers: list[int], *, batch_id: int, ordinal: int, term: int) -> None:
+        """A process calls the target, whatever comes of it."""
+        facts = self.sinks[name]
+        attempt = self.attempts[numbers[0] // ROWS]
+        if attempt.batch_id != batch_id or numbers[-1] not in attempt.rows:
+            self.blame(f"sink {name!r}: rows of batch {attempt.batch_id} were sent as batch {batch_id}")
+        if (batch_id, attempt.end) not in self.completed:
+            self.blame(f"I1: sink {name!r}: batch {batch_id} was sent before Spark completed it")
+        if self.released.get(batch_id) is not attempt:
+            self.blame(f"I6: sink {name!r}: batch {batch_id} was sent from an attempt that was not released")
+        if facts.term > term:
+            self._sent_late(facts, name, process, numbers, batch_id=batch_id, ordinal=ordinal, term=term)
+            return
+        if batch_id in facts.known.get(process, ()):
+            self.blame(f"I3: sink {name!r}: batch {batch_id} was sent although it is marked")
+        begin = max(facts.first_batch or 0, self.low_water + 1)
+        if any(earlier not in facts.marked for earlier in range(begin, batch_id)):
+            self.blame(f"I3: sink {name!r}: batch {batch_id} overtook an earlier one")
+
+    def _sent_late(
+        self, facts: SinkFacts, name: str, process: int, numbers: list[int], *, batch_id: int, ordinal: int, term: int
+    ) -> None:
+        """I7: what a succeeded process still sends is the chunk (segment, batch) it had in hand."""
+        unit = {"segment": (batch_id, ordinal), "batch": (batch_id, 0)}.get(facts.kind, (batch_id, numbers[0]))
+        held = facts.late.setdefault((process, term), set())
+        held.add(unit)
+        facts.late_rows += len(numbers)
+        if len(held) > 1:
+            self.blame(f"I7: sink {name!r}: a succeeded process sent {sorted(held)}")
+
+    def took_effect(self, name: str, key: str, numbers: list[int]) -> None:
+        """The target has the rows now, perhaps again."""
+        facts = self.sinks[name]
+        if facts.keys.setdefault(key, numbers[0]) != numbers[0]:
+            self.blame(f"sink {name!r}: key {key} stands for other rows than before")
+        repeated = 0
+        for number in numbers:
+            times = facts.seen.get(number, 0)
+            facts.seen[number] = times + 1
+            repeated += times > 0
+        if repeated:
+            facts.repeated_rows += repeated
+            facts.repeated_chunks += 1
+
+    # At the end.
+    def judge_end(self, *, finished: bool, ends: Iterable[int]) -> None:
+        """`finished`: the last process came to its end; `ends`: of the offsets the checkpoint has now, by batch."""
+        for name, facts in self.sinks.items():
+            if facts.first_batch is not None:
+                if (broken := broken_by_repeats(facts, self.disturbances, self.batches)) is not None:
+                    self.blame(f"sink {name!r}, after {self.disturbances} disturbances: {broken}")
+                for batch_id, end in enumerate(ends):
+                    self._judge_batch(name, facts, batch_id, end, finished=finished)
+
+    def _judge_batch(self, name: str, facts: SinkFacts, batch_id: int, end: int, *, finished: bool) -> None:
+        if batch_id not in facts.marked:
+            if finished and batch_id > max(facts.floor or NOTHING, (facts.first_batch or 0) - 1):
+                self.blame(f"I2: sink {name!r}: batch {batch_id} was never marked")
+        elif finished and self.released[batch_id].end != end:
+            self.blame(f"I8: sink {name!r}: batch {batch_id} was delivered, and its other history dropped silently")

@@ -1,0 +1,268 @@
+"""One process of a history: the production core, driven as a query and its committers drive it, to its end."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import cast
+
+from tests.simulation.histories.branching import Branching, died
+from tests.simulation.histories.coroutines import Coroutine, running
+from tests.simulation.histories.plans import Deed, Fault, LifePlan
+from tests.simulation.histories.segments import read_numbered, stage_numbered
+from tests.simulation.histories.spark import Query, QueryFailedError
+from tests.simulation.histories.stores import SimulatedStore, failure_of
+from tests.simulation.histories.targets import Target, batch_writer, sink_of
+from tests.simulation.histories.unreliable import JobLost, UnreliableCarrier
+from tests.simulation.histories.world import World
+from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
+from wal_sink.errors import FencedError, HistoryError, StoreError, WalSinkError
+from wal_sink.guarantees import Promise, promise
+from wal_sink.run import Run
+from wal_sink.serving import Carrier, Serving
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sink import BatchSink
+from wal_sink.stager import Attempt as Folder
+from wal_sink.stager import Staged
+from wal_sink.testing import Crash
+
+IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
+"""What happens only while a delivery job is under way: at the given point, or as soon as there is one."""
+
+
+class Life:
+    """One process."""
+
+    def __init__(self, world: World, plan: LifePlan, branching: Branching | None = None) -> None:
+        world.lives += 1
+        self.world = world
+        self.plan = plan
+        self.number = world.lives
+        self.points = 0
+        self.full_for = 0
+        self.errors: list[WalSinkError] = []
+        """What ended it, or its query, before its time."""
+        self.was_disturbed = bool(plan.faults)
+        self.died = False
+        self.in_job = False
+        self.left: list[Coroutine] = []
+        """Tasks that outlive their job."""
+        self._branching = branching
+        self._at_number = [fault for fault in plan.faults if fault.at.any_point]
+        self._at_step = [_Step(fault) for fault in plan.faults if not fault.at.any_point]
+        self._next = 0
+        self._look_ahead()
+        self._wal = SimulatedStore(world.wal, self)
+        self._checkpoint = SimulatedStore(world.checkpoint, self)
+
+    # Points.
+    def point(self, what: str, where: str) -> None:
+        """Something is about to happen, or has happened."""
+        if self.died:
+            raise Crash("dead already")
+        self.points += 1
+        if self.points >= self._next:
+            self._meet(what, where)
+        if self._branching is not None and what[0] == "a":
+            self._branching.after_effect(what)
+        for step in self._at_step:
+            if step.what in what and step.where in where and step.is_due():
+                self._at_step.remove(step)
+                self._suffer(step.fault, what, where)
+                break
+
+    def refuse_create(self, path: str) -> None:
+        self.full_for -= 1
+        self._count(Deed.FULL)
+        raise StoreError(f"{path}: no space left")
+
+    def will(self, deed: Deed) -> bool:
+        """Whether this is still to happen to it."""
+        return any(fault.deed is deed for fault in self._at_number)
+
+    def _meet(self, what: str, where: str) -> None:
+        self.world.note(f"{self.number}: {self.points:4} {what} {where}")
+        for fault in self._at_number:
+            if fault.at.number <= self.points and (self.in_job or fault.deed not in IN_JOBS):
+                self._at_number.remove(fault)
+                self._look_ahead()
+                self._suffer(fault, what, where)
+                return
+
+    def _look_ahead(self) -> None:
+        """The next point that matters; every one, if all are to be noted down."""
+        numbers = (fault.at.number for fault in self._at_number)
+        self._next = min(numbers, default=sys.maxsize) if self.world.trace is None else 0
+
+    def _suffer(self, fault: Fault, what: str, where: str) -> None:
+        self.world.note(f"{self.number}:      ** {fault.deed}")
+        match fault.deed:
+            case Deed.CRASH:
+                self.died = True
+                died(self.world, what)
+                raise Crash(f"{what} {where}")
+            case Deed.FAIL:
+                self._count(_failure_name(what))
+                raise failure_of(what, where)
+            case Deed.FULL:
+                self.full_for = fault.size
+            case Deed.DELAY:
+                self.world.hits[Deed.DELAY] += 1
+                self.world.pass_s(fault.size)
+            case Deed.PAUSE:
+                self._stand_still()
+            case Deed.LOSE:
+                self._count(Deed.LOSE)
+                raise JobLost
+            case Deed.LEAVE:
+                self._count(Deed.LEAVE)
+                self._stand_still()
+            case Deed.WAKE:
+                self.wake_tasks()
+
+    def _stand_still(self) -> None:
+        coroutine = running()
+        if coroutine is not None:
+            self.world.hits["stood still"] += 1
+            coroutine.pause()
+            self.world.hits["woke up"] += 1
+
+    def wake_tasks(self) -> None:
+        """Let every task that outlived its job go on to its end."""
+        while self.left:
+            self.world.hits[Deed.WAKE] += 1
+            self.left.pop().resume()
+
+    def _count(self, name: str) -> None:
+        self.world.hits[name] += 1
+        self.world.judge.disturbances += 1
+
+    # Living.
+    def live(self) -> None:
+        """To its end, or until it dies."""
+        self.world.running += 1
+        try:
+            self._live()
+        except Crash:
+            self.died = True
+        except WalSinkError as error:
+            self._ended_by(error)
+        finally:
+            self.world.running -= 1
+
+    def _live(self) -> None:
+        run = Run(
+            self._wal,
+            self._checkpoint,
+            settings_of(self.plan.chunk_rows, self.plan.retention),
+            runtime=self.world.runtime,
+            segment_reader=read_numbered,
+        )
+        run.open([self._serving(run, name) for name in list(self.world.kinds)[: self.plan.sinks]])
+        self._deliver(run)
+        for start in range((1 + self.plan.restarts) * self.plan.stages):
+            if start and self.plan.restart is not None:
+                self.world.tamper(self.plan.restart)
+            self.world.hits["query restarted"] += start
+            self._stream(run)
+        run.history.load_owner()
+        run.gate.search()
+        self._deliver(run)
+
+    def _stream(self, run: Run) -> None:
+        """One start of the query, to its end."""
+        try:
+            run.become_stager()
+            query = Query(self._checkpoint, self.world.checkpoint, self.world)
+            while query.batch_id < len(self.world.plan.batches):
+                self._run_batch(run, query)
+        except QueryFailedError as error:
+            self.world.hits["query failed"] += 1
+            self.world.note(f"{self.number}:      !! {error}")
+        except WalSinkError as error:
+            # The query fails; its committers go on with what is complete.
+            self._ended_by(error)
+
+    def _run_batch(self, run: Run, query: Query) -> None:
+        query.plan()
+        batch_id = query.batch_id
+        attempt = self.world.judge.evaluated(self.number, batch_id, query.end)
+        partitions = self.world.plan.batches[batch_id]
+
+        def write(folder: Folder) -> Staged:
+            return stage_numbered(run.log, folder, attempt.first, partitions, uneven=self.world.plan.uneven)
+
+        if run.stage(batch_id, write, planned_ms=query.planned_ms) is None:
+            self.world.hits["replayed batch"] += 1
+        if not self.plan.lagging:
+            self._deliver(run)  # which must not deliver this batch yet
+        query.complete()
+        if not self.plan.lagging:
+            self._deliver(run)
+
+    def _deliver(self, run: Run) -> None:
+        for committer in run.committers:
+            while run.deliver_next(committer):
+                continue
+
+    def _ended_by(self, error: WalSinkError) -> None:
+        self.errors.append(error)
+        self.world.note(f"{self.number}:      !! {type(error).__name__}: {error}")
+        if isinstance(error, FencedError):
+            self.world.hits["fenced"] += 1
+        if isinstance(error, HistoryError):
+            self.world.hits["refused history"] += 1
+
+    def _serving(self, run: Run, name: str) -> Serving:
+        kind = self.world.kinds[name]
+        target = self.world.targets[name]
+        sink = sink_of(kind, self, target)
+        carrier: Carrier
+        if isinstance(sink, BatchSink):
+            carrier = WholeBatchCarrier(batch_writer(self, target, run.log), run.log, what="batch writer", limit_s=60)
+        else:
+            carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
+        if any(fault.deed in IN_JOBS for fault in self.plan.faults):
+            carrier = UnreliableCarrier(carrier, self)
+        return Serving(name, delivery_of(kind), promise_of(kind), carrier)
+
+
+class _Step:
+    """A fault that waits for the n-th point of a kind."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self.what = fault.at.what
+        self.where = fault.at.where
+        self._left = fault.at.number
+
+    def is_due(self) -> bool:
+        self._left -= 1
+        return self._left <= 0
+
+
+def _failure_name(what: str) -> str:
+    if what.endswith("sink"):
+        return f"sink failed {what.split(maxsplit=1)[0]} its effect"
+    return "lost answer" if what.startswith("after") else "error before effect"
+
+
+@cache
+def settings_of(chunk_rows: int, retention: int) -> Settings:
+    """Settings that may keep fewer batches than a real WAL may."""
+    settings = Settings(chunk_rows=chunk_rows)
+    object.__setattr__(settings, "retention_batches", retention)
+    return settings
+
+
+@cache
+def delivery_of(kind: str) -> Delivery:
+    return Delivery(
+        None, guarantee="at_most_once" if kind == "at_most_once" else None, max_attempts=3, start_from="earliest"
+    )
+
+
+@cache
+def promise_of(kind: str) -> Promise:
+    nobody = cast("Life", None)
+    return promise(sink_of(kind, nobody, cast("Target", None)), delivery_of(kind), "sink")

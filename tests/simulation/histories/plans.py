@@ -1,0 +1,112 @@
+"""What a history is made of: plain values, so that a seed is all that has to be kept of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+Shape = tuple[tuple[int, ...], ...]
+"""Rows by batch and partition."""
+
+KINDS: tuple[str, ...] = ("plain", "at_most_once", "idempotent", "lookup", "transactional", "segment", "batch")
+"""Every kind of sink."""
+
+NAMES: tuple[str, ...] = ("default", "other")
+"""Of the sinks of a history, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The n-th point of a life, counted from 1, of those that are so called and at such a place."""
+
+    number: int
+    what: str = ""
+    """Part of what is done: "before create", "after", "sink"."""
+    where: str = ""
+    """Part of the path, or of the key."""
+
+    @property
+    def any_point(self) -> bool:
+        return not (self.what or self.where)
+
+
+class Deed(StrEnum):
+    """What can happen at a point."""
+
+    CRASH = "crash"
+    FAIL = "fail"
+    """An error: before the effect or after it (a lost answer), as the point is one before or after."""
+    FULL = "full disk"
+    """Nothing can be created, `size` times."""
+    DELAY = "delay"
+    """`size` seconds pass."""
+    PAUSE = "pause"
+    """The process stands still while others live."""
+    LOSE = "lost job"
+    """The delivery job under way is given up."""
+    LEAVE = "task left behind"
+    """The same, but its task only stands still."""
+    WAKE = "task woke up"
+    """Every task that was left behind goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    deed: Deed
+    at: At
+    size: int = 0
+
+
+class Tampering(StrEnum):
+    """What happens to the checkpoint between two looks of the process at it."""
+
+    FORGET = "forgotten commit"
+    SAME = "rolled back, same offsets"
+    OTHER = "rolled back, other offsets"
+
+
+@dataclass(frozen=True, slots=True)
+class Tamper:
+    what: Tampering
+    through: int = -1
+    """The newest batch that a restored checkpoint still has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LifePlan:
+    """One process, from its start to its end."""
+
+    faults: tuple[Fault, ...] = ()
+    chunk_rows: int = 2
+    retention: int = 200
+    sinks: int = 1
+    """How many of the history's sinks it serves; 0: it only stages."""
+    stages: bool = True
+    """Whether a query runs in it; if not, it drains."""
+    lagging: bool = False
+    """Whether it delivers only once its query has ended."""
+    before: Tamper | None = None
+    """What happens to the checkpoint before it starts."""
+    restart: Tamper | None = None
+    """What happens to the checkpoint before its query is started a second time in the living process."""
+    restarts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One history. After its acts one more process lives, undisturbed, to the end."""
+
+    kinds: tuple[str, ...]
+    """Of the sinks."""
+    batches: Shape
+    acts: tuple[tuple[LifePlan, ...], ...]
+    """One life after the other; lives of one act take turns, whenever one stands still."""
+    last: LifePlan = LifePlan()
+    seed: int = 0
+    """What it was drawn from."""
+    disorder: int = 0
+    """Other than 0: listings and deletions come in any order."""
+    two_looks: bool = False
+    """Whether a listing looks twice, and things may happen in between."""
+    uneven: bool = False
+    """Whether chunks are cut where bytes, not rows, would cut them."""

@@ -1,0 +1,152 @@
+"""Playing a plan: its lives, one after the other or by turns, then one undisturbed life, then the judgement."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import wal_sink.retention
+from tests.simulation.histories.branching import Branching
+from tests.simulation.histories.coroutines import Coroutine
+from tests.simulation.histories.lives import Life
+from tests.simulation.histories.plans import LifePlan, Plan
+from tests.simulation.histories.world import World
+from wal_sink.errors import DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
+
+
+@dataclass(slots=True)
+class Played:
+    """What came of one history."""
+
+    violations: list[str]
+    hits: Counter[str]
+    points: int
+    trace: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def small_world() -> Iterator[None]:
+    """Collect after every batch, and tell nobody of failures that are meant to be."""
+    every, level = wal_sink.retention.COLLECT_EVERY_BATCHES, logging.getLogger("wal_sink").level
+    wal_sink.retention.COLLECT_EVERY_BATCHES = 1
+    logging.getLogger("wal_sink").setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        wal_sink.retention.COLLECT_EVERY_BATCHES = every
+        logging.getLogger("wal_sink").setLevel(level)
+
+
+def play(plan: Plan, *, traced: bool = False) -> Played:
+    """One history, to its end. To be called within `small_world`."""
+    playing = _Playing(World(plan, traced=traced))
+    for act in plan.acts:
+        playing.act(act)
+    return playing.end()
+
+
+def play_family(plans: Sequence[Plan]) -> list[Played]:
+    """Histories that differ only in the effect after which the process of their last act dies, each as `play` does."""
+    by_effect = {crash_effect(plan): plan for plan in plans}
+    longest = by_effect.pop(max(by_effect))
+    playing = _Playing(World(longest))
+    for act in longest.acts[:-1]:
+        playing.act(act)
+    branching = Branching(playing.world, by_effect)
+    playing.alone(longest.acts[-1][0], branching)
+    worlds = branching.worlds
+    for effect, plan in by_effect.items():
+        if effect not in worlds:  # it ended before
+            worlds[effect] = playing.world.branch(plan)
+    played = {plan.seed: _Playing(worlds[effect]).end() for effect, plan in by_effect.items()}
+    played[longest.seed] = playing.end()
+    return [played[plan.seed] for plan in plans]
+
+
+def crash_effect(plan: Plan) -> int:
+    """After which effect the process of the last act dies."""
+    return plan.acts[-1][0].faults[0].at.number
+
+
+class _Playing:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._points = 0
+
+    def act(self, act: tuple[LifePlan, ...]) -> None:
+        if len(act) == 1:
+            self.alone(act[0])
+        else:
+            self._by_turns(act)
+
+    def end(self) -> Played:
+        """The last life, undisturbed, and the judgement."""
+        world = self.world
+        finished = not self.alone(world.plan.last).errors
+        world.judge.judge_end(finished=finished, ends=world.ends() if finished else [-1] * len(world.plan.batches))
+        return Played(world.judge.violations, self._hits(), self._points, world.trace or [])
+
+    def alone(self, plan: LifePlan, branching: Branching | None = None) -> Life:
+        self.world.judge.alone = True
+        life = self._born(plan, branching)
+        try:
+            life.live()
+            life.wake_tasks()
+        except Exception as error:  # noqa: BLE001 - whatever else it is, it is a finding
+            self._unexpected(error)
+        self._judge_ending(life)
+        return life
+
+    def _by_turns(self, act: tuple[LifePlan, ...]) -> None:
+        """Each begins where the one before stands still or has ended; then they go on by turns until all have ended."""
+        self.world.judge.alone = False
+        self.world.judge.disturbances += len(act) - 1
+        living: list[tuple[Life, Coroutine]] = []
+        for plan in act:
+            life = self._born(plan)
+            living.append((life, Coroutine(life.live)))
+            living[-1][1].resume()
+        while any(not coroutine.done for _, coroutine in living):
+            for _, coroutine in living:
+                if not coroutine.done:
+                    coroutine.resume()
+        for life, coroutine in living:
+            if coroutine.error is not None:
+                self._unexpected(coroutine.error)
+            self._judge_ending(life)
+
+    def _born(self, plan: LifePlan, branching: Branching | None = None) -> Life:
+        if plan.before is not None:
+            self.world.tamper(plan.before)
+        return Life(self.world, plan, branching)
+
+    def _judge_ending(self, life: Life) -> None:
+        """No error about a history that nobody touched, none at all where nothing happened."""
+        self._points += life.points
+        for error in life.errors:
+            if not self._may_raise(life, error):
+                self.world.judge.blame(f"process {life.number} ended by {type(error).__name__}: {error}")
+
+    def _may_raise(self, life: Life, error: Exception) -> bool:
+        if isinstance(error, HistoryError):
+            return self.world.may_refuse
+        if isinstance(error, FencedError):
+            return self.world.may_refuse or not self.world.judge.alone
+        return life.was_disturbed and isinstance(error, (StoreError, OutcomeUnknownError, DeliveryError))
+
+    def _unexpected(self, error: BaseException) -> None:
+        text = "".join(traceback.format_exception(error, limit=-3))
+        self.world.judge.blame(f"unexpected {type(error).__name__}: {error}\n{text}")
+
+    def _hits(self) -> Counter[str]:
+        world = self.world
+        world.hits["collected"] += world.judge.deletions > 0
+        world.hits["shuffled listing"] += world.wal.shuffles + world.checkpoint.shuffles
+        world.hits["listing in two looks"] += world.wal.pages + world.checkpoint.pages
+        world.hits["late send"] += sum(len(facts.late) for facts in world.judge.sinks.values())
+        world.hits["repeated chunk"] += sum(facts.repeated_chunks for facts in world.judge.sinks.values())
+        return world.hits

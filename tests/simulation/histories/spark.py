@@ -1,0 +1,93 @@
+"""What Spark does of a query, as far as its checkpoint and its sink can tell."""
+
+from __future__ import annotations
+
+import json
+from typing import Protocol
+
+from tests.simulation.histories.plans import Tamper, Tampering
+from tests.simulation.histories.stores import SimulatedStore, Space
+from wal_sink.stores.base import ObjectExists
+
+QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
+_FIRST_PLAN_MS = 1_767_225_600_000
+
+
+class QueryFailedError(Exception):
+    """The query ended before its time."""
+
+
+class Input(Protocol):
+    """What the query reads, and what the world remembers of it."""
+
+    restored: int
+    """How often the checkpoint was restored to an older state."""
+
+    def end_of(self, batch_id: int) -> int: ...
+    def next_plan(self) -> int: ...
+
+
+class Query:
+    """One start of a query. Like Spark, it looks at the checkpoint once, and owns it from then on, or ends."""
+
+    def __init__(self, checkpoint: SimulatedStore, space: Space, given: Input) -> None:
+        self._checkpoint = checkpoint
+        self._given = given
+        self._restored = given.restored
+        if "metadata" not in space.objects:
+            self._write("metadata", json.dumps({"id": QUERY_ID}).encode())
+        self.planned_ms = 0
+        self.end = 0
+        self.batch_id = self._planned = newest(space, "offsets")
+        if newest(space, "commits") == self._planned:
+            self.batch_id += 1
+        else:
+            self._adopt(space.objects[f"offsets/{self.batch_id}"])
+
+    def plan(self) -> None:
+        """Write down what the batch reads, unless an earlier start of the query did."""
+        if self.batch_id > self._planned:
+            self.end = self._given.end_of(self.batch_id)
+            self.planned_ms = _FIRST_PLAN_MS + self._given.next_plan()
+            text = f'v1\n{{"batchTimestampMs":{self.planned_ms},"conf":{{}}}}\n{{"end":{self.end}}}'
+            self._write(f"offsets/{self.batch_id}", text.encode())
+            self._planned = self.batch_id
+
+    def complete(self) -> None:
+        self._write(f"commits/{self.batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
+        self.batch_id += 1
+
+    def _adopt(self, entry: bytes) -> None:
+        lines = entry.splitlines()
+        self.planned_ms = int(json.loads(lines[1])["batchTimestampMs"])
+        self.end = end_in(entry)
+
+    def _write(self, path: str, data: bytes) -> None:
+        """Spark's own log: whoever finds an entry there already ends with CONCURRENT_STREAM_LOG_UPDATE."""
+        if self._given.restored != self._restored:
+            raise QueryFailedError("the checkpoint was restored under this query")
+        try:
+            self._checkpoint.create(path, data)
+        except ObjectExists as error:
+            raise QueryFailedError(str(error)) from error
+
+
+def end_in(entry: bytes) -> int:
+    """What an entry of `offsets` says."""
+    return int(entry.rpartition(b":")[2].rstrip(b"}"))
+
+
+def newest(space: Space, folder: str) -> int:
+    return max((int(name) for name in space.names(folder)), default=-1)
+
+
+def tamper(space: Space, given: Tamper) -> None:
+    """What people, or a lost disk, do to a checkpoint."""
+    if given.what is Tampering.FORGET:
+        if (last := newest(space, "commits")) >= 0:
+            space.remove(f"commits/{last}")
+        return
+    for folder in ("offsets", "commits"):
+        for name in space.names(folder):
+            if int(name) > given.through:
+                space.remove(f"{folder}/{name}")

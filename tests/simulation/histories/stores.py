@@ -1,0 +1,187 @@
+"""The simulated store: a dictionary that outlives processes, seen by each through points at which things happen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from wal_sink.errors import StoreError
+from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
+
+
+class Process(Protocol):
+    """Who uses the store."""
+
+    number: int
+    """Tells it from the other processes of its history."""
+    full_for: int
+    """How many creates still find the disk full."""
+
+    def point(self, what: str, where: str) -> None: ...
+    def refuse_create(self, path: str) -> None: ...
+
+
+class Watcher(Protocol):
+    """Who sees every effect, at the moment of the effect."""
+
+    def created(self, process: int, path: str, data: bytes) -> None: ...
+    def deleting(self, path: str) -> None: ...
+    def listed(self, process: int, prefix: str) -> None: ...
+
+
+class Space:
+    """The objects under one root."""
+
+    def __init__(self, root: str, watcher: Watcher, *, disorder: int = 0, two_looks: bool = False) -> None:
+        self.root = root
+        self.watcher = watcher
+        self.disorder = disorder
+        """Other than 0: listings and deletions come in any order."""
+        self.two_looks = two_looks
+        self.objects: dict[str, bytes] = {}
+        self.shuffles = 0
+        """How many listings came in another order."""
+        self.pages = 0
+        """How many listings looked twice."""
+        self._folders: dict[str, set[str]] = {}
+        """Names by folder, subfolders with a `/` at their end. An empty folder is none."""
+
+    def copy(self, watcher: Watcher) -> Space:
+        """The same objects; what is done to the one does not show in the other."""
+        other = Space(self.root, watcher, disorder=self.disorder, two_looks=self.two_looks)
+        other.objects = self.objects.copy()
+        other.shuffles, other.pages = self.shuffles, self.pages
+        other._folders = {folder: names.copy() for folder, names in self._folders.items()}
+        return other
+
+    def looked_again(self, names: list[str], prefix: str, *, recursive: bool) -> list[str]:
+        """A listing of many names comes in pages; what happened between two of them shows in the later one alone."""
+        page = names[: (len(names) + 1) // 2]
+        self.pages += 1
+        return page + self.names(prefix, page[-1], recursive=recursive)
+
+    def any_order(self, names: list[str]) -> list[str]:
+        """The names as a store that keeps no order may give them."""
+        self.shuffles += 1
+        turn = self.disorder * self.shuffles
+        begin = turn % len(names)
+        turned = names[begin:] + names[:begin]
+        if turn // len(names) % 2:
+            turned.reverse()
+        return turned
+
+    def add(self, path: str, data: bytes) -> None:
+        self.objects[path] = data
+        folder, _, name = path.rpartition("/")
+        while (names := self._folders.get(folder)) is None:
+            self._folders[folder] = {name}
+            if not folder:
+                return
+            folder, _, name = folder.rpartition("/")
+            name += "/"
+        names.add(name)
+
+    def remove(self, path: str) -> None:
+        del self.objects[path]
+        folder, _, name = path.rpartition("/")
+        while True:
+            names = self._folders[folder]
+            names.remove(name)
+            if names or not folder:
+                return
+            del self._folders[folder]
+            folder, _, name = folder.rpartition("/")
+            name += "/"
+
+    def names(self, prefix: str, after: str = "", *, recursive: bool = False) -> list[str]:
+        if recursive:
+            below = [path[len(prefix) + 1 :] for path in self.objects if path.startswith(f"{prefix}/")]
+            return sorted(name for name in below if name > after)
+        found = self._folders.get(prefix)
+        if found is None:
+            return []
+        return sorted(name for name in found if name > after) if after else sorted(found)
+
+
+class SimulatedStore(Store):
+    """One process's view of a space."""
+
+    def __init__(self, space: Space, process: Process) -> None:
+        self._space = space
+        self._objects = space.objects
+        self._process = process
+        self._watcher = space.watcher
+
+    @property
+    def root(self) -> str:
+        return self._space.root
+
+    def create(self, path: str, data: bytes) -> None:
+        self.put(path, data, "before create", "after create")
+
+    def put(self, path: str, data: bytes, before: str, after: str) -> None:
+        self._process.point(before, path)
+        if self._process.full_for:
+            self._process.refuse_create(path)
+        if path in self._objects:
+            raise ObjectExists(f"{path} exists already")
+        self._space.add(path, data)
+        self._watcher.created(self._process.number, path, data)
+        self._process.point(after, path)
+
+    def read(self, path: str) -> bytes:
+        self._process.point("before read", path)
+        data = self._objects.get(path)
+        if data is None:
+            raise ObjectMissing(path)
+        return data
+
+    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        self._process.point("before list", prefix)
+        names = self._space.names(prefix, after, recursive=recursive)
+        self._watcher.listed(self._process.number, prefix)
+        if len(names) > 1:
+            if self._space.two_looks:
+                self._process.point("within list", prefix)
+                names = self._space.looked_again(names, prefix, recursive=recursive)
+            if self._space.disorder:
+                names = self._space.any_order(names)
+        return names
+
+    def delete(self, paths: Iterable[str]) -> None:
+        doomed = list(paths)
+        if self._space.disorder and doomed:
+            doomed = self._space.any_order(doomed)
+        for path in doomed:
+            self._process.point("before delete", path)
+            if path in self._objects:
+                self._watcher.deleting(path)
+                self._space.remove(path)
+            self._process.point("after delete", path)
+
+    def segment(self, path: str) -> SegmentStream:
+        return _Stream(self, path)
+
+
+class _Stream(SegmentStream):
+    def __init__(self, store: SimulatedStore, path: str) -> None:
+        self._store = store
+        self._path = path
+        self._data = b""
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._data += data
+        return len(data)
+
+    def commit(self) -> None:
+        self._store.put(self._path, self._data, "before segment", "after segment")
+
+    def abort(self) -> None:
+        """Nothing was visible."""
+
+
+def failure_of(what: str, where: str) -> Exception:
+    """What goes wrong at a point: the store's error, or the target's."""
+    text = f"simulated failure {what} {where}"
+    at_target = what.endswith(("sink", "lookup", "last"))
+    return ConnectionError(text) if at_target else StoreError(text)

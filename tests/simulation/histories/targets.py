@@ -1,0 +1,139 @@
+"""Targets that outlive processes, and the sinks through which processes reach them, one for each ability."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tests.simulation.histories.judge import Judge
+from tests.simulation.histories.segments import numbers_in
+from wal_sink.chunk import Chunk, Position
+from wal_sink.delivery import Assignment, chunks_of
+from wal_sink.errors import FencedError
+from wal_sink.log import Log
+from wal_sink.records import Manifest
+from wal_sink.segments import load_segment
+from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
+
+
+class Caller(Protocol):
+    """The process that calls a target."""
+
+    number: int
+
+    def point(self, what: str, where: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Target:
+    """What one sink's target holds."""
+
+    name: str
+    judge: Judge
+    keys: set[str] = field(default_factory=set)
+    ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
+
+    def copy(self, judge: Judge) -> Target:
+        return Target(self.name, judge, self.keys.copy(), self.ledger.copy())
+
+    def called(self, life: Caller, chunk: Chunk, numbers: list[int]) -> None:
+        ordinal = int(chunk.position.slot.rpartition("/")[2])
+        self.judge.sent(life.number, self.name, numbers, batch_id=chunk.batch_id, ordinal=ordinal, term=chunk.term)
+
+    def take(self, chunk: Chunk, numbers: list[int]) -> None:
+        self.keys.add(chunk.key)
+        self.judge.took_effect(self.name, chunk.key, numbers)
+
+
+class PlainSink(Sink):
+    def __init__(self, life: Caller, target: Target) -> None:
+        self._life = life
+        self._target = target
+
+    def write(self, chunk: Chunk) -> None:
+        send(self._life, self._target, chunk, self._put)
+
+    def _put(self, chunk: Chunk, numbers: list[int]) -> None:
+        self._target.take(chunk, numbers)
+
+
+class IdempotentSink(PlainSink):
+    idempotent = True
+
+    def _put(self, chunk: Chunk, numbers: list[int]) -> None:
+        if chunk.key not in self._target.keys:
+            self._target.take(chunk, numbers)
+
+
+class LookupSink(PlainSink):
+    def was_applied(self, key: str) -> bool:
+        self._life.point("before lookup", key)
+        return key in self._target.keys
+
+
+class LedgerSink(PlainSink, TransactionalSink):
+    def last(self, slot: str) -> Position | None:
+        self._life.point("before last", slot)
+        stored = self._target.ledger.get(slot)
+        return stored[1] if stored else None
+
+    def _put(self, chunk: Chunk, numbers: list[int]) -> None:
+        position = chunk.position
+        term, stored = self._target.ledger.get(position.slot, (0, None))
+        if term > chunk.term:
+            raise FencedError(f"term {chunk.term} is below {term}")
+        if stored and (stored.batch_id, stored.rows) >= (position.batch_id, position.rows):
+            return
+        self._target.take(chunk, numbers)
+        self._target.ledger[position.slot] = (chunk.term, position)
+
+
+class WholeSegmentSink(SegmentSink):
+    def __init__(self, life: Caller, target: Target) -> None:
+        self._life = life
+        self._target = target
+
+    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:  # noqa: ARG002
+        for chunk in chunks:
+            send(self._life, self._target, chunk, self._target.take)
+
+
+class WholeBatchSink(BatchSink):
+    def write_batch(self, batch: ReleasedBatch) -> None:
+        raise AssertionError(f"`batch_writer` writes batch {batch.batch_id}")
+
+
+_SINKS: dict[str, Callable[[Caller, Target], Sink]] = {
+    "plain": PlainSink,
+    "at_most_once": PlainSink,
+    "idempotent": IdempotentSink,
+    "lookup": LookupSink,
+    "transactional": LedgerSink,
+    "segment": WholeSegmentSink,
+}
+
+
+def sink_of(kind: str, life: Caller, target: Target) -> Sink | BatchSink:
+    return WholeBatchSink() if kind == "batch" else _SINKS[kind](life, target)
+
+
+def batch_writer(life: Caller, target: Target, log: Log) -> Callable[[Assignment, Manifest], None]:
+    """Writes a whole batch, as a wrapped writer would."""
+
+    def write(given: Assignment, manifest: Manifest) -> None:
+        for ordinal, segment in enumerate(manifest.segments):
+            data = load_segment(log.store, segment)
+            for chunk in chunks_of(given, ordinal, segment, data, 0, where=segment.path, reader=log.segment_reader):
+                send(life, target, chunk, target.take)
+
+    return write
+
+
+def send(life: Caller, target: Target, chunk: Chunk, put: Callable[[Chunk, list[int]], None]) -> None:
+    """One call of the target: a crash, an error or a standstill may come before it or after."""
+    life.point("before sink", chunk.key)
+    numbers = numbers_in(chunk.table)
+    target.called(life, chunk, numbers)
+    put(chunk, numbers)
+    life.point("after sink", chunk.key)

@@ -1,0 +1,59 @@
+"""A carrier that loses its job: a Spark job that was cancelled, an executor that went away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from tests.simulation.histories.coroutines import Coroutine
+from tests.simulation.histories.plans import Deed
+from wal_sink.delivery import Assignment, Order, Outcome
+from wal_sink.records import Manifest
+from wal_sink.serving import Carrier, CarrierLostError
+
+
+class JobLost(BaseException):
+    """The task under way ends here."""
+
+
+class Driver(Protocol):
+    """The process whose job it is."""
+
+    in_job: bool
+    left: list[Coroutine]
+
+    def will(self, deed: Deed) -> bool: ...
+
+
+class UnreliableCarrier:
+    """Another carrier, whose job may be lost at a point, or left behind with its task standing there."""
+
+    def __init__(self, inner: Carrier, driver: Driver) -> None:
+        self._inner = inner
+        self._driver = driver
+
+    @property
+    def whole_batch(self) -> bool:
+        return self._inner.whole_batch
+
+    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+        self._driver.in_job = True
+        try:
+            if self._driver.will(Deed.LEAVE):
+                return self._apart(assignment, manifest, orders)
+            return self._inner.deliver(assignment, manifest, orders)
+        except JobLost:
+            raise CarrierLostError("the job was cancelled") from None
+        finally:
+            self._driver.in_job = False
+
+    def _apart(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+        """As a task that can stand still while its driver goes on without it."""
+        task = Coroutine(lambda: self._inner.deliver(assignment, manifest, orders))
+        task.resume()
+        if not task.done:
+            self._driver.left.append(task)
+            raise CarrierLostError("the job was cancelled, one of its tasks was not")
+        if task.error is not None:
+            raise task.error
+        return cast("list[Outcome]", task.result)

@@ -1,0 +1,151 @@
+"""What outlives the processes of one history: WAL, checkpoint, targets, clock, and the judge that watches them."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from copy import copy
+from datetime import UTC, datetime, timedelta
+
+from tests.simulation.histories.judge import Judge
+from tests.simulation.histories.plans import NAMES, Plan, Tamper, Tampering
+from tests.simulation.histories.spark import end_in, tamper
+from tests.simulation.histories.stores import Space
+from tests.simulation.histories.targets import Target
+from wal_sink.calls import DirectCaller
+from wal_sink.runtime import Runtime
+
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+_START_TEXT = _START.isoformat(timespec="milliseconds")
+
+
+class World:
+    """One history's."""
+
+    def __init__(self, plan: Plan, *, traced: bool = False) -> None:
+        self.plan = plan
+        self.kinds = dict(zip(NAMES, plan.kinds, strict=False))
+        self.judge = Judge(plan.batches, self.kinds)
+        self.wal = Space("memory://wal", self.judge, disorder=plan.disorder, two_looks=plan.two_looks)
+        self.checkpoint = Space(
+            "memory://checkpoint", CommitWatcher(self), disorder=plan.disorder, two_looks=plan.two_looks
+        )
+        self.targets = {name: Target(name, self.judge) for name in self.kinds}
+        self.hits: Counter[str] = Counter()
+        """What really happened, by name."""
+        self.trace: list[str] | None = [] if traced else None
+        self.restored = 0
+        self.lives = 0
+        self.running = 0
+        """How many processes live."""
+        self._contradicted = False
+        self._restored_through = sys.maxsize
+        self.runtime = self._runtime()
+        self._elapsed_s = 0.0
+        self._ids = 0
+        self._plans = 0
+        self._histories = [0] * len(plan.batches)
+
+    def branch(self, plan: Plan) -> World:
+        """A world that is as this one is now, and goes on by another plan."""
+        other = copy(self)
+        other.plan = plan
+        other.judge = self.judge.copy()
+        other.wal = self.wal.copy(other.judge)
+        other.checkpoint = self.checkpoint.copy(CommitWatcher(other))
+        other.targets = {name: target.copy(other.judge) for name, target in self.targets.items()}
+        other.hits = self.hits.copy()
+        other.running = 0
+        other._histories = self._histories.copy()
+        other.runtime = other._runtime()
+        return other
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether checkpoint and WAL tell different stories, so that a process may have to say so."""
+        return self._contradicted or self._restored_through < self.judge.low_water
+
+    def note(self, line: str) -> None:
+        if self.trace is not None:
+            self.trace.append(line)
+
+    def pass_s(self, seconds: float) -> None:
+        self._elapsed_s += seconds
+
+    # What the query reads.
+    def end_of(self, batch_id: int) -> int:
+        """Another history of a batch has other offsets."""
+        return batch_id + 1000 * self._histories[batch_id]
+
+    def next_plan(self) -> int:
+        self._plans += 1
+        return self._plans
+
+    def tamper(self, given: Tamper) -> None:
+        """Change the checkpoint."""
+        self.hits[given.what] += 1
+        self.note(f"-- checkpoint: {given.what}, through batch {given.through}")
+        tamper(self.checkpoint, given)
+        if given.what is Tampering.FORGET:
+            return
+        self.restored += 1
+        self._restored_through = min(self._restored_through, given.through)
+        if self.running or given.what is Tampering.OTHER:
+            self._contradicted = True
+        if given.what is Tampering.OTHER:
+            for batch_id in range(given.through + 1, len(self._histories)):
+                self._histories[batch_id] += 1
+
+    def ends(self) -> list[int]:
+        """Of the offsets the checkpoint has now."""
+        return [end_in(self.checkpoint.objects[f"offsets/{number}"]) for number in range(len(self.plan.batches))]
+
+    def _runtime(self) -> Runtime:
+        return SimulatedRuntime(
+            now=self._now,
+            monotonic_s=self._monotonic_s,
+            sleep_s=self.pass_s,
+            new_id=self._new_id,
+            new_random=self._new_random,
+            new_caller=DirectCaller,
+        )
+
+    def _now(self) -> datetime:
+        return _START + timedelta(seconds=self._elapsed_s) if self._elapsed_s else _START
+
+    def _monotonic_s(self) -> float:
+        return self._elapsed_s
+
+    def _new_random(self) -> random.Random:
+        return random.Random(self.plan.seed)
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"{self._ids:032x}"
+
+
+class SimulatedRuntime(Runtime):
+    """A runtime whose time of day is known as text: it differs too seldom to be written out for every record."""
+
+    def timestamp(self) -> str:
+        return _START_TEXT
+
+
+class CommitWatcher:
+    """Sees which batches Spark completes, and what they read."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def created(self, process: int, path: str, data: bytes) -> None:  # noqa: ARG002
+        folder, _, number = path.partition("/")
+        if folder == "commits":
+            entry = self._world.checkpoint.objects[f"offsets/{number}"]
+            self._world.judge.completed.add((int(number), end_in(entry)))
+
+    def deleting(self, path: str) -> None:
+        """Nobody but `World.tamper` does."""
+
+    def listed(self, process: int, prefix: str) -> None:
+        """Nothing follows from it."""
