@@ -141,12 +141,17 @@ class Child:
         if self.running:
             self._process.send_signal(number)
 
+    def send_to_all(self, number: signal.Signals) -> None:
+        """Send a signal to the started process and all its descendants: with SIGSTOP, as if the machine paused."""
+        for pid in _session_members(self.pid):
+            _signal(pid, number)
+
     def kill(self) -> None:
         """SIGKILL the process and all its descendants, and return when none of them runs any more."""
         deadline = time.monotonic() + KILL_WAIT_S
         while members := _session_members(self.pid):
             for pid in members:
-                _kill(pid)
+                _signal(pid, signal.SIGKILL)
             self._process.poll()
             if time.monotonic() > deadline:
                 raise ChildError(f"processes {members} outlived SIGKILL for {KILL_WAIT_S} s\n{self._tail()}")
@@ -173,9 +178,9 @@ def is_running(pid: int) -> bool:
     return (table.stdout.strip()[:1] or "X") not in ENDED
 
 
-def _kill(pid: int) -> None:
+def _signal(pid: int, number: signal.Signals) -> None:
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except ProcessLookupError:
         return  # it ended by itself
 

@@ -128,30 +128,34 @@ def _two_drivers(chain: Chain) -> str:
         with chain.driver(_plainly_slow(chain)) as second:
             second.wait_until(lambda: _fed(chain) and not (first.running and second.running), "one of the two ended")
             loser, winner = (second, first) if first.running else (first, second)
-            if winner.running:
-                # The winner must be alive and well: it goes on.
-                _progress(chain, winner, chain.seen().marked)
+            which = "the later one" if loser is second else "the earlier one"
+            if loser.wait() == 0:
+                chain.violations.append(f"life {chain.lives}: of two drivers, {which} ended as if all were well")
+            if not _goes_on(chain, winner):
+                return f"both, {which} first: {_cause(loser)}, then {_cause(winner)}"
             time.sleep(chain.chance.uniform(0, 0.5))
             winner.kill()
-            return ("the later one ended by " if loser is second else "the earlier one ended by ") + _cause(loser)
+            return f"{which}: {_cause(loser)}"
 
 
 def _sleeper(chain: Chain) -> str:
     before = chain.seen()
     with chain.driver(_plainly_slow(chain)) as sleeper:
         _progress(chain, sleeper, before.marked)
+        whole = chain.chance.random() < 0.5
+        send = sleeper.send_to_all if whole else sleeper.send
         time.sleep(chain.chance.uniform(0, 0.5))
-        sleeper.send(signal.SIGSTOP)
+        send(signal.SIGSTOP)
         with chain.driver(replace(chain.job, ending="once")) as successor:
             successor.succeed()
         sent = len(chain.targets.sent())
-        sleeper.send(signal.SIGCONT)
+        send(signal.SIGCONT)
         chain.feed(2)
         code = sleeper.wait()
     late = len(chain.targets.sent()) - sent
     if late > SEGMENTS or code == 0:
         chain.violations.append(f"life {chain.lives}: a woken driver sent {late} chunks and ended with {code}")
-    return f"{_cause(sleeper)} after {late} chunks"
+    return f"{'all processes' if whole else 'Python alone'} asleep, {_cause(sleeper)} after {late} chunks"
 
 
 def _plainly_slow(chain: Chain) -> Job:
@@ -163,16 +167,23 @@ def _progress(chain: Chain, child: Child, marked: int) -> None:
     child.wait_until(lambda: _fed(chain) and chain.seen().marked > marked, "a batch was delivered")
 
 
+def _goes_on(chain: Chain, child: Child) -> bool:
+    """Wait until the plain target has a batch more; False if the driver ended instead, which is no silent loss."""
+    marked = chain.seen().marked
+    child.wait_until(lambda: _fed(chain) and (chain.seen().marked > marked or not child.running), "it went on")
+    return child.running
+
+
 def _fed(chain: Chain) -> bool:
     chain.feed_ahead(chain.seen())
     return True
 
 
 def _cause(child: Child) -> str:
-    """What a driver said when it left."""
+    """What a driver said when it left; one that said nothing, or left as if all were well, is told as such."""
     lines = [line for line in child.output.splitlines() if line.startswith(LEFT_BY)]
     if not lines:
-        return f"exit code {child.wait()}, saying nothing"
+        return f"exit code {child.wait()} without a word"
     if "CONCURRENT_STREAM_LOG_UPDATE" in child.output:
         return "Spark's CONCURRENT_STREAM_LOG_UPDATE"
     return lines[-1].removeprefix(LEFT_BY).partition(":")[0]

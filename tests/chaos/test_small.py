@@ -9,63 +9,90 @@ import pytest
 
 from tests.chaos import disks, processes, replays
 from tests.chaos.bad_disks import Trouble, disk_of
-from tests.chaos.scenario import Effort, Scenario
+from tests.chaos.scenario import Effort
 from tests.components import require
 
 SEED = 20
-WITHOUT_SPARK = ("full disk", "read-only disk", "killed around a link")
-TROUBLES: dict[str, Trouble] = {
-    "full disk": "full",
-    "full disk under Spark": "full",
-    "read-only disk": "read-only",
-    "read-only disk under Spark": "read-only",
-}
-SHARES = {
-    "full disk": 0.04,
-    "read-only disk": 0.04,
-    "killed around a link": 0.03,
-    "drivers killed": 0.015,
-    "executors killed": 0.04,
-    "two drivers, one WAL": 0.01,
-    "a driver that slept": 0.01,
-    "commits deleted": 0.1,
-    "checkpoint restored": 0.2,
-    "checkpoint gone": 0.2,
-    "full disk under Spark": 0.1,
-    "read-only disk under Spark": 0.1,
-}
 SCENARIOS = {scenario.name: scenario for module in (disks, processes, replays) for scenario in module.SCENARIOS}
+LONG_S = 600
+
+needs_spark = pytest.mark.spark
+long = pytest.mark.timeout(LONG_S)  # several drivers, one after the other, each bounded by itself
 
 
-def test_every_scenario_of_these_modules_has_its_share() -> None:
-    assert SHARES.keys() == SCENARIOS.keys()
-
-
-@pytest.mark.parametrize("name", WITHOUT_SPARK)
-def test_small_lives(name: str, tmp_path: Path) -> None:
-    _assert_holds(SCENARIOS[name], tmp_path)
-
-
-@pytest.mark.spark
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", sorted(SCENARIOS.keys() - set(WITHOUT_SPARK)))
-def test_drivers(name: str, tmp_path: Path) -> None:
-    _assert_holds(SCENARIOS[name], tmp_path)
-
-
-def _assert_holds(scenario: Scenario, folder: Path) -> None:
-    _require_what_it_needs(scenario.name, folder)
-    (folder / "chaos").mkdir()
-    outcome = scenario.run(Effort(seed=SEED, folder=folder / "chaos", share=SHARES[scenario.name]))
+def holds(name: str, share: float, folder: Path) -> None:
+    """Run a share of a scenario; its outcome is shown if it does not hold."""
+    outcome = SCENARIOS[name].run(Effort(seed=SEED, folder=folder, share=share))
     assert outcome.holds, outcome
 
 
-def _require_what_it_needs(name: str, folder: Path) -> None:
-    if name == "executors killed":
-        require(Path("/proc/self/stat").exists(), "finding a worker's executor needs /proc")
-    if name == "a driver that slept":
-        require(hasattr(signal, "SIGSTOP"), "this system has no SIGSTOP")
-    if trouble := TROUBLES.get(name):
-        with disk_of(folder / "disk") as disk:
-            able = disk.can(trouble, for_others=name.endswith("Spark"))
-        require(able, f"making a disk {trouble} needs root that may mount, or (for some) a user that is not root")
+@needs_spark
+@long
+def test_drivers_killed_at_random_moments_lose_nothing_and_repeat_a_chunk_of_each_segment_at_most(
+    tmp_path: Path,
+) -> None:
+    holds("drivers killed", 0.01, tmp_path)
+
+
+@needs_spark
+@long
+def test_executors_killed_while_they_stage_and_deliver_lose_nothing(tmp_path: Path) -> None:
+    require(Path("/proc/self/stat").exists(), "finding a worker's executor needs /proc")
+    holds("executors killed", 0.04, tmp_path)
+
+
+@needs_spark
+@long
+def test_of_two_live_drivers_one_ends_with_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
+    holds("two drivers, one WAL", 0.01, tmp_path)
+
+
+@needs_spark
+@long
+def test_a_driver_that_slept_while_its_successor_finished_sends_no_more_than_the_chunks_in_its_hand(
+    tmp_path: Path,
+) -> None:
+    require(hasattr(signal, "SIGSTOP"), "this system has no SIGSTOP")
+    holds("a driver that slept", 0.01, tmp_path)
+
+
+@needs_spark
+@long
+def test_a_batch_that_runs_again_because_its_commit_is_gone_reaches_no_target_twice(tmp_path: Path) -> None:
+    holds("commits deleted", 0.1, tmp_path)
+
+
+@needs_spark
+@long
+def test_a_restored_checkpoint_goes_on_over_the_same_files_and_is_refused_over_others(tmp_path: Path) -> None:
+    holds("checkpoint restored", 0.2, tmp_path)
+
+
+@needs_spark
+@long
+def test_a_deleted_checkpoint_or_that_of_another_query_is_refused(tmp_path: Path) -> None:
+    holds("checkpoint gone", 0.2, tmp_path)
+
+
+@needs_spark
+@long
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_a_disk_in_trouble_under_a_query_loses_nothing_once_it_is_mended(trouble: Trouble, tmp_path: Path) -> None:
+    require_disk(trouble, tmp_path / "probe", for_others=True)
+    holds(f"{trouble} disk under Spark", 0.1, tmp_path)
+
+
+@pytest.mark.parametrize("trouble", ["full", "read-only"])
+def test_a_disk_in_trouble_at_any_operation_is_told_as_such(trouble: Trouble, tmp_path: Path) -> None:
+    require_disk(trouble, tmp_path / "probe")
+    holds(f"{trouble} disk", 0.04, tmp_path)
+
+
+def test_a_process_that_dies_around_the_link_of_an_object_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    holds("killed around a link", 0.03, tmp_path)
+
+
+def require_disk(trouble: Trouble, folder: Path, *, for_others: bool = False) -> None:
+    with disk_of(folder) as disk:
+        able = disk.can(trouble, for_others=for_others)
+    require(able, f"making a disk {trouble} needs root that may mount, or (for some) a user that is not root")

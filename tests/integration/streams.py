@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -180,17 +179,6 @@ class Lines(Sink):
             raise PermanentError("the target refuses")
         while how == "hang" and self.trouble is not None and self.trouble.exists():
             time.sleep(POLL_S)
-
-
-def kill_executor(flag: Path) -> None:
-    """In a Python worker: kill the executor it works for, once; `flag` remembers."""
-    try:
-        flag.touch(exist_ok=False)
-    except FileExistsError:
-        return
-    daemon = os.getppid()
-    executor = (Path("/proc") / str(daemon) / "stat").read_text().rpartition(")")[2].split()[1]
-    os.kill(int(executor), signal.SIGKILL)
 
 
 def quick(to: object, **options: Any) -> Delivery:
