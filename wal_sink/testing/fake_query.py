@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator, Sequence
-
-import pyarrow as pa
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from wal_sink.checkpoint import planned_ms
 from wal_sink.run import Run
 from wal_sink.segments import SegmentLimits, SegmentWriter
 from wal_sink.stager import Attempt, Staged
 from wal_sink.stores.base import Store
+from wal_sink.testing.tables import Partitions, spark_schema_of
+
+if TYPE_CHECKING:
+    from wal_sink.testing.sink_query import SinkQuery
 
 QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
 _FIRST_PLAN_MS = 1_767_225_600_000
 _plans = itertools.count(_FIRST_PLAN_MS)
-
-Partitions = Sequence[pa.Table]
-"""One table a partition."""
 
 
 class StoppedByQuery(Exception):
@@ -35,7 +35,20 @@ class FakeQuery:
 
     `evaluate` is the query: it gets a batch id and the batch's end offset and returns the rows, one table a partition.
     It is called again when a batch is replayed, and may then answer with other rows, as `uuid()` does.
+
+    `FakeQuery.over(sink)` is the whole of it for tests of a sink: a query with WAL, checkpoint and processes.
     """
+
+    @staticmethod
+    def over(to: object) -> SinkQuery:
+        """A query into a sink, over a new WAL in memory, which can crash and start again. See `SinkQuery`.
+
+        `to` is what `WalSink` takes for one sink. Each process gets a copy of it, as an executor does; one that cannot
+        be pickled is used itself.
+        """
+        from wal_sink.testing.sink_query import SinkQuery, copies  # noqa: PLC0415 - which is built on this module
+
+        return SinkQuery(copies(to))
 
     def __init__(
         self, checkpoint: Store, evaluate: Callable[[int, int], Partitions], *, query_id: str = QUERY_ID
@@ -106,5 +119,7 @@ def stage_tables(run: Run, attempt: Attempt, partitions: Partitions) -> Staged:
             for batch in positional.to_batches():
                 writer.write(batch)
             segments += writer.finish()
-    columns = tuple(partitions[0].column_names) if partitions else ()
-    return Staged(segments=segments, columns=columns)
+    if not partitions:
+        return Staged(segments=segments, columns=())
+    first = partitions[0]
+    return Staged(segments=segments, columns=tuple(first.column_names), spark_schema=spark_schema_of(first.schema))

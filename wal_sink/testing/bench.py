@@ -1,0 +1,130 @@
+"""A sink on a bench: chunks made by hand, calls made one by one, and sentences for what turns out to be wrong."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import cast
+
+import pyarrow as pa
+
+from wal_sink.chunk import Chunk, Position, chunk_key
+from wal_sink.sink import SegmentSink, Sink, SinkContext
+from wal_sink.testing.own_lines import OwnLines
+from wal_sink.testing.tables import spark_schema_of
+
+_WAL = "5e9f0f6e00004000800000000000ba5e"
+
+
+def slot(ordinal: int = 0) -> str:
+    """The slot of the n-th segment of every batch."""
+    return f"{_WAL}/default/{ordinal}"
+
+
+def chunks_of(
+    table: pa.Table, *, batch_id: int = 0, ordinal: int = 0, term: int = 1, chunk_rows: int = 2
+) -> list[Chunk]:
+    """A table as the only segment of this ordinal in a batch, in chunks."""
+    segment = f"{batch_id:016x}{ordinal:016x}"
+    ends = [*range(chunk_rows, table.num_rows, chunk_rows), table.num_rows]
+    starts = [0, *ends[:-1]]
+    return [
+        Chunk(
+            table=table.slice(start, end - start),
+            batch_id=batch_id,
+            key=chunk_key(segment, start, end),
+            segment_id=segment,
+            rows=range(start, end),
+            position=Position(slot(ordinal), batch_id, end, segment),
+            term=term,
+        )
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def of_term(chunk: Chunk, term: int) -> Chunk:
+    """The same chunk, from the committer of another term."""
+    return replace(chunk, term=term)
+
+
+@contextmanager
+def opened(sink: Sink, chunk: Chunk, *, on_executor: bool = False) -> Iterator[Sink]:
+    """The sink for the length of one delivery task."""
+    context = SinkContext(
+        wal_id=_WAL,
+        sink="default",
+        term=chunk.term,
+        batch_id=chunk.batch_id,
+        columns=tuple(chunk.table.column_names),
+        on_executor=on_executor,
+        spark_schema=spark_schema_of(chunk.table.schema),
+    )
+    sink.open(context)
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def send(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
+    """Hand chunks of one segment to the sink, as delivery does; what it returned."""
+    if isinstance(sink, SegmentSink):
+        first = chunks[0]
+        return [sink.write_segment(int(first.position.slot.rpartition("/")[2]), first.batch_id, iter(chunks))]
+    return [sink.write(chunk) for chunk in chunks]
+
+
+def deliver(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
+    """One delivery task: open, send, close."""
+    with opened(sink, chunks[0]):
+        return send(sink, chunks)
+
+
+class _CountedLine:
+    """Raises an error at the n-th line of a sink's own code, counted from 1."""
+
+    def __init__(self, number: int) -> None:
+        self._left = number
+        self.place = ""
+
+    def __call__(self, place: str) -> None:
+        self._left -= 1
+        if self._left == 0:
+            self.place = place
+            raise ConnectionError("wal_sink.testing lets this request fail")
+
+
+def send_failing(sink: Sink, chunk: Chunk, *, at_line: int) -> tuple[str, BaseException | None]:
+    """Let one line of the sink's own code fail while it writes. Where that was ("": it has fewer lines), and what came
+    of it: the error that `write` raised, if it did.
+    """
+    line = _CountedLine(at_line)
+    with opened(sink, chunk):
+        try:
+            OwnLines(sink).call(send, sink, [chunk], on_line=line)
+        except Exception as error:  # noqa: BLE001 - whatever the sink makes of the failure
+            return line.place, error
+    return line.place, None
+
+
+def travelled(sink: Sink) -> Sink:
+    """A copy, as an executor gets one. Raises `ConfigError` with the ways out if there can be none."""
+    return cast("Sink", pickle.loads(pickled(sink)))  # noqa: S301 - our own bytes
+
+
+def pickled(sink: Sink) -> bytes:
+    """The sink as the bytes that travel to executors."""
+    try:
+        return pickle.dumps(sink)
+    except Exception:  # noqa: BLE001 - by value, then: Spark's own pickling can do more, and says what is wrong
+        from wal_sink.spark.pickling import pickled as by_value  # noqa: PLC0415 - the kit runs without Spark
+
+        return by_value(sink, "default")
+
+
+def shown_error(error: BaseException) -> str:
+    """An error, for a message."""
+    text = str(error)
+    return f"{type(error).__name__}: {text if len(text) <= 300 else text[:299] + '…'}"

@@ -1,0 +1,217 @@
+"""`SinkContract`: subclass it, say how your sink is made and how its target is read, and get the tests of its kind.
+
+Needs pytest. See `docs/testing-your-sink.md` for an example from beginning to end.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from wal_sink.errors import FencedError
+from wal_sink.sink import Rejected, Sink
+from wal_sink.testing.bench import chunks_of, deliver, of_term, opened, pickled, send, shown_error, travelled
+from wal_sink.testing.contract_base import ContractBase, rows_of
+from wal_sink.testing.process import resolve
+from wal_sink.testing.tables import COLUMN_NAMES, table_of_names, table_of_type, table_with_long_text
+
+
+class SinkContract(ContractBase):
+    """Tests of what a sink claims to be: plain, idempotent, look-up, transactional, segment or batch writer.
+
+        class TestOrders(SinkContract):
+            @pytest.fixture
+            def target(self, tmp_path): ...       # a new, empty target of your own: a table, a folder, a fake server
+            def make_sink(self, target): ...      # what you pass to WalSink for this target
+            def rows_in(self, target): ...        # what the target holds, read by its own client
+
+    Everything runs in the test's process, without Spark; mocks such as moto's `mock_aws` just work. Tests of what other
+    kinds of sinks promise are skipped. `ContractBase` tells what else may be overridden.
+    """
+
+    # Whatever happens: every kind of sink.
+
+    def test_an_undisturbed_run_brings_every_row_once(self, target: Any) -> None:
+        self._check_matrix(target, ())
+
+    def test_a_process_may_die_at_any_point(self, target: Any) -> None:
+        self._check_matrix(target, ("dies",))
+
+    def test_a_request_may_fail_at_any_point(self, target: Any) -> None:
+        self._check_matrix(target, ("fails",))
+
+    def test_a_process_may_wake_after_its_successor_has_finished(self, target: Any) -> None:
+        self._check_matrix(target, ("stands still",))
+
+    # The rules of a sink.
+
+    def test_it_travels_to_executors(self, target: Any) -> None:
+        sink = self._sink(target)
+        if sink.driver_only or resolve(self.make_sink(target))[0].where == "driver":
+            pytest.skip("it stays in the driver's process")
+        try:
+            copy = travelled(sink)
+        except Exception as error:  # noqa: BLE001 - a user's own pickling may raise anything
+            self._fail(
+                expected="a sink that can be pickled before it is opened",
+                found=shown_error(error),
+                next_step="keep plain data in __init__ and connect in open(), or say Delivery(sink, where='driver')",
+            )
+        self._expect_rows(target, lambda: deliver(copy, self._chunks()), "a copy of it writes", rows_of(self._chunks()))
+
+    def test_it_can_be_opened_again_after_it_was_closed(self, target: Any) -> None:
+        sink, (first, second) = self._sink(target), self._two_segments()
+        deliver(sink, first)
+        self._expect_rows(target, lambda: deliver(sink, second), "the same sink delivers again", rows_of(second))
+
+    def test_a_second_one_works_beside_it(self, target: Any) -> None:
+        """Segments are delivered side by side, each by a sink of its own."""
+        first, second = self._two_segments()
+
+        def side_by_side() -> None:
+            one, other = self._sink(target), self._sink(target)
+            with opened(one, first[0]), opened(other, second[0]):
+                send(one, first)
+                send(other, second)
+
+        self._expect_rows(target, side_by_side, "two sinks are open at the same time", rows_of([*first, *second]))
+
+    def test_it_returns_none_or_rejected(self, target: Any) -> None:
+        wrong = [some for some in deliver(self._sink(target), self._chunks()) if not isinstance(some, Rejected | None)]
+        if wrong:
+            self._fail(
+                expected="None once every row is in the target, or Rejected",
+                found=f"{wrong[0]!r}",
+                next_step="return nothing; raise an exception for what failed",
+            )
+
+    def test_a_chunk_without_rows_adds_none(self, target: Any) -> None:
+        empty = chunks_of(self.tables()[0].slice(0, 0))
+        self._expect_rows(target, lambda: deliver(self._sink(target), empty), "a chunk has no rows", rows_of(empty))
+
+    def test_a_failure_inside_write_is_not_hidden(self, target: Any) -> None:
+        """A write that returns has every row in the target."""
+        for _, chunk, added, place, error in self._each_line_failing(target):
+            missing = rows_of([chunk]).difference(added).lost
+            if error is None and missing:
+                self._fail(
+                    expected="an exception from write, or every row in the target",
+                    found=f"a request failed just before {place}; write returned, and {len(missing)} rows are missing",
+                    next_step="let the exception out of write(): the chunk then comes again",
+                )
+
+    def test_a_column_of_this_type_is_taken_or_refused_by_name(self, target: Any, column_type: str) -> None:
+        self._take_or_refuse(target, table_of_type(column_type), f"a column of type {column_type}", ["odd_one"])
+
+    def test_columns_with_such_names_are_taken_or_refused_by_name(self, target: Any, names: str) -> None:
+        self._take_or_refuse(target, table_of_names(names), f"columns {COLUMN_NAMES[names]}", COLUMN_NAMES[names])
+
+    def test_a_very_long_text_is_taken_or_refused_for_good(self, target: Any) -> None:
+        self._take_or_refuse(target, table_with_long_text(), "a text of a MiB", [""])
+
+    def test_no_secret_shows(self, target: Any) -> None:
+        if not self.secrets():
+            pytest.skip("it has none: secrets() names none")
+        delivery, sink = resolve(self.make_sink(target))
+        places = {"repr(sink)": repr(sink), "describe()": sink.describe(), "repr(Delivery(sink))": repr(delivery)}
+        if isinstance(sink, Sink):
+            deliver(sink, self._chunks())
+            places["its pickle, after use"] = pickled(sink).decode("latin-1")
+        for place, text in places.items():
+            if any(secret in text or secret.encode().decode("latin-1") in text for secret in self.secrets()):
+                self._fail(
+                    expected="no secret outside of an open sink",
+                    found=f"one of secrets() in {place}",
+                    next_step="read secrets in open(), drop them in close(), leave them out of __repr__ and describe()",
+                )
+
+    # Idempotent and transactional sinks.
+
+    def test_a_chunk_that_comes_again_changes_nothing(self, target: Any) -> None:
+        """Not only the newest one, and whoever brings it."""
+        self._ignores_repetition(target)
+        chunks = self._chunks()
+        deliver(self._sink(target), chunks)
+        for chunk in chunks:
+            before = self._count(target)
+            deliver(self._sink(target), [chunk])
+            if (added := self._count(target) - before) != 0:
+                self._fail(
+                    expected=f"nothing new after the chunk {chunk.key} came again",
+                    found=f"{added:+d} rows",
+                    next_step="let the target tell what it has, by chunk.key, chunk.row_keys() or chunk.position",
+                )
+
+    # Look-up sinks.
+
+    def test_was_applied_is_false_for_what_was_not_written(self, target: Any) -> None:
+        self._lookup(target)
+        first, second = self._two_segments()
+        self._expect_applied(target, first[0], expected=False)
+        deliver(self._sink(target), first)
+        self._expect_applied(target, second[0], expected=False)
+
+    def test_was_applied_is_true_for_what_was_written(self, target: Any) -> None:
+        self._lookup(target)
+        chunks = self._chunks()
+        deliver(self._sink(target), chunks)
+        for chunk in chunks:
+            self._expect_applied(target, chunk, expected=True)
+
+    def test_was_applied_is_false_for_a_part_of_a_chunk(self, target: Any) -> None:
+        self._lookup(target)
+        for fresh, chunk, added, _, _ in self._each_line_failing(target):
+            if len(added) < chunk.num_rows:
+                self._expect_applied(fresh, chunk, expected=False)
+
+    # Transactional sinks.
+
+    def test_last_is_none_before_the_first_chunk(self, target: Any) -> None:
+        self._expect_last(target, self._chunks()[0], None)
+
+    def test_last_is_the_position_of_the_newest_chunk(self, target: Any) -> None:
+        self._ledger(target)
+        for batch_id, table in enumerate(self.tables()):
+            for chunk in chunks_of(table, batch_id=batch_id):
+                deliver(self._sink(target), [chunk])
+                self._expect_last(target, chunk, chunk.position)
+
+    def test_every_slot_has_a_position_of_its_own(self, target: Any) -> None:
+        self._ledger(target)
+        first, second = self._two_segments()
+        deliver(self._sink(target), first)
+        self._expect_last(target, second[0], None)
+        deliver(self._sink(target), second)
+        self._expect_last(target, first[0], first[-1].position)
+
+    def test_a_lower_term_is_refused(self, target: Any) -> None:
+        """A process that was succeeded, with a chunk that its successor has not sent yet."""
+        self._ledger(target)
+        first, *others = self._chunks()
+        deliver(self._sink(target), [of_term(first, 7)])
+        before = self._count(target)
+        error: BaseException | None = None
+        try:
+            deliver(self._sink(target), [of_term(others[0], 6)])
+        except FencedError as refused:
+            error = refused
+        added = self._count(target) - before
+        if error is None or added:
+            self._fail(
+                expected="FencedError for a chunk of term 6 after one of term 7, and nothing written",
+                found=f"{'no error' if error is None else 'FencedError'}, {added} rows written",
+                next_step="store chunk.term with the position and compare it in the same transaction",
+            )
+
+    def test_rows_and_position_are_written_together_or_not_at_all(self, target: Any) -> None:
+        self._ledger(target)
+        for fresh, chunk, added, place, _ in self._each_line_failing(target):
+            has_position = self._last(fresh, chunk) == chunk.position
+            if len(added) != (chunk.num_rows if has_position else 0):
+                self._fail(
+                    expected="rows and position, or neither",
+                    found=f"{len(added)} of {chunk.num_rows} rows and {'the' if has_position else 'no'} position, "
+                    f"after a request failed just before {place}",
+                    next_step="write both in one transaction, and roll it back when anything raises",
+                )

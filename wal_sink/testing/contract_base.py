@@ -1,0 +1,209 @@
+"""What the tests of `SinkContract` stand on: the methods its user writes, and how calls are made and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NoReturn
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.chunk import Chunk, Position
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.guarantees import Ability, ability_of
+from wal_sink.sink import Lookup, Rejected, Sink, TransactionalSink
+from wal_sink.testing.bench import chunks_of, deliver, opened, send_failing, shown_error
+from wal_sink.testing.crash_matrix import crash_matrix
+from wal_sink.testing.process import resolve
+from wal_sink.testing.rows import Row, Rows
+from wal_sink.testing.tables import COLUMN_NAMES, COLUMN_TYPES, three_batches
+from wal_sink.testing.verdict import What
+
+_MOST_LINES = 200
+
+
+class ContractBase:
+    """See `SinkContract`."""
+
+    every: ClassVar[int] = 1
+    """Of the points at which something goes wrong, every n-th is tried: for slow targets."""
+    column_types: ClassVar[Sequence[str]] = tuple(COLUMN_TYPES)
+    """The types to try, of `wal_sink.testing.tables.COLUMN_TYPES`: leave out what your queries never have."""
+    column_names: ClassVar[Sequence[str]] = tuple(COLUMN_NAMES)
+    """The odd names to try, of `wal_sink.testing.tables.COLUMN_NAMES`."""
+
+    # What you write.
+
+    def make_sink(self, target: Any) -> object:
+        """The sink under test, new each time: whatever `WalSink` takes for one sink. Called once per process."""
+        raise NotImplementedError("make_sink(target): return the sink under test, new each time")
+
+    def rows_in(self, target: Any) -> Iterable[Row]:
+        """What the target holds, one mapping from column to value for each row; further columns do no harm."""
+        raise NotImplementedError("rows_in(target): return what the target holds, a mapping for each row")
+
+    # What you may write.
+
+    def tables(self) -> Sequence[pa.Table]:
+        """The rows to send, a table for each batch, all with the same columns; no row may be in them twice."""
+        return three_batches()
+
+    def another(self, target: Any) -> Any:
+        """An empty target for one more run of the crash matrix.
+
+        The same one will do, as it does by default, where a row under another key is another row: judged is what a run
+        adds. A target with business keys of its own has to be a new one, or emptied.
+        """
+        return target
+
+    def secrets(self) -> Sequence[str]:
+        """Texts that must not show, such as the password that `make_sink` knows or that `open` reads."""
+        return ()
+
+    def data_frame(self, table: pa.Table) -> Any:
+        """What a writer of whole batches is given: `return spark.createDataFrame(table)`."""
+        raise NotImplementedError("data_frame(table): a writer of whole batches needs it; see its documentation")
+
+    # How it is done.
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """One test for each type and each kind of name."""
+        for argument, values in (("column_type", self.column_types), ("names", self.column_names)):
+            if argument in metafunc.fixturenames:
+                metafunc.parametrize(argument, values)
+
+    def _check_matrix(self, target: Any, disturb: Sequence[What]) -> None:
+        matrix = crash_matrix(
+            self.make_sink,
+            self.rows_in,
+            lambda: self.another(target),
+            tables=self.tables(),
+            disturb=disturb,
+            every=self.every,
+            data_frame=self.data_frame,
+        )
+        if matrix.violations:
+            pytest.fail(matrix.report(), pytrace=False)
+
+    def _take_or_refuse(self, target: Any, table: pa.Table, what: str, names: Sequence[str]) -> None:
+        sink, (chunk,) = self._sink(target), chunks_of(table, chunk_rows=table.num_rows)
+        before = self._count(target)
+        try:
+            refused: object = next((some for some in deliver(sink, [chunk]) if isinstance(some, Rejected)), None)
+        except (PermanentError, ConfigError) as error:
+            refused = error
+        except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
+            self._fail(
+                expected=f"{what} is taken, or refused with PermanentError",
+                found=f"{shown_error(error)}: it would be tried again and again, in vain",
+                next_step="raise PermanentError naming the column, or leave the case out of column_types, column_names",
+            )
+        added = self._count(target) - before
+        if refused is None and added != table.num_rows:
+            self._fail(
+                expected=f"{table.num_rows} rows with {what}, since write returned None",
+                found=f"{added} rows",
+                next_step="write every row, or raise PermanentError naming the column",
+            )
+        if refused is not None and (added or not any(name in str(refused) for name in names)):
+            self._fail(
+                expected=f"a message that names {list(names)}, and nothing written",
+                found=f"{str(refused)[:300]!r}, {added} rows written",
+                next_step="say which column it is, before anything is sent",
+            )
+
+    def _expect_rows(self, target: Any, act: Callable[[], object], when: str, wanted: Rows) -> None:
+        before = self._rows_of(target)
+        try:
+            act()
+        except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
+            self._fail(expected=f"no error when {when}", found=shown_error(error), next_step="mend open() and close()")
+        if difference := wanted.difference(self._rows_of(target).added_since(before)):
+            self._fail(expected=f"every row once when {when}", found=str(difference), next_step="see write()")
+
+    def _expect_applied(self, target: Any, chunk: Chunk, *, expected: bool) -> None:
+        sink, lookup = self._lookup(target)
+        with opened(sink, chunk):
+            found: object = lookup.was_applied(chunk.key)
+        if found is not expected:
+            self._fail(
+                expected=f"was_applied({chunk.key!r}) is {expected}",
+                found=repr(found),
+                next_step="ask the target; True only if it has the whole chunk",
+            )
+
+    def _expect_last(self, target: Any, chunk: Chunk, expected: object) -> None:
+        found = self._last(target, chunk)
+        if found != expected:
+            self._fail(
+                expected=f"last({chunk.position.slot!r}) is {expected}",
+                found=str(found),
+                next_step="store chunk.position in the transaction of its rows, by slot, and read it back in last()",
+            )
+
+    def _last(self, target: Any, chunk: Chunk) -> Position | None:
+        sink = self._ledger(target)
+        with opened(sink, chunk):
+            return sink.last(chunk.position.slot)
+
+    def _sink(self, target: Any) -> Sink:
+        """The sink under test; skips where it is a writer of whole batches, which is not called chunk by chunk."""
+        sink = resolve(self.make_sink(target))[1]
+        if not isinstance(sink, Sink):
+            pytest.skip(f"{sink.describe()} is called with whole batches")
+        return sink
+
+    def _lookup(self, target: Any) -> tuple[Sink, Lookup]:
+        sink = self._sink(target)
+        if not isinstance(sink, Lookup):
+            pytest.skip(f"{sink.describe()} has no was_applied(key)")
+        return sink, sink
+
+    def _ledger(self, target: Any) -> TransactionalSink:
+        sink = self._sink(target)
+        if not isinstance(sink, TransactionalSink):
+            pytest.skip(f"{sink.describe()} is no TransactionalSink")
+        return sink
+
+    def _ignores_repetition(self, target: Any) -> Sink:
+        sink = self._sink(target)
+        if ability_of(sink) is not Ability.STORE_POSITION and not sink.idempotent:
+            pytest.skip(f"{sink.describe()} does not claim to ignore what it has seen")
+        return sink
+
+    def _chunks(self) -> list[Chunk]:
+        """The first table as one segment."""
+        return chunks_of(self.tables()[0])
+
+    def _two_segments(self) -> tuple[list[Chunk], list[Chunk]]:
+        """Two tables as two segments of one batch."""
+        first, second, *_ = self.tables()
+        return chunks_of(first), chunks_of(second, ordinal=1)
+
+    def _each_line_failing(self, target: Any) -> Iterator[tuple[Any, Chunk, Rows, str, BaseException | None]]:
+        """Write a chunk again and again, each time with another line of the sink's own code failing.
+
+        Yields the target, the chunk, the rows the write added, the line, and the error that came out of `write`.
+        """
+        for number in range(1, _MOST_LINES):
+            fresh = self.another(target)
+            before = self._rows_of(fresh)
+            (chunk,) = chunks_of(self.tables()[0].slice(0, 2), batch_id=number)
+            place, error = send_failing(self._sink(fresh), chunk, at_line=number)
+            if not place:
+                return
+            yield fresh, chunk, self._rows_of(fresh).added_since(before), place, error
+
+    def _rows_of(self, target: Any) -> Rows:
+        return Rows.sent(self.tables()).found(self.rows_in(target))
+
+    def _count(self, target: Any) -> int:
+        return len(list(self.rows_in(target)))
+
+    def _fail(self, *, expected: str, found: str, next_step: str) -> NoReturn:
+        pytest.fail(f"expected: {expected}\nfound:    {found}\nnext:     {next_step}", pytrace=False)
+
+
+def rows_of(chunks: Iterable[Chunk]) -> Rows:
+    """The rows of some chunks."""
+    return Rows.sent(chunk.table for chunk in chunks)

@@ -1,0 +1,230 @@
+"""`crash_matrix`: a run of three batches, disturbed at every point, compared with what the sink's kind promises."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import pyarrow as pa
+
+from wal_sink.errors import WalSinkError
+from wal_sink.guarantees import Ability, Promise
+from wal_sink.testing.faults import Crash
+from wal_sink.testing.process import Hook, MakeFrame, Place, Process, bury, promise_of, resolve
+from wal_sink.testing.rows import Difference, Row, Rows
+from wal_sink.testing.tables import Partitions, partitioned, three_batches
+from wal_sink.testing.verdict import CrashMatrix, Point, Violation, What
+
+T = TypeVar("T")
+
+EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still")
+_DEATHS: tuple[What, ...] = ("dies",)
+CHUNK_ROWS = 2
+_TIMES_PER_LINE = 2
+"""A line in a loop is a different moment the second time; after that it is the same one again."""
+
+
+def crash_matrix(
+    make_sink: Callable[[T], object],
+    rows_in: Callable[[T], Iterable[Row]],
+    new_target: Callable[[], T],
+    *,
+    tables: Sequence[pa.Table] | None = None,
+    disturb: Collection[What] = EVERYTHING,
+    every: int = 1,
+    double: bool = False,
+    data_frame: MakeFrame | None = None,
+) -> CrashMatrix:
+    """Run three batches again and again, each time with one thing that goes wrong, and judge what the target then has.
+
+    In every run the production core delivers into a new target, without Spark and without real time:
+
+    - a process *dies* after an operation of a store, before or after a call of the sink, or before a line of the sink's
+      own code while it writes; the next process starts and goes on;
+    - a request *fails* there, that is an exception is raised, and the same process tries again;
+    - a process *stands still* before it sends, wakes when its successor has delivered everything, and goes on.
+
+    No row may be missing at the end, nor one be there that was never sent; how many may be there twice follows from
+    what the sink is: none for an idempotent or transactional one, else one chunk (of a segment or batch writer: the
+    segment, the batch).
+
+    `make_sink(target)` makes what `WalSink` takes for one sink; it is called once per process. `rows_in(target)` reads
+    the target with a client of its own: a mapping from column to value for each row. `new_target()` makes an empty
+    target for each run; one that keeps what earlier runs wrote will do where a row under another key is another row.
+    `tables`: the batches, by default of a whole number `id` and a text `name`. `every=5` takes every fifth point only,
+    for slow targets. `double`: each process that succeeds a crashed one crashes at each of its points too. `data_frame`
+    makes a DataFrame of a table, for writers of whole batches.
+
+    The outcome tells how much was lost and repeated; its `check()` raises `AssertionError` if that is not as promised.
+    """
+    trials = _Trials(make_sink, rows_in, new_target, partitioned(tables or three_batches()), data_frame)
+    with _quiet():
+        undisturbed = trials.run((), lines=True)
+        if not trials.violations:
+            for point in _points(undisturbed, disturb, every):
+                recovery = trials.run((point,), lines=double)
+                if double and point.what == "dies":
+                    for second in _points(recovery, _DEATHS, every):
+                        trials.run((point, second))
+    return trials.outcome()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nobody wants to read of failures that are made on purpose."""
+    logger = logging.getLogger("wal_sink")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _points(points: Sequence[str], disturb: Collection[What], every: int) -> list[Point]:
+    """What to disturb, given what a process came by."""
+    seen: Counter[str] = Counter()
+    found: dict[What, list[Point]] = {what: [] for what in EVERYTHING if what in disturb}
+    for number, name in enumerate(points, 1):
+        seen[name] += 1
+        for what, chosen in found.items():
+            if _matters(what, name, number) and (name[:6] != "inside" or seen[name] <= _TIMES_PER_LINE):
+                chosen.append(Point(what, number, name))
+    return [point for chosen in found.values() for point in chosen[::every]]
+
+
+def _matters(what: What, name: str, number: int) -> bool:
+    """Between two effects a process only reads: wherever it dies there, what it leaves is the same."""
+    if what == "dies":
+        return number == 1 or name.startswith(("after ", "before write", "inside "))
+    if what == "fails":
+        return name.startswith(("before write", "after write", "inside "))
+    return name.startswith("before write")
+
+
+@dataclass
+class _Trials(Generic[T]):
+    """Runs, and what became of them."""
+
+    make_sink: Callable[[T], object]
+    rows_in: Callable[[T], Iterable[Row]]
+    new_target: Callable[[], T]
+    batches: Sequence[Partitions]
+    data_frame: MakeFrame | None
+    violations: list[Violation] = field(default_factory=list)
+    happened: Counter[What] = field(default_factory=Counter)
+    points: set[str] = field(default_factory=set)
+    lost: int = 0
+    repeated: int = 0
+    permitted: int = 0
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        self.sent = Rows.sent(table for partitions in self.batches for table in partitions)
+        target = self.new_target()
+        self.promise = promise_of(self.make_sink(target))
+        self.sink = resolve(self.make_sink(target))[1].describe()
+
+    def run(self, plan: tuple[Point, ...], *, lines: bool = False) -> list[str]:
+        """One run, of one process for each point of the plan and one that nothing disturbs; the points of that one."""
+        self.runs += 1
+        target = self.new_target()
+        before = self.sent.found(self.rows_in(target))
+        place = Place(lambda: self.make_sink(target), data_frame=self.data_frame, seed=self.runs)
+        place.batches.update(enumerate(self.batches))
+        history = _History(place)
+        for point in plan:
+            history.disturbed(point)
+        points = history.undisturbed(lines=lines)
+        place.clear()
+        self._judge(plan, history, self.sent.found(self.rows_in(target)).added_since(before))
+        return points
+
+    def outcome(self) -> CrashMatrix:
+        return CrashMatrix(
+            sink=self.sink,
+            promise=self.promise,
+            points=len(self.points),
+            crashes=self.happened["dies"],
+            failures=self.happened["fails"],
+            takeovers=self.happened["stands still"],
+            lost=self.lost,
+            repeated=self.repeated,
+            permitted=self.permitted,
+            violations=tuple(self.violations),
+        )
+
+    def _judge(self, plan: tuple[Point, ...], history: _History, found: Rows) -> None:
+        difference = self.sent.difference(found)
+        permitted = sum(_permitted_rows(self.promise, point, self.batches) for point in history.reached)
+        self.happened.update(point.what for point in history.reached)
+        self.points.update(f"{point.number} {point.name}" for point in history.reached)
+        self.lost += len(difference.lost)
+        self.repeated += len(difference.repeated)
+        self.permitted += permitted
+        if history.error or _is_too_much(self.promise, difference, permitted):
+            self.violations.append(Violation(plan, difference, permitted, history.error))
+
+
+def _is_too_much(promise: Promise, difference: Difference, permitted: int) -> bool:
+    lost, repeated = len(difference.lost), len(difference.repeated)
+    may_lose, may_repeat = (permitted, 0) if promise.at_most_once else (0, permitted)
+    return bool(difference.foreign) or lost > may_lose or repeated > may_repeat
+
+
+def _permitted_rows(promise: Promise, point: Point, batches: Sequence[Partitions]) -> int:
+    """Rows one such disturbance may repeat. The segments of a batch are delivered one after the other here."""
+    if promise.guarantee == "exactly_once":
+        return 0
+    if promise.ability is Ability.LOOK_UP and not (point.is_inside or point.what == "stands still"):
+        return 0
+    if promise.ability is Ability.SEGMENT_WRITER:
+        return max(table.num_rows for partitions in batches for table in partitions)
+    if promise.ability is Ability.BATCH_WRITER:
+        return max(sum(table.num_rows for table in partitions) for partitions in batches)
+    return CHUNK_ROWS
+
+
+@dataclass
+class _History:
+    """The processes of one run."""
+
+    place: Place
+    reached: list[Point] = field(default_factory=list)
+    error: str = ""
+
+    def disturbed(self, point: Point) -> None:
+        """One process to which something happens. How it ends does not matter: the next one has to cope with it."""
+        process = Process(self.place, hook=self._hook(point), lines=True)  # lines: they count as points
+        try:
+            process.live()
+        except Crash as crash:
+            bury(process, crash)
+        except WalSinkError as error:
+            bury(process, error)
+
+    def undisturbed(self, *, lines: bool = False) -> list[str]:
+        """One process that has to come to its end."""
+        process = Process(self.place, lines=lines)
+        try:
+            process.live()
+        except WalSinkError as error:
+            self.error = self.error or f"{type(error).__name__}: {error}"
+        return process.points
+
+    def _hook(self, point: Point) -> Hook:
+        def hook(process: Process, name: str) -> None:
+            if len(process.points) != point.number or self.place.started != process.number:
+                return
+            self.reached.append(Point(point.what, point.number, name))
+            if point.what == "dies":
+                raise Crash(name)
+            if point.what == "fails":
+                raise ConnectionError("wal_sink.testing lets this request fail")
+            self.undisturbed()
+
+        return hook

@@ -1,0 +1,81 @@
+"""The lines of a sink's own code, as moments at which a process may die or a request may fail.
+
+A sink that sends several requests for one chunk is interrupted between them: no hook in the target, no special client
+is needed for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+OnLine = Callable[[str], None]
+"""Told of each line before it runs; what it raises is raised there."""
+
+_CORE = f"{Path(__file__).resolve().parents[1]}/"
+
+
+class OwnLines:
+    """The methods of a sink's class, or the function behind it. Code they call elsewhere is a client's, or the target's
+    own: it is not interrupted, since a target may well do atomically what is several lines in a fake of it.
+    """
+
+    def __init__(self, sink: object) -> None:
+        self._own = frozenset(_own_names(sink))
+        self._known: dict[CodeType, bool] = {}
+
+    def call(self, function: Callable[..., T], *args: object, on_line: OnLine) -> T:
+        """Call a method of the sink on this thread. A debugger or a measurement of coverage looks away meanwhile."""
+
+        def trace(frame: FrameType, event: str, _: Any) -> Any:
+            if event == "line":
+                on_line(_place(frame))
+                return trace
+            return trace if self._is_own(frame.f_code) else None
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            return function(*args)
+        finally:
+            sys.settrace(before)
+
+    def _is_own(self, code: CodeType) -> bool:
+        if (known := self._known.get(code)) is None:
+            known = any(code.co_filename == file and _is_in(code.co_qualname, name) for file, name in self._own)
+            self._known[code] = known
+        return known
+
+
+def _is_in(name: str, function: str) -> bool:
+    return name == function or name.startswith(f"{function}.<locals>.")
+
+
+def _own_names(sink: object) -> Iterator[tuple[str, str]]:
+    """File and qualified name of each function that makes up the sink. Those of the core are none."""
+    yield from _names_in(sink)
+    if type(sink).__module__.partition(".")[0] == "wal_sink":  # a wrapped function or writer: what it holds is meant
+        for part in vars(sink).values():
+            yield from _names_in(part)
+
+
+def _names_in(part: object) -> Iterator[tuple[str, str]]:
+    members = (member for kind in type(part).__mro__ for member in vars(kind).values())
+    for member in (part, *members):
+        function: Any = getattr(member, "__func__", None) or getattr(member, "fget", None) or member
+        function = inspect.unwrap(function)
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType) and not code.co_filename.startswith(_CORE):
+            yield code.co_filename, code.co_qualname
+
+
+def _place(frame: FrameType) -> str:
+    code = frame.f_code
+    text = linecache.getline(code.co_filename, frame.f_lineno).strip()
+    return f"{code.co_qualname}, line {frame.f_lineno}: {text}"

@@ -1,0 +1,141 @@
+"""What a crash matrix found, and how it is told to the author of the sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Self
+
+from wal_sink.guarantees import Ability, Promise
+from wal_sink.testing.rows import Difference
+
+_MOST_SHOWN = 4
+
+What = Literal["dies", "fails", "stands still"]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One moment of one process, and what happens to it there."""
+
+    what: What
+    number: int
+    """Of the point in the life of the process, counted from 1."""
+    name: str
+
+    def __str__(self) -> str:
+        # A line has not run yet; the other points say "before" or "after" themselves.
+        place = self.name.replace("inside ", "just before ", 1)
+        if self.what == "dies":
+            return f"the process died {place}"
+        if self.what == "fails":
+            return f"a request failed {place}, and was tried again"
+        return f"the process stood still {place} until its successor had finished, then went on"
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the sink has sent something of a chunk, and not all of it."""
+        return self.name.startswith("inside ")
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A run that did not end as the sink's kind promises."""
+
+    at: tuple[Point, ...]
+    """Empty for a run that nothing disturbed."""
+    difference: Difference
+    permitted: int
+    """Rows that this run might have repeated; delivered at most once: lost."""
+    error: str = ""
+    """Why the last process could not deliver, if it could not."""
+
+    def __str__(self) -> str:
+        story = ", then ".join(str(point) for point in self.at) or "nothing happened: no crash, no failure"
+        problems = [self.error] if self.error else []
+        if self.difference:
+            problems.append(f"{self.difference}; {self._allowance()}")
+        return "\n     ".join([story, *problems])
+
+    def _allowance(self) -> str:
+        return f"it may repeat {self.permitted} rows" if self.permitted else "it may repeat none"
+
+
+@dataclass(frozen=True, slots=True)
+class CrashMatrix:
+    """The outcome of every run of a matrix. Rows are counted over all runs."""
+
+    sink: str
+    promise: Promise
+    points: int
+    """Different moments at which something was made to happen."""
+    crashes: int
+    """Processes that died."""
+    failures: int
+    """Requests that failed."""
+    takeovers: int
+    """Processes that stood still until a successor had finished."""
+    lost: int
+    repeated: int
+    permitted: int
+    """Rows that all runs together might have repeated."""
+    violations: tuple[Violation, ...] = field(default=())
+
+    def check(self) -> Self:
+        """This, if every run ended as promised; else `AssertionError`, with the points that show why not."""
+        if self.violations:
+            raise AssertionError(self.report())
+        return self
+
+    def __str__(self) -> str:
+        return (
+            f"{self.sink} ({self.promise.ability.value}): {self.crashes} crashes, {self.failures} failed requests and "
+            f"{self.takeovers} takeovers at {self.points} points; {self.lost} rows lost, {self.repeated} repeated, "
+            f"{self.permitted} permitted to be repeated"
+        )
+
+    def report(self) -> str:
+        """What was expected, what was found, what to do next."""
+        shown = [f"  {number}. {violation}" for number, violation in enumerate(self.violations[:_MOST_SHOWN], 1)]
+        more = len(self.violations) - _MOST_SHOWN
+        lines = [
+            str(self),
+            f"expected: {self.promise.sentence}",
+            f"found:    {len(self.violations)} runs that ended otherwise",
+            *shown,
+            *([f"  … and {more} more"] if more > 0 else []),
+            *(f"next:     {advice}" for advice in self._advice()),
+        ]
+        return "\n".join(lines)
+
+    def _advice(self) -> list[str]:
+        found = [violation.difference for violation in self.violations]
+        chosen = [advice for kind, advice in _GENERAL.items() if any(getattr(one, kind) for one in found)]
+        if any(one.repeated for one in found):
+            chosen.append(_REPEATED.get(self.promise.ability, _REPEATED[Ability.ACCEPT]))
+        if any(violation.error for violation in self.violations):
+            chosen.append("an error kept the next process from delivering: the same chunk must be welcome again")
+        return chosen
+
+
+_GENERAL = {
+    "lost": (
+        "write() may return only when the rows are in the target for good: no buffer that is sent later, no error that "
+        "is caught and forgotten, no key that is remembered before its rows are in"
+    ),
+    "foreign": (
+        "rows_in(target) must give the rows as they were sent; override tables() if the target alters these values"
+    ),
+}
+_REPEATED = {
+    Ability.IGNORE_KNOWN_KEYS: (
+        "let the target itself ignore what it has, for instance by chunk.row_keys() as a primary key or chunk.key as "
+        "the name of an object; what this process remembers dies with it. Or leave idempotent = False: at least once"
+    ),
+    Ability.LOOK_UP: (
+        "was_applied(key) must ask the target, and its answer must turn true with the last row of the chunk"
+    ),
+    Ability.STORE_POSITION: (
+        "write rows and position in one transaction, which compares the stored position and term first"
+    ),
+    Ability.ACCEPT: "one chunk may be repeated, not more: does write() send rows of earlier chunks again?",
+}
