@@ -18,6 +18,7 @@ from tests.chaos.driver import CHUNK_ROWS
 from tests.chaos.lives import Chain, Turns, add_counts, tally
 from tests.chaos.processes import guarded
 from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.chaos.small_lives import ATTEMPTS as ATTEMPTS_SMALL
 from tests.chaos.small_lives import BATCHES, WINDOW_ROWS, Ground, counted, live
 from tests.chaos.targets import Targets
 from wal_sink.errors import WalSinkError
@@ -28,9 +29,8 @@ ROUNDS, SPARK_ROUNDS = 300, 16
 OPERATIONS = 150
 """Operations on the store in a life without trouble, about."""
 MOST_FREE_PAGES = 30
-SENDINGS = 2
-"""A chunk whose record cannot be written is sent again by one retry, and once more by whoever takes over."""
-SPARK_SENDINGS = 8
+ATTEMPTS = 3
+"""A chunk whose record cannot be written is sent again by each retry, and once more by whoever takes over."""
 SEGMENTS = 2
 DONE = "done"
 FINE_ENDS = frozenset({DONE, "StoreError", "OutcomeUnknownError", "DeliveryError"})
@@ -61,7 +61,7 @@ def _round(disk: Disk, trouble: Trouble, effort: Effort, number: int, outcome: O
     if end not in FINE_ENDS:
         outcome.violations.append(f"{what}: the life in trouble ended by {end}")
     live(ground, BATCHES + 1, chance)
-    counted(outcome, ground, BATCHES + 1, what, allowed=SENDINGS * WINDOW_ROWS)
+    counted(outcome, ground, BATCHES + 1, what, allowed=ATTEMPTS_SMALL * WINDOW_ROWS)
     outcome.rounds += 1
     shutil.rmtree(on_disk)
     return end
@@ -112,14 +112,14 @@ def with_spark(trouble: Trouble, effort: Effort) -> Outcome:
             (chain.root / name).symlink_to(disk.folder / name)
         guarded(effort.seed, chain, partial(_turns, chain, disk, trouble, effort.times(SPARK_ROUNDS), ends))
         outcome.rounds = ends.total()
-        rows = add_counts(outcome, chain, allowed=outcome.rounds * SPARK_SENDINGS * SEGMENTS * CHUNK_ROWS)
+        rows = add_counts(outcome, chain, allowed=outcome.rounds * ATTEMPTS * SEGMENTS * CHUNK_ROWS)
     lines = [f"- the disk: {disk.kind}", tally("runs in trouble ended by", ends), tally("rows", Counter(rows))]
     outcome.detail = "\n".join(lines)
     return outcome
 
 
 def _turns(chain: Chain, disk: Disk, trouble: Trouble, rounds: int, ends: Counter[str]) -> None:
-    with Turns(chain, answer_s=0.02) as turns:
+    with Turns(chain, answer_s=0.02, max_attempts=ATTEMPTS) as turns:
         for number in range(rounds):
             chain.feed(chain.chance.randint(2, 5))
             with _passing(disk, trouble, chain.chance):

@@ -61,6 +61,8 @@ class Job:
     """How long each partition takes to evaluate."""
     die_at_link: int = 0
     """Die just before (odd) or just after (even) the driver gives one of its objects its name; 0: never."""
+    max_attempts: int = 8
+    """How often a batch is tried without any progress."""
     deadly: str = ""
     """The plan after which executors die, see `tests.chaos.executors`."""
 
@@ -162,10 +164,11 @@ def _sink(job: Job) -> WalSink:
 
         plain = DyingPlain(targets.plain, job.answer_s, Path(job.root), job.deadly)
         exact = DyingSql(f"sqlite:///{targets.database}", TABLE, Path(job.root), job.deadly)
+    delivery = partial(Delivery, max_attempts=job.max_attempts)
     to = {
-        EXACT: Delivery(exact, guarantee="exactly_once", where="executors" if job.deadly else "driver"),
-        IDEMPOTENT: Delivery(FilesSink(str(targets.files)), guarantee="exactly_once", where=job.where),
-        PLAIN: Delivery(plain, where=job.where),
+        EXACT: delivery(exact, guarantee="exactly_once", where="executors" if job.deadly else "driver"),
+        IDEMPOTENT: delivery(FilesSink(str(targets.files)), guarantee="exactly_once", where=job.where),
+        PLAIN: delivery(plain, where=job.where),
     }
     return job.place.sink(to, settings=Settings(chunk_rows=CHUNK_ROWS))
 

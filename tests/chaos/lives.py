@@ -25,6 +25,7 @@ AHEAD = 6
 LIMIT_S = 240.0
 LONGEST_BATCH = 35
 LONGEST_DELAY_S = 1.2
+LONGEST_START_S = 3.0
 MOST_LINKS = 160
 """Half-steps of naming objects that the first few batches of a driver take, opening included."""
 SINKS = (EXACT, IDEMPOTENT, PLAIN)
@@ -97,8 +98,9 @@ class Chain:
             if ending is Ending.LINK:
                 self._wait(child, lambda _: not child.running, "its death at a link")
             else:
-                self._wait(child, self._is_due(before), "the moment to end it")
-                time.sleep(self.chance.uniform(0, LONGEST_DELAY_S))
+                is_due, longest_s = self._aim(before)
+                self._wait(child, is_due, "the moment to end it")
+                time.sleep(self.chance.uniform(0, longest_s))
             self._end(child, ending)
         self._look(ending, before)
 
@@ -116,11 +118,14 @@ class Chain:
             staging_s=self.chance.choice([0.0, 0.1]),
         )
 
-    def _is_due(self, before: Seen) -> Callable[[Seen], bool]:
-        """From when on a driver may be ended: once it takes over, or once its query began a batch."""
-        if before.committer_term >= 0 and self.chance.random() < 0.15:
-            return lambda seen: seen.committer_term > before.committer_term
-        return lambda seen: seen.stager_term > before.stager_term and seen.planned > max(before.planned, 0)
+    def _aim(self, before: Seen) -> tuple[Callable[[Seen], bool], float]:
+        """From when on a driver may be ended, and how long after that at most."""
+        drawn = self.chance.random()
+        if drawn < 0.15:  # it takes over
+            return lambda seen: seen.committer_term > before.committer_term, LONGEST_DELAY_S
+        if drawn < 0.4:  # its query starts, and runs the last batch again if that was not completed
+            return lambda seen: seen.stager_term > before.stager_term, LONGEST_START_S
+        return lambda seen: seen.planned > max(before.planned, 0), LONGEST_DELAY_S
 
     def _wait(self, child: Child, condition: Callable[[Seen], bool], what: str) -> None:
         def look() -> bool:

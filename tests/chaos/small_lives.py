@@ -33,6 +33,8 @@ ROWS = 7
 CHUNK_ROWS = 2
 WINDOW_ROWS = SEGMENTS * CHUNK_ROWS
 """What one death may repeat on the plain target: a chunk of each segment."""
+ATTEMPTS = 2
+"""Of a batch, without any progress."""
 RUNTIME = replace(SYSTEM, sleep_s=lambda _: None)
 """Retries at once: what fails here fails until somebody mends it."""
 
@@ -90,7 +92,7 @@ def rows_of(batch_id: int) -> list[Row]:
 
 
 def _serving(run: Run, name: str, sink: Sink) -> Serving:
-    delivery = Delivery(sink, max_attempts=2)
+    delivery = Delivery(sink, max_attempts=ATTEMPTS)
     carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
     return Serving(name, delivery, promise(sink, delivery, name), carrier, identity=sink.describe())
 
