@@ -5,8 +5,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.wal-sink-installed
 BENCH_STAMP := .venv/.wal-sink-bench-installed
-CHECKED := wal_sink backends tests specs benchmarks
-RUFFED := $(CHECKED) $(wildcard examples)
+CHECKED := wal_sink backends tests specs
+RUFFED := $(CHECKED) $(wildcard examples benchmarks)
 
 # A checkout that was copied brings a .venv whose scripts name the old place: the stamp holds the place it is good for.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))

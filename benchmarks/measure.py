@@ -106,7 +106,8 @@ class Bout:
 
     def _round(self, contest: Contest, number: int, say: Callable[[str], None]) -> None:
         """Whole or not at all, so that every contestant of a contest has as many numbers."""
-        if not self._deadline.allows(self._longest_s.get(contest.key, 0.0)):
+        longest_s = self._longest_s.get(contest.key, max(self._longest_s.values(), default=0.0))
+        if not self._deadline.allows(longest_s):
             self.skipped.append(f"{contest.key}, round {number + 1}")
             say(f"no time left for {self.skipped[-1]}")
             return

@@ -42,7 +42,7 @@ FULL = Sizes(
 )
 QUICK = Sizes(
     name="quick",
-    minutes=4.5,
+    minutes=4.3,
     rounds=2,
     table_rows=1_000_000,
     table_files=8,
