@@ -48,8 +48,6 @@ class LocalCarrier:
 
     def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:  # noqa: ARG002 - a whole-batch carrier needs the manifest
         """Up to the first failure; what comes after it is left for the next attempt."""
-        if not orders:
-            return []
         make_sink, caller = self._make_sink, self._log.runtime.new_caller()
         if self._holder is None or not self._holder.busy:
             self._holder = caller

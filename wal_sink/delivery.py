@@ -287,8 +287,6 @@ class SegmentDelivery:
         run.chunks += 1
 
     def _whole_segment(self, run: _Run, data: bytes, sink: SegmentSink) -> None:
-        if run.rows == run.order.segment.rows:
-            return
         self._check_term(run)
         last: list[Chunk] = []
         chunks = _remember_last(self._chunks(run.order, data, 0), last)

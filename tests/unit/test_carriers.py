@@ -15,10 +15,11 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder, serving
 from wal_sink.calls import ThreadCaller
-from wal_sink.carriers import LocalCarrier, copier
+from wal_sink.carriers import LocalCarrier, WholeBatchCarrier, copier
 from wal_sink.chunk import Chunk
-from wal_sink.delivery import Failure, FailureKind, Order
-from wal_sink.errors import DeliveryError, PermanentError
+from wal_sink.delivery import Failure, FailureKind, Order, Outcome
+from wal_sink.errors import DeliveryError, FencedError, PermanentError
+from wal_sink.records import Manifest
 from wal_sink.run import Run
 from wal_sink.settings import Delivery
 from wal_sink.sink import Sink, as_sink
@@ -190,3 +191,82 @@ def test_a_store_whose_package_is_missing_is_an_outcome(monkeypatch: pytest.Monk
     failure = failure_of_task(b"", StoreSpec("s3://bucket/no-package"))
     assert failure.kind is FailureKind.PERMANENT
     assert "needs s3fs" in failure.message
+
+
+# Whole batches.
+
+
+def with_writer(write: Callable[..., object], *, limit_s: float = 10, threads: bool = False) -> tuple[Place, Run]:
+    """A run with one complete batch for a writer of whole batches."""
+    place = Place(rows=lambda _: [1, 2])
+    runtime = simulated_runtime(seed=99)
+    run = place.open({"a": Recorder()}, runtime=replace(runtime, new_caller=ThreadCaller) if threads else runtime)
+    carrier = WholeBatchCarrier(write, run.log, what="writer", limit_s=limit_s)
+    run.committers[0]._serving = replace(serving(run, "a", Delivery(Recorder(), max_attempts=3)), carrier=carrier)
+    next(place.query().batches(run, 1))
+    return place, run
+
+
+def test_a_whole_batch_is_handed_over_in_one_call() -> None:
+    calls: list[tuple[int, int]] = []
+    _, run = with_writer(lambda given, manifest: calls.append((given.batch_id, manifest.rows)))
+
+    run.deliver_all()
+
+    assert calls == [(0, 3)]
+    assert run.committers[0].marked_through == 0
+
+
+def test_a_whole_batch_that_failed_is_written_again_as_a_whole() -> None:
+    rows: list[int] = []
+
+    def write(_: object, manifest: Manifest) -> None:
+        rows.append(manifest.rows)
+        if len(rows) < 3:
+            raise ConnectionError("down")
+
+    _, run = with_writer(write)
+
+    run.deliver_all()
+
+    assert rows == [3, 3, 3]
+
+
+def test_the_writer_of_a_succeeded_process_is_not_called() -> None:
+    calls: list[object] = []
+    place, run = with_writer(lambda *given: calls.append(given))
+    carrier = run.committers[0].serving.carrier
+    deliver = carrier.deliver
+
+    def succeeded_just_before(*given: Any) -> list[Outcome]:
+        place.open({"a": Recorder()})
+        return deliver(*given)
+
+    carrier.deliver = succeeded_just_before  # type: ignore[assignment,method-assign]
+
+    with pytest.raises(FencedError, match="batch 0, sink 'a': term 1 of 'committer-a'"):
+        run.deliver_all()
+    assert calls == []
+
+
+def test_a_writer_that_does_not_return_in_time_is_given_up_and_not_called_again() -> None:
+    release, calls = threading.Event(), list[object]()
+
+    def write(*given: object) -> None:
+        calls.append(given)
+        release.wait(30)
+
+    _, run = with_writer(write, limit_s=LIMIT_S, threads=True)
+    try:
+        with pytest.raises(DeliveryError, match=r"batch 0: writer is still running after 0\.05 s"):
+            run.deliver_all()
+    finally:
+        release.set()
+    assert len(calls) == 1
+
+
+def test_a_writer_that_returns_something_did_not_succeed() -> None:
+    _, run = with_writer(lambda *_: False)
+
+    with pytest.raises(DeliveryError, match="batch 0: writer returned False: expected None"):
+        run.deliver_all()

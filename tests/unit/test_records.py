@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal_sink import paths
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.log import Stamp
 from wal_sink.records import (
@@ -104,3 +105,41 @@ def test_the_message_shows_what_was_found_and_an_empty_object_as_such() -> None:
         decode(LowWater, b"", "where")
     with pytest.raises(CorruptError, match=r"found 5 bytes starting with b'PAR1\\n'"):
         decode(LowWater, b"PAR1\n", "where")
+
+
+def test_a_whole_record_that_lacks_what_the_format_asks_for_is_refused() -> None:
+    class Lacking(Record, frozen=True, kw_only=True):
+        kind = "low-water"
+
+    with pytest.raises(CorruptError, match=r"where: this low-water record lacks what format 1 asks for: .*batch_id"):
+        decode(LowWater, encode(Lacking(**STAMP)), "where")
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=IDS)
+def test_a_record_belongs_at_its_own_path_alone(record: Record) -> None:
+    places = [
+        paths.WAL,
+        paths.term("stager", 1),
+        paths.manifest(0, 1, 1),
+        paths.release(0),
+        paths.progress("a", 0, 0, 2),
+        paths.marker("a", 0),
+        paths.sink("a"),
+        paths.low_water(0),
+    ]
+    others = [
+        paths.term("stager", 2),
+        paths.term("committer-a", 1),
+        paths.manifest(1, 1, 1),
+        paths.manifest(0, 2, 1),
+        paths.manifest(0, 1, 2),
+        paths.release(1),
+        paths.progress("a", 1, 0, 2),
+        paths.progress("a", 0, 1, 2),
+        paths.progress("a", 0, 0, 3),
+        paths.marker("a", 1),
+        paths.sink("b"),
+        paths.low_water(1),
+    ]
+    assert [record.belongs_at(place) for place in places] == [other is record for other in RECORDS]
+    assert not any(record.belongs_at(other) for other in others)

@@ -12,10 +12,12 @@ from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
 from wal_sink.errors import FencedError, StoreError
 from wal_sink.log import Log
+from wal_sink.records import TermRecord
+from wal_sink.runtime import process_name
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.terms import Term, claim
+from wal_sink.terms import Term, claim, renew
 from wal_sink.testing import FaultyStore, simulated_runtime
 
 _numbers = itertools.count()
@@ -121,3 +123,57 @@ def test_reading_where_a_sink_stands_comes_after_claiming_its_term() -> None:
     markers = [n for n, name in enumerate(place.requests) if name.startswith("list sinks/a/markers")]
     assert markers
     assert min(markers) > claimed
+
+
+def test_a_term_that_another_took_meanwhile_is_passed_over() -> None:
+    on = store()
+    create = on.create
+
+    def another_first(path: str, data: bytes) -> None:
+        on.create = create  # type: ignore[method-assign]
+        claim(log(on), "role")
+        create(path, data)
+
+    on.create = another_first  # type: ignore[method-assign]
+
+    assert claim(log(on), "role").number == 2
+
+
+def test_a_claim_says_who_claimed_what() -> None:
+    on = store()
+    mine = log(on)
+    claim(mine, "role")
+
+    record = mine.find(TermRecord, paths.term("role", 1))
+
+    assert record is not None
+    assert (record.role, record.term, record.run_id) == ("role", 1, mine.run_id)
+    assert record.process == process_name()
+
+
+def test_a_renewed_term_is_the_next_and_fences_the_one_before() -> None:
+    on = store()
+    mine = log(on)
+    term = claim(mine, "role")
+
+    following = renew(mine, term)
+
+    assert following == Term("role", 2)
+    following.check(on)
+    with pytest.raises(FencedError):
+        term.check(on)
+    record = mine.find(TermRecord, paths.term("role", 2))
+    assert record is not None
+    assert (record.role, record.term, record.run_id) == ("role", 2, mine.run_id)
+
+
+def test_who_was_succeeded_cannot_renew() -> None:
+    on = store()
+    mine = log(on)
+    term = claim(mine, "role")
+    claim(log(on), "role")
+
+    with pytest.raises(
+        FencedError, match=r"term 1 of 'role' .*terms/role/0000000002\.json.*: another process took over"
+    ):
+        renew(mine, term)

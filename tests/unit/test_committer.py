@@ -1,0 +1,148 @@
+"""One committer: where it stands, what it does about markers of others, and what its own say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.small_run import Place, Recorder
+from tests.simulation.world import World
+from wal_sink import paths
+from wal_sink.chunk import Chunk
+from wal_sink.errors import DeliveryError, FencedError, PermanentError
+from wal_sink.log import NOTHING
+from wal_sink.records import Marker, decode, encode
+from wal_sink.run import Run
+
+
+def marker_of(place: Place, batch_id: int) -> Marker:
+    return decode(Marker, place.wal.read(paths.marker("a", batch_id)), "the marker")
+
+
+def raising(error: Exception) -> Callable[[Chunk], object]:
+    def fail(_: Chunk) -> object:
+        raise error
+
+    return fail
+
+
+def with_batch(place: Place, sink: Recorder) -> Run:
+    """A run with one complete batch to deliver."""
+    run = place.open({"a": sink})
+    next(place.query().batches(run, 1))
+    return run
+
+
+# What it may deliver.
+
+
+def test_what_a_predecessor_released_is_delivered_though_the_checkpoint_forgot_its_completion() -> None:
+    place, sink = Place(), Recorder()
+    with pytest.raises(DeliveryError):
+        with_batch(place, Recorder(raising(PermanentError("no")))).deliver_all()
+    place.checkpoint.delete(["commits/0"])
+
+    place.open({"a": sink}).deliver_all()
+
+    assert sink.batches == [0]
+
+
+def test_what_a_predecessor_staged_and_did_not_release_waits_for_its_completion() -> None:
+    place, sink = Place(), Recorder()
+    with_batch(place, Recorder())
+    place.checkpoint.delete(["commits/0"])
+
+    run = place.open({"a": sink})
+    run.deliver_all()
+
+    assert sink.chunks == []
+    assert run.committers[0].marked_through == NOTHING
+
+
+def test_there_is_no_next_batch_before_the_wal_has_one() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    assert run.committers[0].next_batch() is None
+
+    next(place.query().batches(run, 1))
+
+    assert run.committers[0].next_batch() == 0
+
+
+def test_the_first_batch_of_a_wal_is_the_first_it_was_asked_to_stage() -> None:
+    place, sink = Place(), Recorder()
+    list(place.query().batches(place.open({}), 3))
+    place.wal.delete(place.wal.list("", recursive=True))
+    run = place.open({"a": sink})
+
+    list(place.query().batches(run, 5))
+    assert run.committers[0].next_batch() == 3
+    run.deliver_all()
+
+    assert sink.batches == [3, 4]
+
+
+# Markers of others.
+
+
+def test_a_marker_that_was_made_meanwhile_by_nobody_who_succeeded_it_is_as_good_as_its_own() -> None:
+    place = Place()
+    other = Marker(batch_id=0, term=1, run_id="other", rows=1, witness_batch=NOTHING, id="x", created="now")
+    sink = Recorder(lambda _: place.wal.create(paths.marker("a", 0), encode(other)))
+    run = with_batch(place, sink)
+
+    run.deliver_all()
+
+    assert run.committers[0].marked_through == 0
+    assert marker_of(place, 0) == other
+
+
+def test_a_committer_whose_successor_made_the_marker_is_fenced() -> None:
+    place = Place()
+    successor = Recorder()
+    sink = Recorder(lambda _: place.open({"a": successor}).deliver_all())
+    run = with_batch(place, sink)
+
+    with pytest.raises(FencedError, match="term 1 of 'committer-a'"):
+        run.deliver_all()
+
+    assert successor.batches == [0]
+    assert marker_of(place, 0).term == 2
+
+
+# Its own markers.
+
+
+def test_a_marker_tells_who_delivered_how_many_rows_under_which_term() -> None:
+    place = Place(rows=lambda _: [3, 2])
+    run = with_batch(place, Recorder())
+
+    run.deliver_all()
+
+    marker = marker_of(place, 0)
+    assert (marker.batch_id, marker.term, marker.run_id) == (0, 1, run.log.run_id)
+    assert (marker.rows, marker.unknown, marker.rejected) == (5, 0, 0)
+
+
+def test_the_marker_of_a_target_that_stores_no_position_bears_no_witness() -> None:
+    place = Place()
+    with_batch(place, Recorder()).deliver_all()
+
+    assert (marker_of(place, 0).witness_batch, marker_of(place, 0).witness_rows) == (NOTHING, ())
+
+
+def test_the_newest_batch_with_rows_bears_witness_over_empty_ones_and_restarts() -> None:
+    world = World("transactional", batches=((0,), (3, 2), (0,), (0,)))
+    life = world.life()
+    run = life.open_run()
+    for batch_id in life.batches(run):
+        life.deliver(run)
+        if batch_id == 2:
+            break
+    assert world.life().live()
+
+    names = world.wal.list(paths.markers("default"))
+    markers = [decode(Marker, world.wal.read(f"{paths.markers('default')}/{name}"), name) for name in names]
+    witnesses = [(marker.witness_batch, marker.witness_rows) for marker in markers]
+    assert witnesses == [(NOTHING, ()), (1, (3, 2)), (1, (3, 2)), (1, (3, 2))]

@@ -1,0 +1,56 @@
+"""Paths of a WAL: what is built is parsed, in the order of what it numbers, and nothing else is taken for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from wal_sink import paths
+from wal_sink.errors import ConfigError
+
+
+@pytest.mark.parametrize("name", ["a", "Orders-2.eu_west", "0", "x" * 64])
+def test_a_name_that_can_stand_in_a_path_is_a_sinks(name: str) -> None:
+    assert paths.check_sink_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "-a", "_a", "a/b", "a b", "ä", "x" * 65, "a\n"])
+def test_any_other_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="cannot name a sink: expected 1 to 64 letters, digits"):
+        paths.check_sink_name(name)
+
+
+def test_names_are_read_as_they_were_built() -> None:
+    name = paths.manifest(5, 3, 21).rpartition("/")[2]
+    assert paths.parse_manifest(name) == (3, 21)
+    assert paths.parse_progress(paths.progress("a", 5, 2, 40).rpartition("/")[2]) == (2, 40)
+    assert paths.parse_dead_letter(paths.dead_letter("a", 5, 2, 30, 40).rpartition("/")[2]) == (2, 30, 40)
+    assert paths.parse_number(paths.marker("a", 5).rpartition("/")[2]) == 5
+    assert paths.parse_number(paths.batch_name(5) + "/") == 5
+
+
+@pytest.mark.parametrize(
+    "name", ["release.json", "0000000001-0000000001/", "x", "", "manifest-1-1.json", "000001-1.json.tmp"]
+)
+def test_other_names_are_of_nothing(name: str) -> None:
+    assert paths.parse_manifest(name) is None
+    assert paths.parse_progress(name) is None
+    assert paths.parse_dead_letter(name) is None
+
+
+@pytest.mark.parametrize("name", ["", "x.json", "1x", "-1", "٣.json", "²"])
+def test_what_is_no_number_in_ascii_is_none(name: str) -> None:
+    assert paths.parse_number(name) is None
+
+
+def test_a_listing_is_in_the_order_of_the_numbers() -> None:
+    numbers = [0, 1, 9, 10, 99, 100, 12345678]
+    for built in (
+        [paths.term("a", number) for number in numbers],
+        [paths.batch(number) for number in numbers],
+        [paths.marker("a", number) for number in numbers],
+        [paths.low_water(number) for number in numbers],
+        [paths.manifest(0, number, 0) for number in numbers],
+        [paths.manifest(0, 0, number) for number in numbers],
+        [paths.progress("a", 0, 0, number) for number in numbers],
+    ):
+        assert built == sorted(built)

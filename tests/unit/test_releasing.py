@@ -1,0 +1,120 @@
+"""The release of a batch: made once, adopted if it says the same, refused if the objects contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.small_run import Place, Recorder
+from wal_sink import paths
+from wal_sink.errors import CorruptError, DivergentReplay
+from wal_sink.records import Manifest, Release, decode, encode
+from wal_sink.run import Run
+
+
+def with_batch(place: Place, sink: Recorder) -> Run:
+    """A run with one complete batch to release."""
+    run = place.open({"a": sink})
+    next(place.query().batches(run, 1))
+    return run
+
+
+def release_of(place: Place) -> Release:
+    return decode(Release, place.wal.read(paths.release(0)), "the release")
+
+
+def another(place: Place, **changed: object) -> bytes:
+    """What another run would have released of batch 0, but for what is `changed`."""
+    manifest = decode(Manifest, place.wal.read(paths.manifest(0, 1, 1)), "the manifest")
+    named = {"term": 1, "attempt": 1, "fingerprint": manifest.fingerprint, **changed}
+    return encode(Release(batch_id=0, run_id="other", id="x", created="now", **named))  # type: ignore[arg-type]
+
+
+def before_the_release(place: Place, act: Callable[[], None]) -> None:
+    """Do something at the moment the run is about to create its release."""
+    create = place.wal.create
+
+    def first_act(path: str, data: bytes) -> None:
+        if path == paths.release(0):
+            place.wal.create = create  # type: ignore[method-assign]
+            act()
+        create(path, data)
+
+    place.wal.create = first_act  # type: ignore[method-assign]
+
+
+def test_a_release_names_the_manifest_its_source_offsets_and_the_run() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    staged = run.history.staged(0)
+
+    run.deliver_all()
+
+    assert staged is not None
+    release = release_of(place)
+    assert (release.batch_id, release.term, release.attempt) == (0, staged.term, staged.attempt)
+    assert (release.fingerprint, release.run_id) == (staged.fingerprint, run.log.run_id)
+
+
+def test_a_release_that_another_makes_at_the_same_moment_is_adopted() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place)))
+
+    run.deliver_all()
+
+    assert sink.batches == [0]
+    assert release_of(place).run_id == "other"
+
+
+def test_a_release_of_other_source_offsets_made_at_the_same_moment_is_refused() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place, fingerprint="f" * 64)))
+
+    with pytest.raises(DivergentReplay, match="holds it with source offsets ffffffffffff,"):
+        run.deliver_all()
+
+    assert sink.chunks == []
+
+
+def test_a_release_that_vanishes_while_it_is_read_stops_delivery() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place)))
+    read = place.wal.read
+
+    def deleted_after_the_first_look(path: str) -> bytes:
+        data = read(path)
+        if path == paths.release(0):
+            place.wal.delete([path])
+        return data
+
+    place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
+
+    with pytest.raises(CorruptError, match=r"release\.json vanished while it was read"):
+        run.deliver_all()
+    assert sink.chunks == []
+
+
+def test_a_manifest_that_is_not_of_its_release_stops_delivery() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, Recorder())
+    place.wal.create(paths.release(0), another(place, fingerprint="f" * 64))
+    del run
+
+    with pytest.raises(CorruptError, match="name different source offsets"):
+        place.open({"a": sink}).deliver_all()
+    assert sink.chunks == []
+
+
+def test_a_run_releases_a_batch_once_however_many_sinks_it_serves() -> None:
+    place = Place()
+    run = place.open({"a": Recorder(), "b": Recorder()})
+    next(place.query().batches(run, 1))
+    place.requests.clear()
+
+    run.deliver_all()
+
+    assert [name for name in place.requests if paths.release(0) in name] == [f"create {paths.release(0)}"]

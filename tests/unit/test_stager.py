@@ -1,0 +1,84 @@
+"""What a stager writes, and what keeps it from writing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.small_run import Place, Recorder
+from wal_sink import paths
+from wal_sink.errors import ConfigError, FencedError
+from wal_sink.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stager import Attempt, Staged
+
+
+def drainer(place: Place) -> Run:
+    """A run that only delivers."""
+    run = Run(place.wal, place.checkpoint, Settings())
+    run.open()
+    return run
+
+
+def test_a_run_that_only_drains_stages_nothing() -> None:
+    run = drainer(Place())
+
+    with pytest.raises(ConfigError, match="opened to drain only"):
+        run.stage(0, lambda _: pytest.fail("must not be staged"))
+
+
+def test_a_run_is_the_stager_once_it_claimed_the_role() -> None:
+    run = drainer(Place())
+    assert not run.is_stager
+
+    run.become_stager()
+
+    assert run.is_stager
+
+
+def test_a_manifest_that_is_there_under_the_same_term_is_anothers_and_ends_the_query() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    query.start_batch(0, 0)
+    place.wal.create(paths.manifest(0, 1, 1), b"another process's")
+
+    with pytest.raises(FencedError, match=r"batch 0: manifest of term 1 .* under the same term"):
+        query.stage(run, 0)
+
+    assert run.history.staged(0) is None
+
+
+def test_the_manifest_says_what_was_staged_from_which_offsets_for_chunks_of_which_size() -> None:
+    place = Place()
+    run = place.open({}, settings=Settings(chunk_rows=7))
+    place.query().start_batch(0, 0)
+    attempts: list[Attempt] = []
+
+    def write(attempt: Attempt) -> Staged:
+        attempts.append(attempt)
+        return Staged(segments=(), columns=("a", "b"), spark_schema="{}")
+
+    manifest = run.stage(0, write)
+
+    assert manifest is not None
+    offsets = place.checkpoint.read("offsets/0").decode()
+    assert (manifest.batch_id, manifest.term, manifest.attempt, manifest.run_id) == (0, 1, 1, run.log.run_id)
+    assert (manifest.offsets, manifest.fingerprint) == (offsets, attempts[0].offsets.fingerprint)
+    assert (manifest.columns, manifest.spark_schema, manifest.chunk_rows) == (("a", "b"), "{}", 7)
+    assert attempts[0].folder == paths.attempt_folder(0, 1, 1)
+
+
+def test_every_attempt_of_a_run_counts_higher_than_those_before() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    query.start_batch(0, 0)
+
+    numbers = []
+    for _ in range(3):
+        query.stage(run, 0)
+        staged = run.history.staged(0)
+        assert staged is not None
+        numbers.append((staged.term, staged.attempt))
+
+    assert numbers == [(1, 1), (1, 2), (1, 3)]
