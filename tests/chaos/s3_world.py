@@ -45,18 +45,27 @@ class Place:
 
 
 @contextmanager
-def s3_place(client: Client) -> Iterator[Place]:
-    """A place of its own, closed at the end."""
+def quiet_s3_server() -> Iterator[S3Server]:
+    """A server of its own that logs nothing, stopped at the end."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request otherwise
     server = S3Server("wal-sink-chaos")
     server.start()
-    proxy = FaultyProxy(server.endpoint)
-    proxy.start()
     try:
-        yield Place(server, proxy, client)
+        yield server
     finally:
-        proxy.stop()
         server.stop()
+
+
+@contextmanager
+def s3_place(client: Client) -> Iterator[Place]:
+    """A server, a proxy and a client of their own, closed at the end."""
+    with quiet_s3_server() as server:
+        proxy = FaultyProxy(server.endpoint)
+        proxy.start()
+        try:
+            yield Place(server, proxy, client)
+        finally:
+            proxy.stop()
 
 
 class S3World(World):

@@ -1,0 +1,143 @@
+"""Objects of a WAL damaged behind its back: flipped bits, every truncation, one object in another's place.
+
+A start on the damaged WAL ends in an error that names the object, or in the very result that the undamaged one has;
+once the bytes are restored, delivery goes on and nothing is lost. Objects that no start reads are counted apart: there
+the damage has no effect, and nothing tells of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tests.chaos.damaged_world import KINDS, STORIES, Ending, Scene, Story, kind_of
+from tests.chaos.s3_faults import flipped
+from tests.chaos.s3_world import rows_lost_and_repeated
+from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.simulation.world import World
+
+FLIPS = 10_000
+WINDOW_ROWS = 2
+"""What the crash that made the scene may repeat at a plain sink."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An object in a scene, and what is put in its place."""
+
+    scene: Scene
+    path: str
+    damaged: bytes
+    what: str
+
+
+class Repertoire:
+    """Every object of every story, with the scenes it is in."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._scenes: dict[tuple[Story, str], list[Scene]] = {}
+        for story in STORIES:
+            for scene in story.scenes():
+                for path in scene.wal:
+                    if kind_of(path) in story.kinds:
+                        self._scenes.setdefault((story, path), []).append(scene)
+
+    def objects(self, kind: str) -> list[tuple[Story, str]]:
+        return [(story, path) for story, path in self._scenes if kind_of(path) == kind]
+
+    def scene(self, story: Story, path: str) -> Scene:
+        """One in which the next start reads the object, if there is any."""
+        scenes = self._scenes[story, path]
+        return self._chance.choice([scene for scene in scenes if path in scene.reads] or scenes)
+
+
+def _flips(repertoire: Repertoire, effort: Effort, chance: random.Random) -> Iterator[Case]:
+    """Every kind of object gets the same share."""
+    for number in range(effort.times(FLIPS, least=len(KINDS))):
+        story, path = chance.choice(repertoire.objects(KINDS[number % len(KINDS)]))
+        scene = repertoire.scene(story, path)
+        damaged = flipped(scene.wal[path], chance)
+        at = next(at for at, (old, new) in enumerate(zip(scene.wal[path], damaged, strict=True)) if old != new)
+        yield Case(scene, path, damaged, f"byte {at} is {damaged[at]:#04x}")
+
+
+def _truncations(repertoire: Repertoire, effort: Effort, chance: random.Random) -> Iterator[Case]:
+    """Every object at every length, or a sample of that."""
+    points = [
+        (story, path, length)
+        for kind in KINDS
+        for story, path in repertoire.objects(kind)
+        for length in range(len(repertoire.scene(story, path).wal[path]))
+    ]
+    for story, path, length in chance.sample(points, effort.times(len(points))):
+        scene = repertoire.scene(story, path)
+        yield Case(scene, path, scene.wal[path][:length], f"cut to {length} bytes")
+
+
+def _swaps(repertoire: Repertoire, effort: Effort, chance: random.Random) -> Iterator[Case]:
+    """Every object replaced by every other one of its kind in the same scene, or a sample of that."""
+    cases = [
+        Case(scene, path, scene.wal[other], f"holds {other}")
+        for kind in KINDS
+        for story, path in repertoire.objects(kind)
+        for scene in [repertoire.scene(story, path)]
+        for other in scene.wal
+        if kind_of(other) == kind and other != path
+    ]
+    yield from chance.sample(cases, effort.times(len(cases)))
+
+
+Cases = Callable[[Repertoire, Effort, random.Random], Iterator[Case]]
+
+
+class Damage:
+    """All cases of one way to damage an object."""
+
+    def __init__(self, cases: Cases) -> None:
+        self._cases = cases
+
+    def __call__(self, effort: Effort) -> Outcome:
+        chance = random.Random(effort.seed)
+        worlds = {story: story.world() for story in STORIES}
+        for world in worlds.values():
+            world.life()  # the one that died
+        endings: Counter[tuple[str, str]] = Counter()
+        outcome = Outcome()
+        for case in self._cases(Repertoire(chance), effort, chance):
+            endings[kind_of(case.path), _judged(case, worlds[case.scene.story], outcome)] += 1
+        outcome.detail = _shown(endings)
+        return outcome
+
+
+def _judged(case: Case, world: World, outcome: Outcome) -> str:
+    outcome.rounds += 1
+    try:
+        ending: str = case.scene.start_on(world, case.path, case.damaged)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        ending = "violation"
+        story = f"{case.scene.story.sink} sink, {len(world.batches)} batches, {len(case.scene.wal)} objects"
+        outcome.violations.append(f"{story}: {case.path}: {case.what}: {type(error).__name__}: {error}")
+    lost, repeated = rows_lost_and_repeated(world)
+    outcome.lost += lost
+    outcome.repeated += repeated
+    outcome.allowed += WINDOW_ROWS if case.scene.story.sink == "plain" else 0
+    return ending
+
+
+def _shown(endings: Counter[tuple[str, str]]) -> str:
+    return "; ".join(
+        f"{ending}: " + ", ".join(f"{endings[kind, ending]} {kind}" for kind in KINDS if endings[kind, ending])
+        for ending in [*Ending, "violation"]
+        if any(endings[kind, ending] for kind in KINDS)
+    )
+
+
+_LAW = "an error that names the object, or the undamaged result; restored, delivery goes on"
+SCENARIOS: Sequence[Scenario] = (
+    Scenario("damaged objects: flipped bits", _LAW, "flipped bit", Damage(_flips)),
+    Scenario("damaged objects: truncations", _LAW, "truncation point", Damage(_truncations)),
+    Scenario("damaged objects: in each other's place", _LAW, "exchanged object", Damage(_swaps)),
+)

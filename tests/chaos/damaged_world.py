@@ -1,0 +1,168 @@
+"""Worlds that stopped on the way, taken up again and again with one object damaged.
+
+A *scene* is what a process left when it died at one of its points: WAL, checkpoint, target and what the oracle knew. It
+is put on stage as often as wanted. What the next start reads there is found out beforehand, without damage.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tests.simulation.scenarios import lower_retention
+from tests.simulation.world import BATCHES, Life, Shape, Target, World, crash_at, effects
+from wal_sink.errors import ConfigError, CorruptError
+from wal_sink.retention import COLLECT_EVERY_BATCHES
+from wal_sink.settings import Settings
+from wal_sink.stores.memory import MemoryStore
+
+_KEPT = 2
+_COLLECTED: Shape = ((3,), *[(1,)] * (COLLECT_EVERY_BATCHES + _KEPT), (2, 1))
+"""Long enough for one collection, which leaves a low-water record."""
+_PATTERNS = {
+    "wal.json": r"wal\.json",
+    "term": r"terms/.*",
+    "manifest": r"batches/\d+/manifest-.*",
+    "release": r"batches/\d+/release\.json",
+    "segment": r"batches/.*\.parquet",
+    "sink.json": r"sinks/[^/]*/sink\.json",
+    "progress": r"sinks/[^/]*/progress/.*",
+    "marker": r"sinks/[^/]*/markers/.*",
+    "low water": r"low-water/.*",
+}
+KINDS = tuple(_PATTERNS)
+_OF_TARGET = ("rows", "keys", "ledger")
+_OF_ORACLE = ("completed", "evaluated_tag", "staged_tag", "released_tag", "marked")
+
+
+def kind_of(path: str) -> str:
+    """What an object of a WAL is; empty for what a probe left."""
+    return next((kind for kind, pattern in _PATTERNS.items() if re.fullmatch(pattern, path)), "")
+
+
+class Ending(StrEnum):
+    """How a start on a damaged object went."""
+
+    NAMED = "named in a clear error"
+    READ = "read for its existence alone"
+    UNREAD = "never read"
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """A run whose every stage is a scene."""
+
+    sink: str
+    batches: Shape
+    settings: Settings
+    kinds: tuple[str, ...]
+    """The kinds of objects that are damaged in it."""
+    once: str = ""
+    """No scenes before the first point that begins so."""
+
+    def world(self) -> World:
+        return World(self.sink, batches=self.batches, settings=self.settings)
+
+    def scenes(self) -> Iterator[Scene]:
+        """What is left of a crash after each effect."""
+        undisturbed = self.world().life()
+        undisturbed.live()
+        first = next(at for at, point in enumerate(undisturbed.points, 1) if point.startswith(self.once))
+        for point in effects(undisturbed.points):
+            if point >= first:
+                world = self.world()
+                assert not world.life(crash_at(point)).live()
+                yield Scene.of(self, world)
+
+
+STORIES = (
+    Story("plain", BATCHES, Settings(chunk_rows=2), tuple(kind for kind in KINDS if kind != "low water")),
+    Story("transactional", BATCHES, Settings(chunk_rows=2), ("manifest", "release", "segment", "marker")),
+    Story("plain", _COLLECTED, lower_retention(_KEPT), ("low water",), once="after create low-water"),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scene:
+    """What a process left that died."""
+
+    story: Story
+    wal: Mapping[str, bytes]
+    checkpoint: Mapping[str, bytes]
+    known: Mapping[str, Any]
+    """To the target and to the oracle."""
+    reads: frozenset[str]
+    """What of `wal` the next start reads."""
+
+    @classmethod
+    def of(cls, story: Story, world: World) -> Scene:
+        known = {name: getattr(world.target, name) for name in _OF_TARGET}
+        known |= {name: getattr(world, name) for name in _OF_ORACLE}
+        left = cls(story, _objects(world.wal), _objects(world.checkpoint), copy.deepcopy(known), frozenset())
+        life = world.life()
+        assert life.live()
+        world.check_end(crashes=1)
+        return cls(story, left.wal, left.checkpoint, left.known, frozenset(filter(LifeReads(life), left.wal)))
+
+    def enter(self, world: World) -> None:
+        """Put the scene into a world of its story, whatever is in it."""
+        _fill(world.wal, self.wal)
+        _fill(world.checkpoint, self.checkpoint)
+        world.target = Target(world)
+        for name, value in copy.deepcopy(dict(self.known)).items():
+            setattr(world.target if name in _OF_TARGET else world, name, value)
+        world.releases, world.violations, world.lives = {}, [], world.lives[:1]
+
+    def start_on(self, world: World, path: str, damaged: bytes) -> Ending:
+        """Damage an object, start, restore it, start again. Raises `AssertionError` and whatever else must not be.
+
+        Whatever the first start left in place of the object is what is restored, unless it deleted it.
+        """
+        self.enter(world)
+        replace(world, path, damaged)
+        life = world.life()
+        ending = Ending.NAMED
+        try:
+            assert life.live()
+        except (CorruptError, ConfigError) as error:
+            if path not in str(error):
+                raise AssertionError("the error does not name the object") from error
+        else:
+            world.check_end(crashes=1)
+            ending = Ending.READ if LifeReads(life)(path) else Ending.UNREAD
+        replace(world, path, self.wal[path])
+        assert world.life().live()
+        world.check_end(crashes=1)
+        return ending
+
+
+class LifeReads:
+    """Whether a life read an object."""
+
+    def __init__(self, life: Life) -> None:
+        self._points = frozenset(life.points)
+
+    def __call__(self, path: str) -> bool:
+        return f"before read {path}" in self._points
+
+
+def replace(world: World, path: str, data: bytes) -> None:
+    """Put other bytes in an object's place, as nobody of the project ever does; nothing if it is gone."""
+    if path in world.wal.list("", recursive=True):
+        world.wal.delete([path])
+        world.wal.create(path, data)
+        world.releases.clear()
+
+
+def _objects(store: MemoryStore) -> dict[str, bytes]:
+    return {path: store.read(path) for path in store.list("", recursive=True)}
+
+
+def _fill(store: MemoryStore, objects: Mapping[str, bytes]) -> None:
+    store.delete(store.list("", recursive=True))
+    for path, data in objects.items():
+        store.create(path, data)

@@ -1,0 +1,114 @@
+"""Eight racers create the same object, ten thousand times per store: one wins, and all read the winner's bytes.
+
+Where several processes may write, the racers are processes; a store of one process's memory is raced by threads. The
+generic store claims to create atomically only on cloud protocols that have no server here (gs, abfs): what it promises
+elsewhere, one winner among the threads of a process, is what is raced.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from tests.chaos.racing import WON, race, race_in_process
+from tests.chaos.s3_world import quiet_s3_server
+from tests.chaos.scenario import Effort, Outcome, Scenario
+from wal_sink.stores.base import Store
+from wal_sink.stores.generic import GenericStore
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+
+RACERS = 8
+ROUNDS = 10_000
+_STARTS_WITHIN_S = 60.0
+_ROUND_WITHIN_S = 5.0
+
+
+def judge(seen: Sequence[bytes], rounds: int) -> Outcome:
+    """What the racers saw, two bytes a round of each; a racer that did not come to its end saw less."""
+    outcome = Outcome(rounds=rounds)
+    for number, found in enumerate(seen):
+        if len(found) != 2 * rounds:
+            outcome.violations.append(f"racer {number} saw {len(found) // 2} of {rounds} rounds")
+    wins: Counter[int] = Counter()
+    for turn in range(min(rounds, *(len(found) // 2 for found in seen))):
+        winners = [number for number, found in enumerate(seen) if found[2 * turn] == WON]
+        owners = {found[2 * turn + 1] for found in seen}
+        wins.update(winners)
+        outcome.lost += not winners
+        outcome.repeated += max(0, len(winners) - 1)
+        if len(winners) != 1 or owners != set(winners):
+            outcome.violations.append(f"round {turn}: won by {winners}, read the objects of {sorted(owners)}")
+    outcome.detail = f"wins by racer {[wins[number] for number in range(len(seen))]}"
+    return outcome
+
+
+def race_processes(spec: StoreSpec, rounds: int, folder: Path) -> Outcome:
+    """Racers in processes of their own; each is ended, whatever happened."""
+    context = multiprocessing.get_context("spawn")
+    meeting = context.Barrier(RACERS)
+    results = [folder / f"racer-{number}.bin" for number in range(RACERS)]
+    racers = [
+        context.Process(target=race_in_process, args=(spec, number, rounds, meeting, results[number]), daemon=True)
+        for number in range(RACERS)
+    ]
+    try:
+        for racer in racers:
+            racer.start()
+        for racer in racers:
+            racer.join(_STARTS_WITHIN_S + rounds * _ROUND_WITHIN_S)
+    finally:
+        _end(racers)
+    return judge([result.read_bytes() if result.exists() else b"" for result in results], rounds)
+
+
+def race_threads(store: Store, rounds: int) -> Outcome:
+    meeting = threading.Barrier(RACERS)
+    with ThreadPoolExecutor(RACERS) as pool:
+        seen = list(pool.map(lambda number: race(store, number, rounds, meeting), range(RACERS)))
+    return judge(seen, rounds)
+
+
+def _end(racers: Sequence[BaseProcess]) -> None:
+    for racer in racers:
+        if racer.pid is not None:
+            racer.kill()
+            racer.join(10)
+            racer.close()
+
+
+def _local(effort: Effort) -> Outcome:
+    store, results = effort.folder / "store", effort.folder / "results"
+    results.mkdir(parents=True)
+    return race_processes(StoreSpec(str(store)), effort.times(ROUNDS), results)
+
+
+def _s3(effort: Effort) -> Outcome:
+    with quiet_s3_server() as server:
+        spec = StoreSpec(f"s3://{server.bucket}/race", server.storage_options)
+        outcome = race_processes(spec, effort.times(ROUNDS), effort.folder)
+        if (there := len(server.objects())) != outcome.rounds:
+            outcome.violations.append(f"{there} objects after {outcome.rounds} rounds")
+        return outcome
+
+
+def _memory(effort: Effort) -> Outcome:
+    return race_threads(open_store(StoreSpec(f"memory://race-{effort.seed}-{id(effort)}")), effort.times(ROUNDS))
+
+
+def _generic(effort: Effort) -> Outcome:
+    spec = StoreSpec(f"memory://generic-race-{effort.seed}-{id(effort)}/wal", single_writer=True)
+    return race_threads(GenericStore(spec), effort.times(ROUNDS))
+
+
+SCENARIOS: Sequence[Scenario] = (
+    Scenario("race for one object: local files", "one of 8 processes wins, all read its bytes", "race", _local),
+    Scenario("race for one object: S3", "one of 8 processes wins, all read its bytes", "race", _s3),
+    Scenario("race for one object: memory", "one of 8 threads wins, all read its bytes", "race", _memory),
+    Scenario("race for one object: generic store", "one of 8 threads wins, all read its bytes", "race", _generic),
+)

@@ -1,0 +1,58 @@
+"""What the racers of `races` run, in processes or threads of their own; apart, so that each process imports little."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from wal_sink.stores.base import ObjectExists, Store
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+
+TOGETHER_WITHIN_S = 60.0
+NOBODY = 255
+LOST, WON = 0, 1
+
+
+class Meeting(Protocol):
+    """A barrier of threads or of processes."""
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+def race_in_process(spec: StoreSpec, number: int, rounds: int, meeting: Meeting, result: Path) -> None:
+    """A process: race, and write what was seen into a file, whole or not at all."""
+    seen = race(open_store(spec), number, rounds, meeting)
+    part = result.with_suffix(".part")
+    part.write_bytes(seen)
+    part.rename(result)
+
+
+def race(store: Store, number: int, rounds: int, meeting: Meeting) -> bytes:
+    """Two bytes a round: whether this racer won, and whose object it read afterwards."""
+    seen = bytearray()
+    for turn in range(rounds):
+        meeting.wait(TOGETHER_WITHIN_S)
+        try:
+            store.create(path_of(turn), payload(turn, number))
+        except ObjectExists:
+            seen.append(LOST)
+        else:
+            seen.append(WON)
+        seen.append(owner(turn, store.read(path_of(turn))))
+    return bytes(seen)
+
+
+def path_of(turn: int) -> str:
+    return f"race-{turn // 1000}/{turn:06d}.json"
+
+
+def payload(turn: int, number: int) -> bytes:
+    """As long as a record, and nobody else's."""
+    return f"{number:03d} {turn:06d} ".encode() + bytes([number]) * 290
+
+
+def owner(turn: int, data: bytes) -> int:
+    """Who wrote exactly these bytes; `NOBODY` if no racer did."""
+    number = int(data[:3]) if data[:3].isdigit() else NOBODY
+    return number if number < NOBODY and payload(turn, number) == data else NOBODY
