@@ -85,7 +85,7 @@ class Chain:
         """Start a driver."""
         self.lives += 1
         log = self.root / f"driver-{self.lives}.log"
-        env = {"TMPDIR": str(self.root / "tmp"), **environment}
+        env = {"TMPDIR": str(self.root / "tmp"), "SPARK_LAUNCHER_OPTS": driver.QUICK_JAVA, **environment}
         return Child.python(Path(driver.__file__), job.argument(), log=log, env=env, limit_s=LIMIT_S)
 
     def live(self, ending: Ending) -> None:
