@@ -9,7 +9,7 @@ from wal_sink.dead_letters import count_unknown
 from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, Witness, failure_error
 from wal_sink.errors import DeliveryError
 from wal_sink.guarantees import Ability
-from wal_sink.progress import keep_last_recorded, recorded_rows
+from wal_sink.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.records import Manifest, Marker
 from wal_sink.retries import Budget
 from wal_sink.serving import CarrierLostError, Serving, StoppedError, Surroundings
@@ -73,8 +73,10 @@ class BatchDelivery:
         if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
             return
         log = self._shared.log
+        known = dict(enumerate(self._rows))
         for ordinal, rows in recorded_rows(log.store, self._serving.name, self._manifest.batch_id).items():
-            if rows > self._rows[ordinal]:
+            if rows > known.get(ordinal, 0):
+                check_recorded(log, self._serving.name, self._manifest, ordinal, rows)
                 if self._serving.promise.at_most_once:
                     keep_last_recorded(self._assignment, ordinal, self._manifest.segments[ordinal], rows, log)
                 self._rows[ordinal] = rows

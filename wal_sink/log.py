@@ -7,6 +7,7 @@ from typing import TypedDict, TypeVar
 
 from wal_sink import paths
 from wal_sink.creation import create_once
+from wal_sink.errors import CorruptError
 from wal_sink.records import LowWater, Record, decode, encode
 from wal_sink.runtime import Runtime
 from wal_sink.segments import SegmentReader, read_parquet
@@ -45,12 +46,20 @@ class Log:
         return create_once(self.store, path, encode(record), runtime=self.runtime)
 
     def find(self, kind: type[R], path: str) -> R | None:
-        """The record under `path`, None if there is none; `CorruptError` if it is not as written."""
+        """The record under `path`, None if there is none; `CorruptError` if it is not as written, or written for
+        another place.
+        """
         try:
             data = self.store.read(path)
         except ObjectMissing:
             return None
-        return decode(kind, data, self.store.url_of(path))
+        record = decode(kind, data, self.store.url_of(path))
+        if not record.belongs_at(path):
+            raise CorruptError(
+                f"{self.store.url_of(path)}: this {kind.kind} record (id {record.id}) was written for another place; "
+                "restore the object that belongs here"
+            )
+        return record
 
     def numbers(self, folder: str, *, after: int = NOTHING) -> list[int]:
         """The numbers that name the records or folders in `folder`, ascending."""

@@ -122,6 +122,12 @@ def dead_letter(name: str, batch_id: int, ordinal: int, first_row: int, end_row:
     return f"{dead_letter_folder(name, batch_id)}/{ordinal:06d}-{first_row:012d}-{end_row:012d}.parquet"
 
 
+def sink_of(path: str) -> str:
+    """The name of the sink in whose folder a path lies; empty for any other path."""
+    head, _, rest = path.partition("/")
+    return rest.partition("/")[0] if head == SINKS else ""
+
+
 def low_water(batch_id: int) -> str:
     return f"{LOW_WATER}/{batch_name(batch_id)}.json"
 

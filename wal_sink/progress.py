@@ -5,8 +5,9 @@ from __future__ import annotations
 from wal_sink import paths
 from wal_sink.dead_letters import keep_unknown
 from wal_sink.delivery import Assignment, chunks_of
+from wal_sink.errors import CorruptError, StoreError
 from wal_sink.log import Log
-from wal_sink.records import SegmentRef
+from wal_sink.records import Manifest, Progress, SegmentRef
 from wal_sink.segments import chunk_ends, load_segment
 from wal_sink.stores.base import Store
 
@@ -18,6 +19,24 @@ def recorded_rows(store: Store, sink: str, batch_id: int) -> dict[int, int]:
         if (found := paths.parse_progress(name)) is not None:
             recorded[found.ordinal] = max(found.rows, recorded.get(found.ordinal, 0))
     return recorded
+
+
+def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: int) -> None:
+    """Make sure that a progress record whose name was listed says so itself, of this very segment. One read.
+
+    Raises `CorruptError` if it does not, `StoreError` if it is gone: listed again, it may be gone there too.
+    """
+    path = paths.progress(sink, manifest.batch_id, ordinal, rows)
+    where = log.store.url_of(path)
+    record = log.find(Progress, path)
+    if record is None:
+        raise StoreError(f"{where} was listed, but is not there; is somebody deleting the WAL?")
+    expected = manifest.segments[ordinal].id if ordinal < len(manifest.segments) else "none"
+    if record.segment_id != expected:
+        raise CorruptError(
+            f"{where}: expected progress of segment {ordinal} of the released batch ({expected}), found that of "
+            f"{record.segment_id}; restore the object that belongs here"
+        )
 
 
 def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, rows: int, log: Log) -> None:

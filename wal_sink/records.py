@@ -1,8 +1,8 @@
 """The small JSON objects of a WAL, and their one envelope. Format 1, see docs/FORMAT.md.
 
 Every record is written whole, once. The envelope carries the format number, the kind and a CRC-32 of the body's bytes,
-so that a flipped bit, a truncation or an object in the wrong place is found when it is read and never taken for a
-record.
+so that a flipped bit or a truncation is found when it is read and never taken for a record. A record says of itself
+what its path says, so that one in the wrong place is found too.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import ClassVar, TypeVar
 
 import msgspec
 
+from wal_sink import paths
 from wal_sink.errors import ConfigError, CorruptError
 
 FORMAT = 1
@@ -25,6 +26,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     created: str
     """ISO 8601, UTC; for people only, nothing decides by it."""
 
+    def belongs_at(self, path: str) -> bool:
+        """Whether what the record says of itself is what its path says. A sink's name stands in no other record."""
+        raise NotImplementedError
+
 
 class WalRecord(Record, frozen=True, kw_only=True):
     """What a WAL belongs to."""
@@ -37,6 +42,9 @@ class WalRecord(Record, frozen=True, kw_only=True):
     first_batch: int
     """The first batch this WAL was asked to stage."""
 
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.WAL
+
 
 class TermRecord(Record, frozen=True, kw_only=True):
     kind = "term"
@@ -44,6 +52,9 @@ class TermRecord(Record, frozen=True, kw_only=True):
     term: int
     run_id: str
     process: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.term(self.role, self.term)
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +97,9 @@ class Manifest(Record, frozen=True, kw_only=True):
     def bytes(self) -> int:
         return sum(segment.bytes for segment in self.segments)
 
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.manifest(self.batch_id, self.term, self.attempt)
+
 
 class Release(Record, frozen=True, kw_only=True):
     """Which manifest of a batch is delivered, for all sinks, for ever."""
@@ -99,6 +113,9 @@ class Release(Record, frozen=True, kw_only=True):
     run_id: str
     """The run that made the release."""
 
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.release(self.batch_id)
+
 
 class Progress(Record, frozen=True, kw_only=True):
     kind = "progress"
@@ -108,6 +125,9 @@ class Progress(Record, frozen=True, kw_only=True):
     segment_id: str
     term: int
     run_id: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.progress(paths.sink_of(path), self.batch_id, self.ordinal, self.rows)
 
 
 class Marker(Record, frozen=True, kw_only=True):
@@ -126,6 +146,9 @@ class Marker(Record, frozen=True, kw_only=True):
     witness_rows: tuple[int, ...] = ()
     """Rows of that batch's segments: what a transactional target must still remember of their slots."""
 
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.marker(paths.sink_of(path), self.batch_id)
+
 
 class SinkRecord(Record, frozen=True, kw_only=True):
     """A sink's registration."""
@@ -139,12 +162,18 @@ class SinkRecord(Record, frozen=True, kw_only=True):
     identity: str
     """What the sink is, for people; never a secret."""
 
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.sink(self.name)
+
 
 class LowWater(Record, frozen=True, kw_only=True):
     """Every batch up to and including this one is delivered everywhere, and its objects may be gone."""
 
     kind = "low-water"
     batch_id: int
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.low_water(self.batch_id)
 
 
 class _Versioned(msgspec.Struct, frozen=True):
