@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.streams import wait_until
 from tests.processes import Child, ChildError, is_running
 
 FAMILY = """
@@ -62,3 +63,12 @@ def test_success_is_exit_code_zero(tmp_path: Path) -> None:
     expected = pytest.raises(ChildError, match=r"ended with 1, expected 0(.|\n)*sorry")
     with Child.python("raise SystemExit('sorry')", log=tmp_path / "log") as child, expected:
         child.succeed()
+
+
+def test_a_signal_reaches_the_process_and_its_descendants(tmp_path: Path) -> None:
+    with Child.python(FAMILY, log=tmp_path / "log") as child:
+        child.wait_for_output("ready")
+        grandchild = int(child.output.split("grandchild")[1].split()[0])
+        child.send_to_all(signal.SIGTERM)
+        assert child.wait() == -signal.SIGTERM
+        wait_until(lambda: not is_running(grandchild), "the grandchild ended too")
