@@ -82,6 +82,8 @@ class ContractBase:
             every=self.every,
             data_frame=self.data_frame,
         )
+        if matrix.violations and disturb and not matrix.violations[0].at:
+            pytest.skip("an undisturbed run goes wrong already: see the test of that")
         if matrix.violations:
             pytest.fail(matrix.report(), pytrace=False)
 

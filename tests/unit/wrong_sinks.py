@@ -1,0 +1,459 @@
+"""Sinks that keep their contract, and sinks that each break it at one point. Run by `test_kit.py`, not by themselves.
+
+`fails` names the tests of `SinkContract` that must fail, without `test_`, and no others may.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.chunk import Chunk, Position
+from wal_sink.errors import FencedError
+from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink, Sink, SinkContext, TransactionalSink
+from wal_sink.testing import SinkContract
+
+UNDISTURBED = "an_undisturbed_run_brings_every_row_once"
+DIES = "a_process_may_die_at_any_point"
+REQUEST_FAILS = "a_request_may_fail_at_any_point"
+WAKES = "a_process_may_wake_after_its_successor_has_finished"
+TRAVELS = "it_travels_to_executors"
+OPENED_AGAIN = "it_can_be_opened_again_after_it_was_closed"
+BESIDE = "a_second_one_works_beside_it"
+RETURNS = "it_returns_none_or_rejected"
+WITHOUT_ROWS = "a_chunk_without_rows_adds_none"
+HIDDEN = "a_failure_inside_write_is_not_hidden"
+TYPE = "a_column_of_this_type_is_taken_or_refused_by_name"
+NAMES = "columns_with_such_names_are_taken_or_refused_by_name"
+LONG_TEXT = "a_very_long_text_is_taken_or_refused_for_good"
+SECRET = "no_secret_shows"  # noqa: S105 - a test's name
+AGAIN = "a_chunk_that_comes_again_changes_nothing"
+NOT_APPLIED = "was_applied_is_false_for_what_was_not_written"
+APPLIED = "was_applied_is_true_for_what_was_written"
+PARTLY_APPLIED = "was_applied_is_false_for_a_part_of_a_chunk"
+LAST_NONE = "last_is_none_before_the_first_chunk"
+LAST_NEWEST = "last_is_the_position_of_the_newest_chunk"
+LAST_BY_SLOT = "every_slot_has_a_position_of_its_own"
+LOWER_TERM = "a_lower_term_is_refused"
+TOGETHER = "rows_and_position_are_written_together_or_not_at_all"
+
+
+@dataclass
+class Target:
+    """A target with transactions, which outlives every process. Its own lines are never interrupted."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
+    highest_term: int = 0
+    opened: int = 0
+
+    def put(self, chunk: Chunk) -> None:
+        self.rows += rows_of(chunk)
+        self.keys.append(chunk.key)
+
+    def commit(self, chunk: Chunk, *, slot: str, fenced: bool = True) -> None:
+        term, stored = self.ledger.get(slot, (0, None))
+        if fenced and term > chunk.term:
+            raise FencedError(f"term {chunk.term} is below {term}")
+        position = chunk.position
+        if stored is None or (stored.batch_id, stored.rows) < (position.batch_id, position.rows):
+            self.rows += rows_of(chunk)
+            self.ledger[slot] = (chunk.term, position)
+
+
+TARGETS: dict[int, Target] = {}
+_numbers = itertools.count()
+
+
+def rows_of(chunk: Chunk) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = chunk.table.to_pylist()
+    return rows
+
+
+class Contract(SinkContract):
+    """Small batches, few types: what the tests say about a sink does not depend on them."""
+
+    kind: Any = None
+    fails: ClassVar[frozenset[str]] = frozenset()
+    column_types = ("boolean", "string")
+    column_names = ("dots", "spaces")
+
+    @pytest.fixture
+    def target(self) -> int:
+        number = next(_numbers)
+        TARGETS[number] = Target()
+        return number
+
+    def make_sink(self, target: int) -> object:
+        return type(self).kind(target)
+
+    def rows_in(self, target: int) -> list[dict[str, Any]]:
+        return list(TARGETS[target].rows)
+
+    def tables(self) -> list[pa.Table]:
+        return [pa.table({"id": ids, "name": [f"name {row}" for row in ids]}) for ids in (range(5), range(5, 7))]
+
+    def secrets(self) -> list[str]:
+        return ["hunter2"]
+
+    def data_frame(self, table: pa.Table) -> pa.Table:
+        return table
+
+
+# Sinks as they should be.
+
+
+class Plain(Sink):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    @property
+    def target(self) -> Target:
+        return TARGETS[self.number]
+
+    def write(self, chunk: Chunk) -> None:
+        for row in rows_of(chunk):
+            self.target.rows.append(row)
+
+
+class Idempotent(Plain):
+    idempotent = True
+
+    def write(self, chunk: Chunk) -> None:
+        if chunk.key not in self.target.keys:
+            self.target.put(chunk)
+
+
+class LookUp(Plain):
+    def write(self, chunk: Chunk) -> None:
+        self.target.put(chunk)
+
+    def was_applied(self, key: str) -> bool:
+        return key in self.target.keys
+
+
+class Ledger(Plain, TransactionalSink):
+    def write(self, chunk: Chunk) -> None:
+        self.target.commit(chunk, slot=chunk.position.slot)
+
+    def last(self, slot: str) -> Position | None:
+        return self.target.ledger.get(slot, (0, None))[1]
+
+
+class Segments(SegmentSink):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:  # noqa: ARG002
+        for chunk in chunks:
+            TARGETS[self.number].rows += rows_of(chunk)
+
+
+class Batches(BatchSink):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def write_batch(self, batch: ReleasedBatch) -> None:
+        table: Any = batch.read()
+        TARGETS[self.number].rows += table.to_pylist()
+
+
+class TestPlain(Contract):
+    kind = Plain
+
+
+class TestIdempotent(Contract):
+    kind = Idempotent
+
+
+class TestLookUp(Contract):
+    kind = LookUp
+
+
+class TestLedger(Contract):
+    kind = Ledger
+
+
+class TestSegments(Contract):
+    kind = Segments
+
+
+class TestBatches(Contract):
+    kind = Batches
+
+
+# Sinks as they should not be.
+
+
+class TestLosesASegment(Contract):
+    class kind(Plain):  # noqa: N801 - the attribute's name
+        def write(self, chunk: Chunk) -> None:
+            if not (chunk.rows == range(1) and chunk.position.slot.endswith("/1")):
+                super().write(chunk)
+
+    fails = frozenset({UNDISTURBED})
+
+
+class TestLosesRowsOfABatch(Contract):
+    class kind(Batches):  # noqa: N801
+        def write_batch(self, batch: ReleasedBatch) -> None:
+            table: Any = batch.read()
+            TARGETS[self.number].rows += table.to_pylist()[1:]
+
+    fails = frozenset({UNDISTURBED})
+
+
+class TestSendsWhenItIsClosed(Contract):
+    class kind(Plain):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.buffer: list[dict[str, Any]] = []
+
+        def write(self, chunk: Chunk) -> None:
+            self.buffer += rows_of(chunk)
+
+        def close(self) -> None:
+            self.target.rows += self.buffer
+
+    fails = frozenset({DIES})
+
+
+class TestSendsWhatFailedWithWhatFollows(Contract):
+    class kind(Plain):  # noqa: N801
+        def __init__(self, number: int) -> None:
+            super().__init__(number)
+            self.buffer: list[dict[str, Any]] = []
+
+        def write(self, chunk: Chunk) -> None:
+            self.buffer += rows_of(chunk)
+            self.target.rows += self.buffer
+            self.buffer = []
+
+    fails = frozenset({REQUEST_FAILS})
+
+
+class TestForgetsOldKeys(Contract):
+    class kind(Idempotent):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            super().write(chunk)
+            del self.target.keys[:-3]
+
+    fails = frozenset({WAKES})
+
+
+class TestHoldsALock(Contract):
+    class kind(Plain):  # noqa: N801
+        def __init__(self, number: int) -> None:
+            super().__init__(number)
+            self.lock = threading.Lock()
+
+    fails = frozenset({TRAVELS})
+
+
+class TestIsClosedForGood(Contract):
+    class kind(Plain):  # noqa: N801
+        closed = False
+
+        def write(self, chunk: Chunk) -> None:
+            if self.closed:
+                raise RuntimeError("closed")
+            super().write(chunk)
+
+        def close(self) -> None:
+            self.closed = True
+
+    fails = frozenset({OPENED_AGAIN, UNDISTURBED})
+
+
+class TestWantsTheTargetForItself(Contract):
+    class kind(Plain):  # noqa: N801
+        def open(self, context: SinkContext) -> None:
+            if self.target.opened == context.term:
+                raise RuntimeError("somebody else is here")
+            self.target.opened = context.term
+
+        def close(self) -> None:
+            self.target.opened = 0
+
+    fails = frozenset({BESIDE})
+
+
+class TestReturnsTrue(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> Any:
+            super().write(chunk)
+            return True
+
+    fails = frozenset({RETURNS, UNDISTURBED})
+
+
+class TestWritesARowForNone(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            super().write(chunk)
+            if not chunk.num_rows:
+                self.target.rows.append({"id": None, "name": None})
+
+    fails = frozenset({WITHOUT_ROWS})
+
+
+class TestHidesFailures(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            try:
+                self.target.put(chunk)
+            except ConnectionError:
+                return
+
+    fails = frozenset({HIDDEN, REQUEST_FAILS})
+
+
+class TestStumblesOverAType(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if any(str(field.type) == "bool" for field in chunk.table.schema):
+                raise TypeError("bool is not serializable")
+            super().write(chunk)
+
+    fails = frozenset({TYPE})
+
+
+class TestStumblesOverAName(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if not any("." in name for name in chunk.table.column_names):
+                super().write(chunk)
+
+    fails = frozenset({NAMES})
+
+
+class TestStumblesOverALongText(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if len(str(rows_of(chunk))) > 10_000:
+                raise ValueError("item too large")
+            super().write(chunk)
+
+    fails = frozenset({LONG_TEXT})
+
+
+class TestShowsItsPassword(Contract):
+    class kind(Plain):  # noqa: N801
+        def __repr__(self) -> str:
+            return "kind(password='hunter2')"
+
+    fails = frozenset({SECRET})
+
+
+class TestKeepsItsPassword(Contract):
+    class kind(Plain):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.password = "hunter2"  # noqa: S105
+
+    fails = frozenset({SECRET})
+
+
+class TestKnowsOnlyTheNewestKey(Contract):
+    class kind(Idempotent):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if chunk.term < self.target.highest_term:
+                raise FencedError("succeeded")
+            super().write(chunk)
+            self.target.highest_term = chunk.term
+            del self.target.keys[:-1]
+
+    fails = frozenset({AGAIN})
+
+
+class TestRemembersInItsProcess(Contract):
+    class kind(Idempotent):  # noqa: N801
+        def __init__(self, number: int) -> None:
+            super().__init__(number)
+            self.seen: set[str] = set()
+
+        def write(self, chunk: Chunk) -> None:
+            for key, row in zip(chunk.row_keys(), rows_of(chunk), strict=True):
+                if key not in self.seen:
+                    self.target.rows.append(row)
+                    self.seen.add(key)
+
+    fails = frozenset({AGAIN, DIES, REQUEST_FAILS, WAKES})
+
+
+class TestLooksUpTooMuch(Contract):
+    class kind(LookUp):  # noqa: N801
+        def was_applied(self, key: str) -> bool:
+            return key in self.target.keys or bool(self.target.keys and key.startswith("0000"))
+
+    fails = frozenset({NOT_APPLIED})
+
+
+class TestLooksUpNothing(Contract):
+    class kind(LookUp):  # noqa: N801
+        def was_applied(self, key: str) -> bool:  # noqa: ARG002
+            return False
+
+    fails = frozenset({APPLIED, DIES, REQUEST_FAILS})
+
+
+class TestNotesTheKeyBeforeTheRows(Contract):
+    class kind(LookUp):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.keys.append(chunk.key)
+            self.target.rows += rows_of(chunk)
+
+    fails = frozenset({PARTLY_APPLIED, DIES, REQUEST_FAILS})
+
+
+class TestHasAPositionForEverySlot(Contract):
+    class kind(Ledger):  # noqa: N801
+        def last(self, slot: str) -> Position | None:
+            return super().last(slot) or Position(slot, -1, 0, "")
+
+    fails = frozenset({LAST_NONE, LAST_BY_SLOT})
+
+
+class TestTellsAnotherSlot(Contract):
+    class kind(Ledger):  # noqa: N801
+        def last(self, slot: str) -> Position | None:
+            stored = super().last(slot)
+            return stored and Position("slot", stored.batch_id, stored.rows, stored.segment_id)
+
+    fails = frozenset({LAST_NEWEST, LAST_BY_SLOT})
+
+
+class TestHasOneSlot(Contract):
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.commit(chunk, slot="one")
+
+        def last(self, slot: str) -> Position | None:  # noqa: ARG002
+            return super().last("one")
+
+    fails = frozenset({LAST_BY_SLOT, UNDISTURBED, BESIDE, OPENED_AGAIN})
+
+
+class TestIgnoresTerms(Contract):
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.commit(chunk, slot=chunk.position.slot, fenced=False)
+
+    fails = frozenset({LOWER_TERM})
+
+
+class TestCommitsTwice(Contract):
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            before = len(self.target.rows)
+            self.target.commit(chunk, slot=chunk.position.slot)
+            rows = self.target.rows[before:]
+            del self.target.rows[before:]
+            self.target.rows += rows
+
+    fails = frozenset({TOGETHER, DIES, REQUEST_FAILS})
