@@ -21,7 +21,7 @@ from tests.processes import Child
 DEATHS = 2
 """A life that dies is followed by one that dies while it recovers, at most so soon after; then by one that may live."""
 SOON = 20
-LIMIT_S = 280.0
+LIMIT_S, LIMIT_A_POINT_S = 120.0, 8.0
 
 
 def killed_at_links(effort: Effort) -> Outcome:
@@ -48,7 +48,8 @@ def killed_at_links(effort: Effort) -> Outcome:
 def _run(effort: Effort, points: list[int]) -> list[int]:
     """Deaths at each point; without points, the number of half-steps of a life without trouble."""
     args = [str(effort.folder), str(effort.seed), *map(str, points)]
-    with Child.python(Path(__file__), *args, log=effort.folder / f"lives-{len(points)}.log", limit_s=LIMIT_S) as child:
+    limit_s = LIMIT_S + LIMIT_A_POINT_S * len(points)
+    with Child.python(Path(__file__), *args, log=effort.folder / f"lives-{len(points)}.log", limit_s=limit_s) as child:
         output = child.succeed()
     return [int(line.split()[1]) for line in output.splitlines() if line.startswith("found ")]
 
