@@ -15,8 +15,7 @@ from functools import partial
 from tests.chaos import deaths
 from tests.chaos.bad_disks import Disk, Trouble, disk_of
 from tests.chaos.driver import CHUNK_ROWS
-from tests.chaos.lives import Chain, Turns, add_counts, tally
-from tests.chaos.processes import guarded
+from tests.chaos.lives import Chain, Turns, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.small_lives import ATTEMPTS as ATTEMPTS_SMALL
 from tests.chaos.small_lives import BATCHES, WINDOW_ROWS, Ground, counted, live

@@ -16,10 +16,9 @@ import msgspec
 import pyspark
 
 from tests.chaos.driver import CHUNK_ROWS
-from tests.chaos.lives import LIMIT_S, Chain, add_counts, tally
+from tests.chaos.lives import LIMIT_S, Chain, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import Plain, row_of, text_of
-from tests.processes import ChildError
 from wal_sink import Chunk
 from wal_sink_backends import SqlSink
 
@@ -55,15 +54,17 @@ def killed_executors(effort: Effort) -> Outcome:
     kills = effort.times(KILLS, least=2)
     chain = Chain(effort.folder / "cluster", random.Random(effort.seed), partitions=SEGMENTS)
     plan = _planned(kills, chain.chance)
-    try:
+    (chain.root / "deaths").mkdir()
+
+    def lives() -> None:
         for first in range(0, kills, KILLS_A_LIFE):
             _life(chain, plan, range(first, min(first + KILLS_A_LIFE, kills)))
-    except ChildError as error:
-        chain.violations.append(f"seed {effort.seed}: {str(error).splitlines()[0]}")
+
+    guarded(effort.seed, chain, lives)
     outcome = Outcome(rounds=len(died(chain.root)))
     rows = add_counts(outcome, chain, allowed=outcome.rounds * SEGMENTS * CHUNK_ROWS)
     met = Counter(plan[number].where for number in died(chain.root))
-    outcome.detail = "\n".join([tally("where executors died", met), tally("rows by target", Counter(rows))])
+    outcome.detail = "\n".join([tally("where their deaths were set off", met), tally("rows by target", Counter(rows))])
     return outcome
 
 
@@ -78,7 +79,6 @@ def _planned(kills: int, chance: random.Random) -> Plan:
 
 def _life(chain: Chain, plan: Plan, numbers: range) -> None:
     """One cluster: it stages and delivers a batch a file, and every second batch costs an executor."""
-    (chain.root / "deaths").mkdir(exist_ok=True)
     for batch in range(2 * numbers.start, 2 * numbers.stop):
         chain.job.place.feed.add_text(text_of(map(row_of, range(batch * ROWS, (batch + 1) * ROWS))))
     job = replace(chain.job, ending="once", where="executors", master=MASTER, deadly=msgspec.json.encode(plan).decode())

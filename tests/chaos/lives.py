@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from tests.chaos.driver import CHUNK_ROWS, STOP, TURN, Job
 from tests.chaos.moments import Moment, Seen, moment, too_early
 from tests.chaos.scenario import Outcome
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, Targets, count, row_of, source_rows, text_of
-from tests.processes import Child
+from tests.processes import Child, ChildError
 
 AHEAD = 6
 """Files that wait in the folder before the query takes them."""
@@ -184,6 +185,16 @@ class Turns:
 
     def __exit__(self, *_: object) -> None:
         self._child.kill()
+
+
+def guarded(seed: int, chain: Chain, lives: Callable[[], None]) -> None:
+    """What a driver did that it should not have done becomes a violation; its last lines go to the terminal."""
+    try:
+        lives()
+    except (ChildError, AssertionError) as error:
+        print(error, file=sys.stderr)  # noqa: T201 - paths and stacks are for whoever looks, not for the report
+        first = str(error).splitlines()[0].replace(str(chain.root), "…")
+        chain.violations.append(f"seed {seed}, {chain.root.name}, life {chain.lives}: {first}")
 
 
 def add_counts(outcome: Outcome, chain: Chain, *, allowed: int) -> dict[str, int]:

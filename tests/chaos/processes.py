@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,9 +13,9 @@ from functools import partial
 
 from tests.chaos import executors
 from tests.chaos.driver import CHUNK_ROWS, Job
-from tests.chaos.lives import Chain, Ending, add_counts, tally
+from tests.chaos.lives import Chain, Ending, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.processes import Child, ChildError
+from tests.processes import Child
 
 KILLS = 200
 CHAINS = 4
@@ -82,16 +81,6 @@ def _kills_counted(chains: Sequence[Chain]) -> Outcome:
         ]
     )
     return outcome
-
-
-def guarded(seed: int, chain: Chain, lives: Callable[[], None]) -> None:
-    """What a driver did that it should not have done becomes a violation; its last lines go to the terminal."""
-    try:
-        lives()
-    except (ChildError, AssertionError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 - paths and stacks are for whoever looks, not for the report
-        first = str(error).splitlines()[0].replace(str(chain.root), "…")
-        chain.violations.append(f"seed {seed}, {chain.root.name}, life {chain.lives}: {first}")
 
 
 def two_drivers(effort: Effort) -> Outcome:

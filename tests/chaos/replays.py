@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from tests.chaos.lives import SINKS, Chain, Turns, add_counts, tally
-from tests.chaos.processes import guarded
+from tests.chaos.lives import SINKS, Chain, Turns, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import PLAIN
 from tests.integration.streams import copy_of, restore
