@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.chaos.damaged_world import KINDS, STORIES, Ending, Scene, Story, kind_of
+from tests.chaos.damaged_world import KINDS, STORIES, Ending, Scene, Story, kind_of, scenes_of
 from tests.chaos.s3_faults import flipped
 from tests.chaos.s3_world import rows_lost_and_repeated
 from tests.chaos.scenario import Effort, Outcome, Scenario
@@ -40,7 +40,7 @@ class Repertoire:
         self._chance = chance
         self._scenes: dict[tuple[Story, str], list[Scene]] = {}
         for story in STORIES:
-            for scene in story.scenes():
+            for scene in scenes_of(story):
                 for path in scene.wal:
                     if kind_of(path) in story.kinds:
                         self._scenes.setdefault((story, path), []).append(scene)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from tests.simulation.scenarios import lower_retention
@@ -35,6 +36,8 @@ _PATTERNS = {
     "low water": r"low-water/.*",
 }
 KINDS = tuple(_PATTERNS)
+_MOST_SCENES = 24
+"""Of one story, evenly apart."""
 _OF_TARGET = ("rows", "keys", "ledger")
 _OF_ORACLE = ("completed", "evaluated_tag", "staged_tag", "released_tag", "marked")
 
@@ -67,16 +70,18 @@ class Story:
     def world(self) -> World:
         return World(self.sink, batches=self.batches, settings=self.settings)
 
-    def scenes(self) -> Iterator[Scene]:
-        """What is left of a crash after each effect."""
+    def points(self) -> list[int]:
+        """Where its process may die: after each effect."""
         undisturbed = self.world().life()
         undisturbed.live()
         first = next(at for at, point in enumerate(undisturbed.points, 1) if point.startswith(self.once))
-        for point in effects(undisturbed.points):
-            if point >= first:
-                world = self.world()
-                assert not world.life(crash_at(point)).live()
-                yield Scene.of(self, world)
+        return [point for point in effects(undisturbed.points) if point >= first]
+
+    def scene(self, point: int) -> Scene:
+        """What is left of a crash at a point."""
+        world = self.world()
+        assert not world.life(crash_at(point)).live()
+        return Scene.of(self, world)
 
 
 STORIES = (
@@ -84,6 +89,14 @@ STORIES = (
     Story("transactional", BATCHES, Settings(chunk_rows=2), ("manifest", "release", "segment", "marker")),
     Story("plain", _COLLECTED, lower_retention(_KEPT), ("low water",), once="after create low-water"),
 )
+
+
+@cache
+def scenes_of(story: Story) -> Sequence[Scene]:
+    """The scenes of a story, made once a process."""
+    points = story.points()
+    step = -(-len(points) // _MOST_SCENES)
+    return [story.scene(point) for point in points[::step]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -48,14 +48,14 @@ def judge(seen: Sequence[bytes], rounds: int) -> Outcome:
     return outcome
 
 
-def race_processes(spec: StoreSpec, rounds: int, folder: Path) -> Outcome:
+def race_processes(spec: StoreSpec, rounds: int, folder: Path, *, count: int = RACERS) -> Outcome:
     """Racers in processes of their own; each is ended, whatever happened."""
     context = multiprocessing.get_context("spawn")
-    meeting = context.Barrier(RACERS)
-    results = [folder / f"racer-{number}.bin" for number in range(RACERS)]
+    meeting = context.Barrier(count)
+    results = [folder / f"racer-{number}.bin" for number in range(count)]
     racers = [
-        context.Process(target=race_in_process, args=(spec, number, rounds, meeting, results[number]), daemon=True)
-        for number in range(RACERS)
+        context.Process(target=race_in_process, args=(spec, number, rounds, meeting, result), daemon=True)
+        for number, result in enumerate(results)
     ]
     try:
         for racer in racers:
@@ -89,11 +89,16 @@ def _local(effort: Effort) -> Outcome:
 
 
 def _s3(effort: Effort) -> Outcome:
+    return race_on_s3(effort.times(ROUNDS), effort.folder)
+
+
+def race_on_s3(rounds: int, folder: Path, *, count: int = RACERS) -> Outcome:
+    """On a server of its own."""
     with quiet_s3_server() as server:
         spec = StoreSpec(f"s3://{server.bucket}/race", server.storage_options)
-        outcome = race_processes(spec, effort.times(ROUNDS), effort.folder)
-        if (there := len(server.objects())) != outcome.rounds:
-            outcome.violations.append(f"{there} objects after {outcome.rounds} rounds")
+        outcome = race_processes(spec, rounds, folder, count=count)
+        if (there := len(server.objects())) != rounds:
+            outcome.violations.append(f"{there} objects after {rounds} rounds")
         return outcome
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -116,6 +116,13 @@ def _cut_answer(exchange: Exchange, chance: random.Random) -> None:
     exchange.drop()
 
 
+def _stall_in_body(exchange: Exchange, chance: random.Random) -> None:
+    answer = exchange.forward()
+    half = Answer(answer.status, answer.body[: chance.randrange(len(answer.body))], answer.headers)
+    exchange.answer(half, announced=len(answer.body))
+    exchange.keep_silent()
+
+
 def _shorten_answer(exchange: Exchange, chance: random.Random) -> None:
     """The announced length fits the shortened body: only what is inside can show it."""
     answer = exchange.forward()
@@ -203,17 +210,47 @@ FAULTS = (
     Fault("bit flipped in an upload", _flip_upload, _to_writes, kinds=("plain",)),
     Fault("no answer in time, no effect", _silent_before, client=_SOON, kinds=("plain",)),
     Fault("no answer in time, after the effect", _silent_after, client=_SOON, kinds=("plain",)),
+    Fault("answer that stops half-way", _stall_in_body, _to_answers_with_body, client=_SOON, kinds=("plain",)),
     Fault("dropped, its effect comes later", _late, _to_writes, late=True),
     Fault("done, and done again later", _twice, _to_writes, late=True),
 )
 
 
-class Campaign:
-    """All runs of one fault."""
+class Stage:
+    """A place, and what an undisturbed run of each kind asks of it."""
 
-    def __init__(self, fault: Fault, place: Place, effort: Effort) -> None:
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._recorded: dict[tuple[str, bool], list[tuple[Request, Answer]]] = {}
+
+    def prepared(self, kind: str, *, taken_over: bool) -> S3World:
+        """A new world; to be taken over, one whose first process died right after its first send."""
+        world = self.place.world(kind, BATCHES)
+        if taken_over:
+            assert not world.life(_die_after_first_send()).live()
+        self.place.proxy.arm()
+        return world
+
+    def targets(self, fault: Fault, kind: str, *, taken_over: bool) -> list[Target]:
+        """The requests of an undisturbed run that a fault fits."""
+        key = kind, taken_over
+        if key not in self._recorded:
+            assert self.prepared(kind, taken_over=taken_over).life().live()
+            self._recorded[key] = list(self.place.proxy.seen)
+        return [
+            Target(kind, taken_over, at, str(request))
+            for at, (request, answer) in enumerate(self._recorded[key], 1)
+            if fault.applies(request, answer)
+        ]
+
+
+class Campaign:
+    """All runs of one fault, or a share of them."""
+
+    def __init__(self, fault: Fault, stage: Stage, effort: Effort) -> None:
         self._fault = fault
-        self._place = place
+        self._stage = stage
+        self._proxy = stage.place.proxy
         self._effort = effort
         self._endings: Counter[str] = Counter()
         self._requests: Counter[str] = Counter()
@@ -228,29 +265,22 @@ class Campaign:
         return self._outcome
 
     def _chosen(self) -> list[Target]:
-        targets = [target for kind in self._fault.kinds for late in (False, True) for target in self._of(kind, late)]
-        count = min(len(targets), self._effort.times(len(targets), least=2))
-        return random.Random(self._effort.seed).sample(targets, count)
-
-    def _of(self, kind: str, taken_over: bool) -> Iterator[Target]:
-        """The requests of an undisturbed run that the fault fits."""
-        world = self._prepared(kind, taken_over)
-        self._place.proxy.arm()
-        assert world.life().live()
-        for at, (request, answer) in enumerate(self._place.proxy.seen, 1):
-            if self._fault.applies(request, answer):
-                yield Target(kind, taken_over, at, str(request))
-
-    def _prepared(self, kind: str, taken_over: bool) -> S3World:
-        world = self._place.world(kind, BATCHES)
-        if taken_over:
-            assert not world.life(_die_after_first_send()).live()
-        return world
+        """A share of the kinds of runs, and of the requests in them: each is recorded first."""
+        chance = random.Random(f"{self._effort.seed} {self._fault.name}")
+        runs = [(kind, taken_over) for kind in self._fault.kinds for taken_over in (False, True)]
+        some = chance.sample(runs, min(len(runs), self._effort.times(2 * len(runs))))
+        targets = [
+            target
+            for kind, taken_over in some
+            for target in self._stage.targets(self._fault, kind, taken_over=taken_over)
+        ]
+        wanted = self._effort.times(len(targets) * len(runs) // len(some))
+        return chance.sample(targets, min(len(targets), wanted))
 
     def _one(self, target: Target) -> None:
-        world = self._prepared(target.kind, target.taken_over)
+        world = self._stage.prepared(target.kind, taken_over=target.taken_over)
         chance = random.Random(f"{self._effort.seed} {target.at}")
-        self._place.proxy.arm(lambda exchange: self._fault.act(exchange, chance), at=target.at)
+        self._proxy.arm(lambda exchange: self._fault.act(exchange, chance), at=target.at)
         name = f"{target.kind}, {'taken over' if target.taken_over else 'new'}, request {target.at} ({target.what})"
         try:
             self._live_to_the_end(world)
@@ -267,11 +297,11 @@ class Campaign:
             ending = type(error).__name__
             assert world.life().live()
         self._endings[ending] += 1
-        if self._place.proxy.settle() or self._fault.late:
+        if self._proxy.settle() or self._fault.late:
             assert world.life().live()
-        problems, self._place.proxy.problems = self._place.proxy.problems, []
+        problems, self._proxy.problems = self._proxy.problems, []
         assert not problems, problems
-        assert self._place.proxy.hit is not None, "the request did not come"
+        assert self._proxy.hit is not None, "the request did not come"
 
     def _count(self, world: S3World, target: Target) -> None:
         lost, repeated = rows_lost_and_repeated(world)
@@ -292,8 +322,14 @@ def _die_after_first_send() -> Hook:
 
 
 def _run(fault: Fault, effort: Effort) -> Outcome:
-    with s3_place(fault.client) as place:
-        return Campaign(fault, place, effort).run()
+    with s3_place() as place:
+        return spoil(fault, Stage(place), effort)
+
+
+def spoil(fault: Fault, stage: Stage, effort: Effort) -> Outcome:
+    """Runs of one fault on a stage that others may use too."""
+    stage.place.connect(fault.client)
+    return Campaign(fault, stage, effort).run()
 
 
 SCENARIOS: Sequence[Scenario] = tuple(

@@ -29,13 +29,18 @@ IMPATIENT: Client = {
 
 
 class Place:
-    """One server, one proxy, one client of it; worlds follow each other."""
+    """One server, one proxy, one client of it at a time; worlds follow each other."""
 
-    def __init__(self, server: S3Server, proxy: FaultyProxy, client: Client) -> None:
+    def __init__(self, server: S3Server, proxy: FaultyProxy) -> None:
         self.server = server
         self.proxy = proxy
-        options = {**server.storage_options, "endpoint_url": proxy.endpoint, "config_kwargs": dict(client)}
-        self.store = S3Store(StoreSpec(f"s3://{server.bucket}/{PREFIX}", options))
+        self.store = self.connect(IMPATIENT)
+
+    def connect(self, client: Client) -> S3Store:
+        """Use another client from now on."""
+        options = {**self.server.storage_options, "endpoint_url": self.proxy.endpoint, "config_kwargs": dict(client)}
+        self.store = S3Store(StoreSpec(f"s3://{self.server.bucket}/{PREFIX}", options))
+        return self.store
 
     def world(self, kind: str, batches: Shape) -> S3World:
         self.proxy.arm()
@@ -50,6 +55,7 @@ def quiet_s3_server() -> Iterator[S3Server]:
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request otherwise
     server = S3Server("wal-sink-chaos")
     server.start()
+    server.clear()  # all servers of a process show the same buckets
     try:
         yield server
     finally:
@@ -57,13 +63,13 @@ def quiet_s3_server() -> Iterator[S3Server]:
 
 
 @contextmanager
-def s3_place(client: Client) -> Iterator[Place]:
-    """A server, a proxy and a client of their own, closed at the end."""
+def s3_place() -> Iterator[Place]:
+    """A server and a proxy of their own, closed at the end."""
     with quiet_s3_server() as server:
         proxy = FaultyProxy(server.endpoint)
         proxy.start()
         try:
-            yield Place(server, proxy, client)
+            yield Place(server, proxy)
         finally:
             proxy.stop()
 

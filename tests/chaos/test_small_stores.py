@@ -1,0 +1,87 @@
+"""A small part of `make chaos`, with a fixed seed: faults of S3, races for one object, damaged objects."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos import corruption, races
+from tests.chaos.racing import LOST, NOBODY, WON
+from tests.chaos.s3_faults import FAULTS, Fault, Stage, spoil
+from tests.chaos.s3_world import s3_place
+from tests.chaos.scenario import Effort, Scenario
+from wal_sink.stores.base import ObjectMissing
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import StoreSpec
+
+SEED = 7
+LEAST = 0.0001
+"""A share so small that every scenario does the least it can."""
+
+
+@pytest.fixture(scope="module")
+def stage() -> Iterator[Stage]:
+    with s3_place() as place:
+        yield Stage(place)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+def test_a_spoilt_request_is_mended_or_told_and_the_next_start_finishes(
+    fault: Fault, stage: Stage, tmp_path: Path
+) -> None:
+    outcome = spoil(fault, stage, Effort(SEED, tmp_path, LEAST))
+    assert outcome.holds, outcome
+
+
+@pytest.mark.parametrize("scenario", corruption.SCENARIOS, ids=[scenario.name for scenario in corruption.SCENARIOS])
+def test_damage_is_told_or_has_no_effect(scenario: Scenario, tmp_path: Path) -> None:
+    outcome = scenario.run(Effort(SEED, tmp_path, 0.01))
+    assert outcome.holds, outcome
+    assert "named in a clear error" in outcome.detail
+
+
+@pytest.mark.s3
+def test_one_process_wins_on_s3_and_all_read_its_bytes(tmp_path: Path) -> None:
+    outcome = races.race_on_s3(20, tmp_path, count=3)
+    assert outcome.holds, outcome
+
+
+@pytest.mark.parametrize("name", ["memory", "generic store"])
+def test_one_thread_wins_and_all_read_its_bytes(name: str, tmp_path: Path) -> None:
+    scenario = next(scenario for scenario in races.SCENARIOS if scenario.name.endswith(name))
+    outcome = scenario.run(Effort(SEED, tmp_path, 0.05))
+    assert outcome.holds, outcome
+
+
+def test_two_winners_or_foreign_bytes_would_show() -> None:
+    won, lost = bytes([WON, 0]), bytes([LOST, 0])
+    assert races.judge([won, lost], 1).holds
+    assert not races.judge([won, won], 1).holds, "two winners"
+    assert not races.judge([lost, lost], 1).holds, "no winner"
+    assert not races.judge([won, bytes([LOST, NOBODY])], 1).holds, "foreign bytes"
+    assert not races.judge([won, b""], 1).holds, "a racer that did not come to its end"
+
+
+def test_a_store_that_looks_first_and_writes_then_has_two_winners(tmp_path: Path) -> None:
+    store = Hesitant(f"memory://hesitant-{tmp_path.name}")
+    assert not races.race_threads(store, 5).holds
+
+
+class Hesitant(MemoryStore):
+    """Looks whether a path is free, waits for the others to look too, and writes then."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(StoreSpec(url))
+        self._looked = threading.Barrier(races.RACERS)
+
+    def create(self, path: str, data: bytes) -> None:
+        try:
+            self.read(path)
+        except ObjectMissing:
+            self._looked.wait(30)
+            self.delete([path])
+        super().create(path, data)
