@@ -5,21 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 
 from tests.simulation.histories.counting import Count, play_on_all_cores
 from tests.simulation.histories.drawing import draw
 from tests.simulation.histories.playing import play, small_world
 
-REPLAY = "python -m tests.simulation.histories --seed {}"
 
-
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.histories", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this history and print every point of it")
     parser.add_argument("--count", type=int, default=20_000, help="how many histories to play (default: 20000)")
     parser.add_argument("--first", type=int, default=0, help="the first of their seeds (default: 0)")
     parser.add_argument("--cores", type=int, default=1, help="how many processes play (default: 1)")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     return replay(given.seed) if given.seed is not None else play_many(given.first, given.count, given.cores)
 
 
@@ -46,8 +45,8 @@ def play_many(first: int, count: int, cores: int) -> int:
     for name, times in sorted(total.hits.items(), key=lambda item: -total.touched[item[0]]):
         _say(f"  {name:32} {times:8} times in {total.touched[name]:7} histories")
     _say(f"  {'nothing':32} {'':14} in {total.touched['nothing']:7} histories")
-    for seed, violation in total.violations.items():
-        _say(f"{violation}\n  {REPLAY.format(seed)}")
+    for line in total.complaints():
+        _say(line)
     _say(f"{total.broken} histories broke a law")
     return bool(total.broken)
 

@@ -21,9 +21,12 @@ class Branching:
         self._effects = 0
         self.worlds: dict[int, World] = {}
         """By effect."""
+        self.points: list[int] = []
+        """The number of the point right after each effect."""
 
-    def after_effect(self, what: str) -> None:
+    def after_effect(self, what: str, point: int) -> None:
         self._effects += 1
+        self.points.append(point)
         plan = self._plans.get(self._effects)
         if plan is not None:
             world = self.worlds[self._effects] = self._world.branch(plan)

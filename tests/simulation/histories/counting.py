@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tests.simulation.histories.drawing import FAMILY, draw_family
@@ -41,6 +42,11 @@ class Count:
         """Histories per second and core."""
         return self.histories / self.cpu_s if self.cpu_s else 0.0
 
+    def complaints(self) -> list[str]:
+        """What broke, and how to see it again."""
+        replay = "python -m tests.simulation.histories --seed"
+        return [f"{violation}\n  {replay} {seed}" for seed, violation in self.violations.items()]
+
     def note(self, seed: int, played: Played) -> None:
         self.histories += 1
         self.points += played.points
@@ -65,19 +71,25 @@ class Count:
 def play_seeds(first: int, count: int) -> Count:
     """Play the histories of the families that hold these seeds, in this process."""
     total = Count()
-    collected = gc.isenabled()
-    gc.disable()  # what a history leaves is collected between portions: far cheaper than while they are played
     begun = time.process_time()
-    try:
-        with small_world():
-            for number in range(first // FAMILY, -(-(first + count) // FAMILY)):
-                _play_family(number, total)
-    finally:
-        gc.collect()
-        if collected:
-            gc.enable()
+    with small_world(), without_collector():
+        for number in range(first // FAMILY, -(-(first + count) // FAMILY)):
+            _play_family(number, total)
     total.cpu_s = time.process_time() - begun
     return total
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """What histories leave is collected once, at the end: far cheaper than while they are played."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        if enabled:
+            gc.enable()
 
 
 def _play_family(number: int, total: Count) -> None:

@@ -209,7 +209,7 @@ class Judge:
             facts.repeated_chunks += 1
 
     # At the end.
-    def judge_end(self, *, finished: bool, ends: Iterable[int]) -> None:
+    def judge_end(self, *, finished: bool, ends: Iterable[int | None]) -> None:
         """`finished`: the last process came to its end; `ends`: of the offsets the checkpoint has now, by batch."""
         for name, facts in self.sinks.items():
             if facts.first_batch is not None:
@@ -218,9 +218,9 @@ class Judge:
                 for batch_id, end in enumerate(ends):
                     self._judge_batch(name, facts, batch_id, end, finished=finished)
 
-    def _judge_batch(self, name: str, facts: SinkFacts, batch_id: int, end: int, *, finished: bool) -> None:
+    def _judge_batch(self, name: str, facts: SinkFacts, batch_id: int, end: int | None, *, finished: bool) -> None:
         if batch_id not in facts.marked:
             if finished and batch_id > max(facts.floor or NOTHING, (facts.first_batch or 0) - 1):
                 self.blame(f"I2: sink {name!r}: batch {batch_id} was never marked")
-        elif finished and self.released[batch_id].end != end:
+        elif finished and (attempt := self.released.get(batch_id)) is not None and attempt.end != end:
             self.blame(f"I8: sink {name!r}: batch {batch_id} was delivered, and its other history dropped silently")

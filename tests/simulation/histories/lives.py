@@ -64,7 +64,7 @@ class Life:
         if self.points >= self._next:
             self._meet(what, where)
         if self._branching is not None and what[0] == "a":
-            self._branching.after_effect(what)
+            self._branching.after_effect(what, self.points)
         for step in self._at_step:
             if step.what in what and step.where in where and step.is_due():
                 self._at_step.remove(step)

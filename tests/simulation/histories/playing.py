@@ -43,7 +43,7 @@ def small_world() -> Iterator[None]:
 
 def play(plan: Plan, *, traced: bool = False) -> Played:
     """One history, to its end. To be called within `small_world`."""
-    playing = _Playing(World(plan, traced=traced))
+    playing = Playing(World(plan, traced=traced))
     for act in plan.acts:
         playing.act(act)
     return playing.end()
@@ -53,7 +53,7 @@ def play_family(plans: Sequence[Plan]) -> list[Played]:
     """Histories that differ only in the effect after which the process of their last act dies, each as `play` does."""
     by_effect = {crash_effect(plan): plan for plan in plans}
     longest = by_effect.pop(max(by_effect))
-    playing = _Playing(World(longest))
+    playing = Playing(World(longest))
     for act in longest.acts[:-1]:
         playing.act(act)
     branching = Branching(playing.world, by_effect)
@@ -62,7 +62,7 @@ def play_family(plans: Sequence[Plan]) -> list[Played]:
     for effect, plan in by_effect.items():
         if effect not in worlds:  # it ended before
             worlds[effect] = playing.world.branch(plan)
-    played = {plan.seed: _Playing(worlds[effect]).end() for effect, plan in by_effect.items()}
+    played = {plan.seed: Playing(worlds[effect]).end() for effect, plan in by_effect.items()}
     played[longest.seed] = playing.end()
     return [played[plan.seed] for plan in plans]
 
@@ -72,12 +72,15 @@ def crash_effect(plan: Plan) -> int:
     return plan.acts[-1][0].faults[0].at.number
 
 
-class _Playing:
+class Playing:
+    """A history under way, in a world that is new or a branch of another."""
+
     def __init__(self, world: World) -> None:
         self.world = world
         self._points = 0
 
     def act(self, act: tuple[LifePlan, ...]) -> None:
+        """One life, or several by turns."""
         if len(act) == 1:
             self.alone(act[0])
         else:
@@ -87,10 +90,11 @@ class _Playing:
         """The last life, undisturbed, and the judgement."""
         world = self.world
         finished = not self.alone(world.plan.last).errors
-        world.judge.judge_end(finished=finished, ends=world.ends() if finished else [-1] * len(world.plan.batches))
+        world.judge.judge_end(finished=finished, ends=world.ends())
         return Played(world.judge.violations, self._hits(), self._points, world.trace or [])
 
     def alone(self, plan: LifePlan, branching: Branching | None = None) -> Life:
+        """One life, to its end."""
         self.world.judge.alone = True
         life = self._born(plan, branching)
         try:

@@ -64,12 +64,14 @@ class Query:
 
     def _write(self, path: str, data: bytes) -> None:
         """Spark's own log: whoever finds an entry there already ends with CONCURRENT_STREAM_LOG_UPDATE."""
-        if self._given.restored != self._restored:
-            raise QueryFailedError("the checkpoint was restored under this query")
         try:
-            self._checkpoint.create(path, data)
+            self._checkpoint.put(path, data, "before create", "after create", allow=self._own)
         except ObjectExists as error:
             raise QueryFailedError(str(error)) from error
+
+    def _own(self) -> None:
+        if self._given.restored != self._restored:
+            raise QueryFailedError("the checkpoint was restored under this query")
 
 
 def end_in(entry: bytes) -> int:

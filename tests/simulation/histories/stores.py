@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from wal_sink.errors import StoreError
@@ -119,8 +119,11 @@ class SimulatedStore(Store):
     def create(self, path: str, data: bytes) -> None:
         self.put(path, data, "before create", "after create")
 
-    def put(self, path: str, data: bytes, before: str, after: str) -> None:
+    def put(self, path: str, data: bytes, before: str, after: str, *, allow: Callable[[], None] | None = None) -> None:
+        """`allow` may refuse at the moment of the effect."""
         self._process.point(before, path)
+        if allow is not None:
+            allow()
         if self._process.full_for:
             self._process.refuse_create(path)
         if path in self._objects:

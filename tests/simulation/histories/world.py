@@ -97,9 +97,10 @@ class World:
             for batch_id in range(given.through + 1, len(self._histories)):
                 self._histories[batch_id] += 1
 
-    def ends(self) -> list[int]:
-        """Of the offsets the checkpoint has now."""
-        return [end_in(self.checkpoint.objects[f"offsets/{number}"]) for number in range(len(self.plan.batches))]
+    def ends(self) -> list[int | None]:
+        """Of the offsets the checkpoint has now, by batch; None where it has none."""
+        entries = (self.checkpoint.objects.get(f"offsets/{number}") for number in range(len(self.plan.batches)))
+        return [None if entry is None else end_in(entry) for entry in entries]
 
     def _runtime(self) -> Runtime:
         return SimulatedRuntime(

@@ -1,0 +1,47 @@
+"""Simulated histories by the million, and every double crash: no Spark, no disk, all cores."""
+
+from __future__ import annotations
+
+from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.simulation.histories.counting import play_on_all_cores, total_of
+from tests.simulation.histories.exhaustive import THREE_BATCHES, every_crash
+from tests.simulation.histories.plans import KINDS, LifePlan, Shape
+
+SEEDS = 1_000_000_000
+"""How far the seeds of two efforts lie apart."""
+
+_RUNS: dict[str, tuple[Shape, LifePlan]] = {
+    "three batches": (THREE_BATCHES, LifePlan()),
+    "delivered only at the end": (THREE_BATCHES, LifePlan(lagging=True)),
+    "four batches, collected": (((3,), (1,), (2, 1), (1,)), LifePlan(retention=1)),
+}
+
+
+def histories(effort: Effort) -> Outcome:
+    """Histories of seeds that only this effort has."""
+    total = total_of(play_on_all_cores(effort.seed * SEEDS, effort.times(10_000_000, least=2000)))
+    happened = ", ".join(f"{name} {times}" for name, times in total.touched.most_common())
+    return Outcome(
+        rounds=total.histories,
+        violations=total.complaints(),
+        detail=f"{total.per_second:.0f} histories/s/core; histories with {happened}",
+    )
+
+
+def double_crashes(effort: Effort) -> Outcome:
+    """Every two crashes of several runs, for every kind of sink; a part of the whole takes the first run alone."""
+    outcome, pairs = Outcome(), 0
+    for batches, each in list(_RUNS.values())[: effort.times(len(_RUNS))]:
+        for kind in KINDS:
+            crashes = every_crash(kind, batches, each)
+            outcome.rounds += crashes.single + crashes.double
+            outcome.violations += crashes.violations
+            pairs += crashes.double
+    outcome.detail = f"{pairs} pairs of crash points; runs: {', '.join(_RUNS)}"
+    return outcome
+
+
+SCENARIOS = [
+    Scenario("simulated histories", "I1 to I8 hold in every history", "history", histories),
+    Scenario("every double crash", "I1 to I8 hold whatever two points a run dies at", "crash point", double_crashes),
+]

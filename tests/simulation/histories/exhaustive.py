@@ -1,0 +1,83 @@
+"""Every single and every double crash point of one run, for one kind of sink.
+
+A process may die before or after any request and any call of its sink. What it leaves is decided by its effects so far:
+wherever it dies between two of them, the world is the same, and so is all that follows. So each effect stands for the
+points up to the next one; both are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from tests.simulation.histories.branching import Branching
+from tests.simulation.histories.counting import without_collector
+from tests.simulation.histories.plans import At, Deed, Fault, LifePlan, Plan, Shape
+from tests.simulation.histories.playing import Playing, small_world
+from tests.simulation.histories.world import World
+
+THREE_BATCHES: Shape = ((5, 3), (2,), (1, 0, 4))
+"""Several segments and chunks, one segment of one chunk, an empty partition."""
+
+AS_USUAL = LifePlan()
+
+_EVERY = range(1, 1000)
+
+
+@dataclass(slots=True)
+class Crashes:
+    """How many crash points were tried, and what broke."""
+
+    kind: str = ""
+    single: int = 0
+    """Points at which the first process may die."""
+    double: int = 0
+    """Pairs of points at which the first and the second may."""
+    worlds: int = 0
+    """Different worlds that such deaths leave; a third process lived to its end in each."""
+    violations: list[str] = field(default_factory=list)
+
+    def note(self, playing: Playing, *effects: int) -> None:
+        """Let one more process live to its end, in the world that processes left which died after these effects."""
+        self.worlds += 1
+        self.violations += [
+            f"{law}\n  see tests.simulation.histories.exhaustive.traced({self.kind!r}, {', '.join(map(str, effects))})"
+            for law in playing.end().violations
+        ]
+
+
+def every_crash(kind: str, batches: Shape = THREE_BATCHES, each: LifePlan = AS_USUAL) -> Crashes:
+    """Try them all. `each` is how every process lives that is not dead."""
+    plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each)
+    crashes = Crashes(kind)
+    with small_world(), without_collector():
+        for first, world, points in _deaths(World(plan)):
+            crashes.single += points
+            for second, left, more in _deaths(world.branch(plan)):
+                crashes.double += points * more
+                crashes.note(Playing(left), first, second)
+            crashes.note(Playing(world), first)
+    return crashes
+
+
+def traced(kind: str, *effects: int, batches: Shape = THREE_BATCHES, each: LifePlan = AS_USUAL) -> list[str]:
+    """One of them, point by point: for whoever looks into a violation."""
+    plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each)
+    playing = Playing(World(plan, traced=True))
+    with small_world():
+        for effect in effects:
+            playing.alone(replace(each, faults=(Fault(Deed.CRASH, At(effect, "after")),)))
+        return playing.end().trace
+
+
+def _deaths(world: World) -> Iterator[tuple[int, World, int]]:
+    """Every effect of one life after which it may die, the world it leaves there, and for how many points it stands.
+
+    Effect 0 is its birth: it may die before it did anything.
+    """
+    born = world.branch(world.plan)
+    branching = Branching(world, dict.fromkeys(_EVERY, world.plan))
+    life = Playing(world).alone(world.plan.last, branching)
+    at = [0, *branching.points, life.points + 1]
+    for effect, left in enumerate([born, *branching.worlds.values()]):
+        yield effect, left, at[effect + 1] - at[effect]

@@ -1,0 +1,257 @@
+"""Bugs to plant: each takes away, or turns around, something the protocol needs. A simulation must see every one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import wal_sink.batch_delivery
+import wal_sink.log
+import wal_sink.retention
+from wal_sink import paths
+from wal_sink.batch_delivery import BatchDelivery
+from wal_sink.checkpoint import Gate
+from wal_sink.committer import Committer, newest_marker
+from wal_sink.delivery import SegmentDelivery, SinkFailedError
+from wal_sink.errors import StoreError
+from wal_sink.log import Log
+from wal_sink.records import Manifest
+from wal_sink.releasing import Released, Releaser
+from wal_sink.retention import Collector
+from wal_sink.run import Run
+from wal_sink.runtime import Runtime
+from wal_sink.stager import Stager
+from wal_sink.stores.base import Store
+from wal_sink.terms import Term
+
+Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
+
+
+def marker_before_delivery(patch: Patch) -> None:
+    def early(self: Committer, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
+        delivery = made(self, manifest, taken_over=taken_over)
+        self._mark(manifest, unknown=0)
+        return delivery
+
+    made = Committer._delivery
+    patch.setattr(Committer, "_delivery", early)
+
+
+def no_progress_reload_at_takeover(patch: Patch) -> None:
+    patch.setattr(BatchDelivery, "reload_progress", lambda _: None)
+
+
+def gate_ignored(patch: Patch) -> None:
+    def is_open(self: Gate, batch_id: int) -> bool:
+        return bool(self._checkpoint.offsets(batch_id))
+
+    patch.setattr(Gate, "is_open", is_open)
+
+
+def release_not_pinned(patch: Patch) -> None:
+    def decide(self: Releaser, batch_id: int, staged: Manifest | None) -> Released:
+        return Released(staged or self._highest_manifest(batch_id), "somebody")
+
+    patch.setattr(Releaser, "_decide", decide)
+
+
+def no_lookup(patch: Patch) -> None:
+    patch.setattr(SegmentDelivery, "_was_applied", lambda *_: False)
+
+
+def record_skipped(patch: Patch) -> None:
+    patch.setattr(SegmentDelivery, "_record", lambda *_: None)
+
+
+def record_before_sending(patch: Patch) -> None:
+    def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
+        self._record(run.order, chunk)
+        self._write(chunk)
+        run.rows = chunk.position.rows
+        run.chunks += 1
+
+    patch.setattr(SegmentDelivery, "_send", send)
+
+
+def low_water_after_deletion(patch: Patch) -> None:
+    raise_low_water, delete_through = Log.raise_low_water, Collector._delete_through
+    targets: list[int] = []
+    patch.setattr(Log, "raise_low_water", lambda _, batch_id: targets.append(batch_id))
+
+    def delete_first(self: Collector, batch_id: int) -> None:
+        delete_through(self, batch_id)
+        raise_low_water(self._log, targets[-1])
+
+    patch.setattr(Collector, "_delete_through", delete_first)
+
+
+def retention_ignores_what_is_undelivered(patch: Patch) -> None:
+    patch.setattr(Collector, "_delivered_everywhere", lambda self: self._shared.gate.search() + 2)
+
+
+def term_not_checked(patch: Patch) -> None:
+    patch.setattr(Term, "check", lambda *_: None)
+
+
+def replay_restaged(patch: Patch) -> None:
+    patch.setattr(Stager, "_is_replay", lambda *_: False)
+
+
+def highest_manifest_not_chosen(patch: Patch) -> None:
+    def lowest(self: Releaser, batch_id: int) -> Manifest:
+        names = [paths.parse_manifest(name) for name in self._log.store.list(paths.batch(batch_id))]
+        first = min(name for name in names if name is not None)
+        found = self._log.find(Manifest, paths.manifest(batch_id, first.term, first.attempt))
+        assert found is not None
+        return found
+
+    patch.setattr(Releaser, "_highest_manifest", lowest)
+
+
+def dead_letters_not_kept_at_takeover(patch: Patch) -> None:
+    patch.setattr(wal_sink.batch_delivery, "keep_last_recorded", lambda *_: None)
+
+
+def no_second_read_at_takeover(patch: Patch) -> None:
+    def never(_: Committer, delivery: BatchDelivery, batch_id: int) -> bool:  # noqa: ARG001
+        delivery.reload_progress()
+        return False
+
+    patch.setattr(Committer, "_is_done_after_all", never)
+
+
+def batches_start_at_the_newest(patch: Patch) -> None:
+    def newest(self: Committer) -> int | None:
+        return None if self._shared.history.wal is None else max(self._shared.gate.search(), self.marked_through + 1)
+
+    patch.setattr(Committer, "next_batch", newest)
+
+
+def failures_counted_as_done(patch: Patch) -> None:
+    """What Flink's sink does with a send that answers False."""
+    real = SegmentDelivery._write
+
+    def write(self: SegmentDelivery, *args: Any) -> Any:
+        try:
+            return real(self, *args)
+        except SinkFailedError:
+            return None
+
+    patch.setattr(SegmentDelivery, "_write", write)
+
+
+def marker_skipped(patch: Patch) -> None:
+    patch.setattr(
+        Committer, "_mark", lambda self, manifest, **_: setattr(self, "_marker", _FakeMarker(manifest.batch_id))
+    )
+
+
+class _FakeMarker:
+    witness_batch, witness_rows = -1, ()
+
+    def __init__(self, batch_id: int) -> None:
+        self.batch_id = batch_id
+
+
+# Seen by whole histories only.
+
+
+def release_not_confirmed(patch: Patch) -> None:
+    patch.setattr(Releaser, "_confirm", lambda *_: None)
+
+
+def ambiguous_answer_taken_for_success(patch: Patch) -> None:
+    def create(store: Store, path: str, data: bytes, *, runtime: Runtime) -> bool:  # noqa: ARG001
+        try:
+            store.create(path, data)
+        except StoreError:
+            return True
+        return True
+
+    patch.setattr(wal_sink.log, "create_once", create)
+
+
+def ambiguous_answer_taken_for_failure(patch: Patch) -> None:
+    def create(store: Store, path: str, data: bytes, *, runtime: Runtime) -> bool:  # noqa: ARG001
+        try:
+            store.create(path, data)
+        except StoreError:
+            return False
+        return True
+
+    patch.setattr(wal_sink.log, "create_once", create)
+
+
+def term_not_renewed_after_a_lost_job(patch: Patch) -> None:
+    patch.setattr(BatchDelivery, "_leave_behind", BatchDelivery.reload_progress)
+
+
+def term_not_checked_after_the_record(patch: Patch) -> None:
+    """Of an at-most-once delivery: the check comes before the record, as with other kinds."""
+
+    def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
+        self._given.term.check(self._log.store)
+        self._record(run.order, chunk)
+        self._write(chunk)
+        run.rows = chunk.position.rows
+        run.chunks += 1
+
+    patch.setattr(SegmentDelivery, "_send_at_most_once", send)
+
+
+def past_remembered_at_a_restart_of_the_query(patch: Patch) -> None:
+    become = Run.become_stager
+
+    def again(self: Run) -> None:
+        if self._stager is None:
+            become(self)
+
+    patch.setattr(Run, "become_stager", again)
+
+
+def gate_remembered_over_a_restored_checkpoint(patch: Patch) -> None:
+    patch.setattr(Gate, "close_from", lambda *_: None)
+
+
+def retention_ignores_absent_sinks(patch: Patch) -> None:
+    def delivered(self: Collector) -> int:
+        marker = newest_marker(self._shared, "default")
+        return marker.batch_id if marker else -1
+
+    patch.setattr(Collector, "_delivered_everywhere", delivered)
+
+
+def released_batches_reopened_by_other_offsets(patch: Patch) -> None:
+    """A known batch id is taken for a replay, whatever it reads now."""
+
+    def is_replay(self: Stager, batch_id: int, _: object) -> bool:
+        return self._log.store.list(paths.batch(batch_id)) != []
+
+    patch.setattr(Stager, "_is_replay", is_replay)
+
+
+def doubtful_chunk_not_looked_up(patch: Patch) -> None:
+    """After a failed send the next attempt does not know that its first chunk may have arrived."""
+    fail = BatchDelivery._fail
+
+    def forgetful(self: BatchDelivery, *args: Any) -> None:
+        try:
+            fail(self, *args)
+        finally:
+            self._maybe_sent = False
+
+    patch.setattr(BatchDelivery, "_fail", forgetful)
+
+
+def highest_manifest_by_attempt_alone(patch: Patch) -> None:
+    def highest(self: Releaser, batch_id: int) -> Manifest:
+        names = [paths.parse_manifest(name) for name in self._log.store.list(paths.batch(batch_id))]
+        last = max((name for name in names if name is not None), key=lambda name: (name.attempt, -name.term))
+        found = self._log.find(Manifest, paths.manifest(batch_id, last.term, last.attempt))
+        assert found is not None
+        return found
+
+    patch.setattr(Releaser, "_highest_manifest", highest)

@@ -1,0 +1,44 @@
+"""Every single and every double crash point of a run of three batches, for every kind of sink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.histories.exhaustive import every_crash, traced
+from tests.simulation.histories.plans import KINDS, LifePlan
+
+LEAST_POINTS = 110
+"""What a run of three batches must at least do; fewer means that the matrix shrank."""
+COLLECTING = LifePlan(retention=1)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_crash_and_no_two_crashes_break_a_law(kind: str, tell: Callable[[str], None]) -> None:
+    crashes = every_crash(kind)
+
+    tell(
+        f"every crash, {kind}: {crashes.single} single and {crashes.double} double crash points, "
+        f"which leave {crashes.worlds} different worlds"
+    )
+    assert not crashes.violations, "\n".join(crashes.violations[:10])
+    assert crashes.single >= LEAST_POINTS
+    assert crashes.double >= LEAST_POINTS * 80
+    assert crashes.worlds >= 800
+
+
+@pytest.mark.parametrize("kind", ["plain", "at_most_once", "transactional"])
+def test_nor_do_they_where_batches_are_collected(kind: str) -> None:
+    crashes = every_crash(kind, ((2,), (1,), (1,)), COLLECTING)
+
+    assert not crashes.violations, "\n".join(crashes.violations[:10])
+    assert crashes.worlds >= 800
+
+
+def test_a_double_crash_can_be_looked_at_point_by_point() -> None:
+    trace = traced("plain", 10, 5)
+
+    assert sum("** crash" in line for line in trace) == 2
+    assert any("before create sinks/default/markers" in line for line in trace)

@@ -1,0 +1,147 @@
+"""Twenty thousand histories of fixed seeds hold every law, and would not if the core had a bug."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.simulation import planted_bugs as bugs
+from tests.simulation.histories.__main__ import main
+from tests.simulation.histories.counting import play_on_all_cores, total_of
+from tests.simulation.histories.drawing import FAMILY, draw, draw_family
+from tests.simulation.histories.plans import KINDS, Deed, Tampering
+from tests.simulation.histories.playing import Played, play, play_family, small_world
+from tests.simulation.planted_bugs import Plant
+
+HISTORIES = 20_000
+
+LEAST_TOUCHED = {
+    Deed.CRASH: 8000,
+    "collected": 2000,
+    "stood still": 2000,
+    "woke up": 2000,
+    "fenced": 1000,
+    "late send": 200,
+    "repeated chunk": 600,
+    "replayed batch": 800,
+    "partial deletion": 400,
+    "error before effect": 500,
+    "lost answer": 400,
+    "sink failed before its effect": 100,
+    "sink failed after its effect": 100,
+    Deed.FULL: 150,
+    Deed.DELAY: 150,
+    Deed.LOSE: 300,
+    Deed.LEAVE: 300,
+    Deed.WAKE: 300,
+    "query restarted": 400,
+    "query failed": 150,
+    Tampering.FORGET: 700,
+    Tampering.SAME: 500,
+    Tampering.OTHER: 400,
+    "refused history": 300,
+    "shuffled listing": 3000,
+    "listing in two looks": 1000,
+}
+"""In how many of the histories each thing must at least happen; fewer means that they became trivial."""
+
+
+@pytest.mark.timeout(1200)
+def test_every_law_holds_in_twenty_thousand_histories(tell: Callable[[str], None]) -> None:
+    total = total_of(play_on_all_cores(0, HISTORIES))
+
+    tell(f"{total.histories} histories, {total.points} points, {total.per_second:.0f} histories/s/core")
+    assert not total.broken, "\n".join(total.complaints())
+    assert total.histories == HISTORIES
+    seldom = {name: total.touched[name] for name, least in LEAST_TOUCHED.items() if total.touched[name] < least}
+    assert not seldom
+    assert total.touched["nothing"] < HISTORIES / 8
+
+
+def test_every_kind_of_sink_is_drawn() -> None:
+    drawn = {kind for seed in range(0, 100 * FAMILY, FAMILY) for kind in draw(seed).kinds}
+
+    assert drawn == set(KINDS)
+
+
+def test_deaths_that_are_played_together_come_out_as_each_alone() -> None:
+    families = [family for family in map(draw_family, range(60)) if family.together]
+    assert len(families) >= 30
+
+    with small_world():
+        for family in families:
+            for plan, together in zip(family.plans, play_family(family.plans), strict=True):
+                alone = play(plan)
+                assert (together.violations, together.hits) == (alone.violations, alone.hits), f"seed {plan.seed}"
+
+
+def test_a_seed_is_replayed_point_by_point(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "11"]) == 0
+    first = capsys.readouterr().out
+    assert main(["--seed", "11"]) == 0
+
+    assert capsys.readouterr().out == first
+    assert "before create offsets/0" in first
+    assert "** crash" in first
+    assert "seed 11: every law holds" in first
+
+
+def test_the_command_counts_what_happened(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--count", "80"]) == 0
+
+    said = capsys.readouterr().out
+    assert "80 histories" in said
+    assert "histories/s/core" in said
+    assert "0 histories broke a law" in said
+
+
+PLANTED: list[Plant] = [
+    bugs.marker_before_delivery,
+    bugs.no_progress_reload_at_takeover,
+    bugs.gate_ignored,
+    bugs.release_not_pinned,
+    bugs.no_lookup,
+    bugs.record_skipped,
+    bugs.record_before_sending,
+    bugs.low_water_after_deletion,
+    bugs.retention_ignores_what_is_undelivered,
+    bugs.term_not_checked,
+    bugs.replay_restaged,
+    bugs.highest_manifest_not_chosen,
+    bugs.dead_letters_not_kept_at_takeover,
+    bugs.no_second_read_at_takeover,
+    bugs.batches_start_at_the_newest,
+    bugs.failures_counted_as_done,
+    bugs.marker_skipped,
+    bugs.release_not_confirmed,
+    bugs.ambiguous_answer_taken_for_success,
+    bugs.ambiguous_answer_taken_for_failure,
+    bugs.term_not_renewed_after_a_lost_job,
+    bugs.term_not_checked_after_the_record,
+    bugs.retention_ignores_absent_sinks,
+    bugs.released_batches_reopened_by_other_offsets,
+    bugs.doubtful_chunk_not_looked_up,
+    bugs.highest_manifest_by_attempt_alone,
+]
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found_within_these_histories(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch, tell: Callable[[str], None]
+) -> None:
+    plant(monkeypatch)
+
+    with small_world():
+        found = next((seed for seed, played in _histories() if played.violations), None)
+
+    assert found is not None
+    tell(f"planted: {plant.__name__} is found by seed {found}")
+
+
+def _histories() -> Iterator[tuple[int, Played]]:
+    for number in range(HISTORIES // FAMILY):
+        family = draw_family(number)
+        played = play_family(family.plans) if family.together else [play(plan) for plan in family.plans]
+        yield from ((plan.seed, each) for plan, each in zip(family.plans, played, strict=True))
