@@ -166,3 +166,8 @@ def test_what_is_no_sink_is_refused(to: object) -> None:
 def test_a_class_in_place_of_an_instance_is_refused_with_the_remedy() -> None:
     with pytest.raises(ConfigError, match="pass an instance"):
         as_sink(Plain)
+
+
+def test_keeping_refused_rows_aside_is_refused_until_it_is_there() -> None:
+    with pytest.raises(ConfigError, match="sink 'orders': on_rejected='dead_letter' is not available in this version"):
+        promise(Plain(), Delivery(Plain(), on_rejected="dead_letter"), "orders")

@@ -143,3 +143,11 @@ def test_a_record_belongs_at_its_own_path_alone(record: Record) -> None:
     ]
     assert [record.belongs_at(place) for place in places] == [other is record for other in RECORDS]
     assert not any(record.belongs_at(other) for other in others)
+
+
+def test_a_kind_of_record_must_say_where_it_belongs() -> None:
+    class Lacking(Record, frozen=True, kw_only=True):
+        kind = "lacking"
+
+    with pytest.raises(NotImplementedError):
+        Lacking(**STAMP).belongs_at("anywhere")

@@ -326,3 +326,14 @@ def test_a_wrong_start_or_number_of_columns_is_refused(start: int, columns: list
     (ref,) = stage(store, [rows(25)], limits())
     with pytest.raises(CorruptError):
         list(read_chunks(load_segment(store, ref), ref, chunk_rows=10, columns=columns, start=start, where="here"))
+
+
+def test_lack_of_memory_is_no_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("wal_sink.segments.pq.ParquetFile", full)
+    ref = SegmentRef(path="p", id="i", rows=1, bytes=1, crc32=0)
+
+    with pytest.raises(MemoryError, match="no room"):
+        list(read_chunks(b"x", ref, chunk_rows=1, columns=["a"], where="p"))

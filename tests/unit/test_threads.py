@@ -266,3 +266,24 @@ def test_it_is_a_daemon_and_does_not_run_on_the_callers_thread() -> None:
 
     assert threads[0] is not threading.current_thread()
     assert threads[0].daemon
+
+
+def test_who_was_never_started_has_ended() -> None:
+    run = Place().open({"a": Recorder()}, runtime=SYSTEM)
+    thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
+
+    assert thread.join(0)
+
+
+def test_following_a_wal_without_batches_it_finds_the_first_that_another_process_stages() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    thread = committing(run)
+    thread.follow()
+
+    other = place.open({}, runtime=SYSTEM)
+    list(place.query().batches(other, 2))
+
+    assert eventually(lambda: sink.batches == [0, 1])
+    thread.follow(on=False)
+    ended(thread)
