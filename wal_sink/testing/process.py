@@ -219,6 +219,15 @@ def bury(process: Process, end: BaseException) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         process.die()
+        _forget_frames(end)
+        gc.collect(1)  # a sink may be part of a circle; it is young
+
+
+def _forget_frames(end: BaseException | None) -> None:
+    """Of this exception and of those it followed: what is raised in a `finally` of a dying process is one more."""
+    while end is not None:
         traceback.clear_frames(end.__traceback__)
         end.__traceback__ = None
-        gc.collect(1)  # a sink may be part of a circle; it is young
+        before = end.__cause__ or end.__context__
+        end.__cause__ = end.__context__ = None
+        end = before

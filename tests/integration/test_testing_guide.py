@@ -1,0 +1,71 @@
+"""`docs/testing-your-sink.md` as a reader would follow it: the naive sink fails as shown, the mended one passes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes import CHECKOUT, python_environment
+
+GUIDE = (CHECKOUT / "docs" / "testing-your-sink.md").read_text()
+LIMIT_S = 280.0
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
+
+
+def files(name: str) -> list[str]:
+    return re.findall(rf"^`{re.escape(name)}`\n```python\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
+
+
+def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *args]
+    env = python_environment()
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+
+
+def contract_of(sink: str, folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    (test,) = files("test_orders_sink.py")
+    (folder / "orders_sink.py").write_text(sink)
+    (folder / "test_orders_sink.py").write_text(test)
+    return run(
+        folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *args, "test_orders_sink.py"
+    )
+
+
+def without_counts(text: str) -> str:
+    """How many points a run has changes with the log's own requests; what is said of them does not."""
+    return re.sub(r"\d+ (?=crashes|failed|takeovers|points|rows lost|repeated|permitted|runs|more)", "N ", text)
+
+
+def test_the_naive_sink_fails_with_the_message_that_is_shown(tmp_path: Path) -> None:
+    naive, _ = files("orders_sink.py")
+
+    done = contract_of(naive, tmp_path)
+
+    assert done.returncode == 1, done.stdout
+    assert without_counts(blocks("text")[1]) in without_counts(done.stdout)
+    assert re.search(r"^4 failed", done.stdout, flags=re.MULTILINE), done.stdout[-500:]
+
+
+def test_the_mended_sink_passes(tmp_path: Path) -> None:
+    _, mended = files("orders_sink.py")
+
+    done = contract_of(mended, tmp_path)
+
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize(("block", "printed"), [(0, blocks("text")[0]), (-1, "")], ids=["five lines", "one history"])
+def test_a_block_that_stands_alone_runs(block: int, printed: str, tmp_path: Path) -> None:
+    (tmp_path / "block.py").write_text(blocks("python")[block])
+
+    done = run(tmp_path, "block.py")
+
+    assert done.returncode == 0, done.stderr
+    assert without_counts(done.stdout) == without_counts(printed)
