@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import os
 import shutil
 import tempfile
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 CACHE = CHECKOUT / ".cache" / "bench"
 NO_FLINK = "Flink's jars or a Java compiler were not there: Flink was not measured"
+GRACE_MINUTES = 0.5
+"""After its time is over a run may finish what it is measuring; what hangs longer is ended, with nothing written."""
 FLINK_CONTESTS = {"null", "csv"}
 FLINK_WARM_UP_ROWS = 200_000
 
@@ -46,10 +49,12 @@ def main(argv: list[str] | None = None) -> None:
 def measure(sizes: Sizes, *, rounds: int | None, only: list[str], event_log: str | None) -> Results:
     """One whole run, in a scratch folder on the disk of this checkout, which is removed at the end."""
     deadline = Deadline(sizes.minutes)
+    faulthandler.dump_traceback_later((sizes.minutes + GRACE_MINUTES) * 60, exit=True)
     CACHE.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=CACHE))
     load = f"{os.getloadavg()[0]:.1f}"
     with ExitStack() as stack:
+        stack.callback(faulthandler.cancel_dump_traceback_later)
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         work = write_workloads(scratch / "work", sizes)
         spark = start_session(scratch, Path(event_log).absolute() if event_log else None)

@@ -42,7 +42,10 @@ def start_session(scratch: Path, event_log: Path | None = None) -> SparkSession:
     )
     if event_log is not None:
         event_log.mkdir(parents=True, exist_ok=True)
-        builder = builder.config("spark.eventLog.enabled", "true").config("spark.eventLog.dir", event_log.as_uri())
+        plain = {"spark.eventLog.compress": "false", "spark.eventLog.rolling.enabled": "false"}
+        builder = builder.config(
+            map={"spark.eventLog.enabled": "true", "spark.eventLog.dir": event_log.as_uri(), **plain}
+        )
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
