@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 import pyarrow as pa
 
-from wal_sink.errors import WalSinkError
+from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.guarantees import Ability, Promise
+from wal_sink.sink import BatchSink
 from wal_sink.testing.faults import Crash
 from wal_sink.testing.process import Hook, MakeFrame, Place, Process, bury, promise_of, resolve
 from wal_sink.testing.rows import Difference, Row, Rows
@@ -34,7 +35,7 @@ def crash_matrix(
     new_target: Callable[[], T],
     *,
     tables: Sequence[pa.Table] | None = None,
-    disturb: Collection[What] = EVERYTHING,
+    disturb: Sequence[What] = EVERYTHING,
     every: int = 1,
     double: bool = False,
     data_frame: MakeFrame | None = None,
@@ -60,6 +61,7 @@ def crash_matrix(
     makes a DataFrame of a table, for writers of whole batches.
 
     The outcome tells how much was lost and repeated; its `check()` raises `AssertionError` if that is not as promised.
+    Raises `ConfigError` for a sink that `WalSink` would refuse, `AssertionError` if `rows_in` gives no such rows.
     """
     trials = _Trials(make_sink, rows_in, new_target, partitioned(tables or three_batches()), data_frame)
     with _quiet():
@@ -85,7 +87,7 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _points(points: Sequence[str], disturb: Collection[What], every: int) -> list[Point]:
+def _points(points: Sequence[str], disturb: Sequence[What], every: int) -> list[Point]:
     """What to disturb, given what a process came by."""
     seen: Counter[str] = Counter()
     found: dict[What, list[Point]] = {what: [] for what in EVERYTHING if what in disturb}
@@ -127,7 +129,13 @@ class _Trials(Generic[T]):
         self.sent = Rows.sent(table for partitions in self.batches for table in partitions)
         target = self.new_target()
         self.promise = promise_of(self.make_sink(target))
-        self.sink = resolve(self.make_sink(target))[1].describe()
+        sink = resolve(self.make_sink(target))[1]
+        self.sink = sink.describe()
+        if isinstance(sink, BatchSink) and self.data_frame is None:
+            raise ConfigError(
+                f"{self.sink} gets whole batches as DataFrames: say how to make one of a pyarrow table, "
+                "data_frame=spark.createDataFrame"
+            )
 
     def run(self, plan: tuple[Point, ...], *, lines: bool = False) -> list[str]:
         """One run, of one process for each point of the plan and one that nothing disturbs; the points of that one."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wal_sink.checkpoint import planned_ms
 from wal_sink.run import Run
@@ -19,6 +19,8 @@ from wal_sink.stores.base import Store
 from wal_sink.testing.tables import Partitions, spark_schema_of
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from wal_sink.testing.sink_query import SinkQuery
 
 QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
@@ -40,15 +42,15 @@ class FakeQuery:
     """
 
     @staticmethod
-    def over(to: object) -> SinkQuery:
+    def over(to: object, *, data_frame: Callable[[pa.Table], Any] | None = None) -> SinkQuery:
         """A query into a sink, over a new WAL in memory, which can crash and start again. See `SinkQuery`.
 
         `to` is what `WalSink` takes for one sink. Each process gets a copy of it, as an executor does; one that cannot
-        be pickled is used itself.
+        be pickled is used itself. A writer of whole batches needs `data_frame`: `spark.createDataFrame`.
         """
         from wal_sink.testing.sink_query import SinkQuery, copies  # noqa: PLC0415 - which is built on this module
 
-        return SinkQuery(copies(to))
+        return SinkQuery(copies(to), data_frame=data_frame)
 
     def __init__(
         self, checkpoint: Store, evaluate: Callable[[int, int], Partitions], *, query_id: str = QUERY_ID

@@ -184,10 +184,7 @@ class Process:
 
 def _batch_writer(sink: BatchSink, log: Log, place: Place) -> Callable[[Assignment, Manifest], object]:
     if (data_frame := place.data_frame) is None:
-        raise ConfigError(
-            f"{sink.describe()} gets whole batches as DataFrames: say how to make one of a pyarrow table, "
-            "data_frame=spark.createDataFrame"
-        )
+        raise ConfigError(f"{sink.describe()} gets whole batches as DataFrames, which needs data_frame=…")
 
     def write(assignment: Assignment, manifest: Manifest) -> object:
         no_rows = place.batches[manifest.batch_id][0].slice(0, 0)
