@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CACHE = CHECKOUT / ".cache" / "bench"
 NO_FLINK = "Flink's jars or a Java compiler were not there: Flink was not measured"
+BUSY = ": the machine had other work, which these numbers include"
 GRACE_MINUTES = 0.5
 """After its time is over a run may finish what it is measuring; what hangs longer is ended, with nothing written."""
 FLINK_CONTESTS = {"null", "csv"}
@@ -52,7 +53,7 @@ def measure(sizes: Sizes, *, rounds: int | None, only: list[str], event_log: str
     faulthandler.dump_traceback_later((sizes.minutes + GRACE_MINUTES) * 60, exit=True)
     CACHE.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=CACHE))
-    load = f"{os.getloadavg()[0]:.1f}"
+    load = os.getloadavg()[0]
     with ExitStack() as stack:
         stack.callback(faulthandler.cancel_dump_traceback_later)
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -67,7 +68,7 @@ def measure(sizes: Sizes, *, rounds: int | None, only: list[str], event_log: str
             _warm_up(spark, flink, scratch, chosen)
         bout = Bout(chosen, scratch, deadline)
         bout.run(rounds or sizes.rounds)
-        notes = [f"load before the run: {load}", *([] if flink else [NO_FLINK])]
+        notes = [f"load before the run: {load:.1f}{BUSY if load > 1 else ''}", *([] if flink else [NO_FLINK])]
         notes += [f"left out for lack of time: {one}" for one in bout.skipped]
         return Results.of(sizes.name, machine(), chosen, list(bout.measured.values()), notes)
 

@@ -9,7 +9,7 @@ from benchmarks.flink import Flink
 from benchmarks.measure import Contest, Contestant, Unit
 from benchmarks.ours import NAME, Ours
 from benchmarks.sizes import Sizes
-from benchmarks.spark_rivals import FILE_SINK, FOREACH_ARROW, FOREACH_PARQUET, WRITE_PARQUET, SparkRivals
+from benchmarks.spark_rivals import FOREACH_ARROW, FOREACH_PARQUET, WRITE_PARQUET, SparkRivals
 from benchmarks.workloads import Workloads
 
 FLINK_FILE = "Flink's WAL sink, log on files"
@@ -48,30 +48,50 @@ TARGETS = (
     Target("latency", "from commits/N to the sink, back to back, ms", 150, ours="batches back to back"),
     Target("latency", "from commits/N to the sink, every 500 ms, ms", 150, ours="a batch every 500 milliseconds"),
 )
-NO_TARGET = ("parquet", FILE_SINK)
+_KEYS = (
+    "staging",
+    "null",
+    "csv",
+    "small",
+    "latency",
+    "sql",
+    "parquet",
+    "staging-flights",
+    "null-flights",
+    "csv-flights",
+)
+_OTHER_UNITS = {
+    "staging": Unit.SECONDS,
+    "staging-flights": Unit.SECONDS,
+    "small": Unit.MILLISECONDS,
+    "latency": Unit.MILLISECONDS,
+}
+UNITS = {key: _OTHER_UNITS.get(key, Unit.ROWS_PER_S) for key in _KEYS}
+"""What each contest counts."""
 
 
 def contests(ours: Ours, spark: SparkRivals, flink: Flink | None, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
     """Every contest of a run, the shortest last: they are what a lack of time costs first."""
     table, flights = work.table, work.flights
-    rate, seconds, milliseconds = Unit.ROWS_PER_S, Unit.SECONDS, Unit.MILLISECONDS
-    yield Contest("staging", "Staging the table", seconds, (ours.staging(table), spark.write_parquet(table)))
-    for target, pair in {"null": (ours.null, spark.null), "csv": (ours.csv, spark.csv)}.items():
-        title = f"The table to {'nowhere' if target == 'null' else 'CSV files'}"
-        rivals = flink_rivals(flink, target, sizes)
-        yield Contest(target, title, rate, (*(make(table) for make in pair), *rivals))
-    batches = (ours.batch_time(work.small), spark.batch_time(work.small))
-    yield Contest("small", "Micro-batches of 1,000 rows", milliseconds, batches)
-    yield Contest(
-        "latency", "From commits/N to the sink, batches of 1,000 rows", milliseconds, ours.latency(work.small)
+    yield _contest("staging", "Staging the table", ours.staging(table), spark.write_parquet(table))
+    to_null, to_csv = flink_rivals(flink, "null", sizes), flink_rivals(flink, "csv", sizes)
+    yield _contest("null", "The table to nowhere", ours.null(table), spark.null(table), *to_null)
+    yield _contest("csv", "The table to CSV files", ours.csv(table), spark.csv(table), *to_csv)
+    small = f"Micro-batches of {sizes.small_rows:,} rows"
+    yield _contest("small", small, ours.batch_time(work.small), spark.batch_time(work.small))
+    yield _contest(
+        "latency", f"From commits/N to the sink, {sizes.small_rows:,} rows a batch", *ours.latency(work.small)
     )
-    yield Contest("sql", "The table to SQLite", rate, (ours.sql(work.sql), spark.sql(work.sql)))
+    yield _contest("sql", "The table to SQLite", ours.sql(work.sql), spark.sql(work.sql))
     files = (ours.parquet(table), spark.file_sink(table), spark.foreach_parquet(table))
-    yield Contest("parquet", "The table to Parquet files", rate, files)
-    staging = (ours.staging(flights), spark.write_parquet(flights))
-    yield Contest("staging-flights", "Staging the flights", seconds, staging)
-    yield Contest("null-flights", "The flights to nowhere", rate, (ours.null(flights), spark.null(flights)))
-    yield Contest("csv-flights", "The flights to CSV files", rate, (ours.csv(flights), spark.csv(flights)))
+    yield _contest("parquet", "The table to Parquet files", *files)
+    yield _contest("staging-flights", "Staging the flights", ours.staging(flights), spark.write_parquet(flights))
+    yield _contest("null-flights", "The flights to nowhere", ours.null(flights), spark.null(flights))
+    yield _contest("csv-flights", "The flights to CSV files", ours.csv(flights), spark.csv(flights))
+
+
+def _contest(key: str, title: str, *contestants: Contestant) -> Contest:
+    return Contest(key, title, UNITS[key], contestants)
 
 
 def flink_rivals(flink: Flink | None, target: str, sizes: Sizes) -> Iterator[Contestant]:

@@ -46,8 +46,11 @@ def _lines(results: Results) -> Iterator[str]:
 def _verdict(verdict: Verdict) -> str:
     target, found = verdict.target, verdict.found
     sign = "≥" if verdict.unit.more_is_better else "≤"
+    wanted = f"| {target.what} | {sign} {target.bound:g} |"
+    if found is None:
+        return f"{wanted} not measured | |"
     spread = f"{number_text(found.median)} ({number_text(found.least)} to {number_text(found.most)})"
-    return f"| {target.what} | {sign} {target.bound:g} | {spread} | {'yes' if verdict.holds else '**no**'} |"
+    return f"{wanted} {spread} | {'yes' if verdict.holds else '**no**'} |"
 
 
 def _contest(key: str, title: str, measured: list[Measured]) -> Iterator[str]:

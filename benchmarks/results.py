@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.contests import TARGETS, Target
+from benchmarks.contests import TARGETS, UNITS, Target
 from benchmarks.measure import Contest, Measured, Ratio, Unit, ratio
 
 HERE = Path(__file__).resolve().parent
@@ -19,11 +19,12 @@ class Verdict:
 
     target: Target
     unit: Unit
-    found: Ratio
+    found: Ratio | None
+    """None: it was not measured in this run."""
 
     @property
     def holds(self) -> bool:
-        return self.target.holds(self.found.median, self.unit)
+        return self.found is not None and self.target.holds(self.found.median, self.unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +60,14 @@ class Results:
         return next((one for one in self.of_contest(contest) if one.name == name), None)
 
     def verdicts(self) -> list[Verdict]:
-        """One for each target whose contest was measured."""
-        return [verdict for target in TARGETS if (verdict := self._verdict(target)) is not None]
+        """One for each target."""
+        return [Verdict(target, UNITS[target.contest], self._found(target)) for target in TARGETS]
 
-    def _verdict(self, target: Target) -> Verdict | None:
+    def _found(self, target: Target) -> Ratio | None:
         ours = self.find(target.contest, target.ours)
         if ours is None:
             return None
         if target.rival is None:
-            return Verdict(target, ours.unit, Ratio(ours.median, min(ours.values), max(ours.values)))
+            return Ratio(ours.median, min(ours.values), max(ours.values))
         rival = self.find(target.contest, target.rival)
-        return None if rival is None else Verdict(target, ours.unit, ratio(ours.values, rival.values))
+        return None if rival is None else ratio(ours.values, rival.values)

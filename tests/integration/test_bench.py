@@ -93,6 +93,7 @@ def test_results_are_written_and_read_again_and_every_plot_is_a_picture(tmp_path
 
     text = (tmp_path / "RESULTS.md").read_text()
     assert "| whole path, null sink, against foreachBatch | ≥ 0.6 | 0.5 (0.4 to 0.6) | **no** |" in text
+    assert "| whole path, SQLite | ≥ 0.9 | not measured | |" in text
     assert "- a note" in text
     assert ET.fromstring((tmp_path / PLOTS / "null.svg").read_text()).tag.endswith("svg")  # noqa: S314
 
