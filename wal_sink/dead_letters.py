@@ -31,7 +31,6 @@ def keep_unknown(store: Store, sink: str, ordinal: int, chunk: Chunk, *, reason:
         b"wal_sink.columns": "\n".join(chunk.table.column_names).encode(),
     }
     buffer = io.BytesIO()
-    metadata.update(positional.schema.metadata or {})
     kept = positional.replace_schema_metadata(metadata)
     pq.write_table(kept, buffer, compression="zstd", compression_level=1, write_page_checksum=True, store_schema=True)
     try:

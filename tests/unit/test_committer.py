@@ -12,7 +12,7 @@ from wal_sink import paths
 from wal_sink.chunk import Chunk
 from wal_sink.errors import DeliveryError, FencedError, PermanentError
 from wal_sink.log import NOTHING
-from wal_sink.records import Marker, decode, encode
+from wal_sink.records import LowWater, Marker, SinkRecord, decode, encode
 from wal_sink.run import Run
 
 
@@ -32,6 +32,34 @@ def with_batch(place: Place, sink: Recorder) -> Run:
     run = place.open({"a": sink})
     next(place.query().batches(run, 1))
     return run
+
+
+# Where it begins.
+
+
+def beginning(*, first_batch: int, low_water: int, held: list[int]) -> int | None:
+    """The batch that a sink without a marker begins with, on a WAL that holds some batches."""
+    place = Place()
+    list(place.query().batches(place.open({}), 1))
+    sink = SinkRecord(name="a", sink_kind="plain", first_batch=first_batch, identity="i", id="x", created="now")
+    place.wal.create(paths.sink("a"), encode(sink))
+    place.wal.create(paths.low_water(low_water), encode(LowWater(batch_id=low_water, id="x", created="now")))
+    for batch_id in held:
+        place.wal.create(f"{paths.batch(batch_id)}/left", b"")
+    return place.open({"a": Recorder()}).committers[0].next_batch()
+
+
+def test_a_sink_begins_with_its_first_batch() -> None:
+    assert beginning(first_batch=5, low_water=4, held=[3, 7]) == 5
+
+
+def test_a_sink_whose_first_batch_was_collected_begins_with_the_oldest_from_there_on() -> None:
+    assert beginning(first_batch=5, low_water=5, held=[3, 4, 7, 8]) == 7
+    assert beginning(first_batch=5, low_water=9, held=[4, 5, 12]) == 5
+
+
+def test_a_sink_of_which_nothing_is_held_begins_behind_low_water() -> None:
+    assert beginning(first_batch=5, low_water=9, held=[]) == 10
 
 
 # What it may deliver.
