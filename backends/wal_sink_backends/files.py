@@ -49,7 +49,7 @@ class FilesSink(Sink):
       column a NULL is an empty line, which many readers skip.
     - `parquet`: zstd, with page checksums.
 
-    Repeating a chunk leaves the object that is there. Chunks without rows write nothing. Change format, template or
+    Columns of equal names are refused by all of them. Repeating a chunk leaves the object that is there. Chunks without rows write nothing. Change format, template or
     folder only between batches: a chunk repeated across the change is there under both names. Raises `ConfigError` for
     arguments that cannot work.
     """
@@ -162,6 +162,7 @@ def _json(chunk: Chunk) -> bytes:
 
 
 def _parquet(chunk: Chunk) -> bytes:
+    _refuse_equal_names(chunk.table)
     sink = io.BytesIO()
     pq.write_table(chunk.table, sink, compression="zstd", compression_level=1, write_page_checksum=True)
     return sink.getvalue()
@@ -169,10 +170,19 @@ def _parquet(chunk: Chunk) -> bytes:
 
 def _csv(chunk: Chunk) -> bytes:
     table = chunk.table
+    _refuse_equal_names(table)
     columns = [_csv_column(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
     sink = io.BytesIO()
     pyarrow.csv.write_csv(pa.Table.from_arrays(columns, names=table.column_names), sink)
     return sink.getvalue()
+
+
+def _refuse_equal_names(table: pa.Table) -> None:
+    """Arrow and Spark write such a file and cannot read it."""
+    names = table.column_names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"column {twice!r} stands {names.count(twice)} times; rename it in the query")
 
 
 def _csv_column(column: Any, name: str) -> Any:
