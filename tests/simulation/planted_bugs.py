@@ -20,7 +20,6 @@ from wal_sink.log import Log
 from wal_sink.records import Manifest
 from wal_sink.releasing import Released, Releaser
 from wal_sink.retention import Collector
-from wal_sink.run import Run
 from wal_sink.runtime import Runtime
 from wal_sink.stager import Stager
 from wal_sink.stores.base import Store
@@ -202,20 +201,6 @@ def term_not_checked_after_the_record(patch: Patch) -> None:
     patch.setattr(SegmentDelivery, "_send_at_most_once", send)
 
 
-def past_remembered_at_a_restart_of_the_query(patch: Patch) -> None:
-    become = Run.become_stager
-
-    def again(self: Run) -> None:
-        if self._stager is None:
-            become(self)
-
-    patch.setattr(Run, "become_stager", again)
-
-
-def gate_remembered_over_a_restored_checkpoint(patch: Patch) -> None:
-    patch.setattr(Gate, "close_from", lambda *_: None)
-
-
 def retention_ignores_absent_sinks(patch: Patch) -> None:
     def delivered(self: Collector) -> int:
         marker = newest_marker(self._shared, "default")
@@ -224,8 +209,8 @@ def retention_ignores_absent_sinks(patch: Patch) -> None:
     patch.setattr(Collector, "_delivered_everywhere", delivered)
 
 
-def released_batches_reopened_by_other_offsets(patch: Patch) -> None:
-    """A known batch id is taken for a replay, whatever it reads now."""
+def known_batch_taken_for_a_replay(patch: Patch) -> None:
+    """Whatever was released of it, and whatever it reads now."""
 
     def is_replay(self: Stager, batch_id: int, _: object) -> bool:
         return self._log.store.list(paths.batch(batch_id)) != []

@@ -120,7 +120,7 @@ PLANTED: list[Plant] = [
     bugs.term_not_renewed_after_a_lost_job,
     bugs.term_not_checked_after_the_record,
     bugs.retention_ignores_absent_sinks,
-    bugs.released_batches_reopened_by_other_offsets,
+    bugs.known_batch_taken_for_a_replay,
     bugs.doubtful_chunk_not_looked_up,
     bugs.highest_manifest_by_attempt_alone,
 ]
