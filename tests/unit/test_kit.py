@@ -60,3 +60,15 @@ def test_exactly_what_a_sink_breaks_is_reported(contract: type[Contract], failed
 
 def test_every_test_of_the_contract_has_a_sink_that_fails_it() -> None:
     assert {name for contract in CONTRACTS for name in contract.fails} == _tests()
+
+
+def test_the_kit_needs_neither_spark_nor_a_backend_nor_until_the_contract_pytest() -> None:
+    program = (
+        "import sys, wal_sink.testing as kit; kit.FakeQuery.over(print); "
+        "print(sorted({'pytest', 'pyspark', 'wal_sink_backends'} & set(sys.modules))); "
+        "print(kit.SinkContract.__name__, 'pytest' in sys.modules, 'pyspark' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=python_environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split("\n")[:2] == ["[]", "SinkContract True False"]
