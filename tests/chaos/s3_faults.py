@@ -19,8 +19,10 @@ from tests.simulation.world import Hook, Life, Shape
 from wal_sink.errors import WalSinkError
 from wal_sink.testing import Crash
 
-BATCHES: Shape = ((3, 1), (1,))
-"""Two segments of two chunks and one, then one segment of one chunk."""
+BATCHES: Shape = ((7, 1), (1,))
+"""Two segments of four chunks and one, then one segment of one chunk."""
+DIES_AT_SEND = 4
+"""Forgotten progress would repeat more than the windows of a crash and a fault together."""
 KINDS = ("plain", "idempotent", "transactional")
 WINDOW_ROWS = 2
 """A chunk; one segment is under way at a time."""
@@ -116,6 +118,12 @@ def _cut_answer(exchange: Exchange, chance: random.Random) -> None:
     exchange.drop()
 
 
+def _empty_answer(exchange: Exchange, _: random.Random) -> None:
+    """All is well, says somebody in between, and nothing more."""
+    exchange.forward()
+    exchange.answer(Answer(200))
+
+
 def _stall_in_body(exchange: Exchange, chance: random.Random) -> None:
     answer = exchange.forward()
     half = Answer(answer.status, answer.body[: chance.randrange(len(answer.body))], answer.headers)
@@ -202,6 +210,7 @@ FAULTS = (
     Fault("503 SlowDown", partial(_refuse, _BUSY), kinds=("plain",)),
     Fault("answer cut short", _cut_answer, _to_answers_with_body, kinds=("plain",)),
     Fault("answer shortened, its length too", _shorten_answer, _to_answers_with_body),
+    Fault("empty answer of success", _empty_answer, _to_answers_with_body),
     Fault("bit flipped in an answer", _flip_answer, _to_objects_read),
     Fault("bit flipped in an answer without checksum", _flip_answer_unsummed, _to_objects_read),
     Fault("bit flipped in a listing", _flip_answer, _to_listings),
@@ -224,10 +233,10 @@ class Stage:
         self._recorded: dict[tuple[str, bool], list[tuple[Request, Answer]]] = {}
 
     def prepared(self, kind: str, *, taken_over: bool) -> S3World:
-        """A new world; to be taken over, one whose first process died right after its first send."""
+        """A new world; to be taken over, one whose first process died right after a send."""
         world = self.place.world(kind, BATCHES)
         if taken_over:
-            assert not world.life(_die_after_first_send()).live()
+            assert not world.life(_die_after_sending()).live()
         self.place.proxy.arm()
         return world
 
@@ -313,9 +322,9 @@ class Campaign:
         self._requests["LIST" if "list-type" in target.what else target.what.split()[0]] += 1
 
 
-def _die_after_first_send() -> Hook:
-    def hook(_: Life, what: str, where: str) -> None:
-        if what == "after sink":
+def _die_after_sending() -> Hook:
+    def hook(life: Life, what: str, where: str) -> None:
+        if sum(point.startswith("after sink") for point in life.points) == DIES_AT_SEND and what == "after sink":
             raise Crash(where)
 
     return hook

@@ -604,6 +604,14 @@ class TestS3:
             assert not isinstance(caught.value, ObjectMissing)
             assert len(requests) == 1
 
+    @pytest.mark.parametrize("page", [{}, {"IsTruncated": False, "Prefix": "another/"}], ids=["nothing", "another's"])
+    def test_an_answer_that_is_no_listing_of_the_folder_is_no_empty_folder(
+        self, s3: Store, page: dict[str, object], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(s3._fs, "call_s3", lambda *_, **__: page)  # type: ignore[attr-defined]
+        with pytest.raises(StoreError, match=r"cannot list s3://.*/n/.*expected a listing"):
+            s3.list("n")
+
     def test_an_unreachable_endpoint_fails_soon_and_shows_no_secret(self) -> None:
         options = {"key": "the-access-key", "secret": "the-secret-key", "endpoint_url": "http://user:pass@127.0.0.1:1"}
         store = open_store(StoreSpec("s3://bucket/wal", {**options, "client_kwargs": {"region_name": "us-east-1"}}))

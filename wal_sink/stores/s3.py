@@ -106,6 +106,7 @@ class S3Store(Store):
         question |= {} if recursive else {"Delimiter": "/"}
         while True:
             page = self._fs.call_s3("list_objects_v2", **question)
+            _check_is_listing(page, head)
             found = [entry["Key"] for entry in page.get("Contents", ())]
             found += [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
             names = (key.removeprefix(head) for key in found)
@@ -137,6 +138,12 @@ class S3Store(Store):
         step = _NEXT_STEP.get(code) or _NEXT_STEP.get(type(error).__name__, "check endpoint, credentials and rights")
         text = self._spec.scrub(str(error) or type(error).__name__)
         return StoreError(f"cannot {action} {self.url_of(path)}: {code} ({text}); {step}")
+
+
+def _check_is_listing(page: Mapping[str, Any], head: str) -> None:
+    """An answer of any other content is parsed into nothing, and would show a full folder as empty."""
+    if "IsTruncated" not in page or page.get("Prefix", head) != head:
+        raise OSError(f"expected a listing of {head!r}, found an answer with {sorted(page)}")
 
 
 def _code(error: BaseException | None) -> str:
