@@ -28,6 +28,7 @@ demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 test: need-java $(STAMP) ## run every test; ARGS="-k name" chooses
 	$(BIN)/python -m pytest $(ARGS)
 
+.PHONY: chaos
 chaos: need-java $(STAMP) ## crash, race and corrupt it for an hour or so; the report: benchmarks/CHAOS.md; ARGS="--share 0.05"
 	$(BIN)/python -m tests.chaos $(ARGS)
 
