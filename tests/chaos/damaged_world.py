@@ -51,7 +51,8 @@ class Ending(StrEnum):
     """How a start on a damaged object went."""
 
     NAMED = "named in a clear error"
-    READ = "read for its existence alone"
+    READ = "read, where the byte means nothing"
+    """A record's last line end."""
     UNREAD = "never read"
 
 
