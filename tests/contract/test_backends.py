@@ -75,6 +75,8 @@ READERS: dict[str, Callable[[bytes], list[Any]]] = {
 
 
 class TestFilesOnALocalDisk(FilesContract):
+    every = 3
+
     @pytest.fixture
     def target(self, tmp_path: Path) -> StoreSpec:
         return StoreSpec(str(tmp_path / "out"))
@@ -93,7 +95,7 @@ class TestParquetFilesInMemory(FilesContract):
 @pytest.mark.s3
 class TestFilesOnS3(FilesContract):
     format: Any = "json"
-    every = 7
+    every = 11
 
     @pytest.fixture
     def target(self, s3_url: str, s3_server: S3Server) -> StoreSpec:
