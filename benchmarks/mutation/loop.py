@@ -1,0 +1,175 @@
+"""Runs every mutant in a fork of one pytest session, so that a mutant costs its tests and nothing else.
+
+mutmut's own runner starts pytest anew for each mutant, which costs more than most of the tests. The mutants are
+mutmut's: its trampolines choose one by the environment variable `MUTANT_UNDER_TEST`, and tell which tests reach it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from pathlib import Path
+
+import pytest
+from mutmut.state import state
+
+SURVIVED, KILLED, UNREACHED, TIMED_OUT = "survived", "killed", "not reached", "timed out"
+
+_CHOSEN = "MUTANT_UNDER_TEST"
+_LEARN = "stats"
+"""No mutant: the trampolines only note that they were reached."""
+_FAILED = 1
+_LEARNT_AT_ONCE = 50
+_CPU_MARGIN_S = 3
+_WAIT_MARGIN_S = 60
+"""What a mutant may take besides what its tests take undisturbed: of the processor, and with waiting."""
+
+
+class MutantLoop:
+    """A pytest plugin: in place of the tests, runs the mutants `names`; `note` is told each one's fate."""
+
+    def __init__(
+        self, names: Sequence[str], note: Callable[[str, str], None], *, reach: Path, most_s: float, lock: Path | None
+    ) -> None:
+        self._names = names
+        self._note = note
+        self._reach = reach
+        self._most_s = most_s
+        self._lock = lock
+        self._failed = False
+
+    def pytest_configure(self) -> None:
+        """The same examples each time, and no search for the smallest: that a test fails is all that counts."""
+        import hypothesis  # noqa: PLC0415 - before pytest knows its plugin, importing it is an error
+
+        phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+        hypothesis.settings.register_profile("mutation", phases=phases, database=None, derandomize=True)
+        hypothesis.settings.load_profile("mutation")
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        items = {item.nodeid: item for item in session.items}
+        reach = self._learn(session.items)
+        for name in self._names:
+            seconds = {test: s for test, s in reach.get(name.partition("__mutmut_")[0], {}).items() if test in items}
+            chosen = self._chosen(name, seconds)
+            fate = self._fate(name, [items[test] for test in chosen], sum(seconds[test] for test in chosen))
+            self._note(name, fate)
+        return True
+
+    def _chosen(self, name: str, seconds: dict[str, float]) -> list[str]:
+        """The tests to try: those written for the mutated file first, then the fastest, while their time allows."""
+        own = f"/test_{name.split('.')[1]}.py"
+        ordered = sorted(seconds, key=lambda test: (own not in test, seconds[test]))
+        sums = accumulate(seconds[test] for test in ordered)
+        return [test for test, sum_s in zip(ordered, sums, strict=True) if sum_s <= self._most_s]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._failed |= report.failed
+
+    def _learn(self, items: Sequence[pytest.Item]) -> dict[str, dict[str, float]]:
+        """Seconds by test, by function that the test reaches. Every test runs once, in a fork as the mutants do.
+
+        A test is asked again once its file has changed.
+        """
+        known = json.loads(self._reach.read_text()) if self._reach.exists() else {"tests": {}, "functions": {}}
+        digests = {item: hashlib.sha256(item.path.read_bytes()).hexdigest()[:16] for item in items}
+        fresh = [item for item in items if known["tests"].get(item.nodeid) != digests[item]]
+        while fresh:
+            some, fresh = fresh[:_LEARNT_AT_ONCE], fresh[_LEARNT_AT_ONCE:]
+            self._in_fork(lambda some=some: self._learn_in_fork(some, digests), _LEARN, 600)
+        functions: dict[str, dict[str, float]] = json.loads(self._reach.read_text())["functions"]
+        return functions
+
+    def _learn_in_fork(self, items: Sequence[pytest.Item], digests: dict[pytest.Item, str]) -> None:
+        known = json.loads(self._reach.read_text()) if self._reach.exists() else {"tests": {}, "functions": {}}
+        reached = state()._stats  # noqa: SLF001 - what mutmut's own runner reads
+        for item in items:
+            reached.clear()
+            before_s = time.process_time()
+            self._run(item)
+            if self._failed:
+                self._failed = False
+                print(f"left out, since it fails without any mutant: {item.nodeid}", file=sys.__stdout__, flush=True)
+                continue
+            for function in reached:
+                known["functions"].setdefault(function, {})[item.nodeid] = time.process_time() - before_s
+            known["tests"][item.nodeid] = digests[item]
+        self._reach.write_text(json.dumps(known))
+
+    def _fate(self, name: str, tests: Sequence[pytest.Item], undisturbed_s: float) -> str:
+        if not tests:
+            return UNREACHED
+        with self._allowed():
+            status = self._in_fork(lambda: self._run_until_failed(tests), name, undisturbed_s)
+        if status is None:
+            return TIMED_OUT
+        return KILLED if status else SURVIVED
+
+    def _run_until_failed(self, tests: Sequence[pytest.Item]) -> None:
+        for item in tests:
+            self._run(item)
+            if self._failed:
+                return
+
+    def _run(self, item: pytest.Item) -> None:
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
+
+    def _in_fork(self, work: Callable[[], None], mutant: str, undisturbed_s: float) -> int | None:
+        """The exit status of `work`, done with one mutant in place; None if it took too long."""
+        sys.stdout.flush()
+        child = os.fork()
+        if child == 0:
+            limit = round(3 * undisturbed_s) + _CPU_MARGIN_S
+            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+            os.environ[_CHOSEN] = mutant
+            if mutant != _LEARN:
+                _silence()
+            try:
+                work()
+            except BaseException:  # noqa: BLE001 - whatever a mutant makes of pytest itself is a failure
+                self._failed = True
+            os._exit(_FAILED if self._failed else 0)
+        return _waited(child, 20 * undisturbed_s + _WAIT_MARGIN_S)
+
+    @contextmanager
+    def _allowed(self) -> Iterator[None]:
+        """Hold the lock file shared, so that a measurement on the same machine can ask for quiet by its other mode."""
+        if self._lock is None:
+            yield
+            return
+        with self._lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+
+
+def _silence() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+
+
+def _waited(child: int, limit_s: float) -> int | None:
+    deadline_s = time.monotonic() + limit_s
+    pause_s = 0.002
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            break
+        if time.monotonic() > deadline_s:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            return None
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, 0.1)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL}:
+        return None
+    return status

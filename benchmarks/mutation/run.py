@@ -1,0 +1,215 @@
+"""Mutation testing of the committing core: `make mutation`. Results: benchmarks/MUTATION.md.
+
+The mutants are made by mutmut in a copy of the checkout, under .cache/mutation; nothing here is ever mutated. What was
+killed is remembered there by the mutant's own text and its function's, so that running again goes on where the last
+run ended and tries what survived once more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import fnmatch
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import tomllib
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CHECKOUT = HERE.parent.parent
+WORK = CHECKOUT / ".cache" / "mutation"
+
+COPIED = ("wal_sink", "backends", "tests")
+MORE_TESTS = (
+    "tests/unit/test_collector.py",
+    "tests/unit/test_segment_delivery.py",
+    "tests/simulation/test_ambiguous_answers.py",
+    "tests/simulation/test_crash_points.py",
+    "tests/simulation/test_flink_behaviours.py",
+    "tests/simulation/test_history.py",
+    "tests/simulation/test_takeover.py",
+    "tests/simulation/test_two_histories.py",
+)
+"""Besides tests/unit/test_<file>.py of each file. Those marked `no_cover` take too long to run on every mutant."""
+MESSAGES = [r"_logger\.", r"raise (?!SinkFailedError|divergence)\w+\(", r"^\s+f?\"[^\"]*\"\s*$"]
+"""Lines whose expressions are not mutated: log calls, the text of exceptions."""
+FIRST = ("committer", "delivery", "releasing", "stager", "checkpoint", "terms", "creation", "progress", "retention")
+
+_NUMBER = re.compile(r"__mutmut_(orig|\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One change of one function."""
+
+    name: str
+    """As mutmut calls it; its number changes with its function."""
+    file: str
+    function: str
+    change: str
+    """The lines taken out and put in."""
+    key: str
+    """The same for as long as function and change are."""
+
+
+def core_files() -> list[str]:
+    """The committing core, as pyproject.toml says, the most important files first."""
+    omitted = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["coverage"]["run"]["omit"]
+    files = [path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "wal_sink").rglob("*.py")]
+    core = [file for file in files if not any(fnmatch.fnmatch(file, pattern) for pattern in omitted)]
+    return sorted(core, key=lambda file: (_rank(Path(file).stem), file))
+
+
+def _rank(stem: str) -> int:
+    return FIRST.index(stem) if stem in FIRST else len(FIRST)
+
+
+def prepare() -> None:
+    """Copy what is tested, and put in place of the core files what mutmut makes of them."""
+    WORK.mkdir(parents=True, exist_ok=True)
+    for folder in COPIED:
+        shutil.rmtree(WORK / folder, ignore_errors=True)
+        shutil.copytree(CHECKOUT / folder, WORK / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    patterns = "".join(f"  '''{pattern}''',\n" for pattern in MESSAGES)
+    settings = f'\n[tool.mutmut]\nsource_paths = ["wal_sink"]\ndo_not_mutate_patterns = [\n{patterns}]\n'
+    (WORK / "pyproject.toml").write_text((CHECKOUT / "pyproject.toml").read_text() + settings)
+    os.chdir(WORK)
+
+
+def mutants_of(file: str) -> list[Mutant]:
+    """Every mutant of a file, which is replaced in the copy by the one that holds them all."""
+    from mutmut.mutation.file_mutation import mutate_file_contents  # noqa: PLC0415 - the extra `mutation`
+
+    source = (CHECKOUT / file).read_text()
+    cached = WORK / "mutated" / f"{_digest(source + repr(MESSAGES))}.json"
+    if not cached.exists():
+        mutated = mutate_file_contents(file, source)
+        texts = _functions(mutated.code)
+        module = file.removesuffix(".py").replace("/", ".")
+        mutants = [_mutant(f"{module}.{name}", file, texts) for name in mutated.mutant_names]
+        cached.parent.mkdir(exist_ok=True)
+        cached.write_text(json.dumps({"code": mutated.code, "mutants": [asdict(mutant) for mutant in mutants]}))
+    found = json.loads(cached.read_text())
+    (WORK / file).write_text(found["code"])
+    return [Mutant(**mutant) for mutant in found["mutants"]]
+
+
+def _functions(code: str) -> dict[str, list[str]]:
+    lines = code.splitlines()
+    defined = (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.FunctionDef))
+    return {node.name: [_NUMBER.sub("", line) for line in lines[node.lineno - 1 : node.end_lineno]] for node in defined}
+
+
+def _mutant(name: str, file: str, texts: dict[str, list[str]]) -> Mutant:
+    short = name.rpartition(".")[2]
+    mangled = short.partition("__mutmut_")[0]
+    original, mutated = texts[f"{mangled}__mutmut_orig"], texts[short]
+    diff = difflib.unified_diff(original, mutated, n=0, lineterm="")
+    change = "\n".join(f"{line[0]} {line[1:].strip()}" for line in diff if not line.startswith(("---", "+++", "@@")))
+    function = f"{Path(file).stem}.{mangled.removeprefix('xǁ').removeprefix('x_').replace('ǁ', '.')}"
+    return Mutant(name, file, function, change, _digest("\n".join([file, function, *original, "", *mutated])))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def run(mutants: list[Mutant], fates: dict[str, str], *, most_s: float, lock: Path | None) -> None:
+    """Try the mutants; `fates`, and the file that holds it, grow with each."""
+    import pytest  # noqa: PLC0415 - together with the next, which needs the extra
+    from loop import MutantLoop  # noqa: PLC0415 - needs the extra `mutation`
+
+    sys.path.insert(0, str(WORK))
+    keys = {mutant.name: mutant.key for mutant in mutants}
+
+    def note(name: str, fate: str) -> None:
+        fates[keys[name]] = fate
+        _fates_file().write_text(json.dumps(fates))
+        print(f"{len(fates):5} {fate:12} {name}", file=sys.__stdout__, flush=True)
+
+    loop = MutantLoop([mutant.name for mutant in mutants], note, reach=WORK / "reach.json", most_s=most_s, lock=lock)
+    own = [f"tests/unit/test_{Path(file).stem}.py" for file in core_files()]
+    tests = [test for test in (*own, *MORE_TESTS) if (WORK / test).exists()]
+    quiet = [
+        "-q",
+        "--no-header",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:cov",
+        "-p",
+        "no:faulthandler",
+    ]
+    status = pytest.main([*tests, *quiet, "-m", "not (spark or s3 or no_cover)", "--capture=sys"], [loop])
+    imported = Path(sys.modules["wal_sink"].__file__ or "")
+    if not imported.is_relative_to(WORK):
+        sys.exit(f"the tests saw {imported} and not the mutated copy: nothing was tested")
+    if status:
+        sys.exit(int(status))
+
+
+def _fates_file() -> Path:
+    return WORK / "fates.json"
+
+
+def report(mutants: list[Mutant], fates: dict[str, str]) -> str:
+    """The table of all files, and the survivors with the reasons that survivors.toml gives."""
+    reasons = tomllib.loads((HERE / "survivors.toml").read_text()).get("survivor", [])
+    rows = [_row(file, [m for m in mutants if m.file == file], fates) for file in core_files()]
+    total = _row("**all**", mutants, fates)
+    head = "| file | mutants | killed | timed out | survived | not tried | score |\n|---|--:|--:|--:|--:|--:|--:|"
+    alive = [mutant for mutant in mutants if fates.get(mutant.key) in {"survived", "not reached"}]
+    listed = "\n".join(_survivor(mutant, reasons) for mutant in alive)
+    text = (HERE / "HEAD.md").read_text()
+    return f"{text}\n{head}\n" + "\n".join([*rows, total]) + f"\n\n## Survivors\n\n{listed or 'None.'}\n"
+
+
+def _row(file: str, mutants: list[Mutant], fates: dict[str, str]) -> str:
+    found = Counter(fates.get(mutant.key, "not tried") for mutant in mutants)
+    dead, alive = found["killed"] + found["timed out"], found["survived"] + found["not reached"]
+    score = f"{100 * dead / (dead + alive):.1f} %" if dead + alive else "none"
+    return (
+        f"| {file} | {len(mutants)} | {found['killed']} | {found['timed out']} | {alive} | {found['not tried']} "
+        f"| {score} |"
+    )
+
+
+def _survivor(mutant: Mutant, reasons: list[dict[str, str]]) -> str:
+    fitting = (known["why"] for known in reasons if _fits(mutant, known))
+    change = "\n".join(f"      {line}" for line in mutant.change.splitlines())
+    return f"- `{mutant.function}`: {next(fitting, 'no reason given yet')}\n\n{change}\n"
+
+
+def _fits(mutant: Mutant, known: dict[str, str]) -> bool:
+    return fnmatch.fnmatch(mutant.function, known["in"]) and known.get("change", "").strip() in mutant.change
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("files", nargs="*", help="files of the core, such as wal_sink/terms.py; all if none is named")
+    parser.add_argument("--only-report", action="store_true", help="try no mutant, only write the report")
+    parser.add_argument("--seconds", type=float, default=8, help="most processor time of the tests tried on a mutant")
+    parser.add_argument("--lock", type=Path, help="hold this file's lock shared while a mutant runs")
+    given = parser.parse_args()
+    prepare()
+    mutants = [mutant for file in core_files() for mutant in mutants_of(file)]
+    fates: dict[str, str] = json.loads(_fates_file().read_text()) if _fates_file().exists() else {}
+    wanted = [mutant for mutant in mutants if not given.files or mutant.file in given.files]
+    due = [mutant for mutant in wanted if fates.get(mutant.key) not in {"killed", "timed out"}]
+    due.sort(key=lambda mutant: mutant.key in fates)  # what was never tried comes first
+    if due and not given.only_report:
+        run(due, fates, most_s=given.seconds, lock=given.lock)
+    (CHECKOUT / "benchmarks" / "MUTATION.md").write_text(report(mutants, fates))
+
+
+if __name__ == "__main__":
+    main()
