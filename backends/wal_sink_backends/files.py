@@ -49,9 +49,9 @@ class FilesSink(Sink):
       column a NULL is an empty line, which many readers skip.
     - `parquet`: zstd, with page checksums.
 
-    Columns of equal names are refused by all of them. Repeating a chunk leaves the object that is there. Chunks without rows write nothing. Change format, template or
-    folder only between batches: a chunk repeated across the change is there under both names. Raises `ConfigError` for
-    arguments that cannot work.
+    Columns of equal names are refused by all of them. Repeating a chunk leaves the object that is there. Chunks without
+    rows write nothing. Change format, template or folder only between batches: a chunk repeated across the change is
+    there under both names. Raises `ConfigError` for arguments that cannot work.
     """
 
     idempotent = True
