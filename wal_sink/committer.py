@@ -60,7 +60,7 @@ class Committer:
             return None
         return max(self.marked_through + 1, wal.first_batch, self._first_batch)
 
-    def deliver_next(self, *, search: bool = False) -> bool:
+    def deliver_next(self, *, search: bool) -> bool:
         """Deliver the next batch if it can be released; False if there is nothing to do now.
 
         With `search`, the gate also looks for later entries of the checkpoint, since Spark deletes old ones.

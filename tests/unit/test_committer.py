@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -10,10 +11,12 @@ from tests.simulation.small_run import Place, Recorder
 from tests.simulation.world import World
 from wal_sink import paths
 from wal_sink.chunk import Chunk
-from wal_sink.errors import DeliveryError, FencedError, PermanentError
+from wal_sink.errors import DeliveryError, FencedError, OutcomeUnknownError, PermanentError, StoreError
 from wal_sink.log import NOTHING
 from wal_sink.records import LowWater, Marker, SinkRecord, decode, encode
 from wal_sink.run import Run
+from wal_sink.settings import Delivery
+from wal_sink.sink import Sink
 
 
 def marker_of(place: Place, batch_id: int) -> Marker:
@@ -174,3 +177,107 @@ def test_the_newest_batch_with_rows_bears_witness_over_empty_ones_and_restarts()
     markers = [decode(Marker, world.wal.read(f"{paths.markers('default')}/{name}"), name) for name in names]
     witnesses = [(marker.witness_batch, marker.witness_rows) for marker in markers]
     assert witnesses == [(NOTHING, ()), (1, (3, 2)), (1, (3, 2)), (1, (3, 2))]
+
+
+def test_rows_that_an_at_most_once_delivery_gave_up_are_counted_in_the_marker() -> None:
+    place = Place(rows=lambda _: [3])
+    sink = Recorder(lambda chunk: raising(ConnectionError("half sent"))(chunk) if chunk.rows[0] == 0 else None)
+    run = place.open({"a": Delivery(sink, guarantee="at_most_once")})
+    next(place.query().batches(run, 1))
+
+    run.deliver_all()
+
+    assert (marker_of(place, 0).rows, marker_of(place, 0).unknown) == (3, 2)
+
+
+# What an earlier call or process began.
+
+
+class LosesItsAnswer(Sink):
+    """Has what it was given, and can say so; its first answer is lost."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def was_applied(self, key: str) -> bool:
+        return key in self.keys
+
+    def write(self, chunk: Chunk) -> None:
+        self.keys.append(chunk.key)
+        if len(self.keys) == 1:
+            raise ConnectionError("no answer")
+
+
+def test_what_an_earlier_call_began_is_gone_on_with() -> None:
+    place, sink = Place(), LosesItsAnswer()
+    run = place.open({"a": Delivery(sink, max_attempts=1)})
+    next(place.query().batches(run, 1))
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    run.deliver_all()
+
+    assert len(sink.keys) == 1
+    assert run.committers[0].marked_through == 0
+
+
+@pytest.mark.parametrize("low_water", [0, 3])
+def test_what_a_predecessor_finished_and_collected_meanwhile_is_not_sent_again(low_water: int) -> None:
+    place, sink = Place(), Recorder()
+    with pytest.raises(DeliveryError):
+        with_batch(place, Recorder(raising(PermanentError("no")))).deliver_all()
+    run = place.open({"a": sink})
+    listed = place.wal.list
+
+    def finished_meanwhile(prefix: str, **how: Any) -> list[str]:
+        if prefix == paths.progress_folder("a", 0):
+            place.wal.list = listed  # type: ignore[method-assign]
+            marker = Marker(batch_id=5, term=1, run_id="r", rows=1, witness_batch=NOTHING, id="x", created="now")
+            place.wal.create(paths.marker("a", 5), encode(marker))
+            passed = LowWater(batch_id=low_water, id="x", created="now")
+            place.wal.create(paths.low_water(low_water), encode(passed))
+        return listed(prefix, **how)
+
+    place.wal.list = finished_meanwhile  # type: ignore[method-assign]
+
+    assert run.deliver_next(run.committers[0])
+
+    assert sink.chunks == []
+    assert run.committers[0].next_batch() == 6
+
+
+# A store that does not answer.
+
+
+@pytest.mark.parametrize("error", [StoreError("no answer"), OutcomeUnknownError("no answer")], ids=["store", "unknown"])
+def test_a_store_that_does_not_answer_is_asked_again_after_a_pause(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_s = run.log.runtime.monotonic_s()
+    read = place.wal.read
+
+    def fails_once(path: str) -> bytes:
+        place.wal.read = read  # type: ignore[method-assign]
+        raise error
+
+    place.wal.read = fails_once  # type: ignore[method-assign]
+
+    run.deliver_all()
+
+    assert sink.batches == [0]
+    assert run.log.runtime.monotonic_s() > before_s
+    assert "sink 'a': attempt 1 failed: no answer" in caplog.text
+
+
+def test_a_gate_that_turns_out_to_be_closed_leaves_nothing_to_do() -> None:
+    place, sink = Place(), Recorder()
+    stager = place.open({})
+    query = place.query()
+    next(query.batches(stager, 1))
+    drainer = place.open({"a": Delivery(sink, start_from="earliest")})
+    place.checkpoint.delete(["commits/0"])
+
+    assert not drainer.deliver_next(drainer.committers[0])
+    assert sink.chunks == []
