@@ -258,7 +258,7 @@ def test_a_store_that_does_not_answer_is_asked_again_after_a_pause(
     before_s = run.log.runtime.monotonic_s()
     read = place.wal.read
 
-    def fails_once(path: str) -> bytes:
+    def fails_once(path: str) -> bytes:  # noqa: ARG001
         place.wal.read = read  # type: ignore[method-assign]
         raise error
 
