@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from benchmarks.contests import TARGETS, Target, contests
-from benchmarks.flink import Flink, flink_jars
+from benchmarks.flink import Flink
 from benchmarks.measure import Bout, Contest, Contestant, Deadline, Measured, Unit, ratio
 from benchmarks.ours import Ours
 from benchmarks.report import PLOTS, write_report
@@ -119,15 +119,3 @@ def test_ours_and_spark_rivals_are_measured(spark: SparkSession, tmp_path: Path)
     bout.run(1, silent)
     assert {key for key, _ in bout.measured} == set(SPARK_CONTESTS)
     assert all(one.values[0] > 0 for one in bout.measured.values())
-
-
-@pytest.mark.skipif(flink_jars() is None, reason="Flink's jars, which `make bench` installs, or javac are not there")
-def test_flink_is_measured(tmp_path: Path) -> None:
-    jars = flink_jars()
-    assert jars is not None
-    with Flink(jars, tmp_path) as flink:
-        for target, log in [("null", "file"), ("csv", "memory")]:
-            place = tmp_path / f"{target}-{log}"
-            rate = flink.contestant("flink", target=target, log=log, rows=100).measure(place)
-            lines = [line for file in place.glob("out/*.csv") for line in file.read_text().splitlines()]
-            assert (rate > 0, len(lines)) == (True, 100 if target == "csv" else 0)
