@@ -7,6 +7,7 @@ mutmut's: its trampolines choose one by the environment variable `MUTANT_UNDER_T
 from __future__ import annotations
 
 import fcntl
+import gc
 import hashlib
 import json
 import os
@@ -46,6 +47,8 @@ class MutantLoop:
         self._most_s = most_s
         self._lock = lock
         self._failed = False
+        self._killers: list[str] = []
+        """Tests that failed on mutants before this one, the latest last."""
 
     def pytest_configure(self) -> None:
         """The same examples each time, and no search for the smallest: that a test fails is all that counts."""
@@ -58,6 +61,8 @@ class MutantLoop:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
         reach = self._learn(session.items)
+        gc.collect()
+        gc.freeze()  # else every fork would go through all of it, and copy it
         for name in self._names:
             seconds = {test: s for test, s in reach.get(name.partition("__mutmut_")[0], {}).items() if test in items}
             chosen = self._chosen(name, seconds)
@@ -66,9 +71,12 @@ class MutantLoop:
         return True
 
     def _chosen(self, name: str, seconds: dict[str, float]) -> list[str]:
-        """The tests to try: those written for the mutated file first, then the fastest, while their time allows."""
-        own = f"/test_{name.split('.')[1]}.py"
-        ordered = sorted(seconds, key=lambda test: (own not in test, seconds[test]))
+        """The tests to try, while their time allows: the killers of mutants before first, since the next one often dies
+        of the same; then those written for the mutated file; then the fastest.
+        """
+        own = f"/test_{name.split('.')[1]}"
+        latest = {test: rank for rank, test in enumerate(self._killers)}
+        ordered = sorted(seconds, key=lambda test: (-latest.get(test, -1), own not in test, seconds[test]))
         sums = accumulate(seconds[test] for test in ordered)
         return [test for test, sum_s in zip(ordered, sums, strict=True) if sum_s <= self._most_s]
 
@@ -108,16 +116,21 @@ class MutantLoop:
     def _fate(self, name: str, tests: Sequence[pytest.Item], undisturbed_s: float) -> str:
         if not tests:
             return UNREACHED
-        with self._allowed():
-            status = self._in_fork(lambda: self._run_until_failed(tests), name, undisturbed_s)
+        reading, writing = os.pipe()
+        with self._allowed(), os.fdopen(reading) as told:
+            status = self._in_fork(lambda: self._run_until_failed(tests, writing), name, undisturbed_s)
+            os.close(writing)
+            if killer := told.read():
+                self._killers = [*(test for test in self._killers if test != killer), killer]
         if status is None:
             return TIMED_OUT
         return KILLED if status else SURVIVED
 
-    def _run_until_failed(self, tests: Sequence[pytest.Item]) -> None:
+    def _run_until_failed(self, tests: Sequence[pytest.Item], writing: int) -> None:
         for item in tests:
             self._run(item)
             if self._failed:
+                os.write(writing, item.nodeid.encode())
                 return
 
     def _run(self, item: pytest.Item) -> None:

@@ -37,7 +37,7 @@ MORE_TESTS = (
     "tests/simulation/test_takeover.py",
     "tests/simulation/test_two_histories.py",
 )
-"""Besides tests/unit/test_<file>.py of each file. Those marked `no_cover` take too long to run on every mutant."""
+"""Besides tests/unit/test_<file>*.py of each file. Those marked `no_cover` take too long to run on every mutant."""
 MESSAGES = [r"_logger\.", r"raise (?!SinkFailedError|divergence)\w+\(", r"^\s+f?\"[^\"]*\"\s*$"]
 """Lines whose expressions are not mutated: log calls, the text of exceptions."""
 FIRST = ("committer", "delivery", "releasing", "stager", "checkpoint", "terms", "creation", "progress", "retention")
@@ -135,21 +135,14 @@ def run(mutants: list[Mutant], fates: dict[str, str], *, most_s: float, lock: Pa
         print(f"{len(fates):5} {fate:12} {name}", file=sys.__stdout__, flush=True)
 
     loop = MutantLoop([mutant.name for mutant in mutants], note, reach=WORK / "reach.json", most_s=most_s, lock=lock)
-    own = [f"tests/unit/test_{Path(file).stem}.py" for file in core_files()]
-    tests = [test for test in (*own, *MORE_TESTS) if (WORK / test).exists()]
-    quiet = [
-        "-q",
-        "--no-header",
-        "-p",
-        "no:randomly",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:cov",
-        "-p",
-        "no:faulthandler",
+    own = {str(test) for file in core_files() for test in Path("tests/unit").glob(f"test_{Path(file).stem}*.py")}
+    tests = [*sorted(own), *MORE_TESTS]
+    # The other ways to show a traceback parse the whole mutated file for each failure.
+    quiet = ["-q", "--no-header", "--tb=native", "--capture=sys"]
+    without = [
+        part for plugin in ("randomly", "cacheprovider", "cov", "faulthandler") for part in ("-p", f"no:{plugin}")
     ]
-    status = pytest.main([*tests, *quiet, "-m", "not (spark or s3 or no_cover)", "--capture=sys"], [loop])
+    status = pytest.main([*tests, *quiet, *without, "-m", "not (spark or s3 or no_cover)"], [loop])
     imported = Path(sys.modules["wal_sink"].__file__ or "")
     if not imported.is_relative_to(WORK):
         sys.exit(f"the tests saw {imported} and not the mutated copy: nothing was tested")
