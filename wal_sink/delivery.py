@@ -328,13 +328,14 @@ class SegmentDelivery:
     def _check_witnesses(self, sink: TransactionalSink, ordinal: int, stored: Position | None) -> None:
         """The segments of a batch share the slots of the witness among them, each its own first."""
         witness = self._given.witness
-        for number in range(ordinal, len(witness.rows) if witness else 0, self._given.segments):
+        if witness is None:
+            return
+        for number in range(ordinal, len(witness.rows), self._given.segments):
             slot = slot_name(self._given.wal_id, self._given.sink, number)
-            self._check_witness(slot, number, stored if number == ordinal else self._last(sink, slot))
+            self._check_witness(witness, number, slot, stored if number == ordinal else self._last(sink, slot))
 
-    def _check_witness(self, slot: str, number: int, found: Position | None) -> None:
-        witness = self._given.witness
-        if witness is None or (found and (found.batch_id, found.rows) >= (witness.batch_id, witness.rows[number])):
+    def _check_witness(self, witness: Witness, number: int, slot: str, found: Position | None) -> None:
+        if found and (found.batch_id, found.rows) >= (witness.batch_id, witness.rows[number]):
             return
         at = "nothing" if found is None else f"batch {found.batch_id}, row {found.rows}"
         raise HistoryError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 
@@ -40,6 +41,10 @@ def test_the_fingerprint_is_fixed() -> None:
     """What was staged by an earlier version of this package must be known again."""
     expected = "85b2ee5eb9e3e4b98be9a133b8127ee615881b5310a112f90ff023580e93d0ad"
     assert fingerprint('{"topic":{"0":5}}') == expected
+
+
+def test_a_batch_without_sources_has_a_fingerprint_too() -> None:
+    assert fingerprint() == hashlib.sha256().hexdigest()
 
 
 def test_the_order_of_the_sources_counts() -> None:

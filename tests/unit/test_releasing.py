@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
-from wal_sink.errors import CorruptError, DivergentReplay
+from wal_sink.errors import CorruptError, DivergentReplay, HistoryError
 from wal_sink.records import Manifest, Release, decode, encode
 from wal_sink.run import Run
 
@@ -73,7 +73,7 @@ def test_a_release_of_other_source_offsets_made_at_the_same_moment_is_refused() 
     run = with_batch(place, sink)
     before_the_release(place, lambda: place.wal.create(paths.release(0), another(place, fingerprint="f" * 64)))
 
-    with pytest.raises(DivergentReplay, match="holds it with source offsets ffffffffffff,"):
+    with pytest.raises(DivergentReplay, match=r"batch 0 of .* holds it with source offsets ffffffffffff,"):
         run.deliver_all()
 
     assert sink.chunks == []
@@ -118,3 +118,75 @@ def test_a_run_releases_a_batch_once_however_many_sinks_it_serves() -> None:
     run.deliver_all()
 
     assert [name for name in place.requests if paths.release(0) in name] == [f"create {paths.release(0)}"]
+
+
+def test_an_own_release_that_memory_forgot_is_still_ones_own() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    run.shared.releaser.release(0, run.history.staged(0))
+    run.shared.releaser.forget_through(0)
+
+    released = run.shared.releaser.release(0, None)
+
+    assert released is not None
+    assert released.run_id == run.log.run_id
+    assert released.manifest == run.history.staged(0)
+
+
+def test_anothers_release_stays_anothers() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    place.wal.create(paths.release(0), another(place))
+
+    released = run.shared.releaser.release(0, None)
+
+    assert released is not None
+    assert released.run_id == "other"
+
+
+# What the checkpoint says once the release is there.
+
+
+def asked_of_the_checkpoint(place: Place, run: Run) -> list[str]:
+    asked: list[str] = []
+    read = place.checkpoint.read
+
+    def noting(path: str) -> bytes:
+        asked.append(path)
+        return read(path)
+
+    place.checkpoint.read = noting  # type: ignore[method-assign]
+    run.shared.releaser.release(0, run.history.staged(0))
+    return asked
+
+
+def test_offsets_that_say_when_they_were_planned_tell_all_in_one_read() -> None:
+    place = Place()
+
+    assert asked_of_the_checkpoint(place, with_batch(place, Recorder())) == ["offsets/0"]
+
+
+def test_offsets_that_do_not_say_so_leave_open_whose_they_are() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    query.start_batch(0, 0)
+    place.checkpoint.delete(["offsets/0"])
+    place.checkpoint.create("offsets/0", b'v1\n{}\n{"end":0}')
+    query._planned_ms.clear()
+    query.stage(run, 0)
+    place.checkpoint.delete(["metadata"])
+    place.checkpoint.create("metadata", b'{"id": "another"}')
+
+    with pytest.raises(HistoryError, match="belongs to query another"):
+        run.shared.releaser.release(0, run.history.staged(0))
+
+
+def test_other_offsets_under_a_released_batch_are_refused_by_its_number() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    place.checkpoint.delete(["offsets/0"])
+    place.checkpoint.create("offsets/0", b'v1\n{}\n{"end":77}')
+
+    with pytest.raises(DivergentReplay, match="batch 0 of memory://"):
+        run.shared.releaser.release(0, run.history.staged(0))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
 from tests.simulation.small_run import Place, Recorder
@@ -24,8 +26,9 @@ from wal_sink.delivery import (
     slot_name,
 )
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
-from wal_sink.records import Progress, decode, encode
+from wal_sink.records import Progress, SegmentRef, decode, encode
 from wal_sink.run import Run
+from wal_sink.segments import Rows, read_parquet
 from wal_sink.sink import SegmentSink, Sink, SinkContext, TransactionalSink, as_sink
 from wal_sink.terms import Term
 
@@ -579,3 +582,62 @@ def test_what_another_wrote_is_left_alone() -> None:
     stage.deliver(Recorder())
 
     assert decode(Progress, stage.place.wal.read(paths.progress("a", 0, 0, 2)), "progress") == other
+
+
+# What a failure says.
+
+
+@pytest.mark.parametrize("to", [Whole(), Noting()], ids=["segment", "chunk"])
+def test_a_sink_that_raises_is_named_with_what_it_was_given(to: Whole | Noting) -> None:
+    stage = Stage()
+    method = "write_segment" if isinstance(to, Whole) else "write"
+    setattr(to, method, raising(ConnectionError("down")))
+
+    outcome = stage.deliver(to)
+
+    given = f"segment {stage.segment.id}" if isinstance(to, Whole) else f"chunk {stage.segment.id}-0-2"
+    assert outcome.failure is not None
+    assert outcome.failure.message == f"batch 0, {given}: {type(to).__name__} raised ConnectionError: down"
+
+
+def test_a_row_at_which_no_chunk_begins_is_told_with_the_address_of_the_segment() -> None:
+    stage = Stage()
+
+    outcome = stage.deliver(Recorder(), order={"start": 1})
+
+    assert kind_of_failure(outcome) is FailureKind.CORRUPT
+    assert outcome.failure is not None
+    assert outcome.failure.message.startswith(f"{stage.place.wal.url_of(stage.segment.path)}: no chunk starts at row 1")
+
+
+def test_a_segment_that_does_not_hold_its_rows_is_told_with_its_address() -> None:
+    stage = Stage()
+    more = msgspec.structs.replace(stage.segment, rows=6)
+
+    outcome = stage.deliver(Recorder(), order={"segment": more})
+
+    assert outcome.failure is not None
+    assert outcome.failure.message.startswith(f"{stage.place.wal.url_of(more.path)}: expected 6 rows of 2 columns")
+
+
+def test_a_dead_letter_says_why_it_is_there() -> None:
+    stage = Stage()
+
+    stage.deliver(raising(ConnectionError("half sent")), at_most_once=True)
+
+    kept = stage.place.wal.read(paths.dead_letter("a", 0, 0, 0, 2))
+    reason = pq.read_table(io.BytesIO(kept)).schema.metadata[b"wal_sink.reason"].decode()
+    assert reason.endswith("raised ConnectionError: half sent")
+
+
+def test_segments_are_read_by_the_reader_of_the_run() -> None:
+    stage, starts = Stage(), list[int]()
+
+    def reader(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
+        starts.append(start)
+        return read_parquet(data, ref, columns=columns, start=start, where=where)
+
+    stage.run.log = replace(stage.run.log, segment_reader=reader)
+
+    assert stage.deliver(Recorder(), order={"start": 2}) == Outcome(0, 5, chunks=2)
+    assert starts == [2]

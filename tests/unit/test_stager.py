@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
-from wal_sink.errors import ConfigError, FencedError
+from wal_sink.errors import ConfigError, DivergentReplay, FencedError, MissingBatch
 from wal_sink.run import Run
 from wal_sink.settings import Settings
 from wal_sink.stager import Attempt, Staged
@@ -82,3 +82,62 @@ def test_every_attempt_of_a_run_counts_higher_than_those_before() -> None:
         numbers.append((staged.term, staged.attempt))
 
     assert numbers == [(1, 1), (1, 2), (1, 3)]
+
+
+def test_a_batch_that_another_query_planned_is_refused_by_its_number_and_both_times() -> None:
+    place = Place()
+    run = place.open({})
+    place.query().start_batch(0, 0)
+    planned = run.checkpoint.require_offsets(0).planned_ms
+
+    with pytest.raises(FencedError, match=rf"batch 0: .*/offsets/0 was planned at {planned}, .* at 5: another query"):
+        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=5)
+
+
+def test_other_input_under_a_released_batch_is_refused_by_its_number() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 0)
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    query.roll_back(-1)
+    query.start_batch(0, 77)
+
+    with pytest.raises(DivergentReplay, match="batch 0 of memory://"):
+        query.stage(run, 0)
+
+
+# Gaps.
+
+
+def test_the_batch_that_comes_next_costs_no_listing() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 1)
+    query = place.query()
+    query.start_batch(2, 2)
+    place.requests.clear()
+
+    assert query.stage(run, 2)
+    assert query.stage(run, 2)
+
+    assert not [name for name in place.requests if name.startswith("list batches")]
+
+
+def test_a_gap_of_one_batch_is_refused() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 0)
+    query = place.query()
+    query.start_batch(2, 2)
+
+    with pytest.raises(MissingBatch, match=r"batch 2 follows batch 0 in .*: 1 batches between them"):
+        query.stage(run, 2)
+
+
+def test_on_a_wal_without_batches_any_may_come_first() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    query.start_batch(5, 5)
+
+    assert query.stage(run, 5)
