@@ -47,6 +47,20 @@ def test_a_batch_without_sources_has_a_fingerprint_too() -> None:
     assert fingerprint() == hashlib.sha256().hexdigest()
 
 
+def test_the_fingerprint_of_files_is_fixed() -> None:
+    offset, entry = '{"logOffset":1}', '{"path": "x", "batchId": 1}'
+    expected = hashlib.sha256(f"{offset}\n{entry}\n".encode()).hexdigest()
+
+    assert fingerprint(offset, files={"sources/0/1": f"v1\n{entry}"}) == expected
+
+
+@pytest.mark.parametrize("name", ["4.compact", "5.compact"])
+def test_a_compacted_log_holds_its_own_entry_and_earlier_ones(name: str) -> None:
+    files = {f"sources/0/{name}": entries("x", batch=4)}
+
+    assert fingerprint('{"logOffset":4}', files=files) != fingerprint('{"logOffset":4}')
+
+
 def test_the_order_of_the_sources_counts() -> None:
     assert fingerprint('{"a":1}', '{"b":2}') != fingerprint('{"b":2}', '{"a":1}')
 
@@ -175,4 +189,27 @@ def test_closing_leaves_earlier_batches_open() -> None:
     gate.close_from(5)
 
     assert gate.is_open(4)
+    assert not gate.is_open(5)
+
+
+def test_asked_now_an_entry_that_is_there_costs_one_read() -> None:
+    store = MemoryStore(StoreSpec(f"memory://checkpoint-{next(_numbers)}"))
+    store.create("commits/5", b"v1\n{}")
+    seen: list[str] = []
+    gate = Gate(Checkpoint(FaultyStore(store, lambda what, where: seen.append(f"{what} {where}"))))
+
+    assert gate.is_open_now(5)
+    assert gate.is_open_now(5)
+
+    assert seen == ["before read commits/5"] * 2
+
+
+def test_an_answer_under_way_is_not_remembered_however_often_the_gate_was_closed() -> None:
+    store = MemoryStore(StoreSpec(f"memory://checkpoint-{next(_numbers)}"))
+    store.create("commits/5", b"v1\n{}")
+    gate = Gate(Checkpoint(FaultyStore(store, lambda *_: gate.close_from(5))))
+    for _ in range(3):
+        assert gate.is_open(5)
+    store.delete(["commits/5"])
+
     assert not gate.is_open(5)
