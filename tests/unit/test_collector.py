@@ -184,6 +184,7 @@ def test_everything_through_low_water_goes_and_everything_above_stays() -> None:
         assert place.wal.list(paths.progress_batches(sink)) == [f"{paths.batch_name(17)}/"]
         assert [paths.parse_number(name) for name in place.wal.list(paths.markers(sink))] == [17, 20]
     assert len(place.wal.list(paths.batch(17), recursive=True)) == 2
+    assert not [name for name in place.requests if name.endswith("/")]
 
 
 def test_what_is_no_batch_is_left_alone() -> None:

@@ -112,3 +112,24 @@ def test_what_no_repetition_mends_passes_through(runtime: Runtime, pauses: list[
 def test_no_attempt_at_all_is_refused(runtime: Runtime) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         create_once(Scripted(), "a", b"mine", runtime=runtime, attempts=0)
+
+
+def test_pauses_double_from_a_twentieth_of_a_second_up_to_a_second(runtime: Runtime, pauses: list[float]) -> None:
+    with pytest.raises(StoreError):
+        create_once(Scripted(*["failed"] * 9), "a", b"mine", runtime=runtime, attempts=8)
+
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+
+
+def test_there_are_five_attempts_unless_said_otherwise(runtime: Runtime, pauses: list[float]) -> None:
+    with pytest.raises(StoreError, match="in 5 attempts"):
+        create_once(Scripted(*["failed"] * 9), "a", b"mine", runtime=runtime)
+
+    assert len(pauses) == 4
+
+
+def test_an_unknown_outcome_says_what_both_answers_were(runtime: Runtime) -> None:
+    with pytest.raises(
+        OutcomeUnknownError, match=r"answered “the connection broke”, .* back: “the connection broke again”"
+    ):
+        create_once(Scripted("lost", unreadable=True), "a", b"mine", runtime=runtime)

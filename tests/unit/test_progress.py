@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+from dataclasses import replace
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 
+from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
+from wal_sink.delivery import Assignment
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.log import Log
-from wal_sink.progress import check_recorded, recorded_rows
+from wal_sink.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.records import Manifest, Progress, SegmentRef, encode
+from wal_sink.segments import Rows, read_parquet
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.terms import Term
 from wal_sink.testing import simulated_runtime
 
 _numbers = itertools.count()
@@ -30,6 +37,19 @@ def test_a_segment_stands_where_its_highest_record_says() -> None:
     store = with_names("000000-000000000004.json", "000000-000000000002.json", "000002-000000000007.json")
 
     assert recorded_rows(store, "a", 3) == {0: 4, 2: 7}
+
+
+def test_the_order_of_a_listing_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = with_names("000000-000000000004.json", "000000-000000000002.json")
+    names = store.list(paths.progress_folder("a", 3))
+
+    for order in (names, names[::-1]):
+        monkeypatch.setattr(store, "list", lambda _, order=order: order)
+        assert recorded_rows(store, "a", 3) == {0: 4}
+
+
+def test_a_record_of_no_rows_says_just_that() -> None:
+    assert recorded_rows(with_names("000000-000000000000.json"), "a", 3) == {0: 0}
 
 
 def test_what_is_no_record_is_passed_over() -> None:
@@ -79,7 +99,8 @@ def test_a_record_of_the_segment_is_relied_on() -> None:
 
 def test_a_record_of_another_segment_is_corrupt() -> None:
     with pytest.raises(
-        CorruptError, match=r"progress of segment 1 of the released batch \(second\), found that of first"
+        CorruptError,
+        match=r"^memory://.*04\.json: .*segment 1 of the released batch \(second\), found that of first",
     ):
         check_recorded(with_record("first"), "a", MANIFEST, 1, 4)
 
@@ -92,5 +113,63 @@ def test_a_record_of_a_segment_that_the_batch_does_not_have_is_corrupt() -> None
 
 
 def test_a_record_that_was_listed_and_is_gone_is_worth_another_look() -> None:
-    with pytest.raises(StoreError, match="was listed, but is not there"):
+    with pytest.raises(StoreError, match=r"^memory://.*05\.json was listed, but is not there"):
         check_recorded(with_record("second"), "a", MANIFEST, 1, 5)
+
+
+# What somebody recorded before sending, and did not live to tell.
+
+
+def a_batch() -> tuple[Place, Assignment, SegmentRef, Log]:
+    place = Place(rows=lambda _: [5])
+    run = place.open({"a": Recorder()})
+    next(place.query().batches(run, 1))
+    staged = run.history.staged(0)
+    assert staged is not None
+    given = Assignment(
+        wal_id="w",
+        sink="a",
+        term=Term("committer-a", 1),
+        batch_id=0,
+        columns=("batch", "row"),
+        spark_schema="",
+        chunk_rows=2,
+        segments=1,
+        at_most_once=True,
+        attempt_timeout_s=10,
+        witness=None,
+    )
+    return place, given, staged.segments[0], run.log
+
+
+@pytest.mark.parametrize(("rows", "first"), [(2, 0), (4, 2), (5, 4)])
+def test_the_chunk_that_ends_at_the_record_is_kept_with_the_reason(rows: int, first: int) -> None:
+    place, given, segment, log = a_batch()
+
+    keep_last_recorded(given, 3, segment, rows, log)
+
+    kept = pq.read_table(io.BytesIO(place.wal.read(paths.dead_letter("a", 0, 3, first, rows))))
+    assert kept.to_pydict() == {"c0": [0] * (rows - first), "c1": list(range(first, rows))}
+    assert kept.schema.metadata[b"wal_sink.key"].decode() == f"{segment.id}-{first}-{rows}"
+    assert kept.schema.metadata[b"wal_sink.reason"] == b"its sender ended before it could tell"
+
+
+def test_it_is_read_by_the_reader_of_the_run() -> None:
+    _, given, segment, log = a_batch()
+    starts: list[int] = []
+
+    def reader(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
+        starts.append(start)
+        return read_parquet(data, ref, columns=columns, start=start, where=where)
+
+    keep_last_recorded(given, 0, segment, 4, replace(log, segment_reader=reader))
+
+    assert starts == [2]
+
+
+def test_a_segment_that_does_not_hold_the_rows_is_told_with_its_address() -> None:
+    place, given, segment, log = a_batch()
+    more = msgspec.structs.replace(segment, rows=6)
+
+    with pytest.raises(CorruptError, match=f"^{place.wal.url_of(segment.path)}: expected 6 rows"):
+        keep_last_recorded(given, 0, more, 6, log)

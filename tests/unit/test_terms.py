@@ -177,3 +177,14 @@ def test_who_was_succeeded_cannot_renew() -> None:
         FencedError, match=r"term 1 of 'role' .*terms/role/0000000002\.json.*: another process took over"
     ):
         renew(mine, term)
+
+
+def test_a_claim_costs_a_listing_and_a_create_however_many_there_were() -> None:
+    on, seen = store(), list[str]()
+    for _ in range(3):
+        claim(log(on), "role")
+
+    claim(log(FaultyStore(on, lambda what, where: seen.append(f"{what} {where}"))), "role")
+
+    created = paths.term("role", 4)
+    assert seen == [f"before list {paths.terms('role')}", f"before create {created}", f"after create {created}"]
