@@ -103,7 +103,7 @@ class BatchDelivery:
             message = f"{len(left)} of {len(self._manifest.segments)} segments came back without an outcome"
             failures = [Failure(FailureKind.UNKNOWN, message)]
         if failures:
-            self._left_behind |= any(failure.kind is FailureKind.LOST for failure in failures)
+            self._left_behind = any(failure.kind is FailureKind.LOST for failure in failures)
             self._fail(min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind)), budget)
 
     def _leave_behind(self) -> None:

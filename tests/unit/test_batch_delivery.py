@@ -205,6 +205,12 @@ def test_who_gives_up_says_after_how_many_attempts_and_why(kind: FailureKind) ->
         run.deliver_all()
 
 
+def test_every_failed_attempt_is_logged_with_batch_and_sink(caplog: pytest.LogCaptureFixture) -> None:
+    carried_by(Carrying(failed(FailureKind.RETRIABLE), done))[1].deliver_all()
+
+    assert "batch 0, sink 'a': attempt 1 failed: it is retriable" in caplog.text
+
+
 # Progress.
 
 
@@ -270,6 +276,34 @@ def test_older_records_take_nothing_back() -> None:
     run.deliver_all()
 
     assert carrier.starts == [[(0, 0)], [(0, 4)]]
+
+
+def test_a_record_that_says_what_is_known_is_not_read() -> None:
+    place: Place
+
+    def told(orders: Sequence[Order]) -> list[Outcome]:
+        record(place, orders[0], 2)
+        return failed(FailureKind.RETRIABLE, rows=2, chunks=1)(orders)
+
+    place, run = carried_by(Carrying(told, done), rows=[9])
+    place.requests.clear()
+
+    run.deliver_all()
+
+    assert not [name for name in place.requests if name.startswith("read sinks/a/progress")]
+
+
+def test_progress_of_a_segment_that_the_batch_does_not_have_stops_delivery() -> None:
+    place: Place
+
+    def strange(orders: Sequence[Order]) -> list[Outcome]:
+        record(place, replace(orders[0], ordinal=7), 1)
+        return failed(FailureKind.RETRIABLE)(orders)
+
+    place, run = carried_by(Carrying(strange, done), rows=[9])
+
+    with pytest.raises(CorruptError, match=r"progress of segment 7 of the released batch \(none\)"):
+        run.deliver_all()
 
 
 class Ledger(TransactionalSink):
