@@ -200,3 +200,7 @@ def test_an_answer_that_cannot_be_shown_is_an_error_of_the_sink_all_the_same() -
 
     with pytest.raises(SinkFailedError, match="returned a Shy: expected None"):
         check_returned("post", Shy())
+
+
+def test_the_thread_says_in_its_name_what_it_is_for(caller: ThreadCaller) -> None:
+    assert caller.call(lambda: threading.current_thread().name, timeout_s=10) == "wal-sink-call"

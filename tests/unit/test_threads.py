@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.small_run import Place, Recorder
+from wal_sink.calls import DirectCaller
 from wal_sink.chunk import Chunk
 from wal_sink.errors import DeliveryError
 from wal_sink.run import Run
@@ -287,3 +288,14 @@ def test_following_a_wal_without_batches_it_finds_the_first_that_another_process
     assert eventually(lambda: sink.batches == [0, 1])
     thread.follow(on=False)
     ended(thread)
+
+
+def test_it_says_in_its_name_whose_it_is() -> None:
+    names: list[str] = []
+    place, sink = Place(), Recorder(lambda _: names.append(threading.current_thread().name))
+    run = place.open({"a": sink}, runtime=replace(SYSTEM, new_caller=DirectCaller))
+    next(place.query().batches(run, 1))
+
+    ended(committing(run))
+
+    assert names == ["wal-sink-committer-a"]
