@@ -16,7 +16,7 @@ from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryErr
 from wal_sink.log import Stamp
 from wal_sink.records import Manifest, Progress, encode
 from wal_sink.run import Run
-from wal_sink.serving import StoppedError
+from wal_sink.serving import CarrierLostError, StoppedError
 from wal_sink.settings import Delivery
 from wal_sink.sink import TransactionalSink
 
@@ -373,3 +373,13 @@ def test_one_lost_segment_among_others_that_failed_is_enough() -> None:
     carried_by(carrier)[1].deliver_all()
 
     assert [given.term.number for given in carrier.given] == [1, 2]
+
+
+def test_what_a_lost_carrier_said_is_told_when_giving_up() -> None:
+    def lost(_: Sequence[Order]) -> list[Outcome]:
+        raise CarrierLostError("the executor is gone")
+
+    _, run = carried_by(Carrying(lost), max_attempts=1)
+
+    with pytest.raises(DeliveryError, match="the last failure: the executor is gone"):
+        run.deliver_all()

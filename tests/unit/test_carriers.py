@@ -14,17 +14,19 @@ from typing import Any, ClassVar
 import pytest
 
 from tests.simulation.small_run import Place, Recorder, serving
-from wal_sink.calls import ThreadCaller
-from wal_sink.carriers import LocalCarrier, WholeBatchCarrier, copier
+from wal_sink.calls import DirectCaller, ThreadCaller
+from wal_sink.carriers import LocalCarrier, WholeBatchCarrier, carry_out, copier
 from wal_sink.chunk import Chunk
-from wal_sink.delivery import Failure, FailureKind, Order, Outcome
+from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome
 from wal_sink.errors import DeliveryError, FencedError, PermanentError
 from wal_sink.records import Manifest
 from wal_sink.run import Run
+from wal_sink.serving import StoppedError
 from wal_sink.settings import Delivery
-from wal_sink.sink import Sink, as_sink
+from wal_sink.sink import Sink, SinkContext, as_sink
 from wal_sink.spark.executors import _DeliveryTask
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.terms import Term
 from wal_sink.testing import simulated_runtime
 
 LIMIT_S = 0.05
@@ -270,3 +272,136 @@ def test_a_writer_that_returns_something_did_not_succeed() -> None:
 
     with pytest.raises(DeliveryError, match="batch 0: writer returned False: expected None"):
         run.deliver_all()
+
+
+# What a sink and its carrier are told.
+
+
+class Told(Sink):
+    def __init__(self) -> None:
+        self.on_executor: list[bool] = []
+        self.written = 0
+
+    def open(self, context: SinkContext) -> None:
+        self.on_executor.append(context.on_executor)
+
+    def write(self, chunk: Chunk) -> None:  # noqa: ARG002
+        self.written += 1
+
+
+def staged(place: Place, sink: Sink, *, should_stop: Callable[[], bool] = lambda: False) -> tuple[Run, LocalCarrier]:
+    run = place.open({"a": sink})
+    carrier = LocalCarrier(lambda: sink, run.log, should_stop=should_stop)
+    run.committers[0]._serving = replace(run.committers[0].serving, carrier=carrier)
+    next(place.query().batches(run, 1))
+    return run, carrier
+
+
+def test_a_sink_in_this_process_is_told_that_it_is_not_on_an_executor() -> None:
+    sink = Told()
+    run, _ = staged(Place(), sink)
+
+    run.deliver_all()
+
+    assert [where is False for where in sink.on_executor] == [True]
+
+
+def test_a_sink_on_an_executor_is_told_so() -> None:
+    place, sink = Place(), Told()
+    run, _ = staged(place, sink)
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    orders = [Order(0, manifest.segments[0], 0, maybe_sent=False)]
+    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, 10, None)
+
+    carry_out(given, orders, lambda: sink, DirectCaller(), run.log, on_executor=True)
+
+    assert sink.on_executor == [True]
+
+
+def test_a_run_that_ends_is_heard_by_the_carrier_between_chunks() -> None:
+    sink = Told()
+    run, _ = staged(Place(rows=lambda _: [9]), sink, should_stop=lambda: sink.written == 2)
+
+    with pytest.raises(StoppedError, match="the run is ending"):
+        run.deliver_all()
+
+    assert sink.written == 2
+
+
+def test_making_a_sink_is_bounded_in_time_as_its_calls_are() -> None:
+    limits: list[float] = []
+
+    class Noting(DirectCaller):
+        def call(self, function: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
+            limits.append(timeout_s)
+            return super().call(function, *args, timeout_s=timeout_s)
+
+    run, _ = staged(Place(), Told())
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, 7, None)
+
+    carry_out(given, [Order(0, manifest.segments[0], 0, maybe_sent=False)], Told, Noting(), run.log, on_executor=True)
+
+    assert limits == [7, 7, 7, 7]  # make, open, write, close
+
+
+def test_after_a_segment_that_failed_the_others_are_left_for_the_next_attempt() -> None:
+    tried: list[int] = []
+
+    def fail(chunk: Chunk) -> None:
+        tried.append(chunk.num_rows)
+        raise PermanentError("no")
+
+    place = Place(rows=lambda _: [1, 2])
+    run = place.open({"a": fail})
+    next(place.query().batches(run, 1))
+
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    assert tried == [1]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (ConnectionError("down"), FailureKind.RETRIABLE, "batch 0: writer raised ConnectionError: down"),
+        (PermanentError("no"), FailureKind.PERMANENT, "batch 0: writer refused for good: no"),
+    ],
+    ids=["retriable", "permanent"],
+)
+def test_of_a_whole_batch_that_failed_no_segment_is_said_to_have_arrived(
+    error: Exception, kind: FailureKind, message: str
+) -> None:
+    _, run = with_writer(lambda *_: _raise(error))
+
+    assert handed_over(run) == [Outcome(-1, 0, failure=Failure(kind, message))]
+
+
+def test_of_a_whole_batch_that_arrived_every_segment_is_said_to_have() -> None:
+    _, run = with_writer(lambda *_: None)
+
+    assert handed_over(run) == [Outcome(0, 1, chunks=1), Outcome(1, 2, chunks=1)]
+
+
+def test_a_whole_batch_of_a_succeeded_process_is_said_not_to_have_arrived() -> None:
+    place, run = with_writer(lambda *_: None)
+    place.open({"a": Recorder()})
+
+    (outcome,) = handed_over(run)
+
+    assert (outcome.ordinal, outcome.rows, outcome.chunks) == (-1, 0, 0)
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.FENCED
+    assert outcome.failure.message.startswith("term 1 of 'committer-a'")
+
+
+def handed_over(run: Run) -> list[Outcome]:
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    orders = [Order(number, segment, 0, maybe_sent=False) for number, segment in enumerate(manifest.segments)]
+    term = run.committers[0].term
+    given = Assignment("w", "a", term, 0, ("batch", "row"), "", 2, 2, False, 10, None)
+    return run.committers[0].serving.carrier.deliver(given, manifest, orders)
