@@ -31,7 +31,7 @@ _LEARN = "stats"
 _FAILED = 1
 _LEARNT_AT_ONCE = 50
 _CPU_MARGIN_S = 3
-_WAIT_MARGIN_S = 60
+_WAIT_MARGIN_S = 15
 """What a mutant may take besides what its tests take undisturbed: of the processor, and with waiting."""
 
 

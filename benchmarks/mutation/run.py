@@ -34,6 +34,7 @@ MORE_TESTS = (
     "tests/simulation/test_crash_points.py",
     "tests/simulation/test_flink_behaviours.py",
     "tests/simulation/test_history.py",
+    "tests/simulation/test_misplaced_objects.py",
     "tests/simulation/test_takeover.py",
     "tests/simulation/test_two_histories.py",
 )
