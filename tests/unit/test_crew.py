@@ -220,3 +220,16 @@ def test_stopping_tells_whether_everybody_stopped_in_time() -> None:
 
     held.let_go.set()
     assert team.crew.stop(PATIENCE_S)
+
+
+def test_finishing_waits_no_longer_than_it_was_given() -> None:
+    held = Held()
+    team = Team({"a": held})
+    team.crew.start()
+    assert held.called.wait(PATIENCE_S)
+
+    with pytest.raises(UndeliveredError, match=r"within 0\.05 s"):
+        team.crew.finish(0.05)
+
+    held.let_go.set()
+    team.end()
