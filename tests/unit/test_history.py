@@ -7,8 +7,9 @@ import pytest
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
 from wal_sink.errors import ConfigError, HistoryError, HistoryGone
+from wal_sink.history import KEPT_MANIFESTS
 from wal_sink.log import NOTHING
-from wal_sink.records import WalRecord, decode, encode
+from wal_sink.records import Manifest, WalRecord, decode, encode
 from wal_sink.run import Run
 from wal_sink.testing import FakeQuery
 
@@ -185,3 +186,61 @@ def test_without_sinks_nothing_is_pending() -> None:
 
     assert run.history.pending(before=10) == (0, 0)
     assert run.history.staged(1) is None
+
+
+def test_traces_are_listed_from_low_water_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place()
+    run = place.open({})
+    staged(place, run, 0)
+    run.log.raise_low_water(7)
+    afters: list[str] = []
+    listed = place.wal.list
+
+    def noting(prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        if prefix == paths.BATCHES:
+            afters.append(after)
+        return listed(prefix, after=after, recursive=recursive)
+
+    monkeypatch.setattr(place.wal, "list", noting)
+    run.history.load_batches()
+
+    assert afters == [paths.batch_name(7)]
+
+
+def a_manifest(run: Run, batch_id: int, attempt: int = 1) -> Manifest:
+    return Manifest(
+        batch_id=batch_id,
+        term=1,
+        attempt=attempt,
+        run_id="r",
+        fingerprint="f",
+        offsets="o",
+        columns=(),
+        spark_schema="",
+        chunk_rows=1,
+        segments=(),
+        **run.log.stamp(),
+    )
+
+
+def test_so_many_manifests_are_kept_and_a_batch_staged_again_replaces_its_own() -> None:
+    run = Place().open({})
+    for batch_id in range(KEPT_MANIFESTS + 1):
+        run.history.note_staged(a_manifest(run, batch_id))
+    assert run.history.staged(KEPT_MANIFESTS - 1) is not None
+    assert run.history.staged(KEPT_MANIFESTS) is None
+
+    again = a_manifest(run, 3, attempt=2)
+    run.history.note_staged(again)
+
+    assert run.history.staged(3) == again
+    assert run.history.pending(before=10_000)[0] == KEPT_MANIFESTS + 1
+
+
+def test_a_checkpoint_without_a_query_is_refused_as_one_of_no_query_yet() -> None:
+    place = Place()
+    staged(place, place.open({}), 0)
+    place.checkpoint.delete(["metadata"])
+
+    with pytest.raises(HistoryError, match="belongs to no query yet \\(it is new or was deleted\\)"):
+        place.open({})

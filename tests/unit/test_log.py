@@ -98,3 +98,19 @@ def test_low_water_is_the_highest_and_nothing_before_the_first() -> None:
     record = log.find(LowWater, paths.low_water(9))
     assert record is not None
     assert record.batch_id == 9
+
+
+@pytest.mark.parametrize(("after", "start"), [(NOTHING, ""), (0, paths.batch_name(0)), (7, paths.batch_name(7))])
+def test_a_store_is_asked_for_no_more_than_what_comes_after(
+    after: int, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, asked = a_log(), list[str]()
+
+    def noting(_: str, *, after: str = "") -> list[str]:
+        asked.append(after)
+        return []
+
+    monkeypatch.setattr(log.store, "list", noting)
+    log.numbers("folder", after=after)
+
+    assert asked == [start]

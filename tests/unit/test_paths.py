@@ -54,3 +54,13 @@ def test_a_listing_is_in_the_order_of_the_numbers() -> None:
         [paths.progress("a", 0, 0, number) for number in numbers],
     ):
         assert built == sorted(built)
+
+
+@pytest.mark.parametrize("path", [paths.sink("a"), paths.marker("a", 1), paths.progress("a", 1, 1, 1), "sinks/a"])
+def test_what_lies_in_a_sinks_folder_is_its_own(path: str) -> None:
+    assert paths.sink_of(path) == "a"
+
+
+@pytest.mark.parametrize("path", [paths.WAL, paths.term("a", 1), paths.release(1), "x/sinks/a"])
+def test_what_lies_elsewhere_is_no_sinks(path: str) -> None:
+    assert paths.sink_of(path) == ""

@@ -127,3 +127,22 @@ def test_kinds_that_keep_their_progress_alike_may_follow_each_other(
     place.stream(place.open({"a": later}), 1)
 
     assert len(later.keys) == 1
+
+
+def test_what_was_at_most_once_is_told_so_when_something_else_comes() -> None:
+    place = Place()
+    place.stream(place.open({"a": Delivery(Recorder(), guarantee="at_most_once")}), 0)
+
+    with pytest.raises(ConfigError, match=r"known as “plain, at most once” .* given as “plain” "):
+        place.open({"a": Recorder()})
+
+
+def test_the_earliest_batch_is_the_one_above_low_water() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 3)
+    run.log.raise_low_water(1)
+
+    place.open({"b": Delivery(Recorder(), start_from="earliest")})
+
+    assert record_of(place, "b").first_batch == 2
