@@ -11,7 +11,7 @@ from wal_sink.checkpoint import Checkpoint, CheckpointFiles, Gate
 from wal_sink.committer import Committer
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.history import History
-from wal_sink.log import NOTHING, Log
+from wal_sink.log import Log
 from wal_sink.records import Manifest, SinkRecord
 from wal_sink.registry import Registration, register
 from wal_sink.releasing import Releaser
@@ -125,9 +125,9 @@ class Run:
             _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
 
     def _forget_delivered(self) -> None:
+        """After a step that succeeded: at least the sink of that step is alive."""
         through = {committer.name: committer.marked_through for committer in self.committers}
-        living = [marked for name, marked in through.items() if name not in self._given_up]
-        where_alive = min(living, default=NOTHING)
+        where_alive = min(marked for name, marked in through.items() if name not in self._given_up)
         self.history.note_delivered(min(through.values()), where_alive=where_alive)
         self.shared.releaser.forget_through(where_alive)
 

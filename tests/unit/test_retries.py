@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from random import Random
+
 import pytest
 
 from wal_sink.retries import FIRST_WAIT_S, LONGEST_WAIT_S, Budget
@@ -132,3 +135,43 @@ def test_two_committers_that_fail_together_do_not_come_back_together() -> None:
         rows.append(waits)
 
     assert all(one != other for one, other in zip(*rows, strict=True))
+
+
+def test_a_budget_begins_when_it_is_made() -> None:
+    runtime = simulated_runtime()
+    runtime.sleep_s(100)
+
+    assert Budget.of(Delivery(None), runtime).spent_s() == 0
+
+
+def test_time_that_is_just_spent_is_spent() -> None:
+    given, waits = budget(budget_s=60)
+
+    with pytest.raises(OSError, match="failure 1"):
+        run(given, Failing(99, lambda: given.runtime.sleep_s(60)), waits)
+
+
+def test_another_error_after_the_first_passes_at_once_too() -> None:
+    given, waits = budget()
+    errors = [OSError("again"), ValueError("never again"), OSError("not reached")]
+
+    def fail() -> None:
+        raise errors.pop(0)
+
+    with pytest.raises(ValueError, match="never again"):
+        given.retrying(OSError, sleep=waits.append, what="test")(fail)
+    assert len(errors) == 1
+
+
+@pytest.mark.parametrize(("chance", "wait_s"), [(0.0, 0.05), (0.5, 0.075), (1.0, 0.1)])
+def test_a_wait_lies_between_the_half_and_the_whole_of_its_step(chance: float, wait_s: float) -> None:
+    class Chance(Random):
+        def random(self) -> float:
+            return chance
+
+    runtime = replace(simulated_runtime(), new_random=Chance)
+    waits: list[float] = []
+
+    Budget.of(Delivery(None), runtime).retrying(OSError, sleep=waits.append, what="test")(Failing(1))
+
+    assert waits == [pytest.approx(wait_s)]

@@ -11,9 +11,12 @@ from tests.simulation.small_run import Place, Recorder, serving
 from wal_sink import paths
 from wal_sink.chunk import Chunk
 from wal_sink.errors import DeliveryError
+from wal_sink.records import SegmentRef
 from wal_sink.run import Run
+from wal_sink.segments import Rows, read_parquet
 from wal_sink.serving import StoppedError
 from wal_sink.settings import Delivery, Settings
+from wal_sink.terms import Term
 from wal_sink.testing import simulated_runtime
 
 
@@ -170,3 +173,34 @@ def test_the_pause_of_a_run_is_the_one_it_is_given() -> None:
         run.shared.sleep_s(6)
 
     assert pauses == [5, 6]
+
+
+def test_segments_are_read_by_the_reader_the_run_is_given() -> None:
+    def reader(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
+        return read_parquet(data, ref, columns=columns, start=start, where=where)
+
+    place = Place()
+
+    assert Run(place.wal, place.checkpoint, Settings()).log.segment_reader is read_parquet
+    assert Run(place.wal, place.checkpoint, Settings(), segment_reader=reader).log.segment_reader is reader
+
+
+def test_a_stager_claims_the_stagers_role_each_time_a_query_starts() -> None:
+    place = Place()
+    run = place.open({})
+
+    run.become_stager()
+
+    assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
+
+
+def test_what_is_due_is_collected_under_the_term_of_the_committer(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[Term] = []
+    place = Place()
+    run = place.open({"a": Recorder()})
+    monkeypatch.setattr(run._collector, "is_due", lambda marked: marked == 1)
+    monkeypatch.setattr(run._collector, "collect", collected.append)
+
+    place.stream(run, 2)
+
+    assert collected == [run.committers[0].term]
