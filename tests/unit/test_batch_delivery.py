@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.small_run import Place, Recorder, serving
 from wal_sink import paths
 from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome
-from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, WalSinkError
+from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, StoreError, WalSinkError
 from wal_sink.log import Stamp
 from wal_sink.records import Manifest, Progress, encode
 from wal_sink.run import Run
@@ -383,3 +383,30 @@ def test_what_a_lost_carrier_said_is_told_when_giving_up() -> None:
 
     with pytest.raises(DeliveryError, match="the last failure: the executor is gone"):
         run.deliver_all()
+
+
+@pytest.mark.parametrize("whole_batch", [True, False])
+def test_a_batch_that_arrived_is_not_handed_over_again_because_its_marker_failed(whole_batch: bool) -> None:
+    carrier = Carrying(done, whole_batch=whole_batch)
+    place, run = carried_by(carrier)
+    create = place.wal.create
+
+    def no_marker_at_first(path: str, data: bytes) -> None:
+        if path == paths.marker("a", 0):
+            place.wal.create = create  # type: ignore[method-assign]
+            place.wal.read = unreadable  # type: ignore[method-assign]
+            raise StoreError("no answer")
+        create(path, data)
+
+    read = place.wal.read
+
+    def unreadable(path: str) -> bytes:
+        place.wal.read = read  # type: ignore[method-assign]
+        raise StoreError(f"no answer for {path}")
+
+    place.wal.create = no_marker_at_first  # type: ignore[method-assign]
+
+    run.deliver_all()
+
+    assert len(carrier.orders) == 1
+    assert run.committers[0].marked_through == 0
