@@ -151,7 +151,7 @@ class MutantLoop:
             except BaseException:  # noqa: BLE001 - whatever a mutant makes of pytest itself is a failure
                 self._failed = True
             os._exit(_FAILED if self._failed else 0)
-        return _waited(child, 20 * undisturbed_s + _WAIT_MARGIN_S)
+        return _waited(child, 3 * undisturbed_s + _WAIT_MARGIN_S)
 
     @contextmanager
     def _allowed(self) -> Iterator[None]:

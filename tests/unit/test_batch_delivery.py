@@ -410,3 +410,19 @@ def test_a_batch_that_arrived_is_not_handed_over_again_because_its_marker_failed
 
     assert len(carrier.orders) == 1
     assert run.committers[0].marked_through == 0
+
+
+def test_each_segment_goes_on_from_a_record_of_its_own() -> None:
+    place: Place
+
+    def answer(orders: Sequence[Order]) -> list[Outcome]:
+        record(place, orders[1], 1)
+        first = Outcome(0, 3, chunks=2, failure=Failure(FailureKind.UNKNOWN, "no answer"))
+        return [first, *failed(FailureKind.UNKNOWN)(orders[1:])]
+
+    carrier = Carrying(answer, done)
+    place, run = carried_by(carrier, rows=[4, 4])
+
+    run.deliver_all()
+
+    assert carrier.starts[1] == [(0, 3), (1, 1)]

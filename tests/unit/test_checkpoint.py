@@ -101,16 +101,18 @@ def test_a_log_that_spark_deleted_adds_nothing() -> None:
     assert fingerprint(offset, files=older) == fingerprint(offset)
 
 
-@pytest.mark.parametrize("offset", ["logOffset", '["logOffset"]', '{"logOffset":"1"}', '{"x":{"logOffset":1}}'])
+@pytest.mark.parametrize(
+    "offset", ["logOffset", '["logOffset"]', '{"logOffset":"1"}', '{"logOffset":1.0}', '{"x":{"logOffset":1}}']
+)
 def test_an_offset_that_only_looks_like_a_log_is_taken_as_it_stands(offset: str) -> None:
-    files = {f"sources/0/{name}": entries("x", batch=1) for name in ("1", "None")}
+    files = {f"sources/0/{name}": entries("x", batch=1) for name in ("1", "1.0", "None")}
 
     assert fingerprint(offset, files=files) == fingerprint(offset)
 
 
 def test_damaged_lines_of_a_log_are_passed_over() -> None:
     good = entries("x", batch=1)
-    files = {"sources/0/1": f"{good}\nnot JSON\n[1]\n" + '{"batchId":"1"}'}
+    files = {"sources/0/1": f"{good}\nnot JSON\n[1]\n" + '{"batchId":"1"}\n{"batchId":1.0}'}
 
     assert fingerprint('{"logOffset":1}', files=files) == fingerprint('{"logOffset":1}', files={"sources/0/1": good})
 
@@ -213,3 +215,11 @@ def test_an_answer_under_way_is_not_remembered_however_often_the_gate_was_closed
     store.delete(["commits/5"])
 
     assert not gate.is_open(5)
+
+
+def test_bytes_of_a_log_that_are_no_text_count_as_they_can() -> None:
+    store = MemoryStore(StoreSpec(f"memory://checkpoint-{next(_numbers)}"))
+    store.create("offsets/3", f'v1\n{CONF}\n{{"logOffset":1}}'.encode())
+    store.create("sources/0/1", b'v1\n{"path": "\xff", "batchId": 1}')
+
+    assert Checkpoint(store).require_offsets(3).fingerprint != fingerprint('{"logOffset":1}')

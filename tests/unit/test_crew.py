@@ -233,3 +233,11 @@ def test_finishing_waits_no_longer_than_it_was_given() -> None:
 
     held.let_go.set()
     team.end()
+
+
+def test_of_time_that_is_over_nothing_is_left() -> None:
+    crew = Team({"a": Recorder()}).crew
+    now_s = crew._now_s()
+
+    assert crew._left_s(now_s - 5) == 0
+    assert crew._left_s(None) is None

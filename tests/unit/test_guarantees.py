@@ -171,3 +171,9 @@ def test_a_class_in_place_of_an_instance_is_refused_with_the_remedy() -> None:
 def test_keeping_refused_rows_aside_is_refused_until_it_is_there() -> None:
     with pytest.raises(ConfigError, match="sink 'orders': on_rejected='dead_letter' is not available in this version"):
         promise(Plain(), Delivery(Plain(), on_rejected="dead_letter"), "orders")
+
+
+def test_what_holds_for_a_target_that_stores_its_position_is_said_in_one_sentence() -> None:
+    assert promise(Ledger(), Delivery(None), "orders").sentence == (
+        "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -130,3 +131,33 @@ def test_rows_that_shrink_well_are_looked_at_ever_less_often() -> None:
 
     assert [ref.rows for ref in refs] == [100_000]
     assert groups[0] == [10_000, 90_000]
+
+
+# What fields declare.
+
+STRICT = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+RELAXED = pa.struct([pa.field("x", pa.int64(), nullable=True)])
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (STRICT, RELAXED),
+        (pa.list_(STRICT), pa.list_(RELAXED)),
+        (pa.large_list(STRICT), pa.large_list(RELAXED)),
+        (pa.map_(pa.string(), STRICT), pa.map_(pa.string(), RELAXED)),
+        (pa.struct([pa.field("y", STRICT, nullable=False)]), pa.struct([pa.field("y", RELAXED)])),
+        (pa.int64(), pa.int64()),
+    ],
+    ids=str,
+)
+def test_fields_inside_structs_may_be_null_and_all_else_stays(given: pa.DataType, kept: pa.DataType) -> None:
+    assert segments._relaxed_type(given).equals(kept)
+    assert segments._relaxed_field(pa.field("c", given, nullable=False)).equals(pa.field("c", kept, nullable=False))
+
+
+def test_a_map_stays_sorted_or_not() -> None:
+    in_order: Any = pa.map_(pa.string(), STRICT, True)
+    in_none: Any = pa.map_(pa.string(), STRICT)
+
+    assert [segments._relaxed_type(kind).keys_sorted for kind in (in_order, in_none)] == [True, False]
