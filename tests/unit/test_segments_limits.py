@@ -102,10 +102,11 @@ def test_pending_rows_become_a_row_group_once_there_are_so_many(
 
 
 @pytest.mark.parametrize("batches", [[1] * 9, [2, 2, 2, 2, 1]])
+@pytest.mark.parametrize("most", [3 * BYTES + 1, 4 * BYTES])
 def test_pending_rows_become_a_row_group_once_they_are_so_large(
-    batches: list[int], monkeypatch: pytest.MonkeyPatch
+    batches: list[int], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "ROW_GROUP_BYTES", 4 * BYTES)
+    monkeypatch.setattr(segments, "ROW_GROUP_BYTES", most)
 
     assert written(batches)[1] == [[4, 4, 1]]
 
