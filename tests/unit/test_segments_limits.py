@@ -111,6 +111,12 @@ def test_pending_rows_become_a_row_group_once_they_are_so_large(
     assert written(batches)[1] == [[4, 4, 1]]
 
 
+def test_of_a_batch_cut_into_chunks_each_counts_its_own_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "ROW_GROUP_BYTES", 4 * BYTES)
+
+    assert written([8], chunk_rows=2)[1] == [[4, 4]]
+
+
 # Segments.
 
 
