@@ -136,8 +136,8 @@ def run(mutants: list[Mutant], fates: dict[str, str], *, most_s: float, lock: Pa
         print(f"{len(fates):5} {fate:12} {name}", file=sys.__stdout__, flush=True)
 
     loop = MutantLoop([mutant.name for mutant in mutants], note, reach=WORK / "reach.json", most_s=most_s, lock=lock)
-    own = {str(test) for file in core_files() for test in Path("tests/unit").glob(f"test_{Path(file).stem}*.py")}
-    tests = [*sorted(own), *MORE_TESTS]
+    own = {test for file in core_files() for test in Path("tests/unit").glob(f"test_{Path(file).stem}*.py")}
+    tests = [*sorted(str(test) for test in own if not test.stem.endswith("_document")), *MORE_TESTS]
     # The other ways to show a traceback parse the whole mutated file for each failure.
     quiet = ["-q", "--no-header", "--tb=native", "--capture=sys"]
     without = [

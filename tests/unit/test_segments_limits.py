@@ -168,3 +168,18 @@ def test_a_map_stays_sorted_or_not() -> None:
     in_none: Any = pa.map_(pa.string(), STRICT)
 
     assert [segments._relaxed_type(kind).keys_sorted for kind in (in_order, in_none)] == [True, False]
+
+
+def test_a_struct_that_is_null_may_have_fields_that_must_not_be() -> None:
+    fields = [pa.field("x", pa.int64(), nullable=False)]
+    column = pa.StructArray.from_arrays([pa.array([1, 2])], fields=fields, mask=pa.array([False, True]))
+    store = MemoryStore(StoreSpec(f"memory://limits-{next(_numbers)}"))
+    limits = SegmentLimits(HUGE, HUGE, HUGE)
+
+    with SegmentWriter(store, folder="f", partition=0, limits=limits, new_id=lambda: "0" * 32) as writer:
+        writer.write(pa.record_batch([column], names=["c0"]))
+        (ref,) = writer.finish()
+
+    table = pq.read_table(io.BytesIO(store.read(ref.path)))
+    assert table.column(0).to_pylist() == [{"x": 1}, None]
+    assert table.schema.field("c0").type == RELAXED

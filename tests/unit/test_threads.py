@@ -299,3 +299,33 @@ def test_it_says_in_its_name_whose_it_is() -> None:
     ended(committing(run))
 
     assert names == ["wal-sink-committer-a"]
+
+
+def test_each_time_it_is_asked_to_catch_up_it_looks_for_what_is_new() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    other = place.open({}, runtime=SYSTEM)
+    thread = committing(run)
+
+    for count in (1, 2, 3):
+        list(place.query().batches(other, count))
+        thread.catch_up()
+        assert thread.wait_caught_up(PATIENCE_S)
+        assert sink.batches == list(range(count))
+    ended(thread)
+
+
+def test_finishing_after_it_caught_up_it_looks_once_more() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    other = place.open({}, runtime=SYSTEM)
+    thread = committing(run)
+    thread.catch_up()
+    assert thread.wait_caught_up(PATIENCE_S)
+    next(place.query().batches(other, 1))
+
+    thread.finish()
+
+    assert thread.wait_caught_up(PATIENCE_S)
+    assert sink.batches == [0]
+    assert thread.join(PATIENCE_S)
