@@ -260,7 +260,10 @@ def test_a_commit_that_spark_deleted_is_found_through_a_later_one() -> None:
 def test_it_is_a_daemon_and_does_not_run_on_the_callers_thread() -> None:
     threads: list[threading.Thread] = []
     place = Place()
-    run = place.open({"a": Recorder(lambda _: threads.append(threading.current_thread()))}, runtime=SYSTEM)
+    sink = Recorder(lambda _: threads.append(threading.current_thread()))
+    run = place.open(
+        {"a": sink}, runtime=replace(SYSTEM, new_caller=DirectCaller)
+    )  # else the sink has a thread of its own
     next(place.query().batches(run, 1))
 
     ended(committing(run))
@@ -393,3 +396,31 @@ def test_every_wait_is_counted() -> None:
     assert thread._wait(0)
 
     assert thread._polls == 2
+
+
+def test_while_it_waits_for_one_batch_it_asks_for_that_one_and_seldom_looks_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    place = Place()
+    run = place.open({"a": Recorder()}, runtime=SYSTEM)
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    asked: list[str] = []
+    read, listed = place.checkpoint.read, place.checkpoint.list
+
+    def reading(path: str) -> bytes:
+        asked.append("read")
+        return read(path)
+
+    def listing(prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        asked.append("list")
+        return listed(prefix, after=after, recursive=recursive)
+
+    monkeypatch.setattr(place.checkpoint, "read", reading)
+    monkeypatch.setattr(place.checkpoint, "list", listing)
+    thread = committing(run)
+
+    assert eventually(lambda: asked.count("read") >= 6)
+    assert asked.count("list") <= 1
+    ended(thread)
