@@ -30,6 +30,7 @@ COPIED = ("wal_sink", "backends", "tests")
 MORE_TESTS = (
     "tests/unit/test_collector.py",
     "tests/unit/test_segment_delivery.py",
+    "tests/unit/test_segment_delivery_targets.py",
     "tests/simulation/test_ambiguous_answers.py",
     "tests/simulation/test_crash_points.py",
     "tests/simulation/test_flink_behaviours.py",

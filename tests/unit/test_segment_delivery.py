@@ -3,97 +3,26 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from tests.simulation.small_run import Place, Recorder
+from tests.simulation.small_run import Recorder
+from tests.unit.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from wal_sink import paths
-from wal_sink.calls import DirectCaller
 from wal_sink.chunk import Chunk, Position
 from wal_sink.delivery import (
-    Assignment,
     FailureKind,
-    Order,
     Outcome,
-    SegmentDelivery,
-    SinkSession,
-    Witness,
-    slot_name,
 )
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
-from wal_sink.records import Progress, SegmentRef, decode, encode
-from wal_sink.run import Run
+from wal_sink.records import Progress, SegmentRef, decode
 from wal_sink.segments import Rows, read_parquet
-from wal_sink.sink import SegmentSink, Sink, SinkContext, TransactionalSink, as_sink
-from wal_sink.terms import Term
-
-
-@dataclass
-class Stage:
-    """A staged batch of one segment of five rows in chunks of two, and who has it to deliver."""
-
-    place: Place = field(default_factory=lambda: Place(rows=lambda _: [5]))
-    should_stop: Callable[[], bool] = lambda: False
-
-    def __post_init__(self) -> None:
-        self.run: Run = self.place.open({"a": Recorder()})
-        next(self.place.query().batches(self.run, 1))
-        staged = self.run.history.staged(0)
-        assert staged is not None
-        self.segment = staged.segments[0]
-        self.given = Assignment(
-            wal_id="w",
-            sink="a",
-            term=Term("committer-a", 1),
-            batch_id=0,
-            columns=("batch", "row"),
-            spark_schema="{}",
-            chunk_rows=2,
-            segments=1,
-            at_most_once=False,
-            attempt_timeout_s=10,
-            witness=None,
-        )
-        self.order = Order(0, self.segment, 0, maybe_sent=False)
-
-    def deliver(self, to: object, *, order: dict[str, Any] | None = None, **given: Any) -> Outcome:
-        """Deliver once; `order` and `given` change what is handed over."""
-        self.place.requests.clear()
-        sink = as_sink(to)
-        assert isinstance(sink, Sink)
-        assignment = replace(self.given, **given)
-        session = SinkSession(sink, DirectCaller(), assignment, on_executor=True)
-        delivery = SegmentDelivery(assignment, session, self.run.log, should_stop=self.should_stop)
-        return delivery.deliver(replace(self.order, **(order or {})))
-
-    def position(self, rows: int, *, batch_id: int = 0, segment_id: str | None = None) -> Position:
-        return Position(slot_name("w", "a", 0), batch_id, rows, segment_id or self.segment.id)
-
-    @property
-    def recorded(self) -> list[int]:
-        names = self.place.wal.list(paths.progress_folder("a", 0))
-        return [found.rows for name in names if (found := paths.parse_progress(name))]
-
-    @property
-    def checks(self) -> int:
-        return self.place.requests.count(f"read {paths.term('committer-a', 2)}")
-
-
-def kind_of_failure(outcome: Outcome) -> FailureKind | None:
-    return outcome.failure.kind if outcome.failure else None
-
-
-def raising(error: BaseException) -> Callable[..., Any]:
-    def fail(*_: object) -> object:
-        raise error
-
-    return fail
-
+from wal_sink.sink import SinkContext
 
 # Chunk by chunk.
 
@@ -229,19 +158,6 @@ def replace_crc(stage: Stage) -> Any:
 # Opening.
 
 
-class Noting(Sink):
-    def __init__(self, *, open_error: Exception | None = None) -> None:
-        self.contexts: list[SinkContext] = []
-        self.open_error = open_error
-
-    def open(self, context: SinkContext) -> None:
-        self.contexts.append(context)
-        if self.open_error is not None:
-            raise self.open_error
-
-    def write(self, chunk: Chunk) -> None: ...
-
-
 def test_a_sink_is_told_all_about_its_batch() -> None:
     stage, sink = Stage(), Noting()
 
@@ -270,66 +186,6 @@ def test_any_other_failure_to_open_stays_what_it_is() -> None:
 
 def test_an_unknown_outcome_of_a_write_stays_unknown() -> None:
     assert kind_of_failure(Stage().deliver(raising(OutcomeUnknownError("x")))) is FailureKind.UNKNOWN
-
-
-# Targets that can be asked.
-
-
-class LookingSink(Sink):
-    """Has some keys already; notes which it was asked for."""
-
-    def __init__(self, known: Iterable[str] = ()) -> None:
-        self.known = set(known)
-        self.asked: list[str] = []
-        self.written: list[str] = []
-
-    def was_applied(self, key: str) -> bool:
-        self.asked.append(key)
-        return key in self.known
-
-    def write(self, chunk: Chunk) -> None:
-        self.written.append(chunk.key)
-
-
-def test_only_the_first_chunk_that_may_have_been_sent_is_asked_for() -> None:
-    stage = Stage()
-    first, second = f"{stage.segment.id}-2-4", f"{stage.segment.id}-4-5"
-    sink = LookingSink([first])
-
-    outcome = stage.deliver(sink, order={"start": 2, "maybe_sent": True})
-
-    assert (sink.asked, sink.written) == ([first], [second])
-    assert outcome == Outcome(0, 5, chunks=2)
-    assert stage.recorded == [4]
-
-
-def test_a_chunk_that_the_target_does_not_have_is_sent() -> None:
-    stage, sink = Stage(), LookingSink()
-
-    stage.deliver(sink, order={"maybe_sent": True})
-
-    assert len(sink.asked) == 1
-    assert len(sink.written) == 3
-
-
-def test_where_nothing_may_have_been_sent_nothing_is_asked() -> None:
-    stage, sink = Stage(), LookingSink()
-
-    stage.deliver(sink)
-
-    assert sink.asked == []
-    assert len(sink.written) == 3
-
-
-def test_a_lookup_without_an_answer_is_a_retriable_failure_that_names_the_key() -> None:
-    stage, sink = Stage(), LookingSink()
-    sink.was_applied = raising(OutcomeUnknownError("no answer"))  # type: ignore[method-assign]
-
-    outcome = stage.deliver(sink, order={"maybe_sent": True})
-
-    assert kind_of_failure(outcome) is FailureKind.RETRIABLE
-    assert outcome.failure is not None
-    assert outcome.failure.message == f"was_applied('{stage.segment.id}-0-2'): no answer"
 
 
 # At most once.
@@ -376,212 +232,6 @@ def _fails_for(part: str, create: Callable[[str, bytes], None]) -> Callable[[str
         create(path, data)
 
     return fail
-
-
-# Targets that store the position.
-
-
-class Ledger(TransactionalSink):
-    def __init__(self, **positions: Position | None) -> None:
-        self.positions = {slot.replace("_", "/"): position for slot, position in positions.items()}
-        self.asked: list[str] = []
-        self.written: list[int] = []
-
-    def last(self, slot: str) -> Position | None:
-        self.asked.append(slot)
-        return self.positions.get(slot)
-
-    def write(self, chunk: Chunk) -> None:
-        self.written.append(chunk.rows[0])
-
-
-def test_a_target_that_has_nothing_gets_everything_and_no_record_is_made() -> None:
-    stage, sink = Stage(), Ledger()
-
-    outcome = stage.deliver(sink, segments=2)
-
-    assert outcome == Outcome(0, 5, chunks=3)
-    assert (sink.asked, sink.written, stage.recorded) == (["w/a/0"], [0, 2, 4], [])
-
-
-def test_a_target_goes_on_where_it_says_it_is() -> None:
-    stage = Stage()
-    sink = Ledger(w_a_0=stage.position(2))
-
-    assert stage.deliver(sink) == Outcome(0, 5, chunks=2)
-    assert sink.written == [2, 4]
-
-
-def test_a_target_that_has_the_whole_segment_gets_nothing() -> None:
-    stage = Stage()
-    sink = Ledger(w_a_0=stage.position(5))
-
-    assert stage.deliver(sink) == Outcome(0, 5)
-    assert sink.written == []
-
-
-def test_what_the_target_has_of_an_earlier_batch_is_no_part_of_this_one() -> None:
-    stage = Stage()
-    sink = Ledger(w_a_0=stage.position(4, batch_id=6, segment_id="earlier"))
-
-    assert stage.deliver(sink, batch_id=7) == Outcome(0, 5, chunks=3)
-
-
-@pytest.mark.parametrize(("batch_id", "segment_id"), [(1, None), (0, "another"), (1, "another")])
-def test_a_target_that_is_ahead_or_has_another_segment_is_refused(batch_id: int, segment_id: str | None) -> None:
-    stage = Stage()
-    sink = Ledger(w_a_0=stage.position(2, batch_id=batch_id, segment_id=segment_id))
-
-    outcome = stage.deliver(sink)
-
-    assert kind_of_failure(outcome) is FailureKind.HISTORY
-    assert outcome.failure is not None
-    assert f"already holds batch {batch_id}, segment {segment_id or stage.segment.id}" in outcome.failure.message
-    assert (outcome.rows, sink.written) == (0, [])
-
-
-def test_a_position_without_an_answer_is_a_retriable_failure_that_names_the_slot() -> None:
-    stage, sink = Stage(), Ledger()
-    sink.last = raising(OutcomeUnknownError("no answer"))  # type: ignore[method-assign]
-
-    outcome = stage.deliver(sink)
-
-    assert kind_of_failure(outcome) is FailureKind.RETRIABLE
-    assert outcome.failure is not None
-    assert outcome.failure.message == "last('w/a/0'): no answer"
-
-
-# What a target must remember of the batch before.
-
-
-def remembered(stage: Stage, *, found: Position | None) -> Outcome:
-    """Deliver batch 7, where the witness is batch 5 with four rows."""
-    return stage.deliver(Ledger(w_a_0=found), batch_id=7, witness=Witness(5, (4,)))
-
-
-@pytest.mark.parametrize(("batch_id", "rows"), [(5, 4), (5, 9), (6, 0)])
-def test_a_target_that_remembers_as_much_or_more_is_delivered_to(batch_id: int, rows: int) -> None:
-    stage = Stage()
-
-    assert remembered(stage, found=stage.position(rows, batch_id=batch_id)).failure is None
-
-
-@pytest.mark.parametrize(("batch_id", "rows"), [(5, 3), (4, 9)])
-def test_a_target_that_remembers_less_was_restored_and_is_refused(batch_id: int, rows: int) -> None:
-    stage = Stage()
-
-    outcome = remembered(stage, found=stage.position(rows, batch_id=batch_id))
-
-    assert kind_of_failure(outcome) is FailureKind.HISTORY
-    assert outcome.failure is not None
-    assert (
-        f"batch 5 was delivered and marked, but its target remembers batch {batch_id}, row {rows} in slot 'w/a/0'"
-        in (outcome.failure.message)
-    )
-
-
-def test_a_target_that_remembers_nothing_was_restored_and_is_refused() -> None:
-    outcome = remembered(Stage(), found=None)
-
-    assert kind_of_failure(outcome) is FailureKind.HISTORY
-    assert outcome.failure is not None
-    assert "remembers nothing in slot 'w/a/0'" in outcome.failure.message
-
-
-def test_the_segments_of_a_batch_share_the_slots_of_the_witness() -> None:
-    stage = Stage()
-    positions = {f"w_a_{number}": stage.position(9, batch_id=5) for number in range(5)}
-    first, second = Ledger(**positions), Ledger(**positions)
-
-    stage.deliver(first, batch_id=7, segments=2, witness=Witness(5, (1, 1, 1, 1, 1)))
-    stage.deliver(second, batch_id=7, segments=2, witness=Witness(5, (1, 1, 1, 1, 1)), order={"ordinal": 1})
-
-    assert first.asked == ["w/a/0", "w/a/2", "w/a/4"]
-    assert second.asked == ["w/a/1", "w/a/3"]
-
-
-# Sinks of whole segments.
-
-
-class Whole(SegmentSink):
-    def __init__(self, answer: object = None) -> None:
-        self.answer = answer
-        self.calls: list[tuple[int, int, list[int]]] = []
-
-    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> Any:
-        self.calls.append((ordinal, batch_id, [chunk.rows[0] for chunk in chunks]))
-        return self.answer
-
-
-def test_a_segment_is_handed_over_whole_from_its_first_row_whatever_was_delivered_before() -> None:
-    stage, sink = Stage(), Whole()
-
-    outcome = stage.deliver(sink, order={"ordinal": 3, "start": 2}, batch_id=7)
-
-    assert sink.calls == [(3, 7, [0, 2, 4])]
-    assert outcome == Outcome(3, 5, chunks=1)
-
-
-def test_of_several_whole_segments_each_is_recorded_once_it_arrived() -> None:
-    stage = Stage()
-    stage.deliver(Whole())
-    assert stage.recorded == []
-
-    stage.deliver(Whole(), segments=2)
-
-    assert stage.recorded == [5]
-
-
-def test_the_term_is_checked_before_a_whole_segment_unless_it_just_was() -> None:
-    stage = Stage()
-    stage.deliver(Whole())
-    assert stage.checks == 1
-
-    stage.deliver(Whole(), order={"term_checked": True})
-
-    assert stage.checks == 0
-
-
-def test_a_sink_of_segments_that_reads_none_of_its_chunks_has_them_all_the_same() -> None:
-    class Reading(Whole):
-        def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None: ...
-
-    stage = Stage()
-
-    assert stage.deliver(Reading(), segments=2) == Outcome(0, 5, chunks=1)
-    assert stage.recorded == []
-
-
-def test_a_whole_segment_that_was_not_taken_is_not_recorded() -> None:
-    stage = Stage()
-
-    outcome = stage.deliver(Whole(answer=False), segments=2)
-
-    assert kind_of_failure(outcome) is FailureKind.PERMANENT
-    assert outcome.failure is not None
-    assert outcome.failure.message.startswith(f"batch 0, segment {stage.segment.id}: Whole returned False")
-    assert (outcome.rows, outcome.chunks, stage.recorded) == (0, 0, [])
-
-
-def test_a_failure_to_send_names_batch_chunk_and_sink() -> None:
-    stage = Stage()
-
-    outcome = stage.deliver(Recorder(lambda _: 5))
-
-    assert outcome.failure is not None
-    assert outcome.failure.message.startswith(f"batch 0, chunk {stage.segment.id}-0-2: ")
-
-
-def test_what_another_wrote_is_left_alone() -> None:
-    stage = Stage()
-    other = Progress(
-        batch_id=0, ordinal=0, rows=2, segment_id="s", term=1, run_id="other", id="x", created="now"
-    )  # fmt: skip
-    stage.place.wal.create(paths.progress("a", 0, 0, 2), encode(other))
-
-    stage.deliver(Recorder())
-
-    assert decode(Progress, stage.place.wal.read(paths.progress("a", 0, 0, 2)), "progress") == other
 
 
 # What a failure says.
