@@ -1,4 +1,4 @@
-"""One segment on its way to a target that does more than accept chunks: looks up, stores its position, takes it whole."""
+"""One segment on its way to a target that can look keys up, stores its position, or takes segments whole."""
 
 from __future__ import annotations
 
