@@ -110,7 +110,10 @@ class Context:
         self.go = threading.Event()
         self.started = threading.Semaphore(0)
 
-    def setJobGroup(self, *_: str) -> None:  # noqa: N802 - PySpark's name
+    def getLocalProperty(self, _: str) -> None:  # noqa: N802 - PySpark's name
+        return
+
+    def setLocalProperty(self, *_: str | None) -> None:  # noqa: N802 - PySpark's name
         return
 
     def parallelize(self, numbers: Iterable[int], slices: int) -> Any:

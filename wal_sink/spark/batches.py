@@ -12,6 +12,7 @@ from wal_sink.sink import BatchSink, ReleasedBatch
 from wal_sink.spark.reading import read_segments
 from wal_sink.spark.schema import schema_from_json
 from wal_sink.spark.task_errors import surfaced_errors
+from wal_sink.spark.thread_properties import described
 from wal_sink.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
@@ -25,14 +26,13 @@ def batch_writer(
 
     def write(assignment: Assignment, manifest: Manifest) -> object:
         description = f"wal-sink {store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
-        spark.sparkContext.setJobGroup(job_group, description)
         batch = ReleasedBatch(
             batch_id=manifest.batch_id,
             term=assignment.term.number,
             spark=spark,
             read=lambda: _dataframe(spark, store, manifest),
         )
-        with surfaced_errors(description):
+        with described(spark.sparkContext, description, group=job_group), surfaced_errors(description):
             return sink.write_batch(batch)
 
     return write

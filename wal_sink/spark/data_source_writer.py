@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,9 +19,10 @@ from wal_sink.sink import BatchSink, ReleasedBatch
 from wal_sink.spark.rows import spark_rows
 from wal_sink.spark.schema import positional_names, schema_from_json, schema_json
 from wal_sink.spark.task_errors import surfaced_errors
+from wal_sink.spark.thread_properties import thread_properties
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, Row
 
 _logger = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class DataSourceSink(BatchSink):
     def write_batch(self, batch: ReleasedBatch) -> None:
         """Write, then commit; abort if either failed. Raises what failed, on the driver."""
         df = batch.read()
-        with _batch_property(batch.spark, batch.batch_id):
+        with thread_properties(batch.spark.sparkContext, {_BATCH_ID_KEY: str(batch.batch_id)}):
             written = self._write(df, batch.batch_id)
         messages = [part.message for part in written]
         failed = [part for part in written if part.error]
@@ -158,18 +158,6 @@ def _no_messages(df: DataFrame) -> list[WriterCommitMessage | None]:
         return [None] * df.rdd.getNumPartitions()
     except Exception:  # noqa: BLE001 - Spark itself may be gone, and the error that led here is the one to raise
         return []
-
-
-@contextmanager
-def _batch_property(spark: SparkSession, batch_id: int) -> Iterator[None]:
-    """Tasks can read the batch id where Spark's own streaming puts it: `write` is not told it otherwise."""
-    context = spark.sparkContext
-    before = context.getLocalProperty(_BATCH_ID_KEY)
-    context.setLocalProperty(_BATCH_ID_KEY, str(batch_id))
-    try:
-        yield
-    finally:
-        context.setLocalProperty(_BATCH_ID_KEY, before)  # type: ignore[arg-type]  # None removes it
 
 
 def _part(row: Row) -> _Part:

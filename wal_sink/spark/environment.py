@@ -11,14 +11,15 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.error_lines import telling_line
+from wal_sink.spark.thread_properties import described
 from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import new_object
@@ -37,7 +38,6 @@ VECTOR_MODULE = "jdk.incubator.vector"
 WORKER_MODULES = ("pyarrow", "pandas", "fsspec", "msgspec", "wal_sink")
 """What staging and delivery import in Spark's workers. A WAL on S3 needs `s3fs` besides."""
 
-_DESCRIPTION = "spark.job.description"
 _JAVA_TIMEOUT_S = 60
 _GET_JAVA = (
     "Install a JDK (Debian: openjdk-17-jre-headless, macOS: openjdk@17), or set JAVA_HOME to the folder of one "
@@ -243,22 +243,11 @@ def _ask_worker(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
-        with _described(context, "wal-sink: which Python do the workers run?"):
+        with described(context, "wal-sink: which Python do the workers run?"):
             executable, version, missing = context.parallelize([0], 1).map(_look_for(tuple(modules))).collect()[0]
     except (Py4JError, PySparkException) as error:
         raise ConfigError(_translated(str(error), context)) from error
     return WorkerPython(executable, version, missing)
-
-
-@contextmanager
-def _described(context: SparkContext, text: str) -> Iterator[None]:
-    """What Spark's UI shows of this thread's jobs."""
-    before = context.getLocalProperty(_DESCRIPTION)
-    context.setLocalProperty(_DESCRIPTION, text)
-    try:
-        yield
-    finally:
-        context.setLocalProperty(_DESCRIPTION, before)  # type: ignore[arg-type]  # None removes it
 
 
 def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[str, str]]]:
@@ -340,7 +329,7 @@ def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -
     tries = min(task_slots(context), _MOST_TRIED) if spec.scheme == LOCAL else 1
     objects = [new_object(runtime) for _ in range(tries)]
     try:
-        with _described(context, f"wal-sink {spec.safe_url}: do the executors see it?"):
+        with described(context, f"wal-sink {spec.safe_url}: do the executors see it?"):
             answers = context.parallelize(objects, tries).map(_CreateThere(spec)).collect()
     except (Py4JError, PySparkException) as error:
         raise ConfigError(f"a task that tries {spec.safe_url} failed: {telling_line(error)}. {_SHARE_IT}") from error

@@ -22,6 +22,7 @@ from wal_sink.sink import Sink
 from wal_sink.slots import DeliverySlots
 from wal_sink.spark.error_lines import telling_line
 from wal_sink.spark.pickling import unpickle
+from wal_sink.spark.thread_properties import described, is_running
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 
@@ -70,11 +71,11 @@ class ExecutorCarrier:
     ) -> list[Outcome]:
         task = _DeliveryTask(self._sink, self._store, self._run_id, assignment, shares)
         description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
-        if self._context._jsc is None:  # noqa: SLF001 - no public way to see that the user stopped it
+        if not is_running(self._context):
             raise CarrierLostError(f"{description}: the Spark context was stopped")
         try:
-            self._context.setJobGroup(self._job_group, description)
-            return self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(task).collect()
+            with described(self._context, description, group=self._job_group):
+                return self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(task).collect()
         except (Py4JError, PySparkException, OSError) as error:
             raise CarrierLostError(f"{description}: the Spark job ended with {telling_line(error)}") from error
 

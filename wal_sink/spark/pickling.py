@@ -9,7 +9,7 @@ from pyspark import cloudpickle
 
 from wal_sink.errors import ConfigError
 from wal_sink.sink import Sink
-from wal_sink.spark.staging import described
+from wal_sink.spark.thread_properties import described
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,7 +39,7 @@ def unpickle(payload: bytes) -> Sink:
 
 def check_on_executor(spark: SparkSession, payload: bytes, sink: Sink, name: str) -> None:
     """Unpickle the sink in one task, before any batch depends on it. Raises `ConfigError`. Runs one small Spark job."""
-    with described(spark, f"wal-sink: can sink {name} be used on executors?"):
+    with described(spark.sparkContext, f"wal-sink: can sink {name} be used on executors?"):
         problem = spark.sparkContext.parallelize([payload], 1).map(_problem).collect()[0]
     if problem:
         raise ConfigError(f"sink {name!r}: {sink.describe()} cannot be used on executors ({problem}). {_WAYS_OUT}")

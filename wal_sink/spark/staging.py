@@ -17,6 +17,7 @@ from wal_sink.runtime import SYSTEM
 from wal_sink.segments import SegmentLimits, SegmentWriter
 from wal_sink.spark.schema import check_schema, not_null_paths, positional_names
 from wal_sink.spark.task_errors import marked_errors, surfaced_errors
+from wal_sink.spark.thread_properties import described
 from wal_sink.stores.opening import open_store
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ ARROW_BATCH_BYTES = 4 << 20
 """Most bytes Spark gathers into one Arrow batch for a worker."""
 
 _BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
-_DESCRIPTION_KEY = "spark.job.description"
 _SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
 _RESULT = StructType([StructField("partition", IntegerType()), StructField("segments", BinaryType())])
 
@@ -52,7 +52,7 @@ def stage_dataframe(
     task = _StagingTask(store, folder, limits)
     not_null = ", ".join(not_null_paths(df.schema))
     with (
-        described(df.sparkSession, description),
+        described(df.sparkSession.sparkContext, description),
         _small_batches(df.sparkSession),
         surfaced_errors(description, not_null),
     ):
@@ -66,7 +66,7 @@ def evaluate_without_staging(df: DataFrame, *, description: str) -> None:
 
     Runs on the driver, as one Spark job over Spark's `noop` sink. Raises what goes wrong in the DataFrame.
     """
-    with described(df.sparkSession, description), surfaced_errors(description):
+    with described(df.sparkSession.sparkContext, description), surfaced_errors(description):
         df.write.format("noop").mode("overwrite").save()
 
 
@@ -102,18 +102,6 @@ def _partition() -> int:
     if context is None:
         raise RuntimeError("a staging task was called outside of a Spark task")
     return context.partitionId()
-
-
-@contextmanager
-def described(spark: SparkSession, description: str) -> Iterator[None]:
-    """Describe this thread's jobs for Spark's UI; the job group stays, so that stopping the query cancels them."""
-    context = spark.sparkContext
-    before = context.getLocalProperty(_DESCRIPTION_KEY)
-    context.setLocalProperty(_DESCRIPTION_KEY, description)
-    try:
-        yield
-    finally:
-        context.setLocalProperty(_DESCRIPTION_KEY, before)  # type: ignore[arg-type]  # None removes it
 
 
 def _batch_bytes(setting: str | None) -> int:
