@@ -26,6 +26,7 @@ demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 	$(BIN)/wal-sink demo --s3
 
 test: need-java $(STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
+	@$(BIN)/python -m tests.quick_java
 	$(BIN)/python -m pytest $(or $(ARGS),--cov)
 	$(if $(ARGS),,@echo "branch coverage of the committing core: 100 %")
 
@@ -35,6 +36,7 @@ mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal
 
 .PHONY: chaos
 chaos: need-java $(STAMP) ## crash, race and corrupt it for an hour or so; the report: benchmarks/CHAOS.md; ARGS="--share 0.05"
+	@$(BIN)/python -m tests.quick_java
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 spec: need-java $(STAMP) ## check the TLA+ specification: every model, every planted bug; ARGS="--deep" for more

@@ -11,14 +11,17 @@ import pytest
 
 from tests.components import require
 from tests.processes import python_environment
+from tests.quick_java import QUICK_SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SPARK_CONF: dict[str, bool | float | int | str | None] = {
     "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.extraJavaOptions": QUICK_SPARK,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.memory": "1g",
+    "spark.executor.extraJavaOptions": QUICK_SPARK,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",

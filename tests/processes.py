@@ -106,6 +106,16 @@ class Child:
         except subprocess.TimeoutExpired:
             raise ChildError(f"process {self.pid} still runs after {limit_s} s\n{self._tail()}") from None
 
+    def wait_for_all(self, timeout_s: float | None = None) -> None:
+        """Return when the process and all its descendants have ended, or raise `ChildError` when time is up."""
+        limit_s = self.limit_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
+        while members := _session_members(self.pid):
+            self._process.poll()
+            if time.monotonic() > deadline:
+                raise ChildError(f"processes {members} still run after {limit_s} s\n{self._tail()}")
+            time.sleep(POLL_S)
+
     def succeed(self, timeout_s: float | None = None) -> str:
         """Wait for exit code 0 and return the output, or raise `ChildError`."""
         code = self.wait(timeout_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from bisect import bisect_right
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wal_sink import paths
+from wal_sink.encoding import parquet_writer
 from wal_sink.errors import CorruptError
 from wal_sink.records import SegmentRef
 from wal_sink.stores.base import ObjectMissing, SegmentStream, Store
@@ -190,14 +191,8 @@ class _OpenSegment:
         self._path = path
         self._id = segment_id
         self._schema = schema
-        self._parquet = pq.ParquetWriter(
-            pa.PythonFile(file, mode="w"),  # type: ignore[arg-type]  # the stubs ask for more than pyarrow does
-            schema,
-            compression="zstd",
-            compression_level=1,
-            write_page_checksum=True,
-            store_schema=True,
-        )
+        self._parquet: pq.ParquetWriter | None = None
+        self._footer = ExitStack()
         self._pending: list[_Span] = []
         self._pending_rows = 0
         self._pending_bytes = 0
@@ -230,7 +225,7 @@ class _OpenSegment:
         if self._chunk_rows:
             self._end_chunk()
         self._flush()
-        self._parquet.close()
+        self._footer.close()
         self._file.commit()
         ends = tuple(self._ends)
         return SegmentRef(
@@ -280,6 +275,8 @@ class _OpenSegment:
         if not self._pending:
             return
         table = pa.Table.from_batches([span.rows() for span in self._pending], self._schema)
+        if self._parquet is None:
+            self._parquet = self._footer.enter_context(parquet_writer(self._file, table))
         self._parquet.write_table(table, row_group_size=table.num_rows)
         self._flushed_bytes += self._pending_bytes
         self._pending.clear()

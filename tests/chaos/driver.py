@@ -21,6 +21,7 @@ from tests.chaos.dying import HalfSteps
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, SCHEMA, TABLE, Plain, Targets
 from tests.fixtures_spark import SPARK_CONF
 from tests.integration.streams import Place, wait_until
+from tests.quick_java import QUICK_SPARK
 from wal_sink import Delivery, Settings, WalSink
 from wal_sink.cli.demo.process import end_with_parent
 from wal_sink_backends import FilesSink, SqlSink
@@ -28,11 +29,6 @@ from wal_sink_backends import FilesSink, SqlSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-QUICK_JAVA = (
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData "
-    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
-)
-"""A JVM that lives for seconds must not spend them on optimising itself, or on verifying Spark's classes."""
 CHUNK_ROWS = 10
 STOP = "stop"
 """While this file lies in the root, a driver ends its query by `query.stop()`."""
@@ -95,8 +91,7 @@ def _session(job: Job) -> SparkSession:
 
     conf: dict[str, Any] = {
         **SPARK_CONF,
-        "spark.driver.extraJavaOptions": f'{QUICK_JAVA} "-Djava.io.tmpdir={os.environ.get("TMPDIR", "/tmp")}"',  # noqa: S108
-        "spark.executor.extraJavaOptions": QUICK_JAVA,
+        "spark.driver.extraJavaOptions": f'{QUICK_SPARK} "-Djava.io.tmpdir={os.environ.get("TMPDIR", "/tmp")}"',  # noqa: S108
         "spark.hadoop.hadoop.tmp.dir": f"{job.root}/spark/hadoop",
         "spark.local.dir": f"{job.root}/spark/local",
         "spark.sql.warehouse.dir": f"{job.root}/spark/warehouse",

@@ -20,6 +20,7 @@ from tests.chaos.moments import Moment, Seen, moment, too_early
 from tests.chaos.scenario import Outcome
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, Targets, count, row_of, source_rows, text_of
 from tests.processes import Child, ChildError
+from tests.quick_java import QUICK
 
 AHEAD = 6
 """Files that wait in the folder before the query takes them."""
@@ -86,7 +87,7 @@ class Chain:
         """Start a driver."""
         self.lives += 1
         log = self.root / f"driver-{self.lives}.log"
-        env = {"TMPDIR": str(self.root / "tmp"), "SPARK_LAUNCHER_OPTS": driver.QUICK_JAVA, **environment}
+        env = {"TMPDIR": str(self.root / "tmp"), "SPARK_LAUNCHER_OPTS": QUICK, **environment}
         return Child.python(Path(driver.__file__), job.argument(), log=log, env=env, limit_s=LIMIT_S)
 
     def live(self, ending: Ending) -> None:

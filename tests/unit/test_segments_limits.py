@@ -21,8 +21,6 @@ from wal_sink.stores.spec import StoreSpec
 HUGE = 1 << 40
 BYTES = 8
 """Arrow bytes of a row."""
-MAGIC = 4
-"""Bytes of a Parquet file before its first row."""
 
 _numbers = itertools.count()
 
@@ -127,14 +125,14 @@ def test_a_segment_that_is_large_enough_ends_where_its_chunk_ends() -> None:
 
 
 def test_rows_are_looked_at_as_a_file_once_they_could_fill_the_segment() -> None:
-    _, groups = written([10] * 20, chunk_rows=10, segment_bytes=MAGIC + 100 * BYTES)
+    _, groups = written([10] * 20, chunk_rows=10, segment_bytes=100 * BYTES)
 
     assert groups[0][0] == 100
 
 
 def test_rows_that_shrink_well_are_looked_at_ever_less_often() -> None:
     """The first look tells how far they shrink: 80 bytes of Arrow to about one of Parquet here."""
-    refs, groups = written([1000] * 100, chunk_rows=1000, segment_bytes=MAGIC + 10_000 * BYTES)
+    refs, groups = written([1000] * 100, chunk_rows=1000, segment_bytes=10_000 * BYTES)
 
     assert [ref.rows for ref in refs] == [100_000]
     assert groups[0] == [10_000, 90_000]
