@@ -27,7 +27,7 @@ demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 
 test: need-java $(STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
 	@$(BIN)/python -m tests.quick_java
-	$(BIN)/python -m pytest $(or $(ARGS),--cov)
+	$(BIN)/python -m pytest $(or $(ARGS),--cov -n 2 --dist worksteal)
 	$(if $(ARGS),,@echo "branch coverage of the committing core: 100 %")
 
 mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/terms.py chooses; resumable

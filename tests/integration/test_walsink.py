@@ -461,9 +461,14 @@ def test_too_much_undelivered_holds_staging_back(spark: SparkSession, place: Pla
 
 
 def test_no_thread_is_left_behind(spark: SparkSession, place: Place) -> None:
+    of_others = set(threading.enumerate())  # a call that another test abandoned may still sleep
     place.feed.add(range(5))
     place.run(spark, {"one": place.lines, "two": Delivery(lines_in(place, "two"), where="driver")})
-    wait_until(lambda: not [t.name for t in threading.enumerate() if t.name.startswith("wal-sink")], "threads ended", 5)
+
+    def left() -> list[str]:
+        return [thread.name for thread in set(threading.enumerate()) - of_others if thread.name.startswith("wal-sink")]
+
+    wait_until(lambda: not left(), "threads ended")
 
 
 class Counted(BatchSink):
