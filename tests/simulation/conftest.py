@@ -6,17 +6,23 @@ from collections.abc import Callable
 
 import pytest
 
-_LINES = pytest.StashKey[list[str]]()
+_LINE = "simulation"
 
 
 @pytest.fixture
-def tell(pytestconfig: pytest.Config) -> Callable[[str], None]:
-    """Says a line at the end of the run."""
-    return pytestconfig.stash.setdefault(_LINES, []).append
+def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Says a line at the end of the run. It travels with the test's report, out of another process if need be."""
+
+    def say(line: str) -> None:
+        request.node.user_properties.append((_LINE, line))
+
+    return say
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if lines := config.stash.get(_LINES, []):
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [report for outcome in ("passed", "failed") for report in terminalreporter.stats.get(outcome, [])]
+    lines = [line for report in reports for name, line in report.user_properties if name == _LINE]
+    if lines:
         terminalreporter.section("simulation")
         for line in sorted(lines):
             terminalreporter.write_line(line)
