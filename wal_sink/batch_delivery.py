@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from wal_sink.dead_letters import count_unknown
-from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, Witness, failure_error
 from wal_sink.errors import DeliveryError
 from wal_sink.guarantees import Ability
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, Witness, failure_error
 from wal_sink.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.records import Manifest, Marker
 from wal_sink.retries import Budget

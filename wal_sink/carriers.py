@@ -7,23 +7,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from wal_sink.calls import Caller, CallTimedOutError
-from wal_sink.delivery import (
-    Assignment,
-    Failure,
-    FailureKind,
-    Order,
-    Outcome,
-    SegmentDelivery,
-    SinkFailedError,
-    SinkSession,
-    call_sink,
-    check_returned,
-    kind_of,
-)
+from wal_sink.delivery import SegmentDelivery
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, kind_of
 from wal_sink.records import Manifest
 from wal_sink.sink import Sink
+from wal_sink.sink_session import SinkSession, call_sink, check_returned
 
 MakeSink = Callable[[], Sink]
 

@@ -1,217 +1,20 @@
-"""Delivering one segment to a sink, chunk by chunk. Runs on an executor or in the driver; the code is the same.
-
-A failure of the sink is an outcome, not an exception: Spark's task retries must never repeat a send, and the retry
-budgets are the committer's.
-"""
+"""Delivering one segment to a sink, chunk by chunk. Runs on an executor or in the driver; the code is the same."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeVar
 
 from wal_sink import paths
-from wal_sink.calls import Caller, CallTimedOutError, ProgramExitError
 from wal_sink.chunk import Chunk, Position, chunk_key
 from wal_sink.dead_letters import keep_unknown
-from wal_sink.errors import (
-    ConfigError,
-    CorruptError,
-    DeliveryError,
-    FencedError,
-    HistoryError,
-    OutcomeUnknownError,
-    PermanentError,
-    StoreError,
-    WalSinkError,
-)
+from wal_sink.errors import HistoryError, WalSinkError
 from wal_sink.log import Log
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, Witness, kind_of
 from wal_sink.records import Progress, SegmentRef
 from wal_sink.segments import SegmentReader, load_segment, read_chunks, read_parquet
-from wal_sink.sink import Lookup, Rejected, SegmentSink, Sink, SinkContext, TransactionalSink
-from wal_sink.stores.spec import mask_url
-from wal_sink.terms import Term
-
-_logger = logging.getLogger(__name__)
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Witness:
-    """What a transactional target must at least remember; less means that it was restored to an older state."""
-
-    batch_id: int
-    rows: tuple[int, ...]
-    """Rows of that batch in each slot."""
-
-
-@dataclass(frozen=True, slots=True)
-class Assignment:
-    """What all segments of a batch have in common when they are delivered to one sink."""
-
-    wal_id: str
-    sink: str
-    term: Term
-    batch_id: int
-    columns: tuple[str, ...]
-    spark_schema: str
-    chunk_rows: int
-    segments: int
-    at_most_once: bool
-    attempt_timeout_s: float
-    witness: Witness | None
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """One segment to deliver, from a row on."""
-
-    ordinal: int
-    segment: SegmentRef
-    start: int
-    maybe_sent: bool
-    """Whether the chunk at `start` may have been sent before."""
-    term_checked: bool = False
-    """Whether the committer checked its term so shortly before that the first chunk needs no check of its own."""
-
-
-class FailureKind(StrEnum):
-    RETRIABLE = "retriable"
-    UNKNOWN = "unknown"
-    """The sink may have the chunk."""
-    LOST = "lost"
-    """The same, and whoever sent it may still be sending."""
-    PERMANENT = "permanent"
-    FENCED = "fenced"
-    CORRUPT = "corrupt"
-    HISTORY = "history"
-    STOPPED = "stopped"
-    """The run asked to end; not a failure of the sink."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    kind: FailureKind
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How far a segment came."""
-
-    ordinal: int
-    rows: int
-    """Rows from the segment's beginning that are settled: delivered, or given up by an at-most-once delivery."""
-    chunks: int = 0
-    """Chunks the sink took and the log knows of, in this attempt: what counts as progress."""
-    failure: Failure | None = None
-
-
-class SinkFailedError(Exception):
-    """Leaves the calls of a sink with a failure that is the sink's or the store's. Never leaves this package."""
-
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        super().__init__(message)
-        self.failure = Failure(kind, message)
-
-
-def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
-    """Call a user's code; every way it can fail becomes a `SinkFailedError`."""
-    try:
-        return caller.call(function, *args, timeout_s=timeout_s)
-    except CallTimedOutError as error:
-        raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {error}") from error
-    except (PermanentError, ConfigError) as error:
-        raise SinkFailedError(FailureKind.PERMANENT, mask_url(f"{what} refused for good: {error}")) from error
-    except OutcomeUnknownError as error:
-        raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {error}")) from error
-    except (FencedError, HistoryError, CorruptError) as error:
-        raise SinkFailedError(kind_of(error), str(error)) from error
-    except ProgramExitError as error:
-        message = mask_url(f"{what} {error}: expected it to return, or to raise an Exception")
-        raise SinkFailedError(FailureKind.PERMANENT, message) from error
-    except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
-        message = mask_url(f"{what} raised {type(error).__name__}: {error}")
-        raise SinkFailedError(FailureKind.RETRIABLE, message) from error
-
-
-def check_returned(what: str, returned: object) -> None:
-    """Anything but None or `Rejected` is an error: a sink that answers `False` did not succeed."""
-    if returned is None:
-        return
-    if isinstance(returned, Rejected):
-        first, reason = min(returned.reasons.items())
-        message = f"{what} rejected {len(returned.reasons)} rows; row {first} of the chunk: {_shown(str(reason))}"
-        raise SinkFailedError(FailureKind.PERMANENT, message)
-    expected = "None (every row is in the target) or Rejected"
-    raise SinkFailedError(FailureKind.PERMANENT, f"{what} returned {_repr(returned)}: expected {expected}")
-
-
-def _repr(thing: object) -> str:
-    try:
-        return _shown(repr(thing))
-    except Exception:  # noqa: BLE001 - a user's own __repr__
-        return f"a {type(thing).__name__}"
-
-
-def _shown(text: str, most: int = 200) -> str:
-    """What a sink said, fit for a message: it may be a whole answer of a server, with an address that holds a token."""
-    masked = mask_url(text)
-    return masked if len(masked) <= most else f"{masked[: most - 1]}…"
-
-
-class SinkSession:
-    """One sink instance, opened once per delivery task, every call on the same thread and bounded in time."""
-
-    def __init__(self, sink: Sink, caller: Caller, assignment: Assignment, *, on_executor: bool) -> None:
-        self._sink = sink
-        self._caller = caller
-        self._assignment = assignment
-        self._on_executor = on_executor
-        self._opened = False
-
-    @property
-    def sink(self) -> Sink:
-        return self._sink
-
-    def open(self) -> None:
-        """Open the sink if it is not yet; a failure is retriable, since nothing was sent."""
-        if self._opened:
-            return
-        given = self._assignment
-        context = SinkContext(
-            wal_id=given.wal_id,
-            sink=given.sink,
-            term=given.term.number,
-            batch_id=given.batch_id,
-            columns=given.columns,
-            on_executor=self._on_executor,
-            spark_schema=given.spark_schema,
-        )
-        self.call("open", self._sink.open, context, nothing_sent=True)
-        self._opened = True
-
-    def call(self, what: str, function: Callable[..., T], *args: object, nothing_sent: bool = False) -> T:
-        """Call the sink. Where nothing can have been sent yet, an unknown outcome is a retriable one."""
-        timeout_s = self._assignment.attempt_timeout_s
-        try:
-            return call_sink(self._caller, what, function, *args, timeout_s=timeout_s)
-        except SinkFailedError as error:
-            if nothing_sent and error.failure.kind is FailureKind.UNKNOWN:
-                error.failure = Failure(FailureKind.RETRIABLE, error.failure.message)
-            raise
-
-    def close(self) -> None:
-        """Close the sink and its thread; what `write` returned from is in the target, so an error is only logged."""
-        try:
-            if self._opened:
-                self.call("close", self._sink.close)
-        except SinkFailedError as error:
-            _logger.warning("sink %s: %s", self._assignment.sink, error)
-        finally:
-            self._caller.close()
+from wal_sink.sink import Lookup, SegmentSink, Sink, TransactionalSink
+from wal_sink.sink_session import SinkSession, check_returned
 
 
 class SegmentDelivery:
@@ -436,25 +239,3 @@ def _remember_last(chunks: Iterator[Chunk], last: list[Chunk]) -> Iterator[Chunk
     for chunk in chunks:
         last[:] = [chunk]
         yield chunk
-
-
-def kind_of(error: WalSinkError) -> FailureKind:
-    if isinstance(error, FencedError):
-        return FailureKind.FENCED
-    if isinstance(error, CorruptError):
-        return FailureKind.CORRUPT
-    if isinstance(error, HistoryError):
-        return FailureKind.HISTORY
-    if isinstance(error, (StoreError, OutcomeUnknownError)):
-        return FailureKind.UNKNOWN
-    return FailureKind.PERMANENT
-
-
-def failure_error(failure: Failure, what: str) -> WalSinkError:
-    """The exception a committer raises for a failure it cannot retry."""
-    errors: dict[FailureKind, type[WalSinkError]] = {
-        FailureKind.FENCED: FencedError,
-        FailureKind.CORRUPT: CorruptError,
-        FailureKind.HISTORY: HistoryError,
-    }
-    return errors.get(failure.kind, DeliveryError)(f"{what}: {failure.message}")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from wal_sink import paths
 from wal_sink.dead_letters import keep_unknown
-from wal_sink.delivery import Assignment, chunks_of
+from wal_sink.delivery import chunks_of
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.log import Log
+from wal_sink.orders import Assignment
 from wal_sink.records import Manifest, Progress, SegmentRef
 from wal_sink.segments import chunk_ends, load_segment
 from wal_sink.stores.base import Store

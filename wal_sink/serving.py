@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from wal_sink.checkpoint import Gate
-from wal_sink.delivery import Assignment, Order, Outcome
 from wal_sink.guarantees import Promise
 from wal_sink.history import History
 from wal_sink.log import Log
+from wal_sink.orders import Assignment, Order, Outcome
 from wal_sink.records import Manifest
 from wal_sink.releasing import Releaser
 from wal_sink.settings import Delivery

@@ -14,9 +14,10 @@ from wal_sink import paths
 from wal_sink.batch_delivery import BatchDelivery
 from wal_sink.checkpoint import Gate
 from wal_sink.committer import Committer, newest_marker
-from wal_sink.delivery import SegmentDelivery, SinkFailedError
+from wal_sink.delivery import SegmentDelivery
 from wal_sink.errors import StoreError
 from wal_sink.log import Log
+from wal_sink.orders import SinkFailedError
 from wal_sink.records import Manifest
 from wal_sink.releasing import Released, Releaser
 from wal_sink.retention import Collector

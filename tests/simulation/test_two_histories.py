@@ -10,10 +10,10 @@ from tests.simulation.small_run import Place, Recorder, numbers
 from tests.simulation.world import World
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint, Gate
-from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError
 from wal_sink.guarantees import promise
 from wal_sink.history import KEPT_MANIFESTS
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome
 from wal_sink.records import Manifest
 from wal_sink.run import Run
 from wal_sink.serving import CarrierLostError, Serving

@@ -18,10 +18,11 @@ import pyarrow as pa
 
 from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
 from wal_sink.chunk import Chunk, Position
-from wal_sink.delivery import Assignment, chunks_of
+from wal_sink.delivery import chunks_of
 from wal_sink.errors import FencedError
 from wal_sink.guarantees import promise
 from wal_sink.log import Log
+from wal_sink.orders import Assignment
 from wal_sink.records import Manifest
 from wal_sink.run import Run
 from wal_sink.segments import load_segment

@@ -10,17 +10,11 @@ from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
 from wal_sink.calls import DirectCaller
 from wal_sink.chunk import Chunk, Position
-from wal_sink.delivery import (
-    Assignment,
-    FailureKind,
-    Order,
-    Outcome,
-    SegmentDelivery,
-    SinkSession,
-    slot_name,
-)
+from wal_sink.delivery import SegmentDelivery, slot_name
+from wal_sink.orders import Assignment, FailureKind, Order, Outcome
 from wal_sink.run import Run
 from wal_sink.sink import SegmentSink, Sink, SinkContext, as_sink
+from wal_sink.sink_session import SinkSession
 from wal_sink.terms import Term
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder, serving
 from wal_sink import paths
-from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, StoreError, WalSinkError
 from wal_sink.log import Stamp
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome
 from wal_sink.records import Manifest, Progress, encode
 from wal_sink.run import Run
 from wal_sink.serving import CarrierLostError, StoppedError

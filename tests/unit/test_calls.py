@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from wal_sink.calls import CallTimedOutError, DirectCaller, ProgramExitError, ThreadCaller
-from wal_sink.delivery import FailureKind, SinkFailedError, call_sink, check_returned
+from wal_sink.orders import FailureKind, SinkFailedError
 from wal_sink.sink import Rejected
+from wal_sink.sink_session import call_sink, check_returned
 from wal_sink.testing import Crash
 
 

@@ -17,8 +17,8 @@ from tests.simulation.small_run import Place, Recorder, serving
 from wal_sink.calls import DirectCaller, ThreadCaller
 from wal_sink.carriers import LocalCarrier, carry_out, copier
 from wal_sink.chunk import Chunk
-from wal_sink.delivery import Assignment, Failure, FailureKind, Order
 from wal_sink.errors import DeliveryError, PermanentError
+from wal_sink.orders import Assignment, Failure, FailureKind, Order
 from wal_sink.run import Run
 from wal_sink.serving import StoppedError
 from wal_sink.settings import Delivery

@@ -12,8 +12,8 @@ import pytest
 from tests.simulation.small_run import Place, Recorder, serving
 from wal_sink.calls import ThreadCaller
 from wal_sink.carriers import WholeBatchCarrier
-from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome
 from wal_sink.errors import DeliveryError, FencedError, PermanentError
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome
 from wal_sink.records import Manifest
 from wal_sink.run import Run
 from wal_sink.settings import Delivery

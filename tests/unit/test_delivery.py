@@ -13,7 +13,6 @@ from tests.simulation.small_run import Place, Recorder, numbers, serving
 from wal_sink import paths
 from wal_sink.calls import ThreadCaller
 from wal_sink.chunk import Chunk
-from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, failure_error, kind_of
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -26,6 +25,7 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, failure_error, kind_of
 from wal_sink.records import Manifest
 from wal_sink.run import Run
 from wal_sink.serving import CarrierLostError

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from wal_sink.calls import CallTimedOutError, DirectCaller, ProgramExitError
-from wal_sink.delivery import FailureKind, SinkFailedError, call_sink, check_returned
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -16,7 +15,9 @@ from wal_sink.errors import (
     OutcomeUnknownError,
     PermanentError,
 )
+from wal_sink.orders import FailureKind, SinkFailedError
 from wal_sink.sink import Rejected
+from wal_sink.sink_session import call_sink, check_returned
 
 SECRET = "https://me:hush-hush@host/path"  # noqa: S105 - of nobody
 MASKED = "https://host/path"

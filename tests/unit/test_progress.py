@@ -12,9 +12,9 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
-from wal_sink.delivery import Assignment
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.log import Log
+from wal_sink.orders import Assignment
 from wal_sink.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.records import Manifest, Progress, SegmentRef, encode
 from wal_sink.segments import Rows, read_parquet

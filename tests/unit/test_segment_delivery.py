@@ -15,11 +15,8 @@ from tests.simulation.small_run import Recorder
 from tests.unit.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from wal_sink import paths
 from wal_sink.chunk import Chunk, Position
-from wal_sink.delivery import (
-    FailureKind,
-    Outcome,
-)
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.orders import FailureKind, Outcome
 from wal_sink.records import Progress, SegmentRef, decode
 from wal_sink.segments import Rows, read_parquet
 from wal_sink.sink import SinkContext

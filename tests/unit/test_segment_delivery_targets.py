@@ -10,12 +10,8 @@ from tests.simulation.small_run import Recorder
 from tests.unit.one_segment import Stage, Whole, kind_of_failure, raising
 from wal_sink import paths
 from wal_sink.chunk import Chunk, Position
-from wal_sink.delivery import (
-    FailureKind,
-    Outcome,
-    Witness,
-)
 from wal_sink.errors import OutcomeUnknownError
+from wal_sink.orders import FailureKind, Outcome, Witness
 from wal_sink.records import Progress, decode, encode
 from wal_sink.sink import Sink, TransactionalSink
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
-from wal_sink.delivery import FailureKind, Order
+from wal_sink.orders import FailureKind, Order
 from wal_sink.slots import DeliverySlots
 from wal_sink.spark.environment import task_slots
 from wal_sink.spark.executors import ExecutorCarrier

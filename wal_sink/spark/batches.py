@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from wal_sink.delivery import Assignment
 from wal_sink.errors import ConfigError
+from wal_sink.orders import Assignment
 from wal_sink.records import Manifest
 from wal_sink.sink import BatchSink, ReleasedBatch
 from wal_sink.spark.reading import read_segments

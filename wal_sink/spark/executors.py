@@ -12,9 +12,9 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
 from wal_sink.carriers import LocalCarrier, MakeSink, carry_out, failed
-from wal_sink.delivery import Assignment, Failure, FailureKind, Order, Outcome, kind_of
 from wal_sink.errors import PermanentError, WalSinkError
 from wal_sink.log import Log
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, kind_of
 from wal_sink.records import Manifest
 from wal_sink.runtime import SYSTEM
 from wal_sink.serving import CarrierLostError

@@ -17,10 +17,10 @@ import pyarrow as pa
 
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
-from wal_sink.delivery import Assignment
 from wal_sink.errors import ConfigError
 from wal_sink.guarantees import Promise, promise
 from wal_sink.log import Log
+from wal_sink.orders import Assignment
 from wal_sink.records import Manifest
 from wal_sink.run import Run
 from wal_sink.segments import load_segment, read_chunks

@@ -9,9 +9,10 @@ from typing import Protocol
 from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.segments import numbers_in
 from wal_sink.chunk import Chunk, Position
-from wal_sink.delivery import Assignment, chunks_of
+from wal_sink.delivery import chunks_of
 from wal_sink.errors import FencedError
 from wal_sink.log import Log
+from wal_sink.orders import Assignment
 from wal_sink.records import Manifest
 from wal_sink.segments import load_segment
 from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink

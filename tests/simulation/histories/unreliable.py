@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.plans import Deed
-from wal_sink.delivery import Assignment, Order, Outcome
+from wal_sink.orders import Assignment, Order, Outcome
 from wal_sink.records import Manifest
 from wal_sink.serving import Carrier, CarrierLostError
 

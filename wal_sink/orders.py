@@ -1,0 +1,119 @@
+"""What is handed to whoever delivers, and what comes back: assignments, orders, outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from wal_sink.errors import (
+    CorruptError,
+    DeliveryError,
+    FencedError,
+    HistoryError,
+    OutcomeUnknownError,
+    StoreError,
+    WalSinkError,
+)
+from wal_sink.records import SegmentRef
+from wal_sink.terms import Term
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What a transactional target must at least remember; less means that it was restored to an older state."""
+
+    batch_id: int
+    rows: tuple[int, ...]
+    """Rows of that batch in each slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What all segments of a batch have in common when they are delivered to one sink."""
+
+    wal_id: str
+    sink: str
+    term: Term
+    batch_id: int
+    columns: tuple[str, ...]
+    spark_schema: str
+    chunk_rows: int
+    segments: int
+    at_most_once: bool
+    attempt_timeout_s: float
+    witness: Witness | None
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One segment to deliver, from a row on."""
+
+    ordinal: int
+    segment: SegmentRef
+    start: int
+    maybe_sent: bool
+    """Whether the chunk at `start` may have been sent before."""
+    term_checked: bool = False
+    """Whether the committer checked its term so shortly before that the first chunk needs no check of its own."""
+
+
+class FailureKind(StrEnum):
+    RETRIABLE = "retriable"
+    UNKNOWN = "unknown"
+    """The sink may have the chunk."""
+    LOST = "lost"
+    """The same, and whoever sent it may still be sending."""
+    PERMANENT = "permanent"
+    FENCED = "fenced"
+    CORRUPT = "corrupt"
+    HISTORY = "history"
+    STOPPED = "stopped"
+    """The run asked to end; not a failure of the sink."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    kind: FailureKind
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How far a segment came."""
+
+    ordinal: int
+    rows: int
+    """Rows from the segment's beginning that are settled: delivered, or given up by an at-most-once delivery."""
+    chunks: int = 0
+    """Chunks the sink took and the log knows of, in this attempt: what counts as progress."""
+    failure: Failure | None = None
+
+
+class SinkFailedError(Exception):
+    """Leaves the calls of a sink with a failure that is the sink's or the store's. Never leaves this package."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.failure = Failure(kind, message)
+
+
+def kind_of(error: WalSinkError) -> FailureKind:
+    if isinstance(error, FencedError):
+        return FailureKind.FENCED
+    if isinstance(error, CorruptError):
+        return FailureKind.CORRUPT
+    if isinstance(error, HistoryError):
+        return FailureKind.HISTORY
+    if isinstance(error, (StoreError, OutcomeUnknownError)):
+        return FailureKind.UNKNOWN
+    return FailureKind.PERMANENT
+
+
+def failure_error(failure: Failure, what: str) -> WalSinkError:
+    """The exception a committer raises for a failure it cannot retry."""
+    errors: dict[FailureKind, type[WalSinkError]] = {
+        FailureKind.FENCED: FencedError,
+        FailureKind.CORRUPT: CorruptError,
+        FailureKind.HISTORY: HistoryError,
+    }
+    return errors.get(failure.kind, DeliveryError)(f"{what}: {failure.message}")

@@ -1,0 +1,124 @@
+"""One sink under way: its calls, bounded in time, and everything they can answer.
+
+A failure of the sink is an outcome, not an exception: Spark's task retries must never repeat a send, and the retry
+budgets are the committer's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from wal_sink.calls import Caller, CallTimedOutError, ProgramExitError
+from wal_sink.errors import (
+    ConfigError,
+    CorruptError,
+    FencedError,
+    HistoryError,
+    OutcomeUnknownError,
+    PermanentError,
+)
+from wal_sink.orders import Assignment, Failure, FailureKind, SinkFailedError, kind_of
+from wal_sink.sink import Rejected, Sink, SinkContext
+from wal_sink.stores.spec import mask_url
+
+_logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
+    """Call a user's code; every way it can fail becomes a `SinkFailedError`."""
+    try:
+        return caller.call(function, *args, timeout_s=timeout_s)
+    except CallTimedOutError as error:
+        raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {error}") from error
+    except (PermanentError, ConfigError) as error:
+        raise SinkFailedError(FailureKind.PERMANENT, mask_url(f"{what} refused for good: {error}")) from error
+    except OutcomeUnknownError as error:
+        raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {error}")) from error
+    except (FencedError, HistoryError, CorruptError) as error:
+        raise SinkFailedError(kind_of(error), str(error)) from error
+    except ProgramExitError as error:
+        message = mask_url(f"{what} {error}: expected it to return, or to raise an Exception")
+        raise SinkFailedError(FailureKind.PERMANENT, message) from error
+    except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
+        message = mask_url(f"{what} raised {type(error).__name__}: {error}")
+        raise SinkFailedError(FailureKind.RETRIABLE, message) from error
+
+
+def check_returned(what: str, returned: object) -> None:
+    """Anything but None or `Rejected` is an error: a sink that answers `False` did not succeed."""
+    if returned is None:
+        return
+    if isinstance(returned, Rejected):
+        first, reason = min(returned.reasons.items())
+        message = f"{what} rejected {len(returned.reasons)} rows; row {first} of the chunk: {_shown(str(reason))}"
+        raise SinkFailedError(FailureKind.PERMANENT, message)
+    expected = "None (every row is in the target) or Rejected"
+    raise SinkFailedError(FailureKind.PERMANENT, f"{what} returned {_repr(returned)}: expected {expected}")
+
+
+def _repr(thing: object) -> str:
+    try:
+        return _shown(repr(thing))
+    except Exception:  # noqa: BLE001 - a user's own __repr__
+        return f"a {type(thing).__name__}"
+
+
+def _shown(text: str, most: int = 200) -> str:
+    """What a sink said, fit for a message: it may be a whole answer of a server, with an address that holds a token."""
+    masked = mask_url(text)
+    return masked if len(masked) <= most else f"{masked[: most - 1]}…"
+
+
+class SinkSession:
+    """One sink instance, opened once per delivery task, every call on the same thread and bounded in time."""
+
+    def __init__(self, sink: Sink, caller: Caller, assignment: Assignment, *, on_executor: bool) -> None:
+        self._sink = sink
+        self._caller = caller
+        self._assignment = assignment
+        self._on_executor = on_executor
+        self._opened = False
+
+    @property
+    def sink(self) -> Sink:
+        return self._sink
+
+    def open(self) -> None:
+        """Open the sink if it is not yet; a failure is retriable, since nothing was sent."""
+        if self._opened:
+            return
+        given = self._assignment
+        context = SinkContext(
+            wal_id=given.wal_id,
+            sink=given.sink,
+            term=given.term.number,
+            batch_id=given.batch_id,
+            columns=given.columns,
+            on_executor=self._on_executor,
+            spark_schema=given.spark_schema,
+        )
+        self.call("open", self._sink.open, context, nothing_sent=True)
+        self._opened = True
+
+    def call(self, what: str, function: Callable[..., T], *args: object, nothing_sent: bool = False) -> T:
+        """Call the sink. Where nothing can have been sent yet, an unknown outcome is a retriable one."""
+        timeout_s = self._assignment.attempt_timeout_s
+        try:
+            return call_sink(self._caller, what, function, *args, timeout_s=timeout_s)
+        except SinkFailedError as error:
+            if nothing_sent and error.failure.kind is FailureKind.UNKNOWN:
+                error.failure = Failure(FailureKind.RETRIABLE, error.failure.message)
+            raise
+
+    def close(self) -> None:
+        """Close the sink and its thread; what `write` returned from is in the target, so an error is only logged."""
+        try:
+            if self._opened:
+                self.call("close", self._sink.close)
+        except SinkFailedError as error:
+            _logger.warning("sink %s: %s", self._assignment.sink, error)
+        finally:
+            self._caller.close()
