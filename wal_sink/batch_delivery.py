@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from wal_sink.dead_letters import count_unknown
+from wal_sink.dead_letters import Kept, count_rows
 from wal_sink.errors import DeliveryError
 from wal_sink.guarantees import Ability
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, Witness, failure_error
@@ -52,6 +52,7 @@ class BatchDelivery:
         self._renew_term = renew_term
         self._maybe_sent = taken_over
         self._left_behind = False  # whether tasks of an earlier attempt may still be sending
+        self._has_rejected = False
         self._rows = [0] * len(manifest.segments)
         self._assignment = self._assign(wal_id, term, before)
 
@@ -81,11 +82,14 @@ class BatchDelivery:
                     keep_last_recorded(self._assignment, ordinal, self._manifest.segments[ordinal], rows, log)
                 self._rows[ordinal] = rows
 
-    def unknown_rows(self) -> int:
-        """Rows an at-most-once delivery gave up so far, predecessors included."""
-        if not (self._serving.promise.at_most_once and self._maybe_sent):
-            return 0
-        return count_unknown(self._shared.log.store, self._serving.name, self._manifest.batch_id)
+    def kept_rows(self) -> Mapping[Kept, int]:
+        """Rows that became dead letters so far, predecessors included. No request where there can be none."""
+        given = self._assignment
+        may_be_unknown = given.at_most_once and self._maybe_sent
+        may_be_rejected = given.keeps_rejected and (self._maybe_sent or self._has_rejected)
+        if not (may_be_unknown or may_be_rejected):
+            return {}
+        return count_rows(self._shared.log.store, self._serving.name, self._manifest.batch_id)
 
     def _attempt(self, budget: Budget) -> None:
         if self._left_behind:
@@ -157,6 +161,7 @@ class BatchDelivery:
         for outcome in outcomes:
             if outcome.ordinal >= 0:
                 self._rows[outcome.ordinal] = max(outcome.rows, self._rows[outcome.ordinal])
+            self._has_rejected = self._has_rejected or outcome.rejected > 0
 
     def _assign(self, wal_id: str, term: Term, before: Marker | None) -> Assignment:
         return Assignment(
@@ -169,6 +174,7 @@ class BatchDelivery:
             chunk_rows=self._manifest.chunk_rows,
             segments=len(self._manifest.segments),
             at_most_once=self._serving.promise.at_most_once,
+            keeps_rejected=self._serving.delivery.on_rejected == "dead_letter",
             attempt_timeout_s=self._serving.delivery.attempt_timeout_s,
             witness=Witness(before.witness_batch, before.witness_rows) if before and before.witness_rows else None,
         )

@@ -6,8 +6,11 @@ when to ask again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from wal_sink import paths
 from wal_sink.batch_delivery import BatchDelivery
+from wal_sink.dead_letters import Kept
 from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.guarantees import Ability
 from wal_sink.log import NOTHING
@@ -97,7 +100,7 @@ class Committer:
             delivery = self._underway = self._delivery(released.manifest, taken_over=begun)
         if not (begun and self._is_done_after_all(delivery, batch_id)):
             delivery.run()
-            self._mark(released.manifest, unknown=delivery.unknown_rows())
+            self._mark(released.manifest, delivery.kept_rows())
         self._underway = None
         return True
 
@@ -136,14 +139,15 @@ class Committer:
             renew_term=self._renew_term,
         )
 
-    def _mark(self, manifest: Manifest, *, unknown: int) -> None:
+    def _mark(self, manifest: Manifest, kept: Mapping[Kept, int]) -> None:
         witness_batch, witness_rows = self._witness(manifest)
         marker = Marker(
             batch_id=manifest.batch_id,
             term=self.term.number,
             run_id=self._log.run_id,
             rows=manifest.rows,
-            unknown=unknown,
+            rejected=kept.get("rejected", 0),
+            unknown=kept.get("unknown", 0),
             witness_batch=witness_batch,
             witness_rows=witness_rows,
             **self._log.stamp(),

@@ -12,9 +12,10 @@ from wal_sink.errors import HistoryError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, Witness, kind_of
 from wal_sink.records import Progress, SegmentRef
+from wal_sink.rejections import Rejections
 from wal_sink.segments import SegmentReader, load_segment, read_chunks, read_parquet
-from wal_sink.sink import Lookup, SegmentSink, Sink, TransactionalSink
-from wal_sink.sink_session import SinkSession, check_returned
+from wal_sink.sink import Lookup, Rejected, SegmentSink, Sink, TransactionalSink
+from wal_sink.sink_session import SinkSession, check_returned, rejected_of
 
 
 class SegmentDelivery:
@@ -63,14 +64,28 @@ class SegmentDelivery:
     def _send(self, run: _Run, chunk: Chunk) -> None:
         """Send, then record."""
         self._check_term(run)
-        sink = self._session.sink
-        doubtful = run.order.maybe_sent and run.rows == run.order.start
-        if not (doubtful and isinstance(sink, Lookup) and self._was_applied(sink, chunk)):
-            self._write(chunk)
-        if not isinstance(sink, TransactionalSink) and not self._marker_follows(run.order, chunk):
-            self._record(run.order, chunk)
+        doubtful = run.order.maybe_sent and run.chunks == 0
+        if isinstance(self._session.sink, TransactionalSink):
+            self._send_in_transaction(run, chunk, doubtful=doubtful)
+        else:
+            if not (doubtful and self._was_answered(run, chunk)):
+                self._write(run, chunk)
+            if not self._marker_follows(run.order, chunk):
+                self._record(run.order, chunk)
         run.rows = chunk.position.rows
         run.chunks += 1
+
+    def _send_in_transaction(self, run: _Run, chunk: Chunk, *, doubtful: bool) -> None:
+        """Rows and position at once. What is refused is kept first, then the others are sent again."""
+        if not self._given.keeps_rejected:
+            self._write(run, chunk)
+            return
+        rejections = self._rejections(run, chunk)
+        rest = rejections.take_over() if doubtful else chunk
+        while (rejected := self._call_write(rest)) is not None:
+            rejections.keep(rest, rejected)
+            run.rejected += len(rejected.reasons)
+            rest = rest.without(rejected.reasons)
 
     def _send_at_most_once(self, run: _Run, chunk: Chunk) -> None:
         """Record, then send; whatever goes wrong while sending, this chunk is never sent again.
@@ -80,10 +95,10 @@ class SegmentDelivery:
         self._record(run.order, chunk)
         self._given.term.check(self._log.store)
         try:
-            self._write(chunk)
+            self._write(run, chunk)
         except SinkFailedError as error:
             # Settled only once it is kept: if keeping fails, the record tells the next attempt to keep it.
-            keep_unknown(self._log.store, self._given.sink, run.order.ordinal, chunk, reason=str(error))
+            keep_unknown(self._log, self._given.sink, run.order.ordinal, chunk, reason=str(error))
             run.rows = chunk.position.rows
             raise
         run.rows = chunk.position.rows
@@ -147,12 +162,32 @@ class SegmentDelivery:
             "sent to that slot. Restore the newer target, or deliver from an older WAL"
         )
 
-    def _was_applied(self, sink: Lookup, chunk: Chunk) -> bool:
+    def _was_answered(self, run: _Run, chunk: Chunk) -> bool:
+        """Whether the sink has taken, once before, what it takes of this chunk."""
+        if self._given.keeps_rejected and self._rejections(run, chunk).is_answered():
+            return True
+        sink = self._session.sink
+        if not isinstance(sink, Lookup):
+            return False
         return bool(self._session.call(f"was_applied({chunk.key!r})", sink.was_applied, chunk.key, nothing_sent=True))
 
-    def _write(self, chunk: Chunk) -> None:
+    def _write(self, run: _Run, chunk: Chunk) -> None:
+        """Send a chunk whose other rows are in the target when it refuses some."""
+        rejected = self._call_write(chunk)
+        if rejected is not None:
+            self._rejections(run, chunk).keep(chunk, rejected)
+            run.rejected += len(rejected.reasons)
+
+    def _call_write(self, chunk: Chunk) -> Rejected | None:
+        """What the sink refused, if that may be kept. Raises `SinkFailedError`."""
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._session.sink.describe()}"
-        check_returned(what, self._session.call(what, self._session.sink.write, chunk))
+        returned = self._session.call(what, self._session.sink.write, chunk)
+        if not self._given.keeps_rejected:
+            check_returned(what, returned)
+        return rejected_of(what, returned, chunk.num_rows)
+
+    def _rejections(self, run: _Run, chunk: Chunk) -> Rejections:
+        return Rejections(self._log, self._given.sink, run.order.ordinal, chunk)
 
     def _record(self, order: Order, chunk: Chunk) -> None:
         """Create the progress record. Another's means that somebody else delivers the same segment: this one stops."""
@@ -226,13 +261,14 @@ class _Run:
     order: Order
     rows: int = 0
     chunks: int = 0
+    rejected: int = 0
     failure: Failure | None = None
 
     def __post_init__(self) -> None:
         self.rows = self.order.start
 
     def outcome(self) -> Outcome:
-        return Outcome(self.order.ordinal, self.rows, self.chunks, self.failure)
+        return Outcome(self.order.ordinal, self.rows, self.chunks, self.failure, self.rejected)
 
 
 def _remember_last(chunks: Iterator[Chunk], last: list[Chunk]) -> Iterator[Chunk]:

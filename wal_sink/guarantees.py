@@ -47,19 +47,22 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             "Ways out: mark it idempotent if its target ignores a chunk.key it has seen (@idempotent, or "
             f"idempotent = True), use a TransactionalSink, or ask for {strongest}"
         )
-    if wanted == "at_most_once" and ability in {Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}:
+    if wanted == "at_most_once" and ability in _WITHOUT_CHUNKS:
         raise ConfigError(
             f"sink {name!r}: at_most_once needs a sink that is called chunk by chunk; a {ability.value} gets a whole "
             f"{'batch' if ability is Ability.BATCH_WRITER else 'segment'}. Ways out: a function of one Chunk, or "
             f"{strongest}"
         )
-    if delivery.on_rejected == "dead_letter":
+    if delivery.on_rejected == "dead_letter" and ability in _WITHOUT_CHUNKS:
         raise ConfigError(
-            f"sink {name!r}: on_rejected='dead_letter' is not available in this version; use 'halt', which keeps "
-            "the rows"
+            f"sink {name!r}: on_rejected='dead_letter' needs a sink that is called chunk by chunk and names the rows "
+            f"that it refuses; a {ability.value} does not. Ways out: a function of one Chunk, or on_rejected='halt'"
         )
     kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest
-    return Promise(ability, kept, _sentence(ability, kept))
+    sentence = _sentence(ability, kept)
+    if delivery.on_rejected == "dead_letter":
+        sentence += "; rows that it refuses are kept as dead letters, and no sink has them"
+    return Promise(ability, kept, sentence)
 
 
 def ability_of(sink: Sink | BatchSink) -> Ability:
@@ -78,6 +81,8 @@ def _strongest(sink: Sink | BatchSink, ability: Ability) -> GuaranteeName:
     exact = ability in {Ability.STORE_POSITION, Ability.IGNORE_KNOWN_KEYS} or bool(sink.idempotent)
     return "exactly_once" if exact else "at_least_once"
 
+
+_WITHOUT_CHUNKS = frozenset({Ability.SEGMENT_WRITER, Ability.BATCH_WRITER})
 
 _WINDOW = {
     Ability.ACCEPT: "one chunk per segment in flight may repeat per crash, takeover or retry",

@@ -40,6 +40,8 @@ class Assignment:
     chunk_rows: int
     segments: int
     at_most_once: bool
+    keeps_rejected: bool
+    """Whether rows that the sink refuses become dead letters; else the first of them ends the delivery."""
     attempt_timeout_s: float
     witness: Witness | None
 
@@ -87,6 +89,8 @@ class Outcome:
     chunks: int = 0
     """Chunks the sink took and the log knows of, in this attempt: what counts as progress."""
     failure: Failure | None = None
+    rejected: int = 0
+    """Rows that were kept as dead letters in this attempt, since the sink refused them."""
 
 
 class SinkFailedError(Exception):

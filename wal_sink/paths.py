@@ -19,7 +19,7 @@ STAGER_ROLE = "stager"
 _SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MANIFEST = re.compile(r"manifest-(\d{10})-(\d{10})\.json")
 _PROGRESS = re.compile(r"(\d{6})-(\d{12})\.json")
-_DEAD_LETTER = re.compile(r"(\d{6})-(\d{12})-(\d{12})\.parquet")
+_DEAD_LETTER = re.compile(r"(\d{6})-(\d{12})-(\d{12})(?:-(\d{6}))?\.parquet")
 
 
 class ManifestName(NamedTuple):
@@ -37,11 +37,13 @@ class ProgressName(NamedTuple):
 
 
 class DeadLetterName(NamedTuple):
-    """Which rows of which segment were kept."""
+    """Of which chunk of which segment rows were kept."""
 
     ordinal: int
     first_row: int
     end_row: int
+    number: int | None
+    """The how manieth refusal of the chunk; None: its outcome is unknown, and all of it was kept."""
 
 
 def check_sink_name(name: str) -> str:
@@ -118,8 +120,11 @@ def dead_letter_folder(name: str, batch_id: int) -> str:
     return f"{SINKS}/{name}/dead-letters/{batch_name(batch_id)}"
 
 
-def dead_letter(name: str, batch_id: int, ordinal: int, first_row: int, end_row: int) -> str:
-    return f"{dead_letter_folder(name, batch_id)}/{ordinal:06d}-{first_row:012d}-{end_row:012d}.parquet"
+def dead_letter(
+    name: str, batch_id: int, ordinal: int, first_row: int, end_row: int, *, number: int | None = None
+) -> str:
+    refusal = "" if number is None else f"-{number:06d}"
+    return f"{dead_letter_folder(name, batch_id)}/{ordinal:06d}-{first_row:012d}-{end_row:012d}{refusal}.parquet"
 
 
 def sink_of(path: str) -> str:
@@ -145,7 +150,10 @@ def parse_progress(name: str) -> ProgressName | None:
 
 def parse_dead_letter(name: str) -> DeadLetterName | None:
     match = _DEAD_LETTER.fullmatch(name)
-    return DeadLetterName(int(match[1]), int(match[2]), int(match[3])) if match else None
+    if match is None:
+        return None
+    ordinal, first_row, end_row, number = match.groups()
+    return DeadLetterName(int(ordinal), int(first_row), int(end_row), None if number is None else int(number))
 
 
 def parse_number(name: str) -> int | None:

@@ -48,4 +48,4 @@ def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, row
     data = load_segment(log.store, segment)
     where = log.store.url_of(segment.path)
     chunk = next(chunks_of(given, ordinal, segment, data, start, where=where, reader=log.segment_reader))
-    keep_unknown(log.store, given.sink, ordinal, chunk, reason="its sender ended before it could tell")
+    keep_unknown(log, given.sink, ordinal, chunk, reason="its sender ended before it could tell")

@@ -48,15 +48,26 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
 
 
 def check_returned(what: str, returned: object) -> None:
-    """Anything but None or `Rejected` is an error: a sink that answers `False` did not succeed."""
-    if returned is None:
-        return
-    if isinstance(returned, Rejected):
-        first, reason = min(returned.reasons.items())
-        message = f"{what} rejected {len(returned.reasons)} rows; row {first} of the chunk: {_shown(str(reason))}"
+    """Anything but None is an error: refused rows too, and a sink that answers `False` did not succeed."""
+    rejected = rejected_of(what, returned)
+    if rejected is not None:
+        first, reason = min(rejected.reasons.items())
+        message = f"{what} rejected {len(rejected.reasons)} rows; row {first} of the chunk: {_shown(str(reason))}"
         raise SinkFailedError(FailureKind.PERMANENT, message)
-    expected = "None (every row is in the target) or Rejected"
-    raise SinkFailedError(FailureKind.PERMANENT, f"{what} returned {_repr(returned)}: expected {expected}")
+
+
+def rejected_of(what: str, returned: object, rows: int | None = None) -> Rejected | None:
+    """What a sink refused of `rows` rows. Anything but None or `Rejected` is an error."""
+    if returned is None:
+        return None
+    if not isinstance(returned, Rejected):
+        expected = "None (every row is in the target) or Rejected"
+        raise SinkFailedError(FailureKind.PERMANENT, f"{what} returned {_repr(returned)}: expected {expected}")
+    if rows is not None and not set(returned.reasons) <= set(range(rows)):
+        numbers = f"{min(returned.reasons)} to {max(returned.reasons)}"
+        message = f"{what} rejected rows {numbers}: expected indices from 0 to {rows - 1}, of rows in this chunk"
+        raise SinkFailedError(FailureKind.PERMANENT, message)
+    return returned
 
 
 def _repr(thing: object) -> str:

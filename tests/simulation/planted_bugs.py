@@ -33,7 +33,7 @@ Plant = Callable[[Patch], None]
 def marker_before_delivery(patch: Patch) -> None:
     def early(self: Committer, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
         delivery = made(self, manifest, taken_over=taken_over)
-        self._mark(manifest, unknown=0)
+        self._mark(manifest, {})
         return delivery
 
     made = Committer._delivery
@@ -59,7 +59,7 @@ def release_not_pinned(patch: Patch) -> None:
 
 
 def no_lookup(patch: Patch) -> None:
-    patch.setattr(SegmentDelivery, "_was_applied", lambda *_: False)
+    patch.setattr(SegmentDelivery, "_was_answered", lambda *_: False)
 
 
 def record_skipped(patch: Patch) -> None:
@@ -69,7 +69,7 @@ def record_skipped(patch: Patch) -> None:
 def record_before_sending(patch: Patch) -> None:
     def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
         self._record(run.order, chunk)
-        self._write(chunk)
+        self._write(run, chunk)
         run.rows = chunk.position.rows
         run.chunks += 1
 
@@ -195,7 +195,7 @@ def term_not_checked_after_the_record(patch: Patch) -> None:
     def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
         self._given.term.check(self._log.store)
         self._record(run.order, chunk)
-        self._write(chunk)
+        self._write(run, chunk)
         run.rows = chunk.position.rows
         run.chunks += 1
 

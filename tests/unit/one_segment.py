@@ -41,6 +41,7 @@ class Stage:
             chunk_rows=2,
             segments=1,
             at_most_once=False,
+            keeps_rejected=False,
             attempt_timeout_s=10,
             witness=None,
         )

@@ -232,7 +232,7 @@ def test_a_sink_on_an_executor_is_told_so() -> None:
     manifest = run.history.staged(0)
     assert manifest is not None
     orders = [Order(0, manifest.segments[0], 0, maybe_sent=False)]
-    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, 10, None)
+    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 10, None)
 
     carry_out(given, orders, lambda: sink, DirectCaller(), run.log, on_executor=True)
 
@@ -260,7 +260,7 @@ def test_making_a_sink_is_bounded_in_time_as_its_calls_are() -> None:
     run, _ = staged(Place(), Told())
     manifest = run.history.staged(0)
     assert manifest is not None
-    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, 7, None)
+    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 7, None)
 
     carry_out(given, [Order(0, manifest.segments[0], 0, maybe_sent=False)], Told, Noting(), run.log, on_executor=True)
 

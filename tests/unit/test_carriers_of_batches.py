@@ -141,5 +141,5 @@ def handed_over(run: Run) -> list[Outcome]:
     assert manifest is not None
     orders = [Order(number, segment, 0, maybe_sent=False) for number, segment in enumerate(manifest.segments)]
     term = run.committers[0].term
-    given = Assignment("w", "a", term, 0, ("batch", "row"), "", 2, 2, False, 10, None)
+    given = Assignment("w", "a", term, 0, ("batch", "row"), "", 2, 2, False, False, 10, None)
     return run.committers[0].serving.carrier.deliver(given, manifest, orders)

@@ -168,9 +168,16 @@ def test_a_class_in_place_of_an_instance_is_refused_with_the_remedy() -> None:
         as_sink(Plain)
 
 
-def test_keeping_refused_rows_aside_is_refused_until_it_is_there() -> None:
-    with pytest.raises(ConfigError, match="sink 'orders': on_rejected='dead_letter' is not available in this version"):
-        promise(Plain(), Delivery(Plain(), on_rejected="dead_letter"), "orders")
+@pytest.mark.parametrize("to", [Segments(), Batches()])
+def test_whoever_names_no_rows_cannot_have_them_kept_aside(to: Sink | BatchSink) -> None:
+    with pytest.raises(ConfigError, match="sink 'orders': on_rejected='dead_letter' needs a sink that is called chunk"):
+        promise(to, Delivery(to, on_rejected="dead_letter"), "orders")
+
+
+def test_that_refused_rows_are_kept_aside_is_said() -> None:
+    halting = promise(Plain(), Delivery(Plain()), "orders").sentence
+    keeping = promise(Plain(), Delivery(Plain(), on_rejected="dead_letter"), "orders").sentence
+    assert keeping == f"{halting}; rows that it refuses are kept as dead letters, and no sink has them"
 
 
 def test_what_holds_for_a_target_that_stores_its_position_is_said_in_one_sentence() -> None:

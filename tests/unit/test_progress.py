@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from dataclasses import replace
 
 import msgspec
-import pyarrow.parquet as pq
 import pytest
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
+from wal_sink.dead_letters import read_dead_letter
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment
@@ -136,6 +135,7 @@ def a_batch() -> tuple[Place, Assignment, SegmentRef, Log]:
         chunk_rows=2,
         segments=1,
         at_most_once=True,
+        keeps_rejected=False,
         attempt_timeout_s=10,
         witness=None,
     )
@@ -148,10 +148,11 @@ def test_the_chunk_that_ends_at_the_record_is_kept_with_the_reason(rows: int, fi
 
     keep_last_recorded(given, 3, segment, rows, log)
 
-    kept = pq.read_table(io.BytesIO(place.wal.read(paths.dead_letter("a", 0, 3, first, rows))))
-    assert kept.to_pydict() == {"c0": [0] * (rows - first), "c1": list(range(first, rows))}
-    assert kept.schema.metadata[b"wal_sink.key"].decode() == f"{segment.id}-{first}-{rows}"
-    assert kept.schema.metadata[b"wal_sink.reason"] == b"its sender ended before it could tell"
+    kept = read_dead_letter(place.wal, paths.dead_letter("a", 0, 3, first, rows))
+    assert kept.kept == "unknown"
+    assert list(kept.chunk.table.to_pydict().values()) == [[0] * (rows - first), list(range(first, rows))]
+    assert kept.chunk.key == f"{segment.id}-{first}-{rows}"
+    assert set(kept.reasons) == {"its sender ended before it could tell"}
 
 
 def test_it_is_read_by_the_reader_of_the_run() -> None:

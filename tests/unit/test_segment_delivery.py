@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import msgspec
-import pyarrow.parquet as pq
 import pytest
 
 from tests.simulation.small_run import Recorder
 from tests.unit.one_segment import Noting, Stage, Whole, kind_of_failure, raising
 from wal_sink import paths
 from wal_sink.chunk import Chunk, Position
+from wal_sink.dead_letters import read_dead_letter
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
 from wal_sink.orders import FailureKind, Outcome
 from wal_sink.records import Progress, SegmentRef, decode
@@ -272,9 +271,8 @@ def test_a_dead_letter_says_why_it_is_there() -> None:
 
     stage.deliver(raising(ConnectionError("half sent")), at_most_once=True)
 
-    kept = stage.place.wal.read(paths.dead_letter("a", 0, 0, 0, 2))
-    reason = pq.read_table(io.BytesIO(kept)).schema.metadata[b"wal_sink.reason"].decode()
-    assert reason.endswith("raised ConnectionError: half sent")
+    kept = read_dead_letter(stage.place.wal, paths.dead_letter("a", 0, 0, 0, 2))
+    assert kept.reasons[0].endswith("raised ConnectionError: half sent")
 
 
 def test_segments_are_read_by_the_reader_of_the_run() -> None:

@@ -47,11 +47,11 @@ def crash_matrix(
     - a process *dies* after an operation of a store, before or after a call of the sink, or before a line of the sink's
       own code while it writes; the next process starts and goes on;
     - a request *fails* there, that is an exception is raised, and the same process tries again;
-    - a process *stands still* before it sends, wakes when its successor has delivered everything, and goes on.
+    - a process *stands still* before or after it sends, wakes when its successor has delivered everything, and goes on.
 
-    No row may be missing at the end, nor one be there that was never sent; how many may be there twice follows from
-    what the sink is: none for an idempotent or transactional one, else one chunk (of a segment or batch writer: the
-    segment, the batch).
+    No row may be missing at the end, nor one be there that was never sent; a row that was kept as a dead letter, since
+    the sink refused it, counts as one in the target. How many may be there twice follows from what the sink is: none
+    for an idempotent or transactional one, else one chunk (of a segment or batch writer: the segment, the batch).
 
     `make_sink(target)` makes what `WalSink` takes for one sink; it is called once per process. `rows_in(target)` reads
     the target with a client of its own: a mapping from column to value for each row. `new_target()` makes an empty
@@ -105,7 +105,7 @@ def _matters(what: What, name: str, number: int) -> bool:
         return number == 1 or name.startswith(("after ", "before write", "inside "))
     if what == "fails":
         return name.startswith(("before write", "after write", "inside "))
-    return name.startswith("before write")
+    return name.startswith(("before write", "after write"))
 
 
 @dataclass
@@ -148,8 +148,9 @@ class _Trials(Generic[T]):
         for point in plan:
             history.disturbed(point)
         points = history.undisturbed(lines=lines)
+        found = self.sent.found([*self.rows_in(target), *place.rejected_rows()]).added_since(before)
         place.clear()
-        self._judge(plan, history, self.sent.found(self.rows_in(target)).added_since(before))
+        self._judge(plan, history, found)
         return points
 
     def outcome(self) -> CrashMatrix:

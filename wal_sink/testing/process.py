@@ -15,8 +15,10 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from wal_sink import paths
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
+from wal_sink.dead_letters import read_dead_letter
 from wal_sink.errors import ConfigError
 from wal_sink.guarantees import Promise, promise
 from wal_sink.log import Log
@@ -31,6 +33,7 @@ from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing.fake_query import FakeQuery
 from wal_sink.testing.faults import Crash, FaultyStore
+from wal_sink.testing.rows import Row
 from wal_sink.testing.simulated import simulated_runtime
 from wal_sink.testing.tables import Partitions
 from wal_sink.testing.watched import Watched, WatchedBatches, watched
@@ -74,6 +77,15 @@ class Place:
     checkpoint: MemoryStore = field(default_factory=lambda: _memory("checkpoint"))
     started: int = 0
     """Processes so far."""
+
+    def rejected_rows(self) -> Iterator[Row]:
+        """The rows that the sink refused and that were kept as dead letters: they arrived, if elsewhere."""
+        for batch_id in self.batches:
+            folder = paths.dead_letter_folder(SINK_NAME, batch_id)
+            for name in self.wal.list(folder):
+                letter = read_dead_letter(self.wal, f"{folder}/{name}")
+                if letter.kept == "rejected":
+                    yield from letter.chunk.table.to_pylist()
 
     def clear(self) -> None:
         """Free the memory."""

@@ -1,0 +1,295 @@
+"""Rows that a sink refuses become dead letters: whatever crashes, each row is in the target or among them, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.simulation.small_run import Place
+from tests.unit.one_segment import Stage, kind_of_failure
+from wal_sink import paths
+from wal_sink.chunk import Chunk, Position
+from wal_sink.dead_letters import keep_rejected, read_dead_letter
+from wal_sink.delivery import slot_name
+from wal_sink.errors import FencedError
+from wal_sink.orders import FailureKind, Outcome
+from wal_sink.records import Marker
+from wal_sink.rejections import Rejections
+from wal_sink.settings import Delivery
+from wal_sink.sink import Lookup, Rejected, Sink, TransactionalSink
+from wal_sink.testing import crash_matrix
+
+BATCHES = [pa.table({"id": list(range(start, start + 4))}) for start in (0, 4)]
+Target = dict[Any, Any]
+
+
+def ids_of(chunk: Chunk) -> list[Any]:
+    return chunk.table.column(0).to_pylist()
+
+
+def refused_of(chunk: Chunk, most: int | None = None) -> dict[int, str]:
+    """A third of all rows is refused; a target that tells of `most` at a time tells of the others later."""
+    ids = ids_of(chunk)
+    bad = [index for index, number in enumerate(ids) if number % 3 == 1]
+    return {index: f"{ids[index]} is no good" for index in bad[:most]}
+
+
+class Plain(Sink):
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        refused = refused_of(chunk)
+        self.target["rows"] = (*self.target.get("rows", ()), *ids_of(chunk.without(refused)))
+        return Rejected(refused) if refused else None
+
+
+class Keyed(Sink):
+    """Answers a repeat as it answered the first. Rows and answer are stored in one step."""
+
+    idempotent = True
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        if ("answer", chunk.key) not in self.target:
+            refused = refused_of(chunk)
+            rows = (*self.target.get("rows", ()), *ids_of(chunk.without(refused)))
+            self.target.update({"rows": rows, ("answer", chunk.key): Rejected(refused) if refused else None})
+        answer: Rejected | None = self.target["answer", chunk.key]
+        return answer
+
+
+class Ledger(TransactionalSink):
+    """Rows and position in one step, nothing of a chunk with a bad row."""
+
+    most: int | None = None
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def last(self, slot: str) -> Position | None:
+        position: Position | None = self.target.get(("position", slot))
+        return position
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        slot = chunk.position.slot
+        if self.target.get(("term", slot), 0) > chunk.term:
+            raise FencedError("a higher term has written")
+        at = self.last(slot)
+        if at is not None and at >= chunk.position:
+            return None
+        if refused := self.refused(chunk):
+            return Rejected(refused)
+        rows = (*self.target.get("rows", ()), *ids_of(chunk))
+        self.target.update({"rows": rows, ("position", slot): chunk.position, ("term", slot): chunk.term})
+        return None
+
+    def refused(self, chunk: Chunk) -> dict[int, str]:
+        return refused_of(chunk, self.most)
+
+
+class OneAtATime(Ledger):
+    most = 1
+
+
+class Changing(Ledger):
+    """Refuses other rows in every other process: two that hold the same chunk hear two answers."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__(target)
+        target["made"] = self.made = target.get("made", 0) + 1
+
+    def refused(self, chunk: Chunk) -> dict[int, str]:
+        return {index: "no" for index, number in enumerate(ids_of(chunk)) if number % 3 == self.made % 2}
+
+
+def rows_in(target: Target) -> list[dict[str, Any]]:
+    return [{"id": number} for number in target.get("rows", [])]
+
+
+def keeping(make: Callable[[Target], Sink]) -> Callable[[Target], Delivery]:
+    return lambda target: Delivery(make(target), on_rejected="dead_letter")
+
+
+@pytest.mark.parametrize("make", [Keyed, Ledger, OneAtATime, Changing])
+def test_no_crash_loses_or_repeats_a_row(make: Callable[[Target], Sink]) -> None:
+    matrix = crash_matrix(keeping(make), rows_in, dict, tables=BATCHES).check()
+
+    assert matrix.lost == matrix.repeated == 0
+    assert min(matrix.crashes, matrix.failures, matrix.takeovers) > 8
+
+
+@pytest.mark.parametrize("make", [Keyed, Ledger, Changing])
+def test_no_two_crashes_lose_or_repeat_a_row(make: Callable[[Target], Sink]) -> None:
+    short = [table.slice(0, 3) for table in BATCHES[:2]]
+    matrix = crash_matrix(keeping(make), rows_in, dict, tables=short, disturb=("dies",), every=4, double=True).check()
+
+    assert matrix.lost == matrix.repeated == 0
+    assert matrix.crashes > 60
+
+
+def test_a_plain_sink_loses_nothing_and_repeats_a_chunk_at_most() -> None:
+    matrix = crash_matrix(keeping(Plain), rows_in, dict, tables=BATCHES).check()
+
+    assert matrix.lost == 0
+    assert 0 < matrix.repeated <= matrix.permitted
+
+
+def test_without_the_empty_refusal_a_predecessor_could_still_keep_what_was_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bug that the numbered refusals are there against is found by the same check."""
+
+    def only_read(self: Rejections) -> Chunk:
+        kept = {row for letter in self._letters() for row in letter.chunk.rows}
+        return self._chunk.without([index for index, row in enumerate(self._chunk.rows) if row in kept])
+
+    monkeypatch.setattr(Rejections, "take_over", only_read)
+    matrix = crash_matrix(keeping(Changing), rows_in, dict, tables=BATCHES)
+
+    assert matrix.repeated > 0
+
+
+# What is kept, and what it costs.
+
+
+def bad_rows(chunk: Chunk) -> Rejected | None:
+    """Rows 1 and 4 of the segment."""
+    refused = {index: "no good" for index, row in enumerate(chunk.rows) if row in (1, 4)}
+    return Rejected(refused) if refused else None
+
+
+def kept_rows(stage: Stage) -> list[tuple[int, ...]]:
+    folder = paths.dead_letter_folder("a", 0)
+    names = stage.place.wal.list(folder)
+    return [tuple(read_dead_letter(stage.place.wal, f"{folder}/{name}").chunk.rows) for name in names]
+
+
+def test_refused_rows_are_kept_before_the_chunk_is_recorded() -> None:
+    stage = Stage()
+
+    outcome = stage.deliver(bad_rows, keeps_rejected=True)
+
+    assert outcome == Outcome(0, 5, chunks=3, rejected=2)
+    assert kept_rows(stage) == [(1,), (4,)]
+    creates = [request for request in stage.place.requests if request.startswith("create")]
+    first_kept = next(number for number, request in enumerate(creates) if "dead-letters" in request)
+    first_recorded = next(number for number, request in enumerate(creates) if "progress" in request)
+    assert first_kept < first_recorded
+
+
+def test_a_chunk_that_is_taken_costs_nothing_more() -> None:
+    stage = Stage()
+    stage.deliver(lambda _: None)
+    halting = list(stage.place.requests)
+    other = Stage()
+    other.deliver(lambda _: None, keeps_rejected=True)
+
+    assert len(other.place.requests) == len(halting)
+
+
+def test_a_chunk_that_was_answered_is_not_sent_again() -> None:
+    stage, sent = Stage(), list[int]()
+    stage.deliver(bad_rows, keeps_rejected=True)
+
+    def again(chunk: Chunk) -> None:
+        sent.append(chunk.rows[0])
+
+    outcome = stage.deliver(again, keeps_rejected=True, order={"maybe_sent": True}, term=stage.given.term)
+
+    assert sent == []
+    assert kind_of_failure(outcome) is FailureKind.UNKNOWN  # the record of the chunk is another's
+
+
+class KnownAlready(Plain):
+    def was_applied(self, key: str) -> bool:  # noqa: ARG002
+        return True
+
+
+def test_a_lookup_counts_where_nothing_was_kept() -> None:
+    stage, target = Stage(), Target()
+    sink = KnownAlready(target)
+    assert isinstance(sink, Lookup)
+
+    assert not stage.deliver(sink, keeps_rejected=True, order={"maybe_sent": True, "start": 4}).failure
+    assert target == {}
+
+
+@pytest.mark.parametrize("index", [-1, 2])
+def test_a_row_that_is_not_in_the_chunk_cannot_be_refused(index: int) -> None:
+    stage = Stage()
+
+    outcome = stage.deliver(lambda _: Rejected({index: "what?"}), keeps_rejected=True)
+
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.PERMANENT
+    assert f"rejected rows {index} to {index}: expected indices from 0 to 1" in outcome.failure.message
+
+
+def test_at_most_once_keeps_refused_rows_and_goes_on() -> None:
+    stage = Stage()
+
+    assert stage.deliver(bad_rows, at_most_once=True, keeps_rejected=True) == Outcome(0, 5, chunks=3, rejected=2)
+    assert kept_rows(stage) == [(1,), (4,)]
+
+
+def test_two_that_keep_at_once_cannot_both_go_on() -> None:
+    """Another kept rows of the chunk between this one's question and its own answer."""
+    stage = Stage()
+
+    def other_was_first(chunk: Chunk) -> Rejected:
+        path = paths.dead_letter("a", 0, 0, 0, 2, number=0)
+        keep_rejected(stage.run.log, path, chunk.without([0]), ["theirs"])
+        return Rejected({0: "ours"})
+
+    outcome = stage.deliver(other_was_first, keeps_rejected=True)
+
+    assert outcome.failure is not None
+    assert outcome.failure.kind is FailureKind.UNKNOWN
+    assert "was written by another attempt at the same chunk" in outcome.failure.message
+    assert outcome.rows == 0
+
+
+def test_a_chunk_all_of_whose_rows_are_refused_still_moves_the_position() -> None:
+    stage, target = Stage(), Target()
+
+    class Nothing(Ledger):
+        def write(self, chunk: Chunk) -> Rejected | None:
+            if chunk.num_rows:
+                return Rejected(dict.fromkeys(range(chunk.num_rows), "never"))
+            return super().write(chunk)
+
+    sink = Nothing(target)
+
+    assert stage.deliver(sink, keeps_rejected=True) == Outcome(0, 5, chunks=3, rejected=5)
+    assert target["rows"] == ()
+    assert sink.last(slot_name("w", "a", 0)) == stage.position(5)
+
+
+def test_reasons_hold_no_passwords() -> None:
+    stage = Stage()
+    stage.deliver(lambda _: Rejected({0: "https://me:hunter2@host/x says no"}), keeps_rejected=True)
+
+    letter = read_dead_letter(stage.place.wal, paths.dead_letter("a", 0, 0, 0, 2, number=0))
+    assert "says no" in letter.reasons[0]
+    assert "hunter2" not in letter.reasons[0]
+
+
+# The marker.
+
+
+def test_the_marker_counts_what_was_refused_by_all_processes() -> None:
+    place = Place(rows=lambda _: [5])
+    run = place.open({"a": Delivery(bad_rows, on_rejected="dead_letter")})
+    next(place.query().batches(run, 1))
+
+    run.deliver_all()
+
+    marker = run.log.find(Marker, paths.marker("a", 0))
+    assert marker is not None
+    assert (marker.rows, marker.rejected, marker.unknown) == (5, 2, 0)
