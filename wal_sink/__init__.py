@@ -18,6 +18,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.inspection import Status
+from wal_sink.replaying import DeadLetters, ReplayResult
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sink import (
     BatchSink,
@@ -35,6 +36,7 @@ __all__ = [
     "Chunk",
     "ConfigError",
     "CorruptError",
+    "DeadLetters",
     "Delivery",
     "DeliveryError",
     "DivergentReplay",
@@ -46,6 +48,7 @@ __all__ = [
     "PermanentError",
     "Position",
     "Rejected",
+    "ReplayResult",
     "SegmentSink",
     "Settings",
     "Sink",

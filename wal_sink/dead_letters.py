@@ -42,6 +42,8 @@ class DeadLetter:
     """The rows under their real names, with the key they had, or have from now on: the same at every reading."""
     reasons: tuple[str, ...]
     """Why, a row each."""
+    replay_of: str
+    """The path of the dead letter whose rows were refused again when it was replayed; else empty."""
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +61,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     term: int
     run_id: str
+    replay_of: str = ""
 
 
 def keep_unknown(log: Log, sink: str, ordinal: int, chunk: Chunk, *, reason: str) -> None:
@@ -71,9 +74,10 @@ def keep_unknown(log: Log, sink: str, ordinal: int, chunk: Chunk, *, reason: str
         _logger.debug("%s was kept before", log.store.url_of(path))
 
 
-def keep_rejected(log: Log, path: str, chunk: Chunk, reasons: Sequence[str]) -> bool:
+def keep_rejected(log: Log, path: str, chunk: Chunk, reasons: Sequence[str], *, replay_of: str = "") -> bool:
     """Keep rows that a sink refused for good, or none of them, as `path`. False: somebody else was first."""
-    return create_once(log.store, path, _encode(log, chunk, reasons, "rejected"), runtime=log.runtime)
+    data = _encode(log, chunk, reasons, "rejected", replay_of=replay_of)
+    return create_once(log.store, path, data, runtime=log.runtime)
 
 
 def count_rows(store: Store, sink: str, batch_id: int) -> Mapping[Kept, int]:
@@ -119,10 +123,10 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
         position=Position(facts.slot, facts.batch_id, facts.end, facts.segment_id),
         term=facts.term,
     )
-    return DeadLetter(path, facts.kept, chunk, tuple(reasons))
+    return DeadLetter(path, facts.kept, chunk, tuple(reasons), facts.replay_of)
 
 
-def _encode(log: Log, chunk: Chunk, reasons: Sequence[str], kept: Kept) -> bytes:
+def _encode(log: Log, chunk: Chunk, reasons: Sequence[str], kept: Kept, *, replay_of: str = "") -> bytes:
     facts = _Facts(
         kept=kept,
         key=chunk.key,
@@ -133,6 +137,7 @@ def _encode(log: Log, chunk: Chunk, reasons: Sequence[str], kept: Kept) -> bytes
         columns=tuple(chunk.table.column_names),
         term=chunk.term,
         run_id=log.run_id,
+        replay_of=replay_of,
         **log.stamp(),
     )
     table = chunk.table.rename_columns([f"c{index}" for index in range(chunk.table.num_columns)])

@@ -169,13 +169,14 @@ def read_rows(store: Store, manifest: Manifest, limit: int) -> StagedRows:
         ):
             wanted = min(end - start, limit - len(rows))
             keys += [f"{ref.id}-{row}" for row in range(start, start + wanted)]
-            rows += _plain_rows(table.slice(0, wanted))
+            rows += plain_rows(table.slice(0, wanted))
             if len(rows) >= limit:
                 break
     return StagedRows(manifest.columns, tuple(keys), tuple(rows))
 
 
-def _plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
+def plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
+    """Rows for people: what JSON can carry as JSON has it, else as Python shows it."""
     columns = [_plain_column(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 

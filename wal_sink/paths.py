@@ -56,6 +56,10 @@ def check_sink_name(name: str) -> str:
     return name
 
 
+def replayer_role(sink: str) -> str:
+    return f"replayer-{sink}"
+
+
 def committer_role(sink: str) -> str:
     return f"committer-{sink}"
 
@@ -125,6 +129,15 @@ def dead_letter(
 ) -> str:
     refusal = "" if number is None else f"-{number:06d}"
     return f"{dead_letter_folder(name, batch_id)}/{ordinal:06d}-{first_row:012d}-{end_row:012d}{refusal}.parquet"
+
+
+def dead_letter_batches(name: str) -> str:
+    return f"{SINKS}/{name}/dead-letters"
+
+
+def replayed(dead_letter_path: str) -> str:
+    """Of the record that a dead letter was sent again."""
+    return f"{dead_letter_path.removesuffix('.parquet')}.replayed.json"
 
 
 def sink_of(path: str) -> str:

@@ -150,6 +150,22 @@ class Marker(Record, frozen=True, kw_only=True):
         return path == paths.marker(paths.sink_of(path), self.batch_id)
 
 
+class Replayed(Record, frozen=True, kw_only=True):
+    """A dead letter was sent again; what was refused once more lies in another one."""
+
+    kind = "replayed"
+    dead_letter: str
+    """Its path in the WAL."""
+    rows: int
+    """Rows that the sink has by now."""
+    rejected: int
+    term: int
+    run_id: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.replayed(self.dead_letter)
+
+
 class SinkRecord(Record, frozen=True, kw_only=True):
     """A sink's registration."""
 

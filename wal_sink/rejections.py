@@ -12,7 +12,6 @@ succeeded one and its successor, cannot both decide which of its rows the target
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Iterator
 
@@ -68,11 +67,10 @@ class Rejections:
         )
 
     def _letters(self) -> Iterator[DeadLetter]:
-        for number in itertools.count():
-            letter = find_dead_letter(self._log.store, self._path(number))
-            if letter is None:
-                return
+        number = 0
+        while (letter := find_dead_letter(self._log.store, self._path(number))) is not None:
             yield letter
+            number += 1
 
     def _create(self, rows: Chunk, reasons: list[str]) -> str:
         path = self._path(self._next)

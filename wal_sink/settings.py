@@ -75,7 +75,9 @@ class Delivery:
     attempt_timeout_s: float = 120
     """Seconds one call of the sink may take; after that its outcome is unknown."""
     on_rejected: Literal["halt", "dead_letter"] = "halt"
-    """What happens when the sink returns `Rejected`. `halt`: delivery stops. Not in this version: `dead_letter`."""
+    """What happens when the sink returns `Rejected`. `halt`: delivery stops, and a new start sends the chunk again.
+    `dead_letter`: the rows are kept beside the WAL under their keys (`DeadLetters`), and delivery goes on.
+    """
     on_failure: Literal["stop", "park"] = "stop"
     """What a committer that gave up does: stop the query, or only this sink's delivery."""
     start_from: Literal["earliest", "next"] | None = None

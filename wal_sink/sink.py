@@ -25,8 +25,12 @@ class Rejected:
     """What a sink returns when the target refuses some rows of a chunk for good.
 
     `reasons` maps the index of a row in the chunk to why. A plain sink returns it after every other row was written; a
-    `TransactionalSink` returns it having committed *nothing*. Delivery then stops, with the first reason, and a new
-    start brings the same chunk again (`Delivery.on_rejected`).
+    `TransactionalSink` returns it having committed *nothing*. What follows is said by `Delivery.on_rejected`: delivery
+    stops, and a new start brings the same chunk again; or the rows become dead letters, and a `TransactionalSink` gets
+    the chunk without them, with no rows even if all were refused, since the position must move all the same.
+
+    A target that ignores a key it has seen must answer a repeat as it answered the first: one that refused rows, and
+    says None the second time, hides them from a process that never heard the first answer.
     """
 
     reasons: Mapping[int, str]

@@ -70,6 +70,7 @@ def test_what_is_kept_says_whose_rows_they_are_and_why_they_are_here(log: Log) -
         "wal_sink.end": "4",
         "wal_sink.term": "1",
         "wal_sink.run_id": "the-run",
+        "wal_sink.replay_of": "",
     }
 
 

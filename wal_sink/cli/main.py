@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from wal_sink.cli.batches import batches
+from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.demo.command import demo
 from wal_sink.cli.drain import drain
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
@@ -25,5 +26,5 @@ def main(*, debug: bool) -> None:
     """
 
 
-for verb in (demo, status, batches, show, drain):
+for verb in (demo, status, batches, show, drain, dead_letters):
     main.add_command(verb)

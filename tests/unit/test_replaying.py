@@ -1,0 +1,254 @@
+"""Dead letters sent again: whatever crashes, each row is in the target once, or still among the dead letters."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.simulation.small_run import Place
+from tests.unit.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
+from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult, paths
+from wal_sink.chunk import Chunk
+from wal_sink.dead_letters import keep_rejected, keep_unknown
+from wal_sink.errors import FencedError
+from wal_sink.log import Log
+from wal_sink.records import Replayed
+from wal_sink.settings import Delivery
+from wal_sink.sink import Rejected, Sink
+from wal_sink.stores.base import Store
+from wal_sink.testing import FakeQuery
+from wal_sink.testing.faults import Crash, FaultyStore
+from wal_sink.testing.simulated import simulated_runtime
+from wal_sink.wrap import foreach_batch
+
+ROWS = 9
+REFUSED = [1, 4, 7]
+"""Of the ids that `place` delivers, those a target of these tests refuses."""
+
+
+class Mended(Plain):
+    """A target that takes what it refused."""
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        self.target["rows"] = (*self.target.get("rows", ()), *ids_of(chunk))
+        return None
+
+
+def refusing(chunk: Chunk) -> Rejected | None:
+    refused = {index: "no good" for index, row in enumerate(_numbers_of(chunk)) if row in REFUSED}
+    return Rejected(refused) if refused else None
+
+
+def _numbers_of(chunk: Chunk) -> list[Any]:
+    return chunk.table.column(1).to_pylist()
+
+
+def delivered(sink: object = refusing, **delivery: Any) -> Place:
+    """A WAL of one batch of one segment, delivered, with its dead letters."""
+    place = Place(rows=lambda _: [ROWS])
+    run = place.open({"a": Delivery(sink, on_rejected="dead_letter", **delivery)})
+    next(place.query().batches(run, 1))
+    run.deliver_all()
+    return place
+
+
+_runs = itertools.count()
+
+
+def letters(place: Place, store: Store | None = None) -> DeadLetters:
+    return DeadLetters(Log(store or place.wal, simulated_runtime(next(_runs)), f"replay-{next(_runs)}"), name="a")
+
+
+def left(place: Place) -> list[int]:
+    return sorted(row for kept in letters(place).due() for row in kept.letter.chunk.rows)
+
+
+# What is sent, and recorded.
+
+
+def test_what_was_refused_is_sent_again_under_lasting_keys() -> None:
+    place, seen = delivered(), list[tuple[str, list[str]]]()
+
+    def take(chunk: Chunk) -> None:
+        seen.append((chunk.key, chunk.row_keys()))
+
+    due = letters(place).due()
+    assert letters(place).replay(take) == ReplayResult(letters=3, rows=3, rejected=0)
+    assert seen == [(kept.letter.chunk.key, kept.letter.chunk.row_keys()) for kept in due]
+    assert len({key for key, _ in seen}) == 3
+    assert left(place) == []
+    assert [kept.replayed for kept in letters(place).all()] == [True] * 3
+
+
+def test_what_was_sent_again_is_not_sent_a_third_time() -> None:
+    place, target = delivered(), Target()
+    letters(place).replay(Mended(target))
+
+    assert letters(place).replay(Mended(target)) == ReplayResult(0, 0, 0)
+    assert len(target["rows"]) == 3
+
+
+def test_the_record_tells_what_became_of_it() -> None:
+    place = delivered()
+    path = letters(place).due()[0].letter.path
+
+    letters(place).replay(lambda _: None)
+
+    log = Log(place.wal, simulated_runtime(0), "reader")
+    record = log.find(Replayed, paths.replayed(path))
+    assert record is not None
+    assert (record.dead_letter, record.rows, record.rejected, record.term) == (path, 1, 0, 1)
+
+
+def test_what_is_refused_again_is_a_new_dead_letter() -> None:
+    place = delivered()
+    first = letters(place).due()
+
+    assert letters(place).replay(lambda _: Rejected({0: "still no good"})) == ReplayResult(3, 0, 3)
+
+    second = letters(place).due()
+    assert [kept.letter.replay_of for kept in second] == [kept.letter.path for kept in first]
+    assert [kept.letter.chunk.rows for kept in second] == [kept.letter.chunk.rows for kept in first]
+    assert [kept.letter.reasons for kept in second] == [("still no good",)] * 3
+    assert letters(place).replay(lambda _: None) == ReplayResult(3, 3, 0)
+
+
+def test_a_batch_that_is_still_being_delivered_has_nothing_to_replay() -> None:
+    place = Place(rows=lambda _: [ROWS])
+
+    def fails_later(chunk: Chunk) -> Rejected | None:
+        if chunk.rows[0] >= 4:
+            raise PermanentError("gone")
+        return refusing(chunk)
+
+    run = place.open({"a": Delivery(fails_later, on_rejected="dead_letter")})
+    next(place.query().batches(run, 1))
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    assert [kept.letter.chunk.rows for kept in letters(place).all()] == [(1,)]
+    assert letters(place).due() == []
+
+
+def test_rows_of_unknown_outcome_are_sent_only_when_asked_for() -> None:
+    place = delivered(guarantee="at_most_once")
+    letter = letters(place).due()[0].letter
+    keep_unknown(Log(place.wal, simulated_runtime(1), "run"), "a", 5, letter.chunk, reason="no answer")
+
+    assert len(letters(place).due()) == 3
+    assert len(letters(place).due(unknown=True)) == 4
+    assert letters(place).replay(lambda _: None, unknown=True).letters == 4
+    assert letters(place).due(unknown=True) == []
+
+
+def test_a_failure_ends_it_and_the_next_goes_on_from_there() -> None:
+    place, calls = delivered(), itertools.count()
+
+    def second_fails(_: Chunk) -> None:
+        if next(calls) == 1:
+            raise ConnectionError("gone")
+
+    with pytest.raises(DeliveryError, match=r"dead letter .*: .*second_fails.* raised ConnectionError: gone"):
+        letters(place).replay(second_fails)
+    assert letters(place).replay(lambda _: None).letters == 2
+
+
+def test_whoever_replays_at_the_same_time_is_fenced() -> None:
+    place = delivered()
+
+    def another_begins(_: Chunk) -> None:
+        letters(place).replay(lambda _: None)
+
+    with pytest.raises(FencedError, match="term 1 of 'replayer-a'"):
+        letters(place).replay(another_begins)
+    assert left(place) == []
+
+
+def test_two_that_keep_the_same_rows_at_once_cannot_both_go_on() -> None:
+    place = delivered()
+    log = Log(place.wal, simulated_runtime(2), "another")
+
+    def other_was_first(chunk: Chunk) -> Rejected:
+        path = letters(place).due()[0].letter.path.replace("-000000.parquet", "-000001.parquet")
+        keep_rejected(log, path, chunk, ["theirs"])
+        return Rejected({0: "ours"})
+
+    with pytest.raises(DeliveryError, match="was written by another replay: start again"):
+        letters(place).replay(other_was_first)
+
+
+@pytest.mark.parametrize("to", [foreach_batch(lambda _df, _batch: None)])
+def test_a_writer_of_whole_batches_gets_no_single_rows(to: object) -> None:
+    with pytest.raises(ConfigError, match="cannot be given single rows"):
+        letters(delivered()).replay(to)
+
+
+def test_a_wal_without_such_a_sink_says_which_it_has(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no sink 'b'; it has a"):
+        DeadLetters(Log(delivered().wal, simulated_runtime(0), "r"), name="b")
+    with pytest.raises(ConfigError, match="has no sink 'default'; it has none"):
+        DeadLetters(str(tmp_path))
+
+
+class LooksUp(Mended):
+    def was_applied(self, key: str) -> bool:
+        return key == self.target.get("known")
+
+
+def test_what_a_target_knows_is_not_sent() -> None:
+    place, target = delivered(), Target()
+    target["known"] = letters(place).due()[0].letter.chunk.key
+
+    letters(place).replay(LooksUp(target))
+
+    assert len(target["rows"]) == 2
+
+
+# Crashes.
+
+
+def life(place: Place, sink: Sink, deadly: int) -> int:
+    """One process that replays and dies at the n-th operation on the store; how many it came by."""
+    seen = 0
+
+    def note(_what: str, where: str) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == deadly:
+            raise Crash(where)
+
+    with suppress(Crash):
+        letters(place, FaultyStore(place.wal, note)).replay(sink)
+    return seen
+
+
+@pytest.mark.parametrize("make", [Keyed, Ledger, OneAtATime, Changing])
+def test_no_crash_of_a_replay_loses_or_repeats_a_row(make: Callable[[Target], Sink]) -> None:
+    points = life(_refused_by(make)[0], make(_refused_by(make)[1]), deadly=0)
+    assert points > 10
+    for deadly in range(1, points + 1):
+        place, target = _refused_by(make)
+        life(place, make(target), deadly)
+        for _ in range(3):
+            letters(place).replay(make(target))
+
+        there = [row["id"] for row in rows_in(target)]
+        waiting = [number for kept in letters(place).due() for number in ids_of(kept.letter.chunk)]
+        assert sorted([*there, *waiting]) == list(range(ROWS)), deadly
+
+
+def _refused_by(make: Callable[[Target], Sink]) -> tuple[Place, Target]:
+    """Delivered to a target that refuses rows, with ids as the first column."""
+    target = Target()
+    place = Place()
+    run = place.open({"a": Delivery(make(target), on_rejected="dead_letter")})
+    query = FakeQuery(place.checkpoint, lambda *_: [pa.table({"id": list(range(ROWS))})])
+    next(query.batches(run, 1))
+    run.deliver_all()
+    return place, target

@@ -1,0 +1,132 @@
+"""`wal-sink dead-letters`: rows that a sink refused or may have missed, and sending them again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wal_sink.cli import options
+from wal_sink.cli.opened import require_wal
+from wal_sink.cli.output import console, print_json, table, text
+from wal_sink.cli.targets import target
+from wal_sink.inspection import plain_rows
+from wal_sink.replaying import DeadLetters, KeptLetter
+from wal_sink.stores.opening import open_store
+
+_name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
+
+
+@click.group("dead-letters", short_help="Rows that a sink refused: list, show, replay.")
+def dead_letters() -> None:
+    """Rows that a sink refused (on_rejected='dead_letter'), or that an at-most-once delivery may have lost.
+
+    They stay in the WAL until somebody deletes them; replaying one does not delete it.
+    """
+
+
+@dead_letters.command("list", short_help="Every dead letter of a sink.")
+@click.argument("wal")
+@_name
+@options.storage_options
+@options.as_json
+def list_letters(*, wal: str, name: str, as_json: bool, **more: Any) -> None:
+    """Every dead letter of a sink, oldest batch first."""
+    found = list(_letters(wal, name, more).all())
+    if as_json:
+        print_json([_facts(kept) for kept in found])
+        return
+    shown = table(">batch", ">rows", "why", "replayed", "first reason", "file")
+    for kept in found:
+        letter = kept.letter
+        why, done = letter.kept, "yes" if kept.replayed else "no"
+        cells = (letter.chunk.batch_id, letter.chunk.num_rows, why, done, letter.reasons[0], _file(kept))
+        shown.add_row(*map(text, cells))
+    console().print(shown)
+    click.echo(f"{len(found)} dead letters, {sum(kept.letter.chunk.num_rows for kept in found):,} rows")
+
+
+@dead_letters.command(short_help="The rows of a batch's dead letters.")
+@click.argument("wal")
+@click.argument("batch", type=click.IntRange(min=0))
+@_name
+@options.storage_options
+@options.as_json
+def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None:
+    """The rows of a batch that are dead letters, each with its key and the reason."""
+    found = list(_letters(wal, name, more).all(batch_id=batch))
+    columns = found[0].letter.chunk.table.column_names if found else []
+    rows = [row for kept in found for row in _rows(kept)]
+    if as_json:
+        named = [{"key": key, "reason": reason, "values": list(values)} for key, reason, values in rows]
+        print_json({"columns": columns, "rows": named})
+        return
+    shown = table("key", "reason", *map(text, columns))
+    for key, reason, values in rows:
+        shown.add_row(text(key), text(reason), *map(text, values))
+    console().print(shown)
+    click.echo(f"{len(rows)} rows")
+
+
+@dead_letters.command(short_help="Send them again.")
+@click.argument("wal")
+@click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
+@click.option("--unknown", is_flag=True, help="Also those of unknown outcome: the target may have their rows.")
+@_name
+@options.storage_options
+@options.as_json
+def replay(*, wal: str, to: str, name: str, dry_run: bool, unknown: bool, as_json: bool, **more: Any) -> None:
+    """Send dead letters of delivered batches again, under keys that never change: once, where the target can.
+
+    What the target refuses once more becomes a new dead letter. Repeating the command sends only what is left.
+    """
+    letters = _letters(wal, name, more)
+    there = target(to)
+    if dry_run:
+        due = letters.due(unknown=unknown)
+        result: dict[str, object] = {
+            "dry_run": True,
+            "letters": len(due),
+            "rows": sum(kept.letter.chunk.num_rows for kept in due),
+            "rejected": 0,
+        }
+    else:
+        done = letters.replay(there, unknown=unknown)
+        result = {"dry_run": False, "letters": done.letters, "rows": done.rows, "rejected": done.rejected}
+    if as_json:
+        print_json({"sink": name, "target": there.describe(), **result})
+        return
+    what = "would be sent" if dry_run else "were sent"
+    click.echo(f"{result['letters']} dead letters {what} to {there.describe()}: {result['rows']} rows")
+    if result["rejected"]:
+        click.echo(f"{result['rejected']} rows were refused again: see wal-sink dead-letters list")
+
+
+def _letters(wal: str, name: str, more: dict[str, Any]) -> DeadLetters:
+    spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
+    require_wal(open_store(spec))
+    return DeadLetters(spec.url, name=name, storage_options=spec.options)
+
+
+def _facts(kept: KeptLetter) -> dict[str, object]:
+    letter = kept.letter
+    return {
+        "file": letter.path,
+        "batch_id": letter.chunk.batch_id,
+        "kept": letter.kept,
+        "rows": letter.chunk.num_rows,
+        "key": letter.chunk.key,
+        "replayed": kept.replayed,
+        "replay_of": letter.replay_of,
+        "reasons": sorted(set(letter.reasons)),
+    }
+
+
+def _rows(kept: KeptLetter) -> list[tuple[str, str, tuple[Any, ...]]]:
+    chunk = kept.letter.chunk
+    return list(zip(chunk.row_keys(), kept.letter.reasons, plain_rows(chunk.table), strict=True))
+
+
+def _file(kept: KeptLetter) -> str:
+    return kept.letter.path.rpartition("/")[2]

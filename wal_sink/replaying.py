@@ -1,0 +1,238 @@
+"""Sending dead letters again, under the keys they have: exactly once, where the sink can.
+
+A row belongs to the newest refusal of its chunk that holds it. What a sink refuses once more becomes such a newer one,
+which names the one it came from. A record beside the dead letter tells that it was sent again. For a transactional sink
+every dead letter has a slot of its own, and terms are those of replaying alone: nobody who delivers is fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from wal_sink import paths
+from wal_sink.backend_urls import sink_from_url
+from wal_sink.chunk import Chunk, Position
+from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
+from wal_sink.errors import ConfigError, DeliveryError
+from wal_sink.log import NOTHING, Log
+from wal_sink.orders import Assignment, SinkFailedError, failure_error
+from wal_sink.paths import DeadLetterName
+from wal_sink.records import Replayed, WalRecord
+from wal_sink.registry import registered
+from wal_sink.runtime import SYSTEM
+from wal_sink.sink import BatchSink, Lookup, Rejected, SegmentSink, Sink, TransactionalSink, as_sink
+from wal_sink.sink_session import SinkSession, rejected_of
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec, mask_url
+from wal_sink.terms import Term, claim
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLetter:
+    """One dead letter in a listing."""
+
+    letter: DeadLetter
+    name: DeadLetterName
+    replayed: bool
+    """Whether it was sent again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What became of the dead letters that were sent again."""
+
+    letters: int
+    rows: int
+    """Rows that the sink has now."""
+    rejected: int
+    """Rows that it refused once more: they are in new dead letters."""
+
+
+class DeadLetters:
+    """The dead letters of one sink of a WAL. Runs wherever the WAL can be reached; needs no Spark.
+
+        letters = DeadLetters("s3://lake/wal/orders", name="default")
+        letters.replay(post)
+
+    Raises `ConfigError` if the WAL has no such sink.
+    """
+
+    def __init__(
+        self, wal: str | Log, *, name: str = "default", storage_options: Mapping[str, object] | None = None
+    ) -> None:
+        """`wal` is a URL (or an open log, which is for tests)."""
+        self._log = wal if isinstance(wal, Log) else _open(StoreSpec(wal, storage_options or {}))
+        self._name = name
+        known = registered(self._log)
+        if name not in known:
+            raise ConfigError(f"{self._log.store.root} has no sink {name!r}; it has {', '.join(known) or 'none'}")
+
+    def all(self, *, batch_id: int | None = None) -> Iterator[KeptLetter]:
+        """Every dead letter with rows, oldest batch first; of one batch, if one is named. Raises `CorruptError`."""
+        for folder in self._batches() if batch_id is None else [batch_id]:
+            names = self._log.store.list(paths.dead_letter_folder(self._name, folder))
+            for file in names:
+                name = paths.parse_dead_letter(file)
+                if name is None:
+                    continue
+                letter = read_dead_letter(self._log.store, f"{paths.dead_letter_folder(self._name, folder)}/{file}")
+                if letter.chunk.num_rows:
+                    yield KeptLetter(letter, name, replayed=paths.replayed(file) in names)
+
+    def due(self, *, unknown: bool = False) -> list[KeptLetter]:
+        """What `replay` would send: of batches that are delivered, not sent again yet, refused unless `unknown`."""
+        newest = max(self._log.numbers(paths.markers(self._name)), default=NOTHING)
+        wanted = {"rejected", "unknown"} if unknown else {"rejected"}
+        return [
+            kept
+            for kept in self.all()
+            if not kept.replayed and kept.letter.kept in wanted and kept.letter.chunk.batch_id <= newest
+        ]
+
+    def replay(self, to: object, *, unknown: bool = False, attempt_timeout_s: float = 120.0) -> ReplayResult:
+        """Send them again, to a function of one `Chunk`, a `Sink` or the URL of a backend, one after the other.
+
+        `unknown`: those too that an at-most-once delivery may have sent. Each goes under a key that derives from its
+        rows and never changes. Stops at the first failure with `DeliveryError`; repeating goes on from there, and
+        repeats what a plain sink was just being sent. Raises `FencedError` if somebody else began to replay.
+        """
+        sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
+        if isinstance(sink, (BatchSink, SegmentSink)):
+            raise ConfigError(f"{sink.describe()} cannot be given single rows: replay to a function of one Chunk")
+        due = self.due(unknown=unknown)
+        rows = rejected = 0
+        if due:
+            term = claim(self._log, paths.replayer_role(self._name))
+            for kept in due:
+                done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
+                rows, rejected = rows + done.rows, rejected + done.rejected
+        return ReplayResult(len(due), rows, rejected)
+
+    def _batches(self) -> list[int]:
+        return self._log.numbers(paths.dead_letter_batches(self._name))
+
+
+def _open(spec: StoreSpec) -> Log:
+    return Log(open_store(spec), SYSTEM, SYSTEM.new_id())
+
+
+class _Replay:
+    """One dead letter on its way."""
+
+    def __init__(self, log: Log, sink: str, term: Term, kept: KeptLetter, timeout_s: float) -> None:
+        self._log = log
+        self._sink = sink
+        self._term = term
+        self._letter = kept.letter
+        self._name = kept.name
+        self._timeout_s = timeout_s
+        self._next = 0 if kept.name.number is None else kept.name.number + 1
+        self._owned_by_newer: set[int] = set()
+        self._rejected = 0
+        self._read_newer()
+
+    def send(self, sink: Sink) -> Replayed:
+        """Raises `DeliveryError`, `FencedError`, or what the store does."""
+        session = SinkSession(sink, self._log.runtime.new_caller(), self._assignment(), on_executor=False)
+        what = f"dead letter {self._log.store.url_of(self._letter.path)}: {sink.describe()}"
+        try:
+            self._term.check(self._log.store)
+            session.open()
+            if isinstance(sink, TransactionalSink):
+                self._in_transaction(session, sink, what)
+            elif not self._rejected:
+                self._once(session, what)
+        except SinkFailedError as error:
+            raise failure_error(error.failure, what) from error
+        finally:
+            session.close()
+        return self._record()
+
+    def _once(self, session: SinkSession, what: str) -> None:
+        """To a sink that has taken every other row when it refuses some: then it is not sent again."""
+        chunk, sink = self._chunk(), session.sink
+        known = isinstance(sink, Lookup) and session.call("was_applied", sink.was_applied, chunk.key)
+        rejected = None if known else self._call(session, chunk, what)
+        if rejected is not None:
+            self._keep(chunk, rejected)
+
+    def _in_transaction(self, session: SinkSession, sink: TransactionalSink, what: str) -> None:
+        """To a sink that commits nothing when it refuses rows; a predecessor cannot keep more from here on."""
+        rest = self._chunk()
+        last = session.call("last", sink.last, rest.position.slot)
+        if last is not None and last >= rest.position:
+            return
+        self._create(rest.without(range(rest.num_rows)), [])
+        while (rejected := self._call(session, rest, what)) is not None:
+            self._keep(rest, rejected)
+            rest = rest.without(rejected.reasons)
+
+    def _call(self, session: SinkSession, chunk: Chunk, what: str) -> Rejected | None:
+        return rejected_of(what, session.call(what, session.sink.write, chunk), chunk.num_rows)
+
+    def _keep(self, sent: Chunk, rejected: Rejected) -> None:
+        indices = sorted(rejected.reasons)
+        refused = sent.without(set(range(sent.num_rows)).difference(indices))
+        self._create(refused, [mask_url(str(rejected.reasons[index])) for index in indices])
+        self._rejected += len(indices)
+
+    def _create(self, rows: Chunk, reasons: list[str]) -> None:
+        path = self._numbered(self._next)
+        rows = replace(rows, position=self._letter.chunk.position)
+        if not keep_rejected(self._log, path, rows, reasons, replay_of=self._letter.path):
+            self._term.check(self._log.store)
+            raise DeliveryError(f"{self._log.store.url_of(path)} was written by another replay: start again")
+        self._next += 1
+
+    def _read_newer(self) -> None:
+        """Refusals after this one: their rows are theirs; this one's own tell that it was answered."""
+        while (newer := find_dead_letter(self._log.store, self._numbered(self._next))) is not None:
+            self._owned_by_newer.update(newer.chunk.rows)
+            if newer.replay_of == self._letter.path:
+                self._rejected += newer.chunk.num_rows
+            self._next += 1
+
+    def _chunk(self) -> Chunk:
+        """What is sent: under the key of its rows, and in a slot of its own."""
+        whole = self._letter.chunk
+        gone = [index for index, row in enumerate(whole.rows) if row in self._owned_by_newer]
+        stem = self._letter.path.rpartition("/")[2].removesuffix(".parquet")
+        slot = f"{whole.position.slot}/{whole.batch_id}/{stem}"
+        position = Position(slot, whole.batch_id, whole.position.rows, whole.segment_id)
+        return replace(whole.without(gone), position=position, term=self._term.number)
+
+    def _numbered(self, number: int) -> str:
+        name = self._name
+        batch_id = self._letter.chunk.batch_id
+        return paths.dead_letter(self._sink, batch_id, name.ordinal, name.first_row, name.end_row, number=number)
+
+    def _assignment(self) -> Assignment:
+        wal = self._log.find(WalRecord, paths.WAL)
+        chunk = self._letter.chunk
+        return Assignment(
+            wal_id=wal.wal_id if wal else "",
+            sink=self._sink,
+            term=self._term,
+            batch_id=chunk.batch_id,
+            columns=tuple(chunk.table.column_names),
+            spark_schema="",
+            chunk_rows=chunk.num_rows,
+            segments=1,
+            at_most_once=False,
+            keeps_rejected=True,
+            attempt_timeout_s=self._timeout_s,
+            witness=None,
+        )
+
+    def _record(self) -> Replayed:
+        record = Replayed(
+            dead_letter=self._letter.path,
+            rows=self._letter.chunk.num_rows - self._rejected,
+            rejected=self._rejected,
+            term=self._term.number,
+            run_id=self._log.run_id,
+            **self._log.stamp(),
+        )
+        self._log.create(paths.replayed(self._letter.path), record)
+        return record
