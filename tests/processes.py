@@ -55,7 +55,7 @@ class Child:
         log: Path,
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
-        limit_s: float = 120.0,
+        limit_s: float = 240.0,
     ) -> None:
         self.log = log
         self.limit_s = limit_s
@@ -77,7 +77,7 @@ class Child:
         *args: str | Path,
         log: Path,
         env: Mapping[str, str] | None = None,
-        limit_s: float = 120.0,
+        limit_s: float = 240.0,
     ) -> Self:
         """Start this interpreter with a program: a file's `Path`, or source text. `env` is added to the environment."""
         head: list[str | Path] = [program] if isinstance(program, Path) else ["-c", program]

@@ -33,7 +33,7 @@ print("STOPPED", task_slots(spark.sparkContext))
 
 def test_the_slots_are_the_clusters_and_no_setting(tmp_path: Path) -> None:
     with Child.python(SLOTS, log=tmp_path / "log") as child:
-        output = child.succeed(120)
+        output = child.succeed()
     assert "SLOTS 3 2" in output
     assert "STOPPED 1" in output
 

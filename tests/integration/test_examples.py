@@ -11,7 +11,7 @@ from tests.processes import CHECKOUT, Child
 pytestmark = pytest.mark.spark
 
 EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
-LIMIT_S = 120.0
+LIMIT_S = 240.0
 
 
 def test_there_are_examples() -> None:
