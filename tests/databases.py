@@ -209,6 +209,11 @@ class MariadbServer(Server):
 
     def connect(self, database: str) -> pymysql.connections.Connection[Any]:
         return pymysql.connect(
-            **{"host": "127.0.0.1", "port": self.port, "user": "root", "database": database},
-            **{"autocommit": True, "charset": "utf8mb4", "ssl_disabled": True},
+            host="127.0.0.1",
+            port=self.port,
+            user="root",
+            database=database,
+            autocommit=True,
+            charset="utf8mb4",
+            ssl_disabled=True,
         )

@@ -249,8 +249,8 @@ class SqlSink(TransactionalSink):
             if not self._dialect.fits(kind, declared):
                 raise PermanentError(
                     f"{what}: column {name!r} is declared {declared!r}, which would alter {kind_of(kind)} values "
-                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table, or cast the column in the "
-                    "query"
+                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table, or cast the column "
+                    "in the query"
                 )
 
 

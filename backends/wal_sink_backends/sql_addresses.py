@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ def dialect_of(url: str, limits: Limits, *, schema: str | None, password_env: st
     scheme = url.partition("://")[0]
     make = _DIALECTS.get(scheme)
     if make is None:
+        scheme = scheme if re.fullmatch(r"[\w+.-]+", scheme) else "?"
         raise ConfigError(
             f"SqlSink cannot reach {scheme!r} databases: expected sqlite:///file.db, sqlite:////folder/file.db, "
             "postgresql://user@host/database or mariadb://user@host/database"
@@ -103,6 +105,12 @@ _DIALECTS: dict[str, _Make] = {
 
 
 def _address(url: str, scheme: str, known: tuple[str, ...], schema: str | None, password_env: str | None) -> Address:
+    authority, _, behind = url.partition("://")[2].partition("/")
+    if "@" in behind or "?" in authority.rpartition("@")[0]:  # perhaps the end of a password: it must not show
+        raise ConfigError(
+            f"{scheme}://…: write /, ? and @ in a password, and @ in an option, as %2F, %3F and %40; expected "
+            f"{scheme}://user@host:port/database?option=value"
+        )
     rest, _, query = url.partition("://")[2].partition("?")
     authority, _, database = rest.partition("/")
     who, at, hosts = authority.rpartition("@")
@@ -132,14 +140,10 @@ def _host(text: str, url: str) -> tuple[str, int | None]:
         parts = urlsplit(f"//{text}")
         return unquote(parts.hostname or ""), parts.port
     except ValueError:  # its message shows what may be a part of a password
-        raise ConfigError(
-            f"{mask_url(url.partition('?')[0])}: expected host:port, with a number from 1 to 65535 as the port"
-        ) from None
+        raise ConfigError(f"{mask_url(url)}: expected host:port, with a number from 1 to 65535 as the port") from None
 
 
 def _options(url: str, query: str, known: tuple[str, ...]) -> dict[str, str]:
-    if "@" in query:  # perhaps the end of a password: it must not show as the name of an option
-        raise ConfigError(f"{mask_url(url)}: write an @ or ? in a password or an option as %40 or %3F")
     try:
         given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
@@ -170,6 +174,8 @@ def _sink(url: str, drivers: tuple[str, ...]) -> SqlSink:
     from wal_sink_backends.sql import SqlSink  # noqa: PLC0415 - which is built on this module
 
     bare, _, query = url.partition("?")
+    if "@" in query:
+        _address(url, bare.partition("://")[0], (), None, None)  # refuses it
     given = _options(url, query, (*SINK_OPTIONS, *drivers))
     if "table" not in given:
         raise ConfigError(f"{mask_url(url)}: which table? Add ?table=NAME")

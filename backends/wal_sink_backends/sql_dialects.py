@@ -46,12 +46,12 @@ class LedgerRow:
     position: Position
 
 
-class TableMissing(Exception):  # noqa: N818 - no error: the table is made, and the transaction begun again
-    """The target table has to be made outside of the transaction."""
+class TableMissing(Exception):
+    """The target table has to be made outside of the transaction, which is then begun again."""
 
 
-class RowsRefused(Exception):  # noqa: N818 - no error: what rolls a transaction back that found rows to reject
-    """Leaves a transaction with the reasons by row of the chunk."""
+class RowsRefused(Exception):
+    """Rolls a transaction back, with the reasons by row of the chunk."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(f"{len(reasons)} rows")
@@ -112,9 +112,9 @@ class Dialect(ABC):
     def columns(self, connection: Connection, table: str) -> dict[str, str]:
         """Declared types by folded column name; empty if there is no such table."""
 
+    @abstractmethod
     def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:
         """What is wrong with a table that has fitting columns, and the way out; None if nothing is."""
-        return None
 
     @abstractmethod
     def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:

@@ -127,10 +127,11 @@ class Mariadb(Dialect):
         """The DDL that stands in `docs/sinks/sql.md`."""
         if self.columns(connection, LEDGER):
             return
+        ascii_only = "CHARACTER SET ascii COLLATE ascii_bin"
         ddl = (
-            f"CREATE TABLE IF NOT EXISTS {self._named(LEDGER)} (slot VARCHAR(190) CHARACTER SET ascii COLLATE ascii_bin "
-            "PRIMARY KEY, term BIGINT NOT NULL, batch_id BIGINT NOT NULL, segment_id VARCHAR(64) CHARACTER SET ascii "
-            "COLLATE ascii_bin NOT NULL, `rows` BIGINT NOT NULL) ENGINE=InnoDB"
+            f"CREATE TABLE IF NOT EXISTS {self._named(LEDGER)} (slot VARCHAR(190) {ascii_only} PRIMARY KEY, "
+            f"term BIGINT NOT NULL, batch_id BIGINT NOT NULL, segment_id VARCHAR(64) {ascii_only} NOT NULL, "
+            "`rows` BIGINT NOT NULL) ENGINE=InnoDB"
         )
         try:
             connection.execute(ddl)
@@ -240,9 +241,7 @@ class Mariadb(Dialect):
             try:
                 for values in _statements(rows.values[first:end], min(_STATEMENT_BYTES, room)):
                     if len(values.encode()) > room:
-                        reason = (
-                            f"row of {len(values)} characters: max_allowed_packet of the server is too small for it"
-                        )
+                        reason = f"row of {len(values)} characters: the server's max_allowed_packet is too small"
                         break
                     connection.execute(head + values + tail)
                 else:

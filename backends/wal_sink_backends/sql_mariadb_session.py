@@ -70,7 +70,7 @@ class Session:
     def __init__(self, connection: Driver[Any], limits: Limits) -> None:
         self._connection = connection
         try:
-            self.is_mariadb = "mariadb" in str(connection.get_server_info()).lower()
+            self.is_mariadb = "mariadb" in str(self.execute("SELECT VERSION()")[0][0]).lower()
             self.set(limits)
             self.longest_statement = int(self.execute("SELECT @@max_allowed_packet")[0][0]) - 1024
         except BaseException:

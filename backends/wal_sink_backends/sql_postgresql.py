@@ -246,10 +246,8 @@ class Postgresql(Dialect):
         typed = ", ".join(f"{self.quote(column)} AS {name}" for column, name in names.items())
         keys = ", ".join(names[column] for column in key)
         updates = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in names if name not in key)
-        connection.execute(
-            "CREATE TEMPORARY TABLE wal_sink_rows ON COMMIT DROP AS "
-            f"SELECT {typed}, 0::bigint AS number FROM {self._named(table)} WITH NO DATA"
-        )
+        of_columns = f"SELECT {typed}, 0::bigint AS number FROM {self._named(table)} WITH NO DATA"  # noqa: S608 - quoted
+        connection.execute(f"CREATE TEMPORARY TABLE wal_sink_rows ON COMMIT DROP AS {of_columns}")
         merge = (
             f"INSERT INTO {self._named(table)} ({self.listed(names)}) "  # noqa: S608 - quoted
             f"SELECT {', '.join(names.values())} FROM (SELECT DISTINCT ON ({keys}) * FROM pg_temp.wal_sink_rows "

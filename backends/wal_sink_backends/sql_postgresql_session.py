@@ -24,7 +24,7 @@ _PASSING_CLASSES = ("08", "40", "53", "57", "58")
 https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 _PASSING = frozenset({"55P03", "55006", "25006", "25P03", "25P04", "XX000"})
-"""Lock timeout, object in use, a standby after a failover, a transaction that idled or took too long, internal error."""
+"""Lock timeout, object in use, a standby after a failover, a transaction that idled or lasted too long; internal."""
 _LASTING = frozenset({"57P04", "53400"})
 """Database dropped, a limit of the configuration."""
 _ROW_CLASSES = ("22", "23")
@@ -51,7 +51,7 @@ def connection_class() -> Any:
     import psycopg  # noqa: PLC0415 - an optional dependency
 
     class Connection(psycopg.Connection[Any]):
-        def __del__(self) -> None:
+        def __del__(self, *_: object) -> None:
             self.close()
 
     return Connection
@@ -101,10 +101,10 @@ class Session:
 
     def execute(self, statement: str, values: tuple[Any, ...] | None = None) -> psycopg.Cursor[Any]:
         with self._bounded():
-            return self._connection.execute(statement, values)  # type: ignore[call-overload, no-any-return]
+            return self._connection.execute(statement.encode(), values)
 
     def copy(self, statement: str, data: bytes) -> None:
-        with self._bounded(), self._connection.cursor() as cursor, cursor.copy(statement) as copy:  # type: ignore[arg-type]
+        with self._bounded(), self._connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
             copy.write(data)
 
     def begin(self) -> None:

@@ -144,6 +144,9 @@ class Sqlite(Dialect):
         with closing(connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))) as found:
             return {self.fold(name): declared for name, declared in found}
 
+    def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:
+        """A missing index shows when it is needed, and there is no other kind of table."""
+
     def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
         parts = [
             f"{self.quote(name)} {self.type_name(kind)}{' NOT NULL' if name in key else ''}"

@@ -58,7 +58,10 @@ def stored_type(arrow_type: ArrowType) -> ArrowType:
 
 def kind_of(arrow_type: ArrowType) -> Kind:
     stored = stored_type(arrow_type)
-    return next((kind for test, kind in _KINDS if test(stored)), "text")
+    for test, kind in _KINDS:
+        if test(stored):
+            return kind
+    return "text"
 
 
 def decimals_of(moment: ArrowType) -> int:
@@ -68,7 +71,7 @@ def decimals_of(moment: ArrowType) -> int:
 
 def array_of(column: Any) -> Array:
     """A column as one array of plain values."""
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    array: Array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     while True:
         if isinstance(array.type, pa.BaseExtensionType):
             array = array.storage
