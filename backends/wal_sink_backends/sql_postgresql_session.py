@@ -135,6 +135,9 @@ class Session:
             "statement_timeout": _milliseconds(limits.statement_timeout_s),
             "lock_timeout": _milliseconds(limits.busy_timeout_s),
             "idle_in_transaction_session_timeout": _milliseconds(limits.busy_timeout_s),
+            "tcp_keepalives_idle": "10",  # a machine that vanished in the middle of a COPY keeps no lock for hours
+            "tcp_keepalives_interval": "5",
+            "tcp_keepalives_count": "3",
             "intervalstyle": "postgres",
             **({"synchronous_commit": "on"} if asked == ("off",) else {}),
         }
