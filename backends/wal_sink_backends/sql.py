@@ -135,7 +135,7 @@ class SqlSink(TransactionalSink):
     def _write(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
         """One transaction, committed or without a trace."""
         with self._dialect.transaction(connection):
-            if self._has(chunk, self._dialect.lock(connection, chunk.position.slot)):
+            if self._has(chunk, self._dialect.lock(connection, chunk.position.slot, chunk.term)):
                 return
             fresh = self._fit_table(connection, chunk.table.schema, what)
             refused = {**self._dialect.insert(connection, self._table, rows, self._key), **rows.refused}

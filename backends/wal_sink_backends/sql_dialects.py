@@ -97,9 +97,9 @@ class Dialect(ABC):
         """What the ledger tells of a slot."""
 
     @abstractmethod
-    def lock(self, connection: Connection, slot: str) -> LedgerRow | None:
+    def lock(self, connection: Connection, slot: str, term: int) -> LedgerRow | None:
         """The same within a transaction, until whose end no other one gets past this line for the slot: neither where
-        the ledger has a row of the slot, nor where it has none yet.
+        the ledger has a row of the slot, nor where it has none yet. `term` is the sender's.
         """
 
     @abstractmethod

@@ -146,7 +146,7 @@ class Mariadb(Dialect):
     def stored(self, connection: Session, slot: str) -> LedgerRow | None:
         return self._read(connection, slot, "")
 
-    def lock(self, connection: Session, slot: str) -> LedgerRow | None:
+    def lock(self, connection: Session, slot: str, term: int) -> LedgerRow | None:  # noqa: ARG002 - not compared here
         """Lock the slot's row. Where there is none, an empty one is inserted first, for which all others wait: it never
         outlives the transaction as it is.
         """

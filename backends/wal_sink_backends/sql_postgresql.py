@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+import zlib
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,11 @@ _TABLE = """
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attnotnull AND NOT a.atthasdef
                        AND a.attidentity = '' AND NOT a.attname = ANY(%s) ORDER BY a.attnum)
     FROM pg_class c WHERE c.oid = to_regclass(%s)
+"""
+_EVICT = """
+    SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+    WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objsubid = 2 AND l.pid <> pg_backend_pid()
+    AND l.classid = (%s::bigint & 4294967295)::oid AND l.objid::bigint <= %s
 """
 
 
@@ -150,9 +156,24 @@ class Postgresql(Dialect):
     def stored(self, connection: Session, slot: str) -> LedgerRow | None:
         return self._read(connection, slot, "")
 
-    def lock(self, connection: Session, slot: str) -> LedgerRow | None:
-        """Lock the slot's row. Where there is none, an empty one is inserted first, for which all others wait: it never
-        outlives the transaction as it is.
+    def lock(self, connection: Session, slot: str, term: int) -> LedgerRow | None:
+        """Lock the slot's row. A process that stands still in the middle of its COPY keeps it for ever, since no time
+        limit of the server counts there: whoever waited in vain ends the transactions of this and of lower terms.
+        """
+        mark = (zlib.crc32(slot.encode()) - (1 << 31), term % (1 << 31))
+        connection.execute("SELECT pg_advisory_xact_lock_shared(%s, %s)", mark)  # to be seen by, no one waits for it
+        psycopg = driver()
+        try:
+            return self._lock(connection, slot)
+        except psycopg.errors.LockNotAvailable:
+            connection.roll_back()
+            with suppress(psycopg.errors.InsufficientPrivilege):  # the other one is of another role
+                connection.execute(_EVICT, mark)
+            raise
+
+    def _lock(self, connection: Session, slot: str) -> LedgerRow | None:
+        """Where the ledger has no row, an empty one is inserted first, for which all others wait: it never outlives the
+        transaction as it is.
         """
         if (row := self._read(connection, slot, " FOR UPDATE")) is not None:
             return row

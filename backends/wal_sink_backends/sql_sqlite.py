@@ -131,7 +131,7 @@ class Sqlite(Dialect):
         found = connection.execute(query, (slot,)).fetchone()
         return None if found is None else LedgerRow(found[0], Position(slot, *found[1:]))
 
-    def lock(self, connection: Connection, slot: str) -> LedgerRow | None:
+    def lock(self, connection: Connection, slot: str, term: int) -> LedgerRow | None:  # noqa: ARG002
         """The transaction holds the one lock there is already."""
         return self.stored(connection, slot)
 

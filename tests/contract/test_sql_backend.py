@@ -29,7 +29,7 @@ class Target:
 
 
 class SqlContract(SinkContract):
-    every = 9
+    every = 16
 
     @pytest.fixture(autouse=True)
     def password(self, monkeypatch: pytest.MonkeyPatch) -> None:

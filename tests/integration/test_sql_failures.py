@@ -170,7 +170,7 @@ def test_nobody_passes_while_another_writes_the_slot(server: Server, database: s
             with opened(sink_to(server, database, busy_timeout_s=20)) as other:
                 connection = other._connected()
                 with other._dialect.transaction(connection):
-                    assert (other._dialect.lock(connection, SLOT) is None) is (first == 0)
+                    assert (other._dialect.lock(connection, SLOT, 2) is None) is (first == 0)
                     with pytest.raises(PASSING, match=r"(?i)lock"):
                         sink.write(chunk(ids(first + 1), first=first))
                     other._dialect.move_ledger(connection, LedgerRow(1, Position(SLOT, 0, first, "a")))
@@ -178,17 +178,18 @@ def test_nobody_passes_while_another_writes_the_slot(server: Server, database: s
     assert stored(server, database) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("at", ["rows", "commit"])
 def test_a_process_that_stands_still_in_its_transaction_keeps_nobody_out(
-    server: Server, database: str, proxy: SqlProxy
+    server: Server, database: str, proxy: SqlProxy, at: str
 ) -> None:
-    """Its COMMIT never arrives; the server ends its transaction, and its successor goes on."""
+    """What it sends next never arrives: the server ends its transaction, or its successor does."""
     errors: list[BaseException] = []
     successor = sink_to(server, database, busy_timeout_s=1)
     with opened(sink_to(server, database, port=proxy.port, busy_timeout_s=1)) as zombie, opened(successor):
         zombie.write(chunk(ids(1)))
         swallowed = threading.Event()
         proxy.on_cut = swallowed.set
-        proxy.cut(commit_request(server), "swallow")
+        proxy.cut(rows_request(server) if at == "rows" else commit_request(server), "swallow")
 
         def stand_still() -> None:
             try:
