@@ -17,7 +17,7 @@ _PASSING = frozenset(
         *(1020, 1205, 1213, 1412, 1614, 3058, 3572),  # changed meanwhile, lock wait, deadlock, table or XA state
         *(1037, 1038, 1041, 1021, 1030, 1114),  # memory, disk, storage engine, table full
         *(1040, 1203, 1226, 1129),  # too many connections, also of one user; host blocked for now
-        *(1053, 1077, 1079, 1080, 1152, 1153, 1155, 1156, 1157, 1158, 1159, 1160, 1161),  # shutdown, network
+        *(1053, 1077, 1079, 1080, 1152, 1155, 1156, 1157, 1158, 1159, 1160, 1161),  # shutdown, network
         *(1184, 1189, 1317, 1927, 1969, 3024, 3169, 4031),  # aborted, interrupted, killed, statement or idle timeout
         *(1180, 1196),  # COMMIT or ROLLBACK failed
         *(1047, 1290, 1792, 1836),  # Galera not ready; read only, as a server is during a failover

@@ -402,6 +402,16 @@ def test_postgresql_with_the_least_rights(postgresql: PostgresqlServer, pg: str)
     assert stored(postgresql, pg) == [(1,), (2,)]
 
 
+def test_postgresql_upserts_with_the_least_rights(postgresql: PostgresqlServer, pg: str) -> None:
+    write(sink_to(postgresql, pg, "other"), chunk(ids(1), slot="other"))
+    postgresql.query(pg, "ALTER SCHEMA public OWNER TO admin")
+    postgresql.query(pg, "CREATE TABLE flights (id bigint PRIMARY KEY, late bigint)")
+    postgresql.query(pg, f"GRANT SELECT, INSERT, UPDATE ON flights TO {USER}")
+    sink = sink_to(postgresql, pg, mode="upsert", key="id", create_table=False)
+    assert write(sink, chunk(pa.table({"id": [1, 1], "late": [2, 3]}))) == [None]
+    assert stored(postgresql, pg, "id, late") == [(1, 3)]
+
+
 def test_postgresql_commits_are_durable_whatever_the_role_has_set(postgresql: PostgresqlServer, pg: str) -> None:
     postgresql.query("postgres", f"ALTER ROLE {USER} IN DATABASE {pg} SET synchronous_commit = off")
     as_owner(
@@ -475,7 +485,7 @@ def test_mariadb_values_are_strict_whatever_the_server_is(mariadb: MariadbServer
 def test_mariadb_with_the_least_rights(mariadb: MariadbServer, maria: str) -> None:
     mariadb.query(maria, "CREATE TABLE flights (id BIGINT)")
     mariadb.query(maria, f"REVOKE ALL ON {maria}.* FROM {USER}@'%'")
-    mariadb.query(maria, f"GRANT SELECT, INSERT ON {maria}.flights TO {USER}@'%'")
+    mariadb.query(maria, f"GRANT INSERT ON {maria}.flights TO {USER}@'%'")
     with pytest.raises(PermanentError, match="no ledger yet, and this user may not make it") as caught:
         write(sink_to(mariadb, maria, create_table=False), chunk(ids(1)))
     ddl, grant = str(caught.value).partition("run: ")[2].split("; ")
