@@ -4,55 +4,56 @@ The ledger is the table `wal_sink_ledger`, one row per slot, made beside the tar
 
     slot TEXT PRIMARY KEY, term, batch_id, segment_id, rows
 
-`SqlSink` holds what is the same for every database; all that knows a driver is in `sql_dialects`.
+`SqlSink` holds what is the same for every database; all that knows a driver is in its `Dialect`: `sql_sqlite`,
+`sql_postgresql`, `sql_mariadb`.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-import msgspec
-import pyarrow as pa
-
-from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
-from wal_sink.json_rows import decimal_texts, plain_values
-from wal_sink.sink import TransactionalSink
-from wal_sink_backends.sql_dialects import LEDGER, Connection, Kind, dialect_of
+from wal_sink.sink import Rejected, TransactionalSink
+from wal_sink_backends.sql_addresses import dialect_of
+from wal_sink_backends.sql_dialects import LEDGER, Connection, LedgerRow, Limits, RowsRefused, TableMissing
+from wal_sink_backends.sql_values import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from wal_sink.chunk import Chunk
+    from wal_sink.chunk import Chunk, Position
     from wal_sink.sink import SinkContext
+    from wal_sink_backends.sql_values import ArrowType, Rows
 
 Mode: TypeAlias = Literal["append", "upsert"]
-_UPDATED = ("term", "batch_id", "segment_id", "rows")
 
 
 class SqlSink(TransactionalSink):
-    """A table of an SQL database, for now SQLite, as a target that is delivered to exactly once.
+    """A table of an SQL database as a target that is delivered to exactly once.
 
-    `url` is `sqlite:///relative.db` or `sqlite:////absolute.db`; a relative path counts from the folder the sink is
-    made in. A missing table is made from the chunk's columns, unless `create_table=False`.
+    `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user:password@host:port/database` or
+    `mariadb://…` (`mysql://…`). A password in it travels to the executors with the sink and is never shown;
+    `password_env` names an environment variable instead, read where the sink runs, and the drivers' own ways
+    (PGPASSWORD, pgpass, an option file) work too. `schema`: where table and ledger are, if not in the first schema of
+    the user's search path (MariaDB: in the URL's database).
+
+    A missing table is made from the chunk's columns, unless `create_table=False`. A missing ledger is made in any case;
+    `docs/sinks/sql.md` has its DDL, the rights that are needed, and what each type becomes.
 
     `mode="upsert"` replaces the row with the same `key` columns, which need a primary key or unique index (a table made
     here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments it is open
     which does, unless the `Delivery` has `order="total"`.
 
-    Columns go by name. Whole and floating numbers stay numbers (NaN is text, SQLite would make it NULL), booleans are
-    0 and 1, decimals text with all digits, dates, times and durations ISO 8601 text (instants in UTC), binary a BLOB,
-    lists, maps and structs JSON text.
+    Columns go by name. What a column would alter is refused before anything is written. Rows that PostgreSQL or MariaDB
+    refuse one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed.
 
-    Runs on the driver or on executors of the *same machine*, in any number of processes: SQLite takes one writer at a
-    time, the others wait up to `busy_timeout_s` seconds, and readers are never blocked (`journal_mode=WAL`, which no
-    network file system supports). `synchronous=FULL`: what `write` returned from survives a loss of power.
+    No call hangs: `connect_timeout_s`, `statement_timeout_s` for each statement and `busy_timeout_s` for a lock bound
+    them, in seconds. Runs on the driver or on executors, in any number of processes; SQLite on one machine only, with
+    one writer at a time. What `write` returned from survives a loss of power if the server is configured so.
 
     Raises `ConfigError` for arguments that cannot work.
 
-        sink = SqlSink("sqlite:////data/flights.db", "flights", mode="upsert", key=("id",))
+        sink = SqlSink("postgresql://etl@db/shop", "orders", mode="upsert", key=("id",), password_env="SHOP_PASSWORD")
     """
 
     def __init__(
@@ -62,15 +63,21 @@ class SqlSink(TransactionalSink):
         *,
         mode: Mode = "append",
         key: Sequence[str] = (),
+        schema: str | None = None,
         create_table: bool = True,
+        password_env: str | None = None,
         busy_timeout_s: float = 30.0,
+        connect_timeout_s: float = 10.0,
+        statement_timeout_s: float = 60.0,
     ) -> None:
-        self._dialect = dialect_of(url, busy_timeout_s)
+        limits = Limits(busy_timeout_s, connect_timeout_s, statement_timeout_s)
+        self._dialect = dialect_of(url, limits, schema=schema, password_env=password_env)
         self._table = table
         self._mode = mode
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self._create_table = create_table
         self._connection: Connection | None = None
+        self._opened = False
         self._known_schema: Any = None
         self._check_arguments()
 
@@ -83,39 +90,58 @@ class SqlSink(TransactionalSink):
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
         """Connect; make the ledger if it is missing. `PermanentError`, or the driver's error if a retry may help."""
-        self._known_schema = None
-        self._connection = self._dialect.connect()
-        with self._dialect.translated(f"opening {self._dialect.address}"):
-            self._dialect.make_ledger(self._connection)
+        self._opened = True
+        self._connected()
 
     def close(self) -> None:
         """Close the connection; a transaction under way is rolled back."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._opened = False
+        self._disconnect()
 
     def last(self, slot: str) -> Position | None:
         """The position in the ledger; None if the slot never wrote."""
+        connection = self._connected()
         with self._dialect.translated(f"slot {slot!r} of {LEDGER} in {self._dialect.address}"):
-            stored = self._stored(self._connected(), slot)
+            stored = self._dialect.stored(connection, slot)
         return stored.position if stored else None
 
-    def write(self, chunk: Chunk) -> None:
+    def write(self, chunk: Chunk) -> Rejected | None:
         """Insert the rows and move the ledger on, in one transaction; nothing if the ledger is there already.
 
-        Raises `FencedError` for a lower term than the ledger's, `HistoryError` for other rows than the ledger tells
-        of, `PermanentError` if table and rows do not fit or a constraint refuses a row; anything else may be tried
-        again.
+        Returns `Rejected` for rows that the database refuses for good, with nothing committed. Raises `FencedError` for
+        a lower term than the ledger's, `HistoryError` for other rows than the ledger tells of, `PermanentError` if
+        table and rows do not fit or SQLite refuses a row; anything else may be tried again.
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: table {self._table!r} in {self._dialect.address}"
-        rows = _rows(chunk.table, what)
         connection = self._connected()
-        with self._dialect.translated(what), self._dialect.transaction(connection):
-            if self._has(chunk, self._stored(connection, chunk.position.slot)):
+        with self._dialect.translated(what):
+            try:
+                rows = self._dialect.encode(connection, chunk.table, self._key)
+            except (ConfigError, PermanentError) as error:  # a type nobody can carry: no retry will help
+                raise PermanentError(f"{what}: {error}") from error
+            try:
+                self._write_and_make_table(connection, chunk, rows, what)
+            except RowsRefused as refused:
+                return Rejected(refused.reasons)
+        return None
+
+    def _write_and_make_table(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
+        try:
+            self._write(connection, chunk, rows, what)
+        except TableMissing:
+            self._make_table(connection, chunk.table.schema)
+            self._write(connection, chunk, rows, what)
+
+    def _write(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
+        """One transaction, committed or without a trace."""
+        with self._dialect.transaction(connection):
+            if self._has(chunk, self._dialect.lock(connection, chunk.position.slot, chunk.term)):
                 return
             fresh = self._fit_table(connection, chunk.table.schema, what)
-            connection.executemany(self._insert(chunk.table.column_names), rows)
-            self._move_ledger(connection, chunk)
+            refused = {**self._dialect.insert(connection, self._table, rows, self._key), **rows.refused}
+            if refused:
+                raise RowsRefused(refused)
+            self._dialect.move_ledger(connection, LedgerRow(chunk.term, chunk.position))
         if fresh:
             self._known_schema = chunk.table.schema
 
@@ -128,23 +154,32 @@ class SqlSink(TransactionalSink):
             )
         if not self._table or "\0" in self._table or self._table.lower() == LEDGER:
             raise ConfigError(f"table={self._table!r}: expected the name of a table other than {LEDGER}")
+        if self._dialect.too_long([self._table]):
+            raise ConfigError(f"table={self._table!r}: expected at most {self._dialect.longest_name} bytes")
+
+    # The connection.
 
     def _connected(self) -> Connection:
-        if self._connection is None:
+        """The open connection; a new one in place of one that was lost."""
+        if not self._opened:
             raise RuntimeError(f"{self!r} is not open: call open() first")
+        if self._connection is not None and not self._dialect.is_usable(self._connection):
+            self._disconnect()
+        if self._connection is None:
+            self._known_schema = None
+            self._connection = self._dialect.connect()
+            with self._dialect.translated(f"opening {self._dialect.address}"):
+                self._dialect.make_ledger(self._connection)
         return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     # The ledger.
 
-    def _stored(self, connection: Connection, slot: str) -> _LedgerRow | None:
-        query = f"SELECT term, batch_id, rows, segment_id FROM {LEDGER} WHERE slot = {self._dialect.mark}"  # noqa: S608
-        found = connection.execute(query, (slot,)).fetchone()
-        if found is None:
-            return None
-        term, batch_id, rows, segment_id = found
-        return _LedgerRow(term, Position(slot, batch_id, rows, segment_id))
-
-    def _has(self, chunk: Chunk, stored: _LedgerRow | None) -> bool:
+    def _has(self, chunk: Chunk, stored: LedgerRow | None) -> bool:
         """Whether the target has this chunk. Raises if the chunk's sender or its rows are not the ledger's."""
         if stored is None:
             return False
@@ -165,43 +200,46 @@ class SqlSink(TransactionalSink):
             )
         return at.rows >= due.rows
 
-    def _move_ledger(self, connection: Connection, chunk: Chunk) -> None:
-        position = chunk.position
-        values = (position.slot, chunk.term, position.batch_id, position.segment_id, position.rows)
-        connection.execute(self._dialect.upsert(LEDGER, ("slot", *_UPDATED), ("slot",)), values)
-
     # The target table.
 
-    def _insert(self, columns: Sequence[str]) -> str:
-        return self._dialect.upsert(self._table, columns, self._key)
+    def _make_table(self, connection: Connection, schema: Any) -> None:
+        statement = self._dialect.create(self._table, _types(schema), self._key)
+        self._dialect.create_table(connection, self._table, statement)
 
     def _fit_table(self, connection: Connection, schema: Any, what: str) -> bool:
         """Make or check the table, within the transaction; False if this schema has been checked before."""
         if self._known_schema is not None and schema.equals(self._known_schema):
             return False
-        wanted: dict[str, Kind] = {field.name: _kind(field.type) for field in schema}
+        wanted = _types(schema)
         self._check_names(wanted, schema.names, what)
         found = self._dialect.columns(connection, self._table)
-        if not found and not self._create_table:
-            raise PermanentError(f"{what}: there is no such table; create it, or pass create_table=True")
         if found:
             self._check_columns(wanted, found, what)
+            if problem := self._dialect.check_table(connection, self._table, list(wanted), self._key):
+                raise PermanentError(f"{what}: {problem}")
+        elif not self._create_table:
+            raise PermanentError(f"{what}: there is no such table; create it, or pass create_table=True")
+        elif self._dialect.creates_in_transaction:
+            self._make_table(connection, schema)
         else:
-            connection.execute(self._dialect.create(self._table, wanted, self._key))
+            raise TableMissing
         return True
 
-    def _check_names(self, wanted: dict[str, Kind], names: Sequence[str], what: str) -> None:
+    def _check_names(self, wanted: Mapping[str, ArrowType], names: Sequence[str], what: str) -> None:
         folded = [self._dialect.fold(name) for name in names]
         twice = [name for name in names if folded.count(self._dialect.fold(name)) > 1]
         if twice or not names or "" in names:
             raise PermanentError(
                 f"{what}: expected columns with names that differ, found {twice or names}; rename them"
             )
+        if unfit := self._dialect.too_long(names):
+            longest = self._dialect.longest_name
+            raise PermanentError(f"{what}: expected names of at most {longest} bytes, found {unfit}; rename them")
         missing = [name for name in self._key if name not in wanted]
         if missing:
             raise PermanentError(f"{what}: key column {missing[0]!r} is not among the columns {list(names)}")
 
-    def _check_columns(self, wanted: dict[str, Kind], found: dict[str, str], what: str) -> None:
+    def _check_columns(self, wanted: Mapping[str, ArrowType], found: dict[str, str], what: str) -> None:
         for name, kind in wanted.items():
             declared = found.get(self._dialect.fold(name))
             if declared is None:
@@ -210,59 +248,11 @@ class SqlSink(TransactionalSink):
                 )
             if not self._dialect.fits(kind, declared):
                 raise PermanentError(
-                    f"{what}: column {name!r} is declared {declared!r}, which would alter {kind} values; expected "
-                    f"{self._dialect.type_name(kind)!r}. Change the table, or cast the column in the query"
+                    f"{what}: column {name!r} is declared {declared!r}, which would alter {kind_of(kind)} values "
+                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table, or cast the column "
+                    "in the query"
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class _LedgerRow:
-    term: int
-    position: Position
-
-
-# Values: Arrow columns to what every driver takes.
-
-
-_TYPES: Any = pa.types
-_KINDS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
-    (_TYPES.is_boolean, "boolean"),
-    (_TYPES.is_integer, "integer"),
-    (_TYPES.is_floating, "number"),
-    (_TYPES.is_decimal, "decimal"),
-    (_TYPES.is_temporal, "moment"),
-    (_TYPES.is_nested, "nested"),
-    (lambda some: "binary" in str(some), "binary"),  # of any length, and views
-)
-
-
-def _kind(arrow_type: Any) -> Kind:
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return _kind(arrow_type.storage_type)
-    if _TYPES.is_dictionary(arrow_type):
-        return _kind(arrow_type.value_type)
-    for test, kind in _KINDS:
-        if test(arrow_type):
-            return kind
-    return "text"
-
-
-def _rows(table: Any, what: str) -> Iterable[tuple[Any, ...]]:
-    try:
-        columns = [_values(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
-    except ConfigError as error:  # a type nobody can carry: no retry will help
-        raise PermanentError(f"{what}: {error}") from error
-    return zip(*columns, strict=True)
-
-
-def _values(column: Any, name: str) -> list[Any]:
-    kind = _kind(column.type)
-    if kind == "decimal":
-        return [text for chunk in column.chunks for text in decimal_texts(chunk)]
-    values = plain_values(column, name)
-    if kind == "nested":
-        return [None if value is None else msgspec.json.encode(value).decode() for value in values]
-    if kind == "number" and str in set(map(type, values)):
-        infinite = {"Infinity": math.inf, "-Infinity": -math.inf}
-        return [infinite.get(value, value) for value in values]
-    return values
+def _types(schema: Any) -> dict[str, ArrowType]:
+    return {field.name: field.type for field in schema}

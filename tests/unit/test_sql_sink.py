@@ -332,7 +332,7 @@ def test_write_before_open_says_so(path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "arguments", "message"),
     [
-        ("postgresql://me:hunter2@db/x", {}, "cannot reach 'postgresql' databases"),
+        ("oracle://me:hunter2@db/x", {}, "cannot reach 'oracle' databases"),
         ("sqlite://", {}, "expected sqlite:///relative.db"),
         ("sqlite:///:memory:", {}, "expected sqlite:///relative.db"),
         ("sqlite://user:hunter2@host?key=hunter2", {}, "^sqlite://host: expected sqlite:///relative.db"),

@@ -1,0 +1,206 @@
+"""SQLite for `SqlSink`."""
+
+from __future__ import annotations
+
+import math
+import socket
+import sqlite3
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wal_sink.chunk import Position
+from wal_sink.errors import PermanentError
+from wal_sink.json_rows import decimal_texts, plain_values
+from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, LedgerRow
+from wal_sink_backends.sql_values import Kind, Rows, json_texts, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from wal_sink_backends.sql_values import ArrowType
+
+_MAY_PASS = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""Primary result codes another attempt may not meet: https://www.sqlite.org/rescode.html"""
+
+_SWITCH_ATTEMPTS = 20
+_TYPE_NAMES: dict[Kind, str] = {"integer": "INTEGER", "number": "REAL", "boolean": "BOOLEAN", "binary": "BLOB"}
+_FITTING: dict[Kind, frozenset[str]] = {
+    "integer": frozenset({"INTEGER", "NUMERIC", "BLOB"}),
+    "number": frozenset({"REAL", "NUMERIC", "BLOB"}),
+    "boolean": frozenset({"INTEGER", "NUMERIC", "BLOB"}),
+    "moment": frozenset({"TEXT", "NUMERIC", "BLOB"}),
+    "binary": frozenset({"BLOB"}),
+}
+"""Affinities that keep a value: text in a numeric column loses leading zeros, a decimal its digits."""
+
+_AFFINITIES = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT", "BLOB": "BLOB"} | dict.fromkeys(
+    ("REAL", "FLOA", "DOUB"), "REAL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sqlite(Dialect):
+    """SQLite through the standard library's driver. `path` is absolute, `host` the machine that has the file."""
+
+    path: str
+    host: str
+    busy_timeout_s: float
+    creates_in_transaction = True
+
+    @property
+    def address(self) -> str:  # type: ignore[override]
+        return f"sqlite:///{self.path}"
+
+    def connect(self) -> Connection:
+        if socket.gethostname() != self.host:
+            raise PermanentError(
+                f"{self.address} is a file of the machine {self.host!r}, this is {socket.gethostname()!r}: "
+                'pass where="driver" to the Delivery'
+            )
+        if not Path(self.path).parent.is_dir():
+            raise PermanentError(f"{self.address}: there is no folder {Path(self.path).parent}; create it")
+        with self.translated(f"opening {self.address}"):
+            connection = sqlite3.connect(self.path, timeout=self.busy_timeout_s, isolation_level=None)
+            connection.execute("PRAGMA synchronous = FULL")
+            self._use_write_ahead_log(connection)
+        return connection
+
+    def is_usable(self, connection: Connection) -> bool:  # noqa: ARG002 - a file does not hang up
+        return True
+
+    def _use_write_ahead_log(self, connection: Connection) -> None:
+        """Switch the file over, once and for all. SQLite does not wait when two processes do so at the same moment."""
+        for attempt in range(_SWITCH_ATTEMPTS):
+            if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+                return
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt == _SWITCH_ATTEMPTS - 1:
+                    raise
+                with self.transaction(connection):  # waits until the other one has done
+                    pass
+
+    def make_ledger(self, connection: Connection) -> None:
+        if self.columns(connection, LEDGER):
+            return
+        with self.transaction(connection):
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {LEDGER} (slot TEXT NOT NULL PRIMARY KEY, term INTEGER NOT NULL, "
+                "batch_id INTEGER NOT NULL, segment_id TEXT NOT NULL, rows INTEGER NOT NULL)"
+            )
+
+    @contextmanager
+    def transaction(self, connection: Connection) -> Iterator[None]:
+        connection.execute("BEGIN IMMEDIATE")  # takes the one write lock before the ledger is read
+        try:
+            yield
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    @contextmanager
+    def translated(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _MAY_PASS:
+                raise
+            raise PermanentError(f"{what}: {error}; change the table or the rows") from error
+        except (OverflowError, UnicodeEncodeError) as error:
+            raise PermanentError(f"{what}: SQLite cannot hold a value: {error}; cast the column to a string") from error
+
+    def stored(self, connection: Connection, slot: str) -> LedgerRow | None:
+        query = f"SELECT term, batch_id, rows, segment_id FROM {LEDGER} WHERE slot = ?"  # noqa: S608 - a constant
+        found = connection.execute(query, (slot,)).fetchone()
+        return None if found is None else LedgerRow(found[0], Position(slot, *found[1:]))
+
+    def lock(self, connection: Connection, slot: str, term: int) -> LedgerRow | None:  # noqa: ARG002
+        """The transaction holds the one lock there is already."""
+        return self.stored(connection, slot)
+
+    def move_ledger(self, connection: Connection, row: LedgerRow) -> None:
+        at = row.position
+        values = (at.slot, row.term, at.batch_id, at.segment_id, at.rows)
+        connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, ("slot",)), values)
+
+    def columns(self, connection: Connection, table: str) -> dict[str, str]:
+        with closing(connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))) as found:
+            return {self.fold(name): declared for name, declared in found}
+
+    def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:
+        """A missing index shows when it is needed, and there is no other kind of table."""
+
+    def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
+        parts = [
+            f"{self.quote(name)} {self.type_name(kind)}{' NOT NULL' if name in key else ''}"
+            for name, kind in columns.items()
+        ]
+        if key:
+            parts.append(f"PRIMARY KEY ({self.listed(key)})")
+        return f"CREATE TABLE {self.quote(table)} ({', '.join(parts)})"
+
+    def create_table(self, connection: Connection, table: str, statement: str) -> None:  # noqa: ARG002 - it is in it
+        connection.execute(statement)
+
+    def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
+        columns = [_values(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
+        return Rows.of(table.column_names, list(zip(*columns, strict=True)), {})
+
+    def insert(self, connection: Connection, table: str, rows: Rows, key: Sequence[str]) -> Mapping[int, str]:
+        connection.executemany(self._upsert(table, rows.columns, key), rows.values)
+        return {}
+
+    def _upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
+        """The statement that inserts a row, replacing the one with the same key if there are key columns."""
+        marks = ", ".join("?" for _ in columns)
+        insert = f"INSERT INTO {self.quote(table)} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
+        if not key:
+            return insert
+        updates = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in columns if name not in key)
+        return f"{insert} ON CONFLICT ({self.listed(key)}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+
+    def type_name(self, kind: ArrowType) -> str:
+        return _TYPE_NAMES.get(kind_of(kind), "TEXT")
+
+    def fits(self, kind: ArrowType, declared: str) -> bool:
+        return _affinity(declared) in _FITTING.get(kind_of(kind), frozenset({"TEXT", "BLOB"}))
+
+    def fold(self, name: str) -> str:
+        return name.lower()
+
+
+def _affinity(declared: str) -> str:
+    """What SQLite makes of a declared type: https://www.sqlite.org/datatype3.html#determination_of_column_affinity"""
+    if not declared:
+        return "BLOB"
+    return next((affinity for word, affinity in _AFFINITIES.items() if word in declared.upper()), "NUMERIC")
+
+
+def _values(column: Any, name: str) -> list[Any]:
+    kind = kind_of(column.type)
+    if kind == "decimal":
+        return [text for chunk in column.chunks for text in decimal_texts(chunk)]
+    if kind == "nested":
+        return json_texts(column, name)
+    values = plain_values(column, name)
+    if kind == "number" and str in set(map(type, values)):
+        infinite = {"Infinity": math.inf, "-Infinity": -math.inf}
+        return [infinite.get(value, value) for value in values]
+    return values

@@ -1,0 +1,289 @@
+"""`SqlSink` when the server fails: lost answers, cut connections, locks, restarts, and targets restored to the past."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pymysql
+import pytest
+
+import wal_sink_backends.sql_mariadb as mariadb_module
+import wal_sink_backends.sql_postgresql_session as postgresql_module
+from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, Server, program
+from tests.sql_chunks import SLOT, chunk, ids, opened
+from tests.sql_proxy import How, SqlProxy
+from wal_sink.chunk import Chunk, Position
+from wal_sink.errors import DeliveryError, FencedError, HistoryError, PermanentError
+from wal_sink.testing import FakeQuery
+from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.sql_dialects import LedgerRow
+
+PASSING: tuple[type[Exception], ...] = (psycopg.Error, pymysql.MySQLError, OSError)
+"""What may be tried again: whatever is not of ours."""
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def database(server: Server) -> str:
+    return server.new_database()
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[SqlProxy]:
+    with SqlProxy(server.port) as running:
+        yield running
+
+
+def sink_to(server: Server, database: str, *, port: int | None = None, **options: Any) -> SqlSink:
+    return SqlSink(server.url(database, port=port), "flights", password_env=PASSWORD_VARIABLE, **options)
+
+
+def stored(server: Server, database: str) -> list[int]:
+    return [row for (row,) in server.query(database, "SELECT id FROM flights ORDER BY 1")]
+
+
+def commit_request(server: Server) -> bytes:
+    return b"COMMIT\x00" if isinstance(server, PostgresqlServer) else b"\x03COMMIT"
+
+
+def rows_request(server: Server) -> bytes:
+    """What is in the request that carries rows: COPY's data message, or an INSERT."""
+    return b"d\x00" if isinstance(server, PostgresqlServer) else b"INSERT INTO `db"
+
+
+def write_patiently(sink: SqlSink, one: Chunk) -> None:
+    """Until the server has ended what a lost connection left behind."""
+    for attempt in range(10):
+        try:
+            sink.write(one)
+        except PASSING:
+            assert attempt < 9
+            time.sleep(0.3)
+        else:
+            return
+
+
+@pytest.mark.parametrize("how", ["before", "after"])
+def test_a_connection_cut_during_commit(server: Server, database: str, proxy: SqlProxy, how: How) -> None:
+    """Whether the server committed or not, the ledger tells at the next attempt."""
+    with opened(sink_to(server, database, port=proxy.port)) as sink:
+        sink.write(chunk(ids(1)))
+        proxy.cut(commit_request(server), how)
+        with pytest.raises(PASSING):
+            sink.write(chunk(ids(2, 3), first=1))
+        assert proxy.cuts == 1
+        assert stored(server, database) == ([1, 2, 3] if how == "after" else [1])
+        write_patiently(sink, chunk(ids(2, 3), first=1))
+        assert sink.last(SLOT) == Position(SLOT, 0, 3, "a")
+    assert stored(server, database) == [1, 2, 3]
+
+
+def test_a_connection_cut_among_the_rows(server: Server, database: str, proxy: SqlProxy) -> None:
+    rows = pa.table({"id": range(1, 5001)})
+    with opened(sink_to(server, database, port=proxy.port)) as sink:
+        sink.write(chunk(ids(0)))
+        proxy.cut(rows_request(server), "halfway")
+        with pytest.raises(PASSING):
+            sink.write(chunk(rows, first=1))
+        assert proxy.cuts == 1
+        assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
+        write_patiently(sink, chunk(rows, first=1))
+    assert stored(server, database) == list(range(5001))
+
+
+def test_a_server_that_stops_and_comes_back(server: Server, database: str, proxy: SqlProxy) -> None:
+    with opened(sink_to(server, database, port=proxy.port)) as sink:
+        sink.write(chunk(ids(1)))
+        stopped = threading.Event()
+
+        def stop() -> None:
+            server.stop()
+            stopped.set()
+
+        proxy.on_cut = stop
+        proxy.cut(commit_request(server), "before")
+        with pytest.raises(PASSING):
+            sink.write(chunk(ids(2), first=1))
+        assert stopped.wait(20)
+        with pytest.raises(PASSING):
+            sink.write(chunk(ids(2), first=1))
+        server.start()
+        sink.write(chunk(ids(2), first=1))
+    assert stored(server, database) == [1, 2]
+
+
+def test_a_server_that_says_nothing_any_more(
+    server: Server, database: str, proxy: SqlProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgresql_module, "_GRACE_S", 0.2)
+    monkeypatch.setattr(mariadb_module, "_GRACE_S", 0.2)
+    with opened(sink_to(server, database, port=proxy.port, statement_timeout_s=1, busy_timeout_s=1)) as sink:
+        sink.write(chunk(ids(1)))
+        proxy.cut(commit_request(server), "swallow")
+        began = time.monotonic()
+        with pytest.raises(PASSING):
+            sink.write(chunk(ids(2), first=1))
+        assert 1 <= time.monotonic() - began < 8
+        write_patiently(sink, chunk(ids(2), first=1))
+    assert stored(server, database) == [1, 2]
+
+
+def test_a_statement_that_takes_too_long(server: Server, database: str) -> None:
+    with opened(sink_to(server, database, statement_timeout_s=1)) as sink:
+        sink.write(chunk(ids(1)))
+        if isinstance(server, PostgresqlServer):
+            server.query(
+                database,
+                "CREATE FUNCTION nap() RETURNS trigger AS 'BEGIN PERFORM pg_sleep(9); RETURN NEW; END' "
+                "LANGUAGE plpgsql",
+            )
+            server.query(database, "CREATE TRIGGER nap BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION nap()")
+        else:
+            server.query(database, "CREATE TRIGGER nap BEFORE INSERT ON flights FOR EACH ROW SET @a = SLEEP(9)")
+        with pytest.raises(PASSING, match=r"timeout|max_statement_time"):
+            sink.write(chunk(ids(2), first=1))
+        server.query(database, "DROP TRIGGER nap" + (" ON flights" if isinstance(server, PostgresqlServer) else ""))
+        sink.write(chunk(ids(2), first=1))
+    assert stored(server, database) == [1, 2]
+
+
+def test_nobody_passes_while_another_writes_the_slot(server: Server, database: str) -> None:
+    """Neither where the ledger has a row of the slot, nor before it has one."""
+    with opened(sink_to(server, database, busy_timeout_s=1)) as sink:
+        sink.write(chunk(ids(0), slot="another"))
+        for first in (0, 1):
+            with opened(sink_to(server, database, busy_timeout_s=20)) as other:
+                connection = other._connected()
+                with other._dialect.transaction(connection):
+                    assert (other._dialect.lock(connection, SLOT, 2) is None) is (first == 0)
+                    with pytest.raises(PASSING, match=r"(?i)lock"):
+                        sink.write(chunk(ids(first + 1), first=first))
+                    other._dialect.move_ledger(connection, LedgerRow(1, Position(SLOT, 0, first, "a")))
+            sink.write(chunk(ids(first + 1), first=first))
+    assert stored(server, database) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("at", ["rows", "commit"])
+def test_a_process_that_stands_still_in_its_transaction_keeps_nobody_out(
+    server: Server, database: str, proxy: SqlProxy, at: str
+) -> None:
+    """What it sends next never arrives: the server ends its transaction, or its successor does."""
+    errors: list[BaseException] = []
+    successor = sink_to(server, database, busy_timeout_s=1)
+    with opened(sink_to(server, database, port=proxy.port, busy_timeout_s=1)) as zombie, opened(successor):
+        zombie.write(chunk(ids(1)))
+        swallowed = threading.Event()
+        proxy.on_cut = swallowed.set
+        proxy.cut(rows_request(server) if at == "rows" else commit_request(server), "swallow")
+
+        def stand_still() -> None:
+            try:
+                zombie.write(chunk(ids(2), first=1))
+            except PASSING as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=stand_still)
+        thread.start()
+        assert swallowed.wait(10)
+        write_patiently(successor, chunk(ids(2), first=1, term=2))
+        assert stored(server, database) == [1, 2]
+        proxy.__exit__(None, None, None)
+        thread.join(20)
+        assert len(errors) == 1
+    with opened(sink_to(server, database)) as woken, pytest.raises(FencedError):
+        woken.write(chunk(ids(3), first=2, term=1))
+
+
+@pytest.mark.parametrize(
+    ("state", "number", "expected"),
+    [
+        ("40001", 1213, "passes"),
+        ("40P01", 1205, "passes"),
+        ("53300", 1040, "passes"),
+        ("57P03", 1053, "passes"),
+        ("42501", 1142, "permanent"),
+        ("XX001", 1146, "permanent"),
+    ],
+)
+def test_errors_by_their_number(server: Server, database: str, state: str, number: int, expected: str) -> None:
+    """Raised by the server itself, by way of a trigger."""
+    with opened(sink_to(server, database)) as sink:
+        sink.write(chunk(ids(1)))
+        if isinstance(server, PostgresqlServer):
+            body = f"BEGIN RAISE EXCEPTION ''made up'' USING ERRCODE = ''{state}''; END"
+            server.query(database, f"CREATE FUNCTION no() RETURNS trigger AS '{body}' LANGUAGE plpgsql")
+            server.query(database, "CREATE TRIGGER no BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION no()")
+        else:
+            body = f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'made up', MYSQL_ERRNO = {number}"
+            server.query(database, f"CREATE TRIGGER no BEFORE INSERT ON flights FOR EACH ROW {body}")
+        with pytest.raises(PASSING if expected == "passes" else PermanentError, match="made up"):
+            sink.write(chunk(ids(2), first=1))
+        assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
+        server.query(database, "DROP TRIGGER no" + (" ON flights" if isinstance(server, PostgresqlServer) else ""))
+        sink.write(chunk(ids(2), first=1))
+    assert stored(server, database) == [1, 2]
+
+
+def test_nobody_listens(server: Server, database: str) -> None:
+    with pytest.raises(PASSING), opened(sink_to(server, database, port=1)):
+        pass
+
+
+def test_too_many_connections_may_pass(server: Server, database: str) -> None:
+    postgresql = isinstance(server, PostgresqlServer)
+    limit = f"ALTER ROLE {USER} CONNECTION LIMIT" if postgresql else f"ALTER USER {USER}@'%' WITH MAX_USER_CONNECTIONS"
+    server.query("postgres" if postgresql else "mysql", f"{limit} 1")
+    try:
+        with opened(sink_to(server, database)), pytest.raises(PASSING), opened(sink_to(server, database)):
+            pass
+    finally:
+        server.query("postgres" if postgresql else "mysql", f"{limit} {-1 if postgresql else 0}")
+
+
+def test_a_ledger_that_was_emptied_with_its_table_is_refused(server: Server, database: str) -> None:
+    with FakeQuery.over(sink_to(server, database)) as query:
+        query.batch(pa.table({"id": [1, 2, 3]}))
+        query.batch(pa.table({"id": [4]}))
+        for table in ("flights", "wal_sink_ledger"):
+            server.query(database, f"DELETE FROM {table}")
+        with pytest.raises((HistoryError, DeliveryError), match="the target was restored to an older state"):
+            query.batch(pa.table({"id": [5]}))
+        assert stored(server, database) == []
+        query.crash()
+
+
+def test_a_database_restored_from_a_dump_of_before_the_marker_is_refused(
+    postgresql: PostgresqlServer,
+) -> None:
+    database = postgresql.new_database()
+    dump = postgresql.folder / f"{database}.sql"
+    to = [f"--port={postgresql.port}", "--host=127.0.0.1", "--username=admin"]
+    pg_dump, psql = program("pg_dump"), program("psql")
+    assert pg_dump is not None
+    assert psql is not None
+    with FakeQuery.over(sink_to(postgresql, database)) as query:
+        query.batch(pa.table({"id": [1, 2, 3]}))
+        postgresql.run(pg_dump, *to, "--clean", f"--file={dump}", database)
+        query.batch(pa.table({"id": [4, 5]}))
+        assert stored(postgresql, database) == [1, 2, 3, 4, 5]
+        postgresql.run(psql, *to, "--quiet", "--set=ON_ERROR_STOP=1", f"--file={dump}", database)
+        query.restart()
+        with pytest.raises((HistoryError, DeliveryError), match="the target was restored to an older state"):
+            query.batch(pa.table({"id": [6]}))
+        assert stored(postgresql, database) == [1, 2, 3]
+        query.crash()

@@ -1,0 +1,124 @@
+"""Processes that write by `SqlSink` and are killed, stopped, woken, or live side by side with different terms."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.databases import PASSWORD, PASSWORD_VARIABLE, PostgresqlServer, Server
+from tests.sql_writers import BATCH_ROWS, FENCED, writers
+from wal_sink.testing import crash_matrix
+from wal_sink_backends.sql import SqlSink
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def database(server: Server) -> str:
+    return server.new_database()
+
+
+def check(server: Server, database: str, story: str) -> int:
+    """Rows and ledger are equal, nothing is there twice; how many rows there are.
+
+    One statement: the last commit of a killed process may still be under way.
+    """
+    quote = '"' if isinstance(server, PostgresqlServer) else "`"
+    ledger = f"SELECT sum(batch_id * {BATCH_ROWS} + {quote}rows{quote}) FROM wal_sink_ledger"
+    ((rows, distinct, due),) = server.query(
+        database, f"SELECT count(*), count(DISTINCT id), ({ledger}) AS due FROM flights"
+    )
+    assert (rows, distinct) == (due, due), story
+    return int(rows)
+
+
+def test_kills_at_any_moment_leave_rows_and_ledger_equal(server: Server, database: str, tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    counts = []
+    with writers(server.url(database, password=True), tmp_path, *["0:1000000:1"] * 8) as lives:
+        for number, life in enumerate(lives):
+            life.go()
+            life.wait_for_output("wrote")
+            time.sleep(moments.uniform(0.0, 0.1))
+            life.signal(signal.SIGKILL)
+            assert life.wait() == -signal.SIGKILL, life.output[-500:]
+            counts.append(check(server, database, f"seed {seed}, life {number}"))
+    assert counts == sorted(counts)
+    assert counts[-1] > counts[0], "the writers were killed before they wrote"
+
+
+def test_a_zombie_woken_after_its_successor_wrote_writes_nothing(server: Server, database: str, tmp_path: Path) -> None:
+    """Stopped at random moments: also within its transaction, whose lock the server then takes away."""
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    terms = [f"0:1000000:{term}" for term in range(1, 7)]
+    with writers(server.url(database, password=True), tmp_path, *terms) as lives:
+        lives[0].go()
+        for zombie, successor in itertools.pairwise(lives):
+            zombie.wait_for_output("wrote")
+            time.sleep(moments.uniform(0.0, 0.05))
+            zombie.signal(signal.SIGSTOP)
+            successor.go()
+            successor.wait_for_output("wrote")
+            zombie.signal(signal.SIGCONT)
+            assert zombie.wait() == FENCED, f"seed {seed}: {zombie.output[-500:]}"
+        lives[-1].signal(signal.SIGKILL)
+        lives[-1].wait()
+        assert check(server, database, f"seed {seed}") > 0
+
+
+def test_two_processes_with_different_terms_at_once(server: Server, database: str, tmp_path: Path) -> None:
+    """From the first row of the slot on: whoever comes first, the lower one ends and nothing is there twice."""
+    with writers(server.url(database, password=True), tmp_path, "0:30:1", "0:30:2") as both:
+        for writer in both:
+            writer.go()
+        lower, higher = both
+        assert higher.wait() == 0, higher.output[-500:]
+        assert lower.wait() in (0, FENCED), lower.output[-500:]
+    assert check(server, database, "two terms") == 30 * BATCH_ROWS
+
+
+def test_four_processes_write_side_by_side(server: Server, database: str, tmp_path: Path) -> None:
+    """Segments of one batch, from the creation of ledger and table on."""
+    slots = [f"{ordinal}:4:1" for ordinal in range(4)]
+    with writers(server.url(database, password=True), tmp_path, *slots, busy_timeout_s=20) as all_of_them:
+        for writer in all_of_them:
+            writer.go()
+        assert [writer.wait() for writer in all_of_them] == [0] * 4, [one.output[-500:] for one in all_of_them]
+        assert not any("again" in writer.output for writer in all_of_them)
+    assert check(server, database, "side by side") == 4 * 4 * BATCH_ROWS
+
+
+def test_crash_matrix(server: Server, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upserts, which the contract's tests leave out."""
+    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
+
+    def make_sink(target: str) -> SqlSink:
+        return SqlSink(server.url(target), "flights", mode="upsert", key="id", password_env=PASSWORD_VARIABLE)
+
+    def new_target() -> str:
+        for table in ("flights", "wal_sink_ledger"):
+            server.query(database, f"DROP TABLE IF EXISTS {table}")
+        return database
+
+    def rows_in(target: str) -> list[dict[str, object]]:
+        tables = server.query(
+            target,
+            "SELECT 1 FROM information_schema.tables WHERE table_name = 'flights' "
+            f"AND '{target}' IN (table_schema, table_catalog)",
+        )
+        rows = server.query(target, "SELECT id, name FROM flights") if tables else []
+        return [{"id": number, "name": name} for number, name in rows]
+
+    matrix = crash_matrix(make_sink, rows_in, new_target, every=25).check()
+    assert matrix.crashes

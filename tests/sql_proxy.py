@@ -1,0 +1,111 @@
+"""A TCP proxy on 127.0.0.1 that cuts, or swallows, what goes between a sink and its database at a moment of choice."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal, Self
+
+How = Literal["before", "halfway", "after", "swallow"]
+"""Cut before the server has the request, when it has half of it, when it has done it (and its answer is lost); or pass
+nothing on any more, and stay.
+"""
+_ANSWER_S = 10.0
+
+
+class SqlProxy:
+    """Serves inside a `with` block. `cut(text)` waits for the next request with this text, on any connection."""
+
+    def __init__(self, upstream_port: int) -> None:
+        self._upstream_port = upstream_port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._links: list[_Link] = []
+        self._rule: tuple[bytes, How] | None = None
+        self.cuts = 0
+        self.on_cut: Callable[[], None] = lambda: None
+
+    def cut(self, text: bytes, how: How) -> None:
+        self._rule = (text, how)
+
+    def due(self, data: bytes) -> How | None:
+        """What to do with a request; each rule counts once."""
+        if self._rule is None or self._rule[0] not in data:
+            return None
+        how, self._rule = self._rule[1], None
+        self.cuts += 1
+        return how
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _end(self._listener)
+        for link in self._links:
+            link.end()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._upstream_port))
+                except OSError:
+                    _end(client)
+                    continue
+                self._links.append(_Link(self, client, server))
+
+
+class _Link:
+    """One connection of a client, and that to the server which stands for it."""
+
+    def __init__(self, proxy: SqlProxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy, self._client, self._server = proxy, client, server
+        self._silent = threading.Event()
+        self._answered = threading.Event()
+        for way in (self._requests, self._answers):
+            threading.Thread(target=way, daemon=True).start()
+
+    def end(self) -> None:
+        _end(self._client)
+        _end(self._server)
+
+    def _requests(self) -> None:
+        how: How | None = None
+        with contextlib.suppress(OSError):
+            while how is None and (data := self._client.recv(1 << 20)):
+                how = self._proxy.due(data)
+                if how is not None:
+                    self._silent.set()
+                if how in (None, "after"):
+                    self._server.sendall(data)
+                elif how == "halfway":
+                    self._server.sendall(data[: len(data) // 2])
+            if how == "after":
+                self._answered.wait(_ANSWER_S)
+        if how is not None:
+            self._proxy.on_cut()
+        if how != "swallow":
+            self.end()
+
+    def _answers(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self._server.recv(1 << 20):
+                if self._silent.is_set():
+                    self._answered.set()
+                else:
+                    self._client.sendall(data)
+        if not self._silent.is_set():
+            self.end()
+
+
+def _end(one: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()

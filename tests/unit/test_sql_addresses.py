@@ -1,0 +1,110 @@
+"""URLs of databases: what they say, what they may not say, and what nobody may read of them."""
+
+from __future__ import annotations
+
+import pickle
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wal_sink.errors import ConfigError
+from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.sql_addresses import mariadb_sink, postgresql_sink
+from wal_sink_backends.sql_mariadb import Mariadb
+from wal_sink_backends.sql_postgresql import Postgresql
+
+ROOT = Path(__file__).parents[2]
+
+
+def parameters(sink: SqlSink) -> dict[str, Any]:
+    """What the driver is given."""
+    dialect = sink._dialect
+    assert isinstance(dialect, (Postgresql, Mariadb))
+    return dialect._parameters()
+
+
+def test_all_of_a_postgresql_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP", "hunter2")
+    sink = postgresql_sink(
+        "postgresql://etl@db:5433/sh%6Fp?table=or%20ders&schema=s&mode=upsert&key=id,day&create_table=false"
+        "&password_env=SHOP&busy_timeout_s=3&connect_timeout_s=4&statement_timeout_s=5.5&sslmode=verify-full"
+    )
+    assert repr(sink) == "SqlSink('postgresql://db:5433/shop/s', 'or ders', mode='upsert', key=('id', 'day'))"
+    assert sink._create_table is False
+    given = parameters(sink)
+    names = ("host", "port", "dbname", "user", "password", "sslmode", "connect_timeout", "tcp_user_timeout")
+    assert [given[name] for name in names] == ["db", "5433", "shop", "etl", "hunter2", "verify-full", 4, 5500]
+    assert "hunter2" not in pickle.dumps(sink).decode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "host", "port"),
+    [
+        ("", None, None),
+        ("db", "db", None),
+        ("[::1]:5433", "::1", "5433"),
+        ("a:1,b,c:3", "a,b,c", "1,,3"),
+        ("%2Fvar%2FRun", "/var/Run", None),
+        ("%2Fvar%2FRun:5433", "/var/Run", "5433"),
+    ],
+)
+def test_hosts_of_postgresql(hosts: str, host: str | None, port: str | None) -> None:
+    given = parameters(SqlSink(f"postgresql://{hosts}/shop", "orders"))
+    assert (given.get("host"), given.get("port")) == (host, port)
+    assert "user" not in given
+    assert "password" not in given
+
+
+@pytest.mark.parametrize("scheme", ["mariadb", "mysql"])
+def test_all_of_a_mariadb_url(scheme: str) -> None:
+    sink = mariadb_sink(f"{scheme}://etl:hunter%402@db/shop?table=orders&schema=other&ssl_ca=/etc/ca.pem")
+    assert repr(sink) == "SqlSink('mariadb://db/shop/other', 'orders', mode='append')"
+    given = parameters(sink)
+    names = ("host", "port", "database", "user", "password", "ssl_ca", "ssl_verify_cert", "ssl_verify_identity")
+    assert [given[name] for name in names] == ["db", 3306, "shop", "etl", "hunter@2", "/etc/ca.pem", True, True]
+
+
+def test_an_option_file_may_tell_the_port() -> None:
+    given = parameters(mariadb_sink("mysql:///shop?table=orders&read_default_file=/root/my.cnf"))
+    assert "port" not in given
+    assert "host" not in given
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("postgresql://u:hunter2@db/shop", "which table"),
+        ("postgresql://u:hunter2@db/shop?table=t&tabel=x&a=b", "unknown options a, tabel; known are table, schema"),
+        ("postgresql://u:hunter2@db/shop?table=t&table=x", "given twice: table"),
+        ("postgresql://u:hunter2@db/shop?table=t&create_table=no", "create_table='no': expected true or false"),
+        ("postgresql://u:hunter2@db/shop?table=t&busy_timeout_s=soon", "busy_timeout_s='soon': expected a number"),
+        ("postgresql://u:hunter2@db/shop?table=t&busy_timeout_s=nan", "busy_timeout_s=nan: expected a number"),
+        ("postgresql://u:hunter2@db/shop?table", "expected \\?option=value"),
+        ("postgresql://u:hunter2@db/shop/more?table=t", "expected postgresql://user@host:port/database"),
+        ("postgresql://u:hunter2@db/shop?table=t&mode=replace", "expected 'append' or 'upsert'"),
+        ("postgresql://u:hunt?er2@db/shop?table=t", "as %2F, %3F and %40"),
+        ("postgresql://u:hunt/er2@db/shop?table=t", "as %2F, %3F and %40"),
+    ],
+)
+def test_urls_that_cannot_work(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        postgresql_sink(url)
+    assert "hunt" not in str(caught.value)
+    assert "er2" not in str(caught.value)
+
+
+def test_every_scheme_has_its_entry_point() -> None:
+    """Of this checkout: what is installed may be another one."""
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["wal_sink.backends"]
+    for scheme in ("postgresql", "postgres", "mariadb", "mysql"):
+        module, _, name = declared[scheme].partition(":")
+        make = getattr(import_module(module), name)
+        assert isinstance(make(f"{scheme}://db/shop?table=orders"), SqlSink)
+
+
+def test_an_unopened_sink_says_so() -> None:
+    with pytest.raises(RuntimeError, match="is not open"):
+        SqlSink("postgresql://db/shop", "orders").last("slot")
