@@ -39,9 +39,11 @@ process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT
+listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},BEHIND_PROXY://127.0.0.1:{behind},\
+  CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{sasl},BEHIND_PROXY://127.0.0.1:{proxy}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,BEHIND_PROXY:PLAINTEXT,\
+  CONTROLLER:PLAINTEXT
 sasl.enabled.mechanisms=PLAIN
 listener.name.sasl_plaintext.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
   user_{user}="{password}";
@@ -89,6 +91,11 @@ class KafkaBroker:
         return f"127.0.0.1:{self._ports[1]}"
 
     @property
+    def proxy_ports(self) -> tuple[int, int]:
+        """Where a proxy has to listen, and where it finds the broker, which sends its clients back to the proxy."""
+        return self._ports[3], self._ports[4]
+
+    @property
     def child(self) -> Child:
         if self._child is None:
             raise RuntimeError("the broker was not started")
@@ -100,7 +107,7 @@ class KafkaBroker:
             self._launch()
             return
         for attempt in range(_ATTEMPTS):  # a port that was free may be another's by the time the broker takes it
-            self._ports = _free_ports(3)
+            self._ports = _free_ports(5)
             self._write_settings()
             try:
                 self._format()
@@ -146,11 +153,13 @@ class KafkaBroker:
 
     def _write_settings(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        plain, sasl, controller = self._ports
+        plain, sasl, controller, proxy, behind = self._ports
         settings = _SETTINGS.format(
             plain=plain,
             sasl=sasl,
             controller=controller,
+            proxy=proxy,
+            behind=behind,
             folder=self._folder,
             user=USER,
             password=PASSWORD,

@@ -12,12 +12,12 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 
 from wal_sink.chunk import Chunk, Position
-from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic
-from wal_sink_backends.kafka_ledger import FORMAT, Ledger, LedgerRecord
-from wal_sink_backends.kafka_messages import MessageFormat
+from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord, check_term
+from wal_sink_backends.kafka_messages import Message, MessageFormat
 from wal_sink_backends.kafka_producer import SlotProducer, most_bytes
 
 LEDGER_TOPIC = "wal-sink-ledger"
@@ -111,10 +111,13 @@ class KafkaSink(TransactionalSink):
                 f"{self!r}: there is no topic {self._topic!r}; create it with the partitions and the replication it "
                 "needs, or correct the name"
             )
-        self._target = _Target(cluster, topic, Ledger(cluster, self._ledger_topic, self._ledger_replication))
+        ledger = Ledger(cluster, self._ledger_topic, self._ledger_replication)
+        conf = {**self._spec.conf, "partitioner": self._partitioner}
+        accept = self._recreated_topic == "accept"
+        self._target = _Target(repr(self), cluster, topic, ledger, self._format, conf, recreated_is_fine=accept)
 
     def close(self) -> None:
-        """Abort a transaction under way, close the clients, forget what came from the environment."""
+        """Close the clients and forget what came from the environment."""
         target, self._target = self._target, None
         if target is not None:
             target.close()
@@ -124,8 +127,7 @@ class KafkaSink(TransactionalSink):
 
         A predecessor may still be writing: `write` shuts it out first and then looks again.
         """
-        stored = self._opened().ledger.newest(slot)
-        self._check_topic(slot, stored)
+        stored = self._opened().newest(slot)
         return stored.position(slot) if stored else None
 
     def write(self, chunk: Chunk) -> Rejected | None:
@@ -137,93 +139,19 @@ class KafkaSink(TransactionalSink):
         brokers did not answer a commit; anything else may be tried again. After any error the slot starts afresh.
         """
         target, what = self._opened(), f"batch {chunk.batch_id}, chunk {chunk.key}: {self!r}"
-        with self._writing(target, chunk, what) as slot:
-            if self._has(chunk, slot.stored, what):
+        with target.writing(chunk, what) as slot:
+            if slot.stored is not None and slot.stored.has(chunk, what):
                 return None
-            messages, refused = self._messages(target.topic, chunk, what)
+            messages, refused = target.messages(chunk, what)
             if refused:
                 return Rejected(refused)
             refused = slot.producer.send(messages, what)
             if refused:
-                slot.producer.abort(what)
                 return Rejected(refused)
-            record = self._record(target.topic, chunk)
-            slot.producer.commit(self._ledger_topic, slot.name.encode(), msgspec.json.encode(record), what)
+            record = LedgerRecord.of(chunk, target.topic)
+            slot.producer.commit(target.ledger.topic, slot.name.encode(), msgspec.json.encode(record), what)
             slot.stored = record
         return None
-
-    @contextmanager
-    def _writing(self, target: _Target, chunk: Chunk, what: str) -> Iterator[_Slot]:
-        """The chunk's slot, alone in using its transactional id. Whatever is raised inside, it is not used again."""
-        name = chunk.position.slot
-        self._check_term(chunk, target.ledger.known(name), what)  # a succeeded process should not disturb its successor
-        slot = target.take(name) or self._started(target, name)
-        try:
-            yield slot
-        except KafkaFencedError:
-            self._check_term(chunk, target.ledger.newest(name), what)
-            raise
-        except Exception:
-            slot.producer.abandon()
-            raise
-        target.slot = slot
-
-    def _started(self, target: _Target, name: str) -> _Slot:
-        """Fence first, read then: what the ledger says now is final, until this producer writes or is fenced itself."""
-        producer = SlotProducer(
-            target.cluster, name, target.topic, partitioner=self._partitioner, conf=dict(self._spec.conf)
-        )
-        stored = target.ledger.newest(name)
-        self._check_topic(name, stored)
-        return _Slot(name, producer, stored)
-
-    def _has(self, chunk: Chunk, stored: LedgerRecord | None, what: str) -> bool:
-        """Whether the topic has this chunk. Raises if the chunk's sender or its rows are not the ledger's."""
-        if stored is None:
-            return False
-        self._check_term(chunk, stored, what)
-        due = chunk.position
-        if stored.batch_id != due.batch_id:
-            return stored.batch_id > due.batch_id
-        if stored.segment_id != due.segment_id:
-            raise DivergentReplay(
-                f"{what}: slot {due.slot!r} of the ledger {self._ledger_topic!r} holds rows of segment "
-                f"{stored.segment_id}, the chunk is of segment {due.segment_id}; find out which WAL wrote to this "
-                "topic before going on"
-            )
-        if stored.rows < due.rows and any(row < stored.rows for row in chunk.rows):
-            raise HistoryError(
-                f"{what}: the topic holds the first {stored.rows} rows of the segment, which cuts this chunk in two"
-            )
-        return stored.rows >= due.rows
-
-    def _check_term(self, chunk: Chunk, stored: LedgerRecord | None, what: str) -> None:
-        if stored is not None and stored.term > chunk.term:
-            raise FencedError(f"{what}: term {stored.term} has written, this sender's is {chunk.term}")
-
-    def _check_topic(self, slot: str, stored: LedgerRecord | None) -> None:
-        now = self._opened().topic
-        if stored is None or stored.topic != now.name or "" in (stored.topic_id, now.id):
-            return
-        if stored.topic_id != now.id and self._recreated_topic == "refuse":
-            raise HistoryError(
-                f"{self!r}, slot {slot!r}: the topic was deleted and created again since batch {stored.batch_id}, row "
-                f"{stored.rows}; what was delivered until then is gone. Nothing was sent. Restore the topic, or go on "
-                "without those rows: recreated_topic='accept'"
-            )
-
-    def _messages(self, topic: Topic, chunk: Chunk, what: str) -> tuple[Sequence[Any], dict[int, str]]:
-        most = most_bytes(topic, dict(self._spec.conf))
-        try:
-            return self._format.messages(chunk.table, partitions=topic.partitions, most_bytes=most)
-        except PermanentError as error:
-            raise PermanentError(f"{what}: {error}") from error
-
-    def _record(self, topic: Topic, chunk: Chunk) -> LedgerRecord:
-        position = chunk.position
-        return LedgerRecord(
-            FORMAT, chunk.term, position.batch_id, position.rows, position.segment_id, topic.name, topic.id
-        )
 
     def _opened(self) -> _Target:
         if self._target is None:
@@ -259,20 +187,62 @@ class _Slot:
 class _Target:
     """What an open sink holds."""
 
+    sink: str
     cluster: Cluster
     topic: Topic
     ledger: Ledger
+    format: MessageFormat
+    producer_conf: Conf
+    recreated_is_fine: bool
     slot: _Slot | None = None
     """The last one written to: a delivery task delivers one segment after the other."""
 
-    def take(self, name: str) -> _Slot | None:
+    def newest(self, slot: str) -> LedgerRecord | None:
+        """What the ledger holds of a slot as of now. `HistoryError` if it tells of a topic that is gone."""
+        stored = self.ledger.newest(slot)
+        if stored is not None and not self.recreated_is_fine:
+            stored.check_topic(self.topic, f"{self.sink}, slot {slot!r}")
+        return stored
+
+    @contextmanager
+    def writing(self, chunk: Chunk, what: str) -> Iterator[_Slot]:
+        """The chunk's slot, alone in using its transactional id. Whatever is raised inside, it is not used again."""
+        name = chunk.position.slot
+        check_term(self.ledger.known(name), chunk, what)  # a succeeded process should not disturb its successor
+        slot = self._take(name) or self._start(name)
+        try:
+            yield slot
+        except KafkaFencedError:
+            check_term(self.ledger.newest(name), chunk, what)
+            raise
+        except Exception:
+            slot.producer.abandon()
+            raise
+        self.slot = slot
+
+    def messages(self, chunk: Chunk, what: str) -> tuple[Sequence[Message], dict[int, str]]:
+        """The chunk's messages, and why some of its rows can be none."""
+        topic, most = self.topic, most_bytes(self.topic, self.producer_conf)
+        try:
+            return self.format.messages(
+                chunk.table, partitions=topic.partitions, most_bytes=most, needs_keys=topic.needs_keys
+            )
+        except PermanentError as error:
+            raise PermanentError(f"{what}: {error}") from error
+
+    def close(self) -> None:
+        self.slot = None  # between two calls of write it has nothing under way
+        self.ledger.close()
+
+    def _take(self, name: str) -> _Slot | None:
         """The slot of this name, if it is at hand; another one is dropped, as it has nothing under way."""
         slot, self.slot = self.slot, None
         return slot if slot is not None and slot.name == name else None
 
-    def close(self) -> None:
-        self.slot = None
-        self.ledger.close()
+    def _start(self, name: str) -> _Slot:
+        """Fence first, read then: what the ledger says now is final, until this producer writes or is fenced itself."""
+        producer = SlotProducer(self.cluster, name, self.topic, self.producer_conf)
+        return _Slot(name, producer, self.newest(name))
 
 
 # By URL.

@@ -31,6 +31,7 @@ _POLL_S = 0.2
 _UNKNOWN_ATTEMPTS = 5
 _UNKNOWN_WAIT_S = 0.4
 _REFUSED_LOGINS = 2
+_DEFAULT_MESSAGE_BYTES = 1_048_588
 _NO_ID = "A" * 22
 _SHORTEST_SECRET = 4
 _MASK = "***"
@@ -107,6 +108,15 @@ class Topic:
     partitions: int
     config: Mapping[str, str]
 
+    @property
+    def most_bytes(self) -> int:
+        """The largest batch the brokers take for it."""
+        return int(self.config.get("max.message.bytes", _DEFAULT_MESSAGE_BYTES))
+
+    @property
+    def needs_keys(self) -> bool:
+        return "compact" in self.config.get("cleanup.policy", "")
+
 
 @dataclass(frozen=True)
 class ClusterSpec:
@@ -179,9 +189,10 @@ class Cluster:
 
         Asks again for a moment: a broker may learn late of a topic that was just created.
         """
-        what = f"topic {name!r}"
+        what, names = f"topic {name!r}", TopicCollection([name])
+        options: dict[str, Any] = {**self._limit(), "include_authorized_operations": True}
         for attempt in range(attempts):
-            futures = self._ask(what, lambda: self._admin.describe_topics(TopicCollection([name]), **self._limit()))
+            futures = self._ask(what, lambda: self._admin.describe_topics(names, **options))
             try:
                 found = self._answer(futures[name], what)
             except KafkaException as error:
@@ -190,6 +201,8 @@ class Cluster:
                 if attempt < attempts - 1:
                     SYSTEM.sleep_s(_UNKNOWN_WAIT_S)
                 continue
+            if _ADMIN.AclOperation.WRITE not in (found.authorized_operations or [_ADMIN.AclOperation.WRITE]):
+                raise PermanentError(f"{self._name(what)}: no right to write to it; {_NO_RIGHT}")
             unique = str(found.topic_id).removeprefix(_NO_ID)
             return Topic(name, unique, len(found.partitions), self._config_of(name))
         return None
@@ -244,6 +257,7 @@ class Cluster:
             try:
                 return future.result(timeout=_POLL_S)
             except TimeoutError:
+                self._admin.poll(0)  # only then librdkafka says what is the matter
                 if self._heard.refused_logins >= _REFUSED_LOGINS:
                     raise PermanentError(
                         self.scrub(

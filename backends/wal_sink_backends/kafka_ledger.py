@@ -9,14 +9,15 @@ Committed offsets of a consumer group would not do: they expire.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Self
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from wal_sink.chunk import Position
-from wal_sink.errors import CorruptError, PermanentError
+from wal_sink.chunk import Chunk, Position
+from wal_sink.errors import CorruptError, DivergentReplay, FencedError, HistoryError, PermanentError
 from wal_sink.runtime import SYSTEM
-from wal_sink_backends.kafka_client import Cluster, KafkaAttemptError
+from wal_sink_backends.kafka_client import Cluster, KafkaAttemptError, Topic
 
 FORMAT = 1
 _LEDGER_CONFIG = {
@@ -54,8 +55,47 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     """Where the rows went."""
     topic_id: str
 
+    @classmethod
+    def of(cls, chunk: Chunk, topic: Topic) -> Self:
+        """What to write with a chunk's rows."""
+        at = chunk.position
+        return cls(FORMAT, chunk.term, at.batch_id, at.rows, at.segment_id, topic.name, topic.id)
+
     def position(self, slot: str) -> Position:
         return Position(slot, self.batch_id, self.rows, self.segment_id)
+
+    def has(self, chunk: Chunk, what: str) -> bool:
+        """Whether the topic has this chunk. Raises if the chunk's sender or its rows are not the ledger's."""
+        check_term(self, chunk, what)
+        due = chunk.position
+        if self.batch_id != due.batch_id:
+            return self.batch_id > due.batch_id
+        if self.segment_id != due.segment_id:
+            raise DivergentReplay(
+                f"{what}: the ledger holds rows of segment {self.segment_id} in slot {due.slot!r}, the chunk is of "
+                f"segment {due.segment_id}; find out which WAL wrote to this topic before going on"
+            )
+        if self.rows < due.rows and any(row < self.rows for row in chunk.rows):
+            raise HistoryError(
+                f"{what}: the topic holds the first {self.rows} rows of the segment, which cuts this chunk in two"
+            )
+        return self.rows >= due.rows
+
+    def check_topic(self, now: Topic, what: str) -> None:
+        """Refuse a topic that was emptied by creating it again."""
+        if self.topic != now.name or self.topic_id == now.id or "" in (self.topic_id, now.id):
+            return
+        raise HistoryError(
+            f"{what}: the topic was deleted and created again since batch {self.batch_id}, row {self.rows}; what was "
+            "delivered until then is gone. Nothing was sent. Restore the topic, or go on without those rows: "
+            "recreated_topic='accept'"
+        )
+
+
+def check_term(stored: LedgerRecord | None, chunk: Chunk, what: str) -> None:
+    """`FencedError` if a successor of the chunk's sender has written to the slot."""
+    if stored is not None and stored.term > chunk.term:
+        raise FencedError(f"{what}: term {stored.term} has written, this sender's is {chunk.term}")
 
 
 class Ledger:
@@ -63,7 +103,7 @@ class Ledger:
 
     def __init__(self, cluster: Cluster, topic: str, replication: int) -> None:
         self._cluster = cluster
-        self._topic = topic
+        self.topic = topic
         self._records: dict[bytes, LedgerRecord | PermanentError | CorruptError] = {}
         self._start = 0
         self._stop = 0
@@ -86,7 +126,7 @@ class Ledger:
         """
         key, width = slot.encode(), _WINDOW
         self._read_on()
-        first = self._cluster.first_offset(self._topic) if key not in self._records and self._start else 0
+        first = self._cluster.first_offset(self.topic) if key not in self._records and self._start else 0
         while key not in self._records and self._start > first:
             start = max(first, self._start - width)
             self._records = self._read(start, self._start) | self._records
@@ -97,7 +137,7 @@ class Ledger:
         return found
 
     def _read_on(self) -> None:
-        end = self._cluster.high_watermark(self._topic)
+        end = self._cluster.high_watermark(self.topic)
         if end < self._stop or not self._stop:  # nothing read yet, or another topic under the same name
             self._records, self._start = {}, max(0, end - _WINDOW)
             self._stop = self._start
@@ -113,8 +153,8 @@ class Ledger:
     def _messages(self, start: int, end: int) -> Iterator[Message]:
         """The committed messages of these offsets, many of which are compacted, aborted, or markers."""
         deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s + _ABORT_WAIT_S
-        what = f"offsets {start} to {end} of the ledger topic {self._topic!r}"
-        self._consumer.assign([TopicPartition(self._topic, 0, start)])
+        what = f"offsets {start} to {end} of the ledger topic {self.topic!r}"
+        self._consumer.assign([TopicPartition(self.topic, 0, start)])
         while SYSTEM.monotonic_s() < deadline_s:
             message = self._consumer.poll(_POLL_S)
             if message is None:
@@ -138,7 +178,7 @@ class Ledger:
 
     def _decoded(self, message: Message) -> LedgerRecord | PermanentError | CorruptError:
         """What is wrong with a record is told to whom it concerns: several WALs share a ledger."""
-        where = f"offset {message.offset()} of the ledger topic {self._topic!r}, key {message.key()!r}"
+        where = f"offset {message.offset()} of the ledger topic {self.topic!r}, key {message.key()!r}"
         try:
             record = msgspec.json.decode(message.value() or b"", type=LedgerRecord)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -149,7 +189,7 @@ class Ledger:
 
     def _check(self, replication: int) -> None:
         """Create the topic if it is missing; refuse one that would forget."""
-        name = self._topic
+        name = self.topic
         found = self._cluster.topic(name, attempts=1)
         if found is None:
             self._cluster.create_topic(name, replication, _LEDGER_CONFIG)

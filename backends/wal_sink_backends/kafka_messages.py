@@ -59,7 +59,9 @@ class MessageFormat:
         if self.tombstones and self.value.startswith("json"):
             raise ConfigError("tombstones=True: a JSON value is never null; pass value='bytes:…' or 'string:…'")
 
-    def messages(self, table: pa.Table, *, partitions: int, most_bytes: int) -> tuple[list[Message], dict[int, str]]:
+    def messages(
+        self, table: pa.Table, *, partitions: int, most_bytes: int, needs_keys: bool = False
+    ) -> tuple[list[Message], dict[int, str]]:
         """A message for each row, and why some rows can be none, by row. Raises `PermanentError`, naming the column."""
         try:
             values = self._values(table)
@@ -70,10 +72,13 @@ class MessageFormat:
             raise PermanentError(str(error)) from error
         rows = zip(values, keys, headers, numbers, strict=True)
         messages = [Message(*row) for row in rows]
-        reasons = ((row, self._refusal(some, partitions, most_bytes)) for row, some in enumerate(messages))
+        limits = {"partitions": partitions, "most_bytes": most_bytes, "needs_keys": needs_keys}
+        reasons = ((row, self._refusal(some, **limits)) for row, some in enumerate(messages))
         return messages, {row: reason for row, reason in reasons if reason}
 
-    def _refusal(self, message: Message, partitions: int, most_bytes: int) -> str:
+    def _refusal(self, message: Message, *, partitions: int, most_bytes: int, needs_keys: bool) -> str:
+        if needs_keys and message.key is None:
+            return "no key, which a compacted topic asks for"
         if message.value is None and not self.tombstones:
             return f"{self.value} is null; leave such rows out, or pass tombstones=True to delete by key"
         if message.partition is not None and not 0 <= message.partition < partitions:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Report
 
 from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink.runtime import SYSTEM
-from wal_sink_backends.kafka_client import Cluster, KafkaAttemptError, KafkaFencedError, Topic, code_of
+from wal_sink_backends.kafka_client import Cluster, Conf, KafkaAttemptError, KafkaFencedError, Topic, code_of
 from wal_sink_backends.kafka_messages import Message
 
 _logger = logging.getLogger(__name__)
@@ -20,12 +20,16 @@ TRANSACTIONAL_IDS = "wal-sink/"
 """How every transactional id begins; the slot follows."""
 _ABORT_S = 5.0
 _FULL_WAIT_S = 0.1
-_REFUSALS = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD, KafkaError.INVALID_MSG_SIZE})
+_TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE})
+_REFUSALS = _TOO_LARGE | {KafkaError.INVALID_RECORD}
 """What is wrong with one message, and will be wrong with it again."""
-_DEFAULT_BATCH_BYTES = 1_000_000
+_BATCH_BYTES = 1_000_000
 _BATCH_MARGIN_BYTES = 512
 _LEAST_BYTES, _MOST_BYTES = 1_000, 1_000_000_000
 """What librdkafka takes as `message.max.bytes`."""
+
+
+_Numbered: TypeAlias = tuple[int, Message]
 
 
 class SlotProducer:
@@ -35,7 +39,7 @@ class SlotProducer:
     aborted: only now the ledger tells the truth. The same holds for this one as soon as another is made.
     """
 
-    def __init__(self, cluster: Cluster, slot: str, topic: Topic, *, partitioner: str, conf: dict[str, Any]) -> None:
+    def __init__(self, cluster: Cluster, slot: str, topic: Topic, conf: Conf) -> None:
         self._cluster = cluster
         self._topic = topic.name
         self._refused: dict[int, KafkaError] = {}
@@ -47,8 +51,8 @@ class SlotProducer:
             "transaction.timeout.ms": timeout_ms,
             "message.timeout.ms": timeout_ms,
             "delivery.report.only.error": True,
-            "partitioner": partitioner,
-            **_sizes(most_bytes(topic, conf), conf),
+            "partitioner": conf["partitioner"],
+            **_sizes(topic, conf),
         }
         what = f"transactions of slot {slot!r}"
         with cluster.translated(what):
@@ -56,14 +60,41 @@ class SlotProducer:
             self._producer.init_transactions(cluster.timeout_s)
 
     def send(self, messages: Sequence[Message], what: str) -> dict[int, str]:
-        """Begin a transaction and write the messages; which of them were refused for good, and why, by number.
+        """Begin a transaction and write the messages, all of which the brokers then have.
 
-        Of a transaction with a refused message nothing can be committed.
+        Or end it at once: which of them are refused for good, and why, by number.
         """
+        numbered = list(enumerate(messages))
+        refused = self._try(numbered, what)
+        if not refused:
+            return {}
+        self._abort(what)
+        deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s
+        guilty = self._guilty([pair for pair in numbered if pair[0] in refused], refused, what, deadline_s)
+        return {row: f"{error.str()} ({error.name()})" for row, error in guilty.items()}
+
+    def _guilty(
+        self, suspects: Sequence[_Numbered], refused: dict[int, KafkaError], what: str, deadline_s: float
+    ) -> dict[int, KafkaError]:
+        """Of messages refused as a batch those that are refused alone, by halves, in transactions that are aborted."""
+        if len(suspects) == 1 or all(error.code() in _TOO_LARGE for error in refused.values()):
+            return refused  # what is too large stands in a batch alone
+        if SYSTEM.monotonic_s() > deadline_s:
+            raise PermanentError(f"{what}: {next(iter(refused.values())).str()}; too many rows to name them")
+        guilty: dict[int, KafkaError] = {}
+        for half in (suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]):
+            found = self._try(half, what)
+            self._abort(what)
+            if found:
+                guilty |= self._guilty([pair for pair in half if pair[0] in found], found, what, deadline_s)
+        return guilty
+
+    def _try(self, messages: Sequence[_Numbered], what: str) -> dict[int, KafkaError]:
+        """Begin a transaction and write; which messages were refused for good."""
         self._refused = {}
         with self._cluster.translated(what):
             self._producer.begin_transaction()
-            for number, message in enumerate(messages):
+            for number, message in messages:
                 self._produce(number, message, what)
             left = self._producer.flush(self._cluster.timeout_s)
         if left:
@@ -71,7 +102,7 @@ class SlotProducer:
         refused = {row: error for row, error in self._refused.items() if error.code() in _REFUSALS}
         if self._refused and not refused:
             raise self._cluster.translate(what, next(iter(self._refused.values())))
-        return {row: f"{error.str()} ({error.name()})" for row, error in refused.items()}
+        return refused
 
     def commit(self, ledger: str, key: bytes, value: bytes, what: str) -> None:
         """Add the ledger's record and commit. `OutcomeUnknownError` if the brokers did not say what became of it.
@@ -89,7 +120,7 @@ class SlotProducer:
                     continue  # takes up the same commit again
                 raise self._commit_error(error.args[0], what) from self._cluster.cause(error)
 
-    def abort(self, what: str) -> None:
+    def _abort(self, what: str) -> None:
         """End the transaction; nothing of it can be read."""
         with self._cluster.translated(what):
             self._producer.abort_transaction(self._cluster.timeout_s)
@@ -133,13 +164,12 @@ class SlotProducer:
         return OutcomeUnknownError(f"{problem}; the ledger will tell")
 
 
-def most_bytes(topic: Topic, conf: dict[str, Any]) -> int:
+def most_bytes(topic: Topic, conf: Conf) -> int:
     """The largest message to be tried: what the topic takes, unless the user trusts in compression."""
-    wanted = conf.get("message.max.bytes", topic.config.get("max.message.bytes", _DEFAULT_BATCH_BYTES))
-    return min(max(int(wanted), _LEAST_BYTES), _MOST_BYTES)
+    return min(max(int(conf.get("message.max.bytes", topic.most_bytes)), _LEAST_BYTES), _MOST_BYTES)
 
 
-def _sizes(most: int, conf: dict[str, Any]) -> dict[str, int]:
-    """Batches that every topic takes: one refused for its size is then a single message."""
-    batch = min(int(conf.get("batch.size", _DEFAULT_BATCH_BYTES)), max(most - _BATCH_MARGIN_BYTES, 1))
-    return {"message.max.bytes": most, "batch.size": batch}
+def _sizes(topic: Topic, conf: Conf) -> dict[str, int]:
+    """Batches that the topic takes: one refused for its size is then a single message."""
+    batch = min(int(conf.get("batch.size", _BATCH_BYTES)), max(topic.most_bytes - _BATCH_MARGIN_BYTES, 1))
+    return {"message.max.bytes": most_bytes(topic, conf), "batch.size": batch}
