@@ -29,7 +29,8 @@ class KafkaProxy:
         self._armed: tuple[int, Fault, bool] | None = None
         self._sockets: list[socket.socket] = []
         self._server = socket.create_server(("127.0.0.1", listen), reuse_port=True)
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
 
     def arm(self, kind: int, fault: Fault, *, then_refuse: bool = False) -> None:
         """At the next request of this kind, lose it or the broker's answer; then perhaps be away for good."""
@@ -42,7 +43,8 @@ class KafkaProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._server.close()
+        _close(self._server)  # which wakes the thread that waits for clients
+        self._thread.join(10)
         self._cut()
 
     def _accept(self) -> None:

@@ -87,6 +87,10 @@ _REMEDIES: Mapping[int, str] = {
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001
 
 
+CLIENT_ERRORS = (KafkaException, SystemError)
+"""SystemError: confluent-kafka reports on messages while an error of its own is on its way, which becomes the cause."""
+
+
 class KafkaAttemptError(Exception):
     """An attempt failed, and another one may not: nothing of its chunk was committed."""
 
@@ -196,8 +200,8 @@ class Cluster:
             try:
                 found = self._answer(futures[name], what)
             except KafkaException as error:
-                if code_of(error) != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self.translate(what, error.args[0]) from self.cause(error)
+                if kafka_error(error).code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise self.translate(what, kafka_error(error)) from self.cause(error)
                 if attempt < attempts - 1:
                     SYSTEM.sleep_s(_UNKNOWN_WAIT_S)
                 continue
@@ -216,7 +220,7 @@ class Cluster:
             try:
                 self._answer(futures[name], what)
             except KafkaException as error:
-                if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
     def high_watermark(self, topic: str) -> int:
@@ -276,8 +280,8 @@ class Cluster:
         """A context in which the client's errors become one of those `translate` makes."""
         try:
             yield
-        except KafkaException as error:
-            raise self.translate(what, error.args[0]) from self.cause(error)
+        except CLIENT_ERRORS as error:
+            raise self.translate(what, kafka_error(error)) from self.cause(error)
 
     def translate(self, what: str, error: KafkaError) -> Exception:
         """An error of the client as the sink raises it."""
@@ -326,6 +330,10 @@ class _Heard:
         return f"; last heard: {self.last}" if self.last else ""
 
 
-def code_of(error: KafkaException) -> int:
-    """The code of what a call of the client raised."""
-    return int(error.args[0].code())
+def kafka_error(raised: BaseException) -> KafkaError:
+    """What is the matter when a call of the client raised one of `CLIENT_ERRORS`."""
+    error = raised.__cause__ if isinstance(raised, SystemError) else raised
+    if not isinstance(error, KafkaException):
+        raise raised
+    found: KafkaError = error.args[0]
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 import msgspec
@@ -72,8 +73,8 @@ class MessageFormat:
             raise PermanentError(str(error)) from error
         rows = zip(values, keys, headers, numbers, strict=True)
         messages = [Message(*row) for row in rows]
-        limits = {"partitions": partitions, "most_bytes": most_bytes, "needs_keys": needs_keys}
-        reasons = ((row, self._refusal(some, **limits)) for row, some in enumerate(messages))
+        refusal = partial(self._refusal, partitions=partitions, most_bytes=most_bytes, needs_keys=needs_keys)
+        reasons = ((row, refusal(some)) for row, some in enumerate(messages))
         return messages, {row: reason for row, reason in reasons if reason}
 
     def _refusal(self, message: Message, *, partitions: int, most_bytes: int, needs_keys: bool) -> str:

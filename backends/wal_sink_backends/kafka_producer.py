@@ -12,7 +12,15 @@ from confluent_kafka import Message as Report
 
 from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink.runtime import SYSTEM
-from wal_sink_backends.kafka_client import Cluster, Conf, KafkaAttemptError, KafkaFencedError, Topic, code_of
+from wal_sink_backends.kafka_client import (
+    CLIENT_ERRORS,
+    Cluster,
+    Conf,
+    KafkaAttemptError,
+    KafkaFencedError,
+    Topic,
+    kafka_error,
+)
 from wal_sink_backends.kafka_messages import Message
 
 _logger = logging.getLogger(__name__)
@@ -115,10 +123,11 @@ class SlotProducer:
         while True:
             try:
                 return self._producer.commit_transaction(max(0.1, deadline_s - SYSTEM.monotonic_s()))
-            except KafkaException as error:
-                if error.args[0].retriable() and SYSTEM.monotonic_s() < deadline_s:
+            except CLIENT_ERRORS as error:
+                problem = kafka_error(error)
+                if problem.retriable() and SYSTEM.monotonic_s() < deadline_s:
                     continue  # takes up the same commit again
-                raise self._commit_error(error.args[0], what) from self._cluster.cause(error)
+                raise self._commit_error(problem, what) from self._cluster.cause(error)
 
     def _abort(self, what: str) -> None:
         """End the transaction; nothing of it can be read."""
@@ -129,7 +138,7 @@ class SlotProducer:
         """Abort what may be open, if the brokers can be reached now: if not, the slot's next producer does."""
         try:
             self._producer.abort_transaction(_ABORT_S)
-        except KafkaException as error:
+        except CLIENT_ERRORS as error:
             _logger.debug("abort: %s", self._cluster.scrub(str(error)))
 
     def _produce(self, number: int, message: Message, what: str) -> None:
@@ -148,9 +157,9 @@ class SlotProducer:
                     raise KafkaAttemptError(f"{what}: librdkafka's queue stayed full") from None
                 self._producer.poll(_FULL_WAIT_S)
             except KafkaException as error:
-                if code_of(error) not in _REFUSALS:
+                if kafka_error(error).code() not in _REFUSALS:
                     raise
-                self._refused[number] = error.args[0]
+                self._refused[number] = kafka_error(error)
                 return None
 
     def _report(self, number: int, error: KafkaError | None, _: Report) -> None:

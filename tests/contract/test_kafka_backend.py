@@ -19,7 +19,7 @@ VARIABLE = "WAL_SINK_TEST_KAFKA_PASSWORD"
 class TestKafka(SinkContract):
     """A topic, read by a consumer of committed messages."""
 
-    every = 31  # each run opens clients of a real broker again and again
+    every = 41  # each run opens clients of a real broker again and again
 
     @pytest.fixture(autouse=True)
     def password(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,12 @@ import pytest
 from tests.processes import CHECKOUT
 from wal_sink.backend_urls import GROUP
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.sink import SinkContext
 from wal_sink.testing.bench import travelled
 from wal_sink_backends.kafka import KafkaSink, kafka_sink
 from wal_sink_backends.kafka_messages import Message, MessageFormat
 
+CONTEXT = SinkContext("wal", "default", 1, 0, (), on_executor=False)
 TABLE = pa.table(
     {
         "id": pa.array([7, None], pa.int64()),
@@ -122,7 +124,8 @@ def test_a_column_that_does_not_fit_is_named(options: dict[str, Any], named: str
 
 def test_a_name_that_stands_twice_is_refused() -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    for options in ({}, {"value": "json:a"}, {"key": "a", "value": "json"}):
+    some: list[dict[str, Any]] = [{}, {"value": "json:a"}, {"key": "a"}]
+    for options in some:
         with pytest.raises(PermanentError, match="'a'"):
             messages(table, **options)
 
@@ -213,17 +216,17 @@ def test_an_environment_variable_that_is_not_set_is_named(monkeypatch: pytest.Mo
     monkeypatch.delenv("WAL_SINK_NO_SUCH", raising=False)
     sink = KafkaSink("host:9092", "flights", conf_from_env={"sasl.password": "WAL_SINK_NO_SUCH"})
     with pytest.raises(PermanentError, match="WAL_SINK_NO_SUCH is not set"):
-        sink.open(None)  # type: ignore[arg-type] - it needs nothing of it
+        sink.open(CONTEXT)
 
 
 def test_a_property_that_librdkafka_does_not_know_is_named_and_a_secret_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WAL_SINK_TEST_WRONG", "hunter2-is-no-protocol")
     for conf, named in ({"ssl.colour": "red"}, "ssl.colour"), ({"security.protocol": "red"}, "security.protocol"):
         with pytest.raises(PermanentError, match=named):
-            KafkaSink("host:9092", "flights", conf=conf).open(None)  # type: ignore[arg-type]
+            KafkaSink("host:9092", "flights", conf=conf).open(CONTEXT)
     sink = KafkaSink("host:9092", "flights", conf_from_env={"security.protocol": "WAL_SINK_TEST_WRONG"})
     with pytest.raises(PermanentError, match=r"security\.protocol") as caught:
-        sink.open(None)  # type: ignore[arg-type]
+        sink.open(CONTEXT)
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
 
