@@ -1,3 +1,8 @@
 """Fixtures of all tests. `tests.components.require` decides between skipping and failing for a missing component."""
 
-pytest_plugins = ["tests.fixtures_s3", "tests.fixtures_spark", "tests.fixtures_sql"]
+pytest_plugins = [
+    "tests.fixtures_kafka",
+    "tests.fixtures_s3",
+    "tests.fixtures_spark",
+    "tests.fixtures_sql",
+]

@@ -1,0 +1,292 @@
+"""Messages and position in one Kafka transaction: exactly once for whoever reads committed messages only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from wal_sink.chunk import Chunk, Position
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.sink import Rejected, SinkContext, TransactionalSink
+from wal_sink.stores.spec import mask_url
+from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic
+from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord, check_term
+from wal_sink_backends.kafka_messages import Message, MessageFormat
+from wal_sink_backends.kafka_producer import SlotProducer, most_bytes
+
+LEDGER_TOPIC = "wal-sink-ledger"
+Partitioner: TypeAlias = Literal[
+    "murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random"
+]
+_PARTITIONERS = ("murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random")
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+_MOST_TIMEOUT_S = 900.0
+
+
+class KafkaSink(TransactionalSink):
+    """A topic that is delivered to exactly once, as consumers with `isolation.level=read_committed` see it.
+
+    Every chunk is one transaction: its messages, and the position of its slot as a record of the compacted topic
+    `ledger_topic`, which is created with one partition and `ledger_replication` replicas (-1: the brokers' default) if
+    it is missing. `topic` itself is never created. Idempotent producers, `acks=all`.
+
+    - `value`: `json`, an object of all columns; `json:a,b` of these; `string:a` or `bytes:a`, a column as it is. NULL
+      in it is refused row by row, unless `tombstones=True` makes it a message without value, which deletes its key.
+    - `key`, `headers` (column names, or columns by name of the header): text and binary as they are, all else as JSON
+      writes it. NULL is no key, or a header without value.
+    - `partition`: a column of whole numbers. Where it is NULL, or not given, `partitioner` chooses by the key;
+      `murmur2_random` agrees with Java's producers and Spark's. Rows of a segment keep their order in each partition.
+
+    `transaction_timeout_s`: after so many seconds (1 to 900, and at most the brokers' `transaction.max.timeout.ms`) the
+    brokers end a transaction whose process fell silent. It is also the most that each step waits for them.
+
+    `conf`: properties of librdkafka, for instance for SASL and TLS. They travel to the executors with the sink, secrets
+    included, but are never shown; `conf_from_env` names environment variables instead, read in `open`, where the sink
+    runs. Raises `ConfigError` for arguments that cannot work, properties the guarantee rests on among them.
+
+    `recreated_topic="accept"` goes on where the topic was deleted and created again, and what was delivered is gone.
+
+        sink = KafkaSink("broker-1:9092,broker-2:9092", "flights", key="id")
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        value: str = "json",
+        key: str | None = None,
+        headers: Sequence[str] | Mapping[str, str] | None = None,
+        partition: str | None = None,
+        partitioner: Partitioner = "murmur2_random",
+        tombstones: bool = False,
+        ledger_topic: str = LEDGER_TOPIC,
+        ledger_replication: int = -1,
+        transaction_timeout_s: float = 45.0,
+        recreated_topic: Literal["refuse", "accept"] = "refuse",
+        conf: Conf | None = None,
+        conf_from_env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._check_arguments(topic, ledger_topic, partitioner, ledger_replication, transaction_timeout_s)
+        if recreated_topic not in ("refuse", "accept"):
+            raise ConfigError(f"recreated_topic={recreated_topic!r}: expected 'refuse' or 'accept'")
+        named = {headers: headers} if isinstance(headers, str) else headers or {}
+        by_name = dict(named) if isinstance(named, Mapping) else {name: name for name in named}
+        self._format = MessageFormat(value, key, by_name, partition, tombstones)
+        self._spec = ClusterSpec(bootstrap_servers, dict(conf or {}), dict(conf_from_env or {}), transaction_timeout_s)
+        self._topic = topic
+        self._ledger_topic = ledger_topic
+        self._ledger_replication = ledger_replication
+        self._partitioner = partitioner
+        self._recreated_topic = recreated_topic
+        self._target: _Target | None = None
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        shown = self._format
+        options = {
+            "value": shown.value,
+            "key": shown.key,
+            "partition": shown.partition,
+            "ledger_topic": self._ledger_topic,
+        }
+        texts = (f"{name}={value!r}" for name, value in options.items() if value)
+        return f"KafkaSink({self._spec.servers!r}, {self._topic!r}, {', '.join(texts)})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - slots tell all it needs
+        """Connect, look at the topic, make the ledger if it is missing. Raises `PermanentError`, or may be repeated."""
+        self.close()
+        cluster = self._spec.connect()
+        topic = cluster.topic(self._topic)
+        if topic is None:
+            raise PermanentError(
+                f"{self!r}: there is no topic {self._topic!r}; create it with the partitions and the replication it "
+                "needs, or correct the name"
+            )
+        ledger = Ledger(cluster, self._ledger_topic, self._ledger_replication)
+        conf = {**self._spec.conf, "partitioner": self._partitioner}
+        accept = self._recreated_topic == "accept"
+        self._target = _Target(repr(self), cluster, topic, ledger, self._format, conf, recreated_is_fine=accept)
+
+    def close(self) -> None:
+        """Close the clients and forget what came from the environment."""
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
+
+    def last(self, slot: str) -> Position | None:
+        """The position in the ledger as of now; None if the slot never wrote. `HistoryError` if its rows are gone.
+
+        A predecessor may still be writing: `write` shuts it out first and then looks again.
+        """
+        stored = self._opened().newest(slot)
+        return stored.position(slot) if stored else None
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Write the messages and move the ledger on, in one transaction; nothing if the ledger is there already.
+
+        Rows that Kafka cannot take (too large, a partition that does not exist, a null value) are returned, with
+        nothing committed. Raises `FencedError` for a lower term than the ledger's, `HistoryError` for other rows than
+        it tells of, `PermanentError` for columns that do not fit and for missing rights, `OutcomeUnknownError` if the
+        brokers did not answer a commit; anything else may be tried again. After any error the slot starts afresh.
+        """
+        target, what = self._opened(), f"batch {chunk.batch_id}, chunk {chunk.key}: {self!r}"
+        with target.writing(chunk, what) as slot:
+            if slot.stored is not None and slot.stored.has(chunk, what):
+                return None
+            messages, refused = target.messages(chunk, what)
+            if refused:
+                return Rejected(refused)
+            refused = slot.producer.send(messages, what)
+            if refused:
+                return Rejected(refused)
+            record = LedgerRecord.of(chunk, target.topic)
+            slot.producer.commit(target.ledger.topic, slot.name.encode(), msgspec.json.encode(record), what)
+            slot.stored = record
+        return None
+
+    def _opened(self) -> _Target:
+        if self._target is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return self._target
+
+    @staticmethod
+    def _check_arguments(topic: str, ledger_topic: str, partitioner: str, replication: int, timeout_s: float) -> None:
+        for name, value in (("topic", topic), ("ledger_topic", ledger_topic)):
+            if not _TOPIC.fullmatch(value):
+                raise ConfigError(f"{name}={value!r}: expected 1 to 249 letters, digits or any of ._-")
+        if topic == ledger_topic:
+            raise ConfigError(f"topic and ledger_topic are both {topic!r}: expected two")
+        if partitioner not in _PARTITIONERS:
+            raise ConfigError(f"partitioner={partitioner!r}: expected one of {', '.join(_PARTITIONERS)}")
+        if replication != -1 and replication < 1:
+            raise ConfigError(f"ledger_replication={replication}: expected a number of brokers, or -1")
+        if not 1 <= timeout_s <= _MOST_TIMEOUT_S:
+            raise ConfigError(f"transaction_timeout_s={timeout_s}: expected 1 to {_MOST_TIMEOUT_S:g} seconds")
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A slot that is being written to."""
+
+    name: str
+    producer: SlotProducer
+    stored: LedgerRecord | None
+    """What the ledger holds."""
+
+
+@dataclass(slots=True)
+class _Target:
+    """What an open sink holds."""
+
+    sink: str
+    cluster: Cluster
+    topic: Topic
+    ledger: Ledger
+    format: MessageFormat
+    producer_conf: Conf
+    recreated_is_fine: bool
+    slot: _Slot | None = None
+    """The last one written to: a delivery task delivers one segment after the other."""
+
+    def newest(self, slot: str) -> LedgerRecord | None:
+        """What the ledger holds of a slot as of now. `HistoryError` if it tells of a topic that is gone."""
+        stored = self.ledger.newest(slot)
+        if stored is not None and not self.recreated_is_fine:
+            stored.check_topic(self.topic, f"{self.sink}, slot {slot!r}")
+        return stored
+
+    @contextmanager
+    def writing(self, chunk: Chunk, what: str) -> Iterator[_Slot]:
+        """The chunk's slot, alone in using its transactional id. Whatever is raised inside, it is not used again."""
+        name = chunk.position.slot
+        check_term(self.ledger.known(name), chunk, what)  # a succeeded process should not disturb its successor
+        slot = self._take(name) or self._start(name)
+        try:
+            yield slot
+        except KafkaFencedError:
+            check_term(self.ledger.newest(name), chunk, what)
+            raise
+        except Exception:
+            slot.producer.abandon()
+            raise
+        self.slot = slot
+
+    def messages(self, chunk: Chunk, what: str) -> tuple[Sequence[Message], dict[int, str]]:
+        """The chunk's messages, and why some of its rows can be none."""
+        topic, most = self.topic, most_bytes(self.topic, self.producer_conf)
+        try:
+            return self.format.messages(
+                chunk.table, partitions=topic.partitions, most_bytes=most, needs_keys=topic.needs_keys
+            )
+        except PermanentError as error:
+            raise PermanentError(f"{what}: {error}") from error
+
+    def close(self) -> None:
+        self.slot = None  # between two calls of write it has nothing under way
+        self.ledger.close()
+
+    def _take(self, name: str) -> _Slot | None:
+        """The slot of this name, if it is at hand; another one is dropped, as it has nothing under way."""
+        slot, self.slot = self.slot, None
+        return slot if slot is not None and slot.name == name else None
+
+    def _start(self, name: str) -> _Slot:
+        """Fence first, read then: what the ledger says now is final, until this producer writes or is fenced itself."""
+        producer = SlotProducer(self.cluster, name, self.topic, self.producer_conf)
+        return _Slot(name, producer, self.newest(name))
+
+
+# By URL.
+
+_OPTIONS = (
+    *("value", "key", "headers", "partition", "partitioner", "tombstones", "ledger_topic", "ledger_replication"),
+    *("transaction_timeout_s", "recreated_topic"),
+)
+
+
+def kafka_sink(url: str) -> KafkaSink:
+    """`kafka://host:9092,host2:9092/topic?key=id&value=json`: the arguments of `KafkaSink` as options.
+
+    `conf.NAME=value` sets a property of librdkafka, `env.NAME=VARIABLE` takes it from the environment.
+    """
+    parts = urlsplit(url)
+    servers, topic, options = parts.netloc, parts.path.strip("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
+    conf = {name[len("conf.") :]: options.pop(name) for name in list(options) if name.startswith("conf.")}
+    from_env = {name[len("env.") :]: options.pop(name) for name in list(options) if name.startswith("env.")}
+    unknown = sorted(set(options).difference(_OPTIONS))
+    if unknown:
+        known = ", ".join((*_OPTIONS, "conf.NAME", "env.NAME"))
+        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are {known}")
+    if "@" in servers or any("password" in name for name in conf):
+        raise ConfigError(f"{mask_url(url)}: no login in a URL; say ?env.sasl.password=VARIABLE")
+    if not servers or not topic:
+        raise ConfigError(f"{mask_url(url)}: expected kafka://host:9092,host2:9092/topic?key=COLUMN")
+    arguments: dict[str, Any] = {**options, **_typed(options, mask_url(url))}
+    return KafkaSink(servers, topic, **arguments, conf=conf, conf_from_env=from_env)
+
+
+def _typed(options: Mapping[str, str], url: str) -> dict[str, Any]:
+    """The options that are no texts."""
+    typed: dict[str, Any] = {}
+    for name, convert in (("ledger_replication", int), ("transaction_timeout_s", float)):
+        if name in options:
+            try:
+                typed[name] = convert(options[name])
+            except ValueError as error:
+                raise ConfigError(f"{url}: {name}={options[name]!r} is no number") from error
+    if "headers" in options:
+        typed["headers"] = [name for name in options["headers"].split(",") if name]
+    if "tombstones" in options:
+        if options["tombstones"] not in ("true", "false"):
+            raise ConfigError(f"{url}: tombstones={options['tombstones']!r}: expected true or false")
+        typed["tombstones"] = options["tombstones"] == "true"
+    return typed

@@ -1,0 +1,86 @@
+"""Kafka for any test: `kafka` once per session, `topic` a new one on it, `read` what its consumers see."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import admin as _admin
+
+from tests.kafka_broker import KafkaBroker
+
+_numbers = itertools.count()
+_ADMIN: Any = _admin
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.fixture
+def topic(kafka: KafkaBroker) -> str:
+    """A new topic of three partitions."""
+    return new_topic(kafka.address)
+
+
+def new_name() -> str:
+    return f"test-{uuid.uuid4().hex[:8]}-{next(_numbers)}"
+
+
+def new_topic(address: str, name: str = "", *, partitions: int = 3, **config: str) -> str:
+    """Create a topic; `max_message_bytes="2000"` sets `max.message.bytes`."""
+    name = name or new_name()
+    settings = {key.replace("_", "."): value for key, value in config.items()}
+    wanted = _ADMIN.NewTopic(name, partitions, 1, config=settings)
+    client = admin(address)
+    client.create_topics([wanted])[name].result(timeout=20)
+    return name
+
+
+def delete_topic(address: str, name: str) -> None:
+    client = admin(address)
+    client.delete_topics([name])[name].result(timeout=20)
+
+
+def admin(address: str) -> Any:
+    """A client to hold on to until its answers are there: they end with it."""
+    return _ADMIN.AdminClient({"bootstrap.servers": address})
+
+
+def read(address: str, topic: str, *, isolation: str = "read_committed") -> list[Any]:
+    """Every message of a topic, partition by partition, as far as it is decided."""
+    conf: dict[str, Any] = {
+        "bootstrap.servers": address,
+        "group.id": "tests",
+        "enable.auto.commit": False,
+        "isolation.level": isolation,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 20,
+    }
+    consumer = Consumer(conf)
+    try:
+        partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
+        consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        found: list[Any] = []
+        ended: set[int] = set()
+        while len(ended) < len(partitions):
+            message = consumer.poll(20)
+            assert message is not None, "no answer within 20 s"
+            error = message.error()
+            if error is None:
+                found.append(message)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add(message.partition() or 0)
+        return sorted(found, key=lambda message: (message.partition(), message.offset()))
+    finally:
+        consumer.close()

@@ -1,0 +1,277 @@
+"""`KafkaSink` when processes die, stand still or compete, when answers get lost and when the broker restarts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures_kafka import delete_topic, new_topic, read
+from tests.kafka_broker import KafkaBroker
+from tests.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
+from tests.kafka_writer import batch, sink_of
+from tests.processes import CHECKOUT, Child
+from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError
+from wal_sink.sink import SinkContext
+from wal_sink.testing import FakeQuery
+from wal_sink_backends.kafka import KafkaSink
+from wal_sink_backends.kafka_client import KafkaAttemptError, KafkaFencedError
+from wal_sink_backends.kafka_producer import SlotProducer
+
+_CONTEXT = SinkContext("kafka-writer", "default", 1, 0, ("id", "ordinal"), on_executor=False)
+
+
+@contextlib.contextmanager
+def opened(sink: KafkaSink) -> Iterator[KafkaSink]:
+    sink.open(_CONTEXT)
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def stored_ids(kafka: KafkaBroker, topic: str, *, ordinal: int = 0) -> list[int]:
+    """The rows of a segment in each partition, one after the other: each exactly once, and in order."""
+    rows = [(some.partition(), json.loads(some.value())) for some in read(kafka.address, topic)]
+    mine = [(partition, row["id"]) for partition, row in rows if row["ordinal"] == ordinal]
+    assert mine == sorted(mine), "in order within a partition"
+    return sorted(number for _, number in mine)
+
+
+def ids_of(*numbers: int, ordinal: int = 0) -> list[int]:
+    return [row["id"] for number in numbers for row in batch(number, ordinal=ordinal).table.to_pylist()]
+
+
+def persistently(call: Callable[[], object], *, attempts: int = 40) -> int:
+    """Call again after errors that a retry may mend, as the core does; how many there were."""
+    for failures in range(attempts):
+        try:
+            call()
+        except (KafkaAttemptError, OutcomeUnknownError):
+            time.sleep(0.1)
+        else:
+            return failures
+    pytest.fail(f"{attempts} attempts failed")
+
+
+# Zombies, in this process.
+
+
+def test_a_zombie_with_an_open_transaction_commits_nothing_once_its_successor_looked(
+    kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, moment = SlotProducer.commit, threading.Event()
+
+    def late(self: SlotProducer, *args: Any) -> None:
+        """The zombie wakes after its successor has written."""
+        if threading.current_thread() is thread:
+            moment.set()
+            done.wait(60)
+        commit(self, *args)
+
+    monkeypatch.setattr(SlotProducer, "commit", late)
+    done, caught = threading.Event(), list[BaseException]()
+
+    def zombie() -> None:
+        with opened(sink := sink_of(kafka.address, topic)):
+            try:
+                sink.write(batch(0, term=1))
+            except FencedError as error:
+                caught.append(error)
+
+    thread = threading.Thread(target=zombie)
+    thread.start()
+    assert moment.wait(60)
+    with opened(sink := sink_of(kafka.address, topic)):
+        assert sink.write(batch(0, term=2)) is None
+    done.set()
+    thread.join()
+    assert len(caught) == 1
+    assert "term 2 has written, this sender's is 1" in str(caught[0])
+    assert stored_ids(kafka, topic) == ids_of(0)
+
+
+def test_a_zombie_that_knows_of_its_successor_does_not_disturb_it(kafka: KafkaBroker, topic: str) -> None:
+    with opened(successor := sink_of(kafka.address, topic)):
+        successor.write(batch(0, term=2))
+        with opened(zombie := sink_of(kafka.address, topic)):
+            assert zombie.last(batch(0).position.slot) == batch(0).position
+            with pytest.raises(FencedError, match="term 2"):
+                zombie.write(batch(1, term=1))
+        assert successor.write(batch(1, term=2)) is None  # in its first attempt: nobody fenced it
+    assert stored_ids(kafka, topic) == ids_of(0, 1)
+
+
+def test_a_transaction_that_took_too_long_is_not_committed_and_comes_again(
+    kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = SlotProducer.commit
+    waits = [3.0]
+
+    def slow(self: SlotProducer, *args: Any) -> None:
+        if waits:
+            time.sleep(waits.pop())
+        commit(self, *args)
+
+    monkeypatch.setattr(SlotProducer, "commit", slow)
+    with opened(sink := sink_of(kafka.address, topic, transaction_timeout_s=1)):
+        with pytest.raises(KafkaFencedError, match="transaction_timeout_s went by"):
+            sink.write(batch(0))
+        assert stored_ids(kafka, topic) == []
+        persistently(lambda: sink.write(batch(0)))
+    assert stored_ids(kafka, topic) == ids_of(0)
+
+
+# Answers that get lost.
+
+
+@pytest.fixture
+def proxy(kafka: KafkaBroker) -> Iterator[KafkaProxy]:
+    with KafkaProxy(*kafka.proxy_ports) as running:
+        yield running
+
+
+@pytest.mark.parametrize("fault", ["lose the request", "lose the answer"])
+@pytest.mark.parametrize("kind", [ADD_PARTITIONS, PRODUCE, END_TXN], ids=["add partitions", "produce", "end"])
+def test_a_connection_that_breaks_loses_and_doubles_nothing(
+    kafka: KafkaBroker, topic: str, proxy: KafkaProxy, kind: int, fault: Fault
+) -> None:
+    with opened(sink := sink_of(proxy.address, topic, transaction_timeout_s=10)):
+        sink.write(batch(0))
+        proxy.arm(kind, fault)
+        persistently(lambda: sink.write(batch(1)))
+        assert proxy.fired.is_set()
+        sink.write(batch(2))
+    assert stored_ids(kafka, topic) == ids_of(0, 1, 2)
+
+
+@pytest.mark.parametrize("fault", ["lose the request", "lose the answer"])
+def test_a_commit_whose_outcome_nobody_told_is_looked_up(
+    kafka: KafkaBroker, topic: str, proxy: KafkaProxy, fault: Fault
+) -> None:
+    """The broker is away from the commit on, for longer than the sink waits."""
+    with opened(sink := sink_of(proxy.address, topic, transaction_timeout_s=2)):
+        sink.write(batch(0))
+        proxy.arm(END_TXN, fault, then_refuse=True)
+        with pytest.raises(OutcomeUnknownError, match="the ledger will tell"):
+            sink.write(batch(1))
+        with pytest.raises(KafkaAttemptError):
+            sink.last(batch(1).position.slot)
+    committed = ids_of(1) if fault == "lose the answer" else []
+    assert stored_ids(kafka, topic) == ids_of(0) + committed
+    proxy.refuse = False
+    with opened(sink := sink_of(proxy.address, topic)):
+        assert sink.last(batch(1).position.slot) == (batch(1) if committed else batch(0)).position
+        assert sink.write(batch(1)) is None
+    assert stored_ids(kafka, topic) == ids_of(0, 1)
+
+
+def test_a_broker_may_be_killed_and_restarted_at_any_moment(tmp_path: Path) -> None:
+    broker = KafkaBroker(tmp_path)
+
+    def disturb() -> None:
+        time.sleep(random.uniform(0.2, 0.8))
+        broker.kill()
+        broker.start()
+
+    with contextlib.ExitStack() as stack:
+        stack.callback(broker.kill)
+        broker.start()
+        topic = new_topic(broker.address)
+        sink = sink_of(broker.address, topic, transaction_timeout_s=30)
+        thread = threading.Thread(target=disturb)
+        written = 0
+        with opened(sink):
+            sink.write(batch(0))
+            thread.start()
+            while thread.is_alive():
+                written += 1
+                persistently(partial(sink.write, batch(written)))
+        thread.join()
+        assert written > 2
+        assert stored_ids(broker, topic) == ids_of(*range(written + 1))
+
+
+# A target restored to before the marker.
+
+
+@pytest.mark.parametrize("gone", ["", "-ledger"], ids=["the topic", "the ledger"])
+def test_a_query_stops_if_its_target_forgot(kafka: KafkaBroker, topic: str, gone: str) -> None:
+    def history() -> None:
+        with FakeQuery.over(sink_of(kafka.address, topic)) as query:
+            query.batch(batch(0).table)
+            delete_topic(kafka.address, f"{topic}{gone}")
+            if not gone:
+                new_topic(kafka.address, topic)
+            query.batch(batch(1).table)
+
+    with pytest.raises(HistoryError, match="remembers nothing" if gone else "deleted and created again"):
+        history()
+    assert stored_ids(kafka, topic) == (ids_of(0) if gone else [])
+
+
+# Processes that are killed or stand still.
+
+
+def writer(kafka: KafkaBroker, topic: str, log: Path, *terms: int, ordinal: int = 0, count: int = 10**6) -> Child:
+    program = CHECKOUT / "tests" / "kafka_writer.py"
+    return Child.python(program, kafka.address, topic, str(ordinal), str(count), *map(str, terms), log=log, limit_s=60)
+
+
+def test_a_kill_at_any_moment_loses_and_doubles_nothing(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    with writer(kafka, topic, tmp_path / "lives.txt", *range(1, 17)) as child:
+        for term in range(1, 16):
+            child.wait_for_output(f"ready {term}\n")
+            found = re.search(rf"life {term} is process (\d+)\.", child.output)
+            assert found is not None
+            time.sleep(moments.uniform(0.0, 0.25))
+            os.kill(int(found[1]), signal.SIGKILL)
+        child.wait_for_output("ready 16")
+    with opened(sink := sink_of(kafka.address, topic)):
+        last = sink.last(batch(0).position.slot)
+        assert last is not None, "the writers were killed before they wrote"
+        sink.write(batch(last.batch_id + 1, term=17))
+    assert stored_ids(kafka, topic) == ids_of(*range(last.batch_id + 2)), f"seed {seed}"
+    assert last.batch_id > 5
+
+
+def test_a_process_that_stood_still_finds_itself_succeeded(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    with writer(kafka, topic, tmp_path / "zombie.txt", 1) as zombie:
+        zombie.wait_for_output("ready")
+        zombie.wait_for_output("wrote 1\n")
+        zombie.send_to_all(signal.SIGSTOP)
+        with writer(kafka, topic, tmp_path / "successor.txt", 2, count=20) as successor:
+            successor.succeed()
+        zombie.send_to_all(signal.SIGCONT)
+        assert zombie.wait() == 1
+        assert "FencedError" in zombie.output
+    assert stored_ids(kafka, topic) == ids_of(*range(20))
+
+
+def test_processes_write_side_by_side_and_compete(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
+    """Two segments, each with two senders of the same term, of which one or both may be fenced by the other."""
+    with contextlib.ExitStack() as stack:
+        children = [
+            stack.enter_context(writer(kafka, topic, tmp_path / f"{number}.txt", 1, ordinal=number % 2, count=15))
+            for number in range(4)
+        ]
+        for child in children:
+            child.wait()
+    for ordinal in range(2):
+        with opened(sink := sink_of(kafka.address, topic)):
+            for number in range(15):
+                sink.write(batch(number, ordinal=ordinal))
+        assert stored_ids(kafka, topic, ordinal=ordinal) == ids_of(*range(15), ordinal=ordinal)

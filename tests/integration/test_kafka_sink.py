@@ -1,0 +1,336 @@
+"""`KafkaSink` against a real broker: what arrives, what is refused, and what happens when something goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import admin as _admin
+
+from tests.fixtures_kafka import admin, delete_topic, new_name, new_topic, read
+from tests.kafka_broker import PASSWORD, USER, KafkaBroker
+from wal_sink.chunk import Chunk
+from wal_sink.errors import CorruptError, DivergentReplay, HistoryError, PermanentError
+from wal_sink.sink import Rejected
+from wal_sink.testing.bench import chunks_of, deliver, opened, slot
+from wal_sink_backends import kafka_ledger
+from wal_sink_backends.kafka import KafkaSink
+from wal_sink_backends.kafka_client import KafkaAttemptError, Topic
+from wal_sink_backends.kafka_producer import TRANSACTIONAL_IDS
+
+_ADMIN: Any = _admin
+
+
+def ids(*numbers: int) -> pa.Table:
+    return pa.table({"id": pa.array(numbers, pa.int64())})
+
+
+def batch(number: int, *, ordinal: int = 0, term: int = 1, rows: int = 2) -> Chunk:
+    """A batch of one chunk, of the rows `rows * number` and following."""
+    table = ids(*range(rows * number, rows * number + rows))
+    return chunks_of(table, batch_id=number, ordinal=ordinal, term=term, chunk_rows=rows)[0]
+
+
+def sink_of(kafka: KafkaBroker | str, topic: str, **options: Any) -> KafkaSink:
+    address = kafka if isinstance(kafka, str) else kafka.address
+    return KafkaSink(address, topic, **{"ledger_topic": f"{topic}-ledger", **options})
+
+
+def stored_ids(kafka: KafkaBroker, topic: str) -> list[int]:
+    return [json.loads(message.value())["id"] for message in read(kafka.address, topic)]
+
+
+def transactional(kafka: KafkaBroker, transactional_id: str) -> Producer:
+    producer = Producer({"bootstrap.servers": kafka.address, "transactional.id": transactional_id})
+    producer.init_transactions(20)
+    return producer
+
+
+# What arrives.
+
+
+def test_a_row_becomes_a_message_with_key_headers_and_partition(kafka: KafkaBroker, topic: str) -> None:
+    table = pa.table({"id": [1, 2], "p": [2, 0], "trace": ["x", None]})
+    deliver(sink_of(kafka, topic, value="json:id", key="id", partition="p", headers=["trace"]), chunks_of(table))
+    found = [(some.partition(), some.key(), some.value(), some.headers()) for some in read(kafka.address, topic)]
+    assert found == [(0, b"2", b'{"id":2}', [("trace", None)]), (2, b"1", b'{"id":1}', [("trace", b"x")])]
+
+
+def test_a_tombstone_is_a_message_without_value(kafka: KafkaBroker, topic: str) -> None:
+    table = pa.table({"k": ["a"], "v": pa.array([None], pa.string())})
+    deliver(sink_of(kafka, topic, key="k", value="string:v", tombstones=True), chunks_of(table))
+    assert [(some.key(), some.value()) for some in read(kafka.address, topic)] == [(b"a", None)]
+
+
+def test_keys_find_the_partition_that_java_producers_choose(kafka: KafkaBroker, topic: str) -> None:
+    """Known answers of Java's murmur2, made positive, modulo three."""
+    hashes = {"21": 1173551340, "foobar": 1357151166, "a-little-bit-long-string": 1161502112}
+    deliver(sink_of(kafka, topic, key="k"), chunks_of(pa.table({"k": list(hashes)}), chunk_rows=3))
+    found = {some.key().decode(): some.partition() for some in read(kafka.address, topic)}
+    assert found == {key: number % 3 for key, number in hashes.items()}
+
+
+def test_a_wide_chunk_goes_through_a_small_queue(kafka: KafkaBroker, topic: str) -> None:
+    chunk = batch(0, rows=5_000)
+    sink = sink_of(kafka, topic, key="id", conf={"queue.buffering.max.messages": 100, "compression.type": "zstd"})
+    assert deliver(sink, [chunk]) == [None]
+    assert sorted(stored_ids(kafka, topic)) == list(range(5_000))
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("conf", [{}, {"message.max.bytes": 5_000_000}], ids=["by the sink", "by the broker"])
+def test_a_row_that_is_too_large_is_named_and_nothing_is_committed(kafka: KafkaBroker, conf: dict[str, Any]) -> None:
+    topic = new_topic(kafka.address, max_message_bytes="20000")
+    table = pa.table({"v": ["x" * 900] * 60 + ["x" * 30_000] + ["x" * 900] * 60})
+    (chunk,) = chunks_of(table, chunk_rows=121)
+    sink = sink_of(kafka, topic, value="string:v", conf=conf)
+    (refused,) = deliver(sink, [chunk])
+    assert isinstance(refused, Rejected)
+    assert list(refused.reasons) == [60]
+    assert read(kafka.address, topic) == []
+    assert deliver(sink, [chunk.without([60])]) == [None]
+    assert len(read(kafka.address, topic)) == 120
+    assert deliver(sink, [chunk]) == [None], "the ledger has it"
+
+
+def test_a_row_without_a_key_for_a_compacted_topic_is_named(kafka: KafkaBroker) -> None:
+    topic = new_topic(kafka.address, partitions=1, cleanup_policy="compact")
+    (chunk,) = chunks_of(pa.table({"k": ["a", None, "b"]}), chunk_rows=3)
+    (refused,) = deliver(sink_of(kafka, topic, key="k"), [chunk])
+    assert isinstance(refused, Rejected)
+    assert list(refused.reasons) == [1]
+    assert read(kafka.address, topic) == []
+
+
+def test_rows_that_the_broker_refuses_are_found_by_halves(kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses a batch and names no row of it."""
+    monkeypatch.setattr(Topic, "needs_keys", property(lambda _: False))
+    topic = new_topic(kafka.address, partitions=1, cleanup_policy="compact")
+    (chunk,) = chunks_of(pa.table({"k": ["a", None, "b", "c", "d", None, "e"]}), chunk_rows=7)
+    (refused,) = deliver(sink := sink_of(kafka, topic, key="k"), [chunk])
+    assert isinstance(refused, Rejected)
+    assert list(refused.reasons) == [1, 5]
+    assert read(kafka.address, topic) == []
+    deliver(sink, [chunk.without([1, 5])])
+    assert [some.key() for some in read(kafka.address, topic)] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_partition_that_is_not_there_is_named(kafka: KafkaBroker, topic: str) -> None:
+    (chunk,) = chunks_of(pa.table({"p": [0, 9]}))
+    (refused,) = deliver(sink_of(kafka, topic, partition="p"), [chunk])
+    assert isinstance(refused, Rejected)
+    assert "partition 9" in refused.reasons[1]
+    assert read(kafka.address, topic) == []
+
+
+def test_a_missing_topic_is_not_created(kafka: KafkaBroker) -> None:
+    name = new_name()
+    with pytest.raises(PermanentError, match=f"there is no topic '{name}'"):
+        deliver(sink_of(kafka, name), [batch(0)])
+    assert name not in admin(kafka.address).list_topics(timeout=10).topics
+
+
+def test_columns_that_do_not_fit_are_named(kafka: KafkaBroker, topic: str) -> None:
+    with pytest.raises(PermanentError, match=r"batch 0, chunk .* expected one column 'nix'"):
+        deliver(sink_of(kafka, topic, key="nix"), [batch(0)])
+
+
+def test_a_timeout_the_brokers_do_not_allow_is_told(kafka: KafkaBroker, topic: str) -> None:
+    with pytest.raises(PermanentError, match=r"transaction\.max\.timeout\.ms"):
+        deliver(sink_of(kafka, topic, transaction_timeout_s=121), [batch(0)])
+
+
+def test_nobody_listens(kafka: KafkaBroker) -> None:
+    port = kafka.proxy_ports[0]
+    began = time.monotonic()
+    with pytest.raises(KafkaAttemptError, match="Connection refused"):
+        deliver(sink_of(f"127.0.0.1:{port}", "flights", transaction_timeout_s=1), [batch(0)])
+    assert time.monotonic() - began < 15
+
+
+# Rights and passwords.
+
+
+def login(password: str = PASSWORD) -> dict[str, Any]:
+    return {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": USER,
+        "sasl.password": password,
+    }
+
+
+def grant(kafka: KafkaBroker, *rights: tuple[str, str, str, str]) -> None:
+    types, patterns = _ADMIN.ResourceType, _ADMIN.ResourcePatternType
+    allow = _ADMIN.AclPermissionType.ALLOW
+    client = admin(kafka.address)
+    wanted = [
+        _ADMIN.AclBinding(
+            types[kind], name, patterns[pattern], f"User:{USER}", "*", _ADMIN.AclOperation[operation], allow
+        )
+        for kind, name, pattern, operation in rights
+    ]
+    for future in client.create_acls(wanted).values():
+        future.result(timeout=20)
+
+
+def test_a_wrong_password_is_no_matter_of_time(kafka: KafkaBroker, topic: str) -> None:
+    with pytest.raises(PermanentError, match="correct the login") as caught:
+        deliver(sink_of(kafka.sasl_address, topic, conf=login("hunter2-wrong")), [batch(0)])
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_rights_of_the_documentation_are_enough_and_needed(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WAL_SINK_TEST_KAFKA_PASSWORD", PASSWORD)
+    topic = new_topic(kafka.address)
+    conf = {name: value for name, value in login().items() if name != "sasl.password"}
+    sink = sink_of(
+        kafka.sasl_address, topic, conf=conf, conf_from_env={"sasl.password": "WAL_SINK_TEST_KAFKA_PASSWORD"}
+    )
+    of_topic = [("TOPIC", topic, "LITERAL", right) for right in ("DESCRIBE", "DESCRIBE_CONFIGS", "WRITE")]
+    rights = ("DESCRIBE", "DESCRIBE_CONFIGS", "READ", "WRITE", "CREATE")
+    of_ledger = [("TOPIC", f"{topic}-ledger", "LITERAL", right) for right in rights]
+    of_ids = [("TRANSACTIONAL_ID", TRANSACTIONAL_IDS, "PREFIXED", right) for right in ("DESCRIBE", "WRITE")]
+    for some in (of_topic[:2], of_ledger, of_ids):
+        with pytest.raises(PermanentError, match="grant the rights"):
+            deliver(sink, [batch(0)])
+        grant(kafka, *some)
+    with pytest.raises(PermanentError, match="grant the rights"):
+        deliver(sink, [batch(0)])
+    grant(kafka, *of_topic)
+    deliver(sink, [batch(0)])
+    deliver(sink, [batch(0), batch(1)])
+    assert sorted(stored_ids(kafka, topic)) == [0, 1, 2, 3]
+
+
+# The ledger.
+
+
+def test_the_ledger_is_compacted_and_never_expires(kafka: KafkaBroker, topic: str) -> None:
+    deliver(sink_of(kafka, topic), [batch(0)])
+    client = admin(kafka.address)
+    resource = _ADMIN.ConfigResource(_ADMIN.ResourceType.TOPIC, f"{topic}-ledger")
+    (future,) = client.describe_configs([resource]).values()
+    assert future.result(timeout=20)["cleanup.policy"].value == "compact"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "policy", "message"), [(1, "compact,delete", "never expire"), (2, "compact", "2 partitions")]
+)
+def test_a_ledger_that_would_forget_is_refused(
+    kafka: KafkaBroker, topic: str, partitions: int, policy: str, message: str
+) -> None:
+    new_topic(kafka.address, f"{topic}-ledger", partitions=partitions, cleanup_policy=policy)
+    with pytest.raises(PermanentError, match=message):
+        deliver(sink_of(kafka, topic), [batch(0)])
+
+
+def test_too_many_replicas_for_the_ledger_are_told(kafka: KafkaBroker, topic: str) -> None:
+    with pytest.raises(PermanentError, match="ledger_replication"):
+        deliver(sink_of(kafka, topic, ledger_replication=3), [batch(0)])
+
+
+def test_a_position_is_found_however_far_back_it_lies(
+    kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_ledger, "_WINDOW", 2)
+    monkeypatch.setattr(kafka_ledger, "_WIDER", 2)
+    sink = sink_of(kafka, topic)
+    deliver(sink, [batch(0, ordinal=1)])
+    deliver(sink, [batch(number) for number in range(12)])
+    with opened(sink, batch(0)):
+        assert sink.last(slot(0)) == batch(11).position
+        assert sink.last(slot(1)) == batch(0, ordinal=1).position
+        assert sink.last(slot(2)) is None
+        deliver(sink_of(kafka, topic), [batch(1, ordinal=1), batch(12)])
+        assert sink.last(slot(1)) == batch(1, ordinal=1).position
+        assert sink.last(slot(0)) == batch(12).position
+
+
+@contextlib.contextmanager
+def undecided(kafka: KafkaBroker, topic: str) -> Iterator[Producer]:
+    """A process that stands still between its ledger record and its commit, and behind that, the record of batch 1."""
+    with opened(sink := sink_of(kafka, topic), batch(0)):
+        sink.write(batch(0))
+        other = transactional(kafka, f"{TRANSACTIONAL_IDS}{slot(1)}")
+        other.begin_transaction()
+        other.produce(f"{topic}-ledger", b"not committed", slot(1).encode())
+        other.flush(20)
+        sink.write(batch(1))
+    yield other
+
+
+def test_an_open_transaction_of_another_slot_hides_nothing(kafka: KafkaBroker, topic: str) -> None:
+    with undecided(kafka, topic) as other, opened(successor := sink_of(kafka, topic), batch(1)):
+        timer = threading.Timer(0.7, other.abort_transaction)
+        timer.start()
+        assert successor.last(slot(0)) == batch(1).position
+        timer.join()
+
+
+def test_an_open_transaction_that_does_not_end_is_no_answer(
+    kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_ledger, "_ABORT_WAIT_S", 0.0)
+    with undecided(kafka, topic) as other:
+        sink = sink_of(kafka, topic, transaction_timeout_s=1)
+        with opened(sink, batch(1)), pytest.raises(KafkaAttemptError, match="holds a transaction open"):
+            sink.last(slot(0))
+        other.abort_transaction(20)
+
+
+def test_what_is_no_record_concerns_only_its_own_slot(kafka: KafkaBroker, topic: str) -> None:
+    sink = sink_of(kafka, topic)
+    deliver(sink, [batch(0)])
+    other = transactional(kafka, "another-program")
+    other.begin_transaction()
+    other.produce(f"{topic}-ledger", b"\xff", slot(1).encode())
+    newer = b'{"format":2,"term":1,"batch_id":0,"rows":1,"segment_id":"s","topic":"t","topic_id":""}'
+    other.produce(f"{topic}-ledger", newer, slot(2).encode())
+    other.commit_transaction(20)
+    with opened(sink, batch(0)):
+        assert sink.last(slot(0)) == batch(0).position
+        with pytest.raises(CorruptError, match="expected a record of wal-sink"):
+            sink.last(slot(1))
+        with pytest.raises(PermanentError, match="a newer wal-sink"):
+            sink.last(slot(2))
+
+
+def test_rows_of_another_history_are_refused(kafka: KafkaBroker, topic: str) -> None:
+    sink, chunk = sink_of(kafka, topic), batch(3)
+    deliver(sink, [chunk])
+    position = dataclasses.replace(chunk.position, segment_id="another")
+    with pytest.raises(DivergentReplay, match="another"):
+        deliver(sink, [dataclasses.replace(chunk, segment_id="another", position=position)])
+    longer = dataclasses.replace(chunk, rows=range(3), position=dataclasses.replace(chunk.position, rows=3))
+    with pytest.raises(HistoryError, match="cuts this chunk in two"):
+        deliver(sink, [longer])
+    assert len(read(kafka.address, topic)) == 2
+
+
+def test_a_topic_that_was_created_again_is_refused_or_accepted(kafka: KafkaBroker, topic: str) -> None:
+    deliver(sink_of(kafka, topic), [batch(0)])
+    delete_topic(kafka.address, topic)
+    with pytest.raises(PermanentError, match="there is no topic"):
+        deliver(sink_of(kafka, topic), [batch(1)])
+    new_topic(kafka.address, topic)
+    sink = sink_of(kafka, topic)
+    with opened(sink, batch(1)):
+        for call in (lambda: sink.last(slot()), lambda: sink.write(batch(1))):
+            with pytest.raises(HistoryError, match="deleted and created again since batch 0"):
+                call()
+    deliver(sink_of(kafka, topic, recreated_topic="accept"), [batch(1)])
+    deliver(sink, [batch(2)])
+    assert sorted(stored_ids(kafka, topic)) == [2, 3, 4, 5]
