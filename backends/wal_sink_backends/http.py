@@ -1,0 +1,356 @@
+"""Rows to a web API: once in effect where it ignores keys it has seen, with a lookup nearly so, else at least once."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from wal_sink.chunk import Chunk
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.sink import Rejected, Sink, SinkContext
+from wal_sink.stores.spec import mask_url
+from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, tls_context
+from wal_sink_backends.pacing import Pacing, Patience, pace_of
+
+__all__ = ["HttpLookupSink", "HttpSink", "Pacing", "Statuses", "TargetFailedError", "http_sink"]
+
+Body: TypeAlias = Literal["json", "jsonl", "rows"]
+_CONTENT_TYPES: dict[str, str] = {
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "rows": "application/json",
+}
+_METHODS = ("POST", "PUT", "PATCH")
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROL = re.compile(r"[\0-\x1f\x7f]")
+MOST_REFUSED = 100
+"""So many refused rows are looked for in a chunk that was refused as a whole."""
+
+
+class HttpSink(Sink):
+    """An API that takes rows as JSON, in requests of its own for each chunk or each row. Runs anywhere.
+
+    `body`: `"json"` sends a chunk as an array of objects, `"jsonl"` as one object a line, `"rows"` each row as one
+    object in a request of its own, one after the other. Values look as `Chunk.to_json` tells.
+
+    Each request carries a key that never changes in the header `idempotency_header`: the chunk's, or with `"rows"` the
+    row's. Say `idempotent=True` if the API does a request of a known key only once: exactly once in effect, for as long
+    as it remembers keys. Otherwise a chunk may repeat after a crash, a retry or a takeover; see `HttpLookupSink` too.
+
+    `headers` travel with the sink, so keep secrets out of them: `headers_from_env={"Authorization": "ORDERS_AUTH"}`
+    reads whole header values where the sink runs, when it is opened. Neither is ever shown.
+    `statuses`: what the API's answers mean. `pacing`: how fast it is asked, in each process.
+    `timeout_s`: the most seconds between two signs of life of the API, and for connecting.
+    `verify`: False for no check of its certificate, or a file of certificates to trust.
+
+    A row refused for good is returned as `Rejected` with the answer's text, and the others are written: with `"rows"`;
+    else, where at least once is all that is kept, by halving a refused chunk until the rows are found. An idempotent
+    sink never halves: the parts would go under other keys than the chunk when it comes again.
+
+    Redirects are not followed. Raises `ConfigError` for arguments that cannot work.
+
+        sink = HttpSink("https://api.example.com/orders", idempotent=True, headers_from_env={"Authorization": "AUTH"})
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        body: Body = "json",
+        method: Literal["POST", "PUT", "PATCH"] = "POST",
+        idempotent: bool = False,
+        idempotency_header: str = "Idempotency-Key",
+        headers: Mapping[str, str] | None = None,
+        headers_from_env: Mapping[str, str] | None = None,
+        statuses: Statuses | None = None,
+        pacing: Pacing | None = None,
+        timeout_s: float = 30.0,
+        verify: bool | str = True,
+    ) -> None:
+        self.idempotent = idempotent
+        self._url = _checked_url(url)
+        self._body = body
+        self._method = method
+        self._idempotency_header = idempotency_header
+        self._headers = dict(headers or {})
+        self._headers_from_env = dict(headers_from_env or {})
+        self._statuses = statuses or Statuses()
+        self._pacing = pacing or Pacing()
+        self._timeout_s = timeout_s
+        self._verify = verify
+        self._api: Api | None = None
+        self._check_arguments()
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({mask_url(self._url)!r}, body={self._body!r}, idempotent={self.idempotent})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - requests need nothing of it
+        """Read the environment, make a client; nothing is sent. `PermanentError` if a variable is not set."""
+        headers = {**self._headers, **self._environment()}
+        client = self._client(headers)
+        self._api = Api(
+            client=client,
+            statuses=self._statuses,
+            pace=pace_of(mask_url(self._url), self._pacing),
+            repeats_are_harmless=self.idempotent,
+            secrets=_secrets(self._url, headers),
+        )
+
+    def close(self) -> None:
+        """Close the connections; forget what came from the environment."""
+        if self._api is not None:
+            self._api.client.close()
+            self._api = None
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Send the rows. Nothing is sent for a chunk without any.
+
+        Raises `PermanentError` for an answer that no retry changes and for columns JSON cannot carry;
+        `TargetFailedError` and `NotNowError` if a later attempt may succeed; `OutcomeUnknownError` if no answer came.
+        """
+        if not chunk.num_rows:
+            return None
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}"
+        pace_of(mask_url(self._url), self._pacing).check_chunk(chunk.num_rows, what)
+        patience = Patience(self._pacing.max_wait_s)
+        refused = self._write_rows(chunk, patience) if self._body == "rows" else self._write_whole(chunk, patience)
+        return Rejected(refused) if refused else None
+
+    def _write_rows(self, chunk: Chunk, patience: Patience) -> dict[int, str]:
+        """Each row in a request of its own; the reasons of those that were refused."""
+        refused: dict[int, str] = {}
+        lines = _json_of(chunk, lines=True).split(b"\n")[:-1]
+        for index, (line, key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
+            reason = self._send(line, key, 1, f"batch {chunk.batch_id}, row {key}", patience)
+            if reason is not None:
+                refused[index] = reason
+        return refused
+
+    def _write_whole(self, chunk: Chunk, patience: Patience) -> dict[int, str]:
+        """The chunk in one request, or, where the rows may repeat, its refused rows found by halving."""
+        refused: dict[int, str] = {}
+        parts = [range(chunk.num_rows)]
+        while parts:
+            rows = parts.pop()
+            part = chunk.without(set(range(chunk.num_rows)).difference(rows))
+            what = f"batch {chunk.batch_id}, chunk {part.key}"
+            content = _json_of(part, lines=self._body == "jsonl")
+            reason = self._send(content, part.key, len(rows), what, patience)
+            if reason is not None and len(rows) == 1:
+                refused[rows[0]] = reason
+                _check_refused(refused, what)
+            elif reason is not None:
+                self._check_halving(part, reason)
+                half = len(rows) // 2
+                parts += [rows[half:], rows[:half]]  # the first half is taken first
+        return refused
+
+    def _send(self, content: bytes, key: str, rows: int, what: str, patience: Patience) -> str | None:
+        headers = {self._idempotency_header: key, "Content-Type": _CONTENT_TYPES[self._body]}
+        return self._opened().send(Call(self._method, self._url, content, headers, rows, what), patience)
+
+    def _check_halving(self, part: Chunk, reason: str) -> None:
+        if self.idempotent or isinstance(self, HttpLookupSink):
+            raise PermanentError(
+                f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, which "
+                f"names none: {reason}. With body='rows' each row goes alone and the refused ones are told; or let the "
+                "API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
+            )
+
+    def _opened(self) -> Api:
+        if self._api is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return self._api
+
+    def _urls(self) -> list[str]:
+        return [self._url]
+
+    def _client(self, headers: Mapping[str, str]) -> Any:
+        """A client of the whole task, so that its chunks share a connection."""
+        try:
+            return httpx().Client(
+                headers=headers,
+                timeout=self._timeout_s,
+                verify=tls_context(
+                    verify=self._verify, plain=not any(url.startswith("https:") for url in self._urls())
+                ),
+                follow_redirects=False,
+            )
+        except (OSError, ValueError) as error:  # a file of certificates that is not there, or a header not in ASCII
+            raise PermanentError(f"{self!r}: the client cannot be made: {type(error).__name__}") from None
+
+    def _environment(self) -> dict[str, str]:
+        missing = [name for name in self._headers_from_env.values() if name not in os.environ]
+        if missing:
+            raise PermanentError(
+                f"{self!r}: the environment variable {missing[0]} is not set where the sink runs; set it"
+            )
+        values = {header: os.environ[name].strip() for header, name in self._headers_from_env.items()}
+        for header, value in values.items():
+            if _CONTROL.search(value) or not value.isascii():
+                raise PermanentError(
+                    f"{self!r}: the environment variable {self._headers_from_env[header]} is no header value: it has "
+                    "line breaks, control characters or letters beyond ASCII"
+                )
+        return values
+
+    def _check_arguments(self) -> None:
+        if self._body not in _CONTENT_TYPES:
+            raise ConfigError(f"body={self._body!r}: expected one of {', '.join(map(repr, _CONTENT_TYPES))}")
+        if self._method not in _METHODS:
+            raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, _METHODS))}")
+        if not self._timeout_s > 0:
+            raise ConfigError(f"timeout_s={self._timeout_s!r}: expected a number of seconds above 0")
+        names = [self._idempotency_header, "Content-Type", *self._headers, *self._headers_from_env]
+        folded = [name.lower() for name in names]
+        for name in names:
+            if not _TOKEN.fullmatch(name) or folded.count(name.lower()) > 1:
+                raise ConfigError(f"header {name!r}: expected names of headers, each once, other than Content-Type")
+        for name, value in self._headers.items():
+            if _CONTROL.search(value) or not value.isascii():
+                raise ConfigError(f"header {name!r}: its value has control characters or letters beyond ASCII")
+
+
+class HttpLookupSink(HttpSink):
+    """An `HttpSink` whose API tells whether it has a chunk: exactly once, save late requests and zombies.
+
+    `lookup_url` holds `{key}`, which becomes the chunk's key: `https://api.example.com/chunks/{key}`. GET has to answer
+    with 200 if the API has the whole chunk of that key, and with 404 if it has nothing of it; anything else is an
+    error. It gets the same headers. Not for `body="rows"`, whose requests carry the keys of rows.
+    """
+
+    def __init__(self, url: str, *, lookup_url: str, **more: Any) -> None:
+        super().__init__(url, **more)
+        self._lookup_url = lookup_url
+        _checked_url(lookup_url.replace("{key}", "key"))
+        if "{key}" not in lookup_url:
+            raise ConfigError(f"lookup_url={mask_url(lookup_url)!r}: expected {{key}} in it, for the key of a chunk")
+        if self._body == "rows":
+            raise ConfigError("lookup_url with body='rows': the API sees keys of rows, never that of a chunk; use one")
+
+    def _urls(self) -> list[str]:
+        return [self._url, self._lookup_url]
+
+    def was_applied(self, key: str) -> bool:
+        """Ask the API. Raises what `write` raises."""
+        call = Call("GET", self._lookup_url.replace("{key}", key), b"", {}, 0, f"chunk {key}")
+        return self._opened().knows(call, Patience(self._pacing.max_wait_s))
+
+
+def _json_of(chunk: Chunk, *, lines: bool) -> bytes:
+    try:
+        return chunk.to_json(lines=lines)
+    except ConfigError as error:  # a type or names JSON cannot carry: no retry will help
+        raise PermanentError(f"batch {chunk.batch_id}, chunk {chunk.key}: {error}") from error
+
+
+def _check_refused(refused: Mapping[int, str], what: str) -> None:
+    if len(refused) > MOST_REFUSED:
+        raise PermanentError(
+            f"{what}: more than {MOST_REFUSED} rows are refused, the last with: {list(refused.values())[-1]}. Mend the "
+            "request or the API; with body='rows' any number of rows may be refused"
+        )
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url)
+    try:
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        usable = False
+    if not usable or _CONTROL.search(url) or " " in url:
+        raise ConfigError(f"{mask_url(url)!r}: expected http://host/path or https://host/path")
+    if parts.fragment:
+        raise ConfigError(f"{mask_url(url)!r}: expected no '#'; pass options as arguments, or the URL to http_sink")
+    return url
+
+
+def _secrets(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
+    """What an API may echo and nobody may read: credentials in the URL, values of headers."""
+    parts = urlsplit(url)
+    found = {part for value in headers.values() for part in (value, *value.split())}
+    found.update(unquote(part) for part in (parts.username, parts.password) if part)
+    found.update(value for _, value in parse_qsl(parts.query))
+    return tuple(sorted((text for text in found if len(text) >= 6), key=len, reverse=True))
+
+
+# By URL.
+
+
+def http_sink(url: str) -> HttpSink:
+    """A sink by URL: the API's own, with options after `#`, which APIs never see.
+
+    `https://api.example.com/orders?site=7#idempotent=true&headers_from_env=Authorization:ORDERS_AUTH`. Options are
+    those of `HttpSink` and `HttpLookupSink` (`lookup_url`), of `Pacing` and of `Statuses` (`done`, `retry`, `refused`:
+    numbers with commas).
+    """
+    address, _, fragment = url.partition("#")
+    given = _pairs_after_hash(address, fragment)
+    unknown = sorted({name for name, _ in given}.difference(_OPTIONS))
+    if unknown or len(dict(given)) < len(given):
+        raise ConfigError(
+            f"{mask_url(address)}: unknown or repeated options after '#': {', '.join(unknown) or 'one stands twice'}; "
+            f"known are {', '.join(_OPTIONS)}"
+        )
+    options = {name: _read(address, name, text) for name, text in given}
+    pacing = Pacing(**{name: options.pop(name) for name in _PACING if name in options})
+    statuses = Statuses(**{name: options.pop(name) for name in _STATUSES if name in options})
+    kind = HttpLookupSink if "lookup_url" in options else HttpSink
+    return kind(address, pacing=pacing, statuses=statuses, **options)
+
+
+def _pairs_after_hash(address: str, fragment: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(fragment, keep_blank_values=True, strict_parsing=bool(fragment))
+    except ValueError:
+        raise ConfigError(f"{mask_url(address)}: expected name=value&name=value after '#'") from None
+
+
+def _read(address: str, name: str, text: str) -> Any:
+    try:
+        return _OPTIONS[name](text)
+    except (ValueError, KeyError):
+        raise ConfigError(f"{mask_url(address)}: option {name}={text!r} is not what it takes") from None
+
+
+def _bool(text: str) -> bool:
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+
+
+def _verify(text: str) -> bool | str:
+    return _bool(text) if text.lower() in ("true", "1", "false", "0") else text
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split(":") for pair in text.split(","))
+
+
+_PACING: dict[str, Any] = {
+    "rows_per_s": float,
+    "breaker_failures": int,
+    "breaker_pause_s": float,
+    "max_wait_s": float,
+}
+_STATUSES: dict[str, Any] = {"done": _numbers, "retry": _numbers, "refused": _numbers}
+_OPTIONS: dict[str, Any] = {
+    "body": str,
+    "method": str,
+    "idempotent": _bool,
+    "idempotency_header": str,
+    "lookup_url": str,
+    "headers_from_env": _pairs,
+    "timeout_s": float,
+    "verify": _verify,
+    **_PACING,
+    **_STATUSES,
+}

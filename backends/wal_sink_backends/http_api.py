@@ -1,0 +1,215 @@
+"""One request to an API and what its answer means; all that knows httpx."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+
+from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
+from wal_sink.runtime import SYSTEM
+from wal_sink.stores.spec import MASK, mask_url
+from wal_sink_backends.pacing import Pace, Patience, retry_after_s
+
+Meaning: TypeAlias = Literal["done", "refused", "retry", "permanent"]
+_TOO_MANY = 429
+_SHOWN_CHARACTERS = 200
+_KEPT_BYTES = 1 << 16
+_READ_BYTES = 1 << 20
+
+
+class TargetFailedError(Exception):
+    """The API could not be reached, or answered with what may pass. A later attempt may succeed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Statuses:
+    """What statuses mean, besides 2xx (done), 5xx (try again) and anything else (never try again). Plain data."""
+
+    done: tuple[int, ...] = ()
+    """The API has these rows already: 409 with some."""
+    retry: tuple[int, ...] = (408, 409, 425, 429)
+    """Trying the same again later may help. 409 is "a request of this key is under way" to many."""
+    refused: tuple[int, ...] = (400, 413, 422)
+    """The API took nothing of the request, and never will: its rows are wrong, or too large."""
+
+    def __post_init__(self) -> None:
+        for status in (*self.done, *self.retry, *self.refused):
+            if not 300 <= status <= 599:
+                raise ConfigError(f"status {status!r}: expected a number from 300 to 599")
+        if len(self.done) + len(self.refused) != len({*self.done, *self.refused}):
+            raise ConfigError(f"statuses {self!r}: expected each to mean one thing")
+
+    def meaning(self, status: int) -> Meaning:
+        """`done` and `refused` come before `retry`, so that naming a status there is enough."""
+        if 200 <= status <= 299 or status in self.done:
+            return "done"
+        if status in self.refused:
+            return "refused"
+        return "retry" if status in self.retry or status >= 500 else "permanent"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request."""
+
+    method: str
+    url: str
+    content: bytes
+    headers: Mapping[str, str]
+    rows: int
+    """How many rows it carries, for the rate."""
+    what: str
+    """What it carries, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back: the beginning of the body as text, cleaned for messages."""
+
+    status: int
+    reason: str
+    retry_after: str | None
+    location: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.reason}".strip() + (f": {self.text}" if self.text else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """An API that is connected to. Not pickled."""
+
+    client: Any
+    statuses: Statuses
+    pace: Pace
+    repeats_are_harmless: bool
+    secrets: tuple[str, ...]
+    """Taken out of what the API says."""
+
+    def send(self, call: Call, patience: Patience) -> str | None:
+        """Send rows. None if the API has them, its words if it refuses them; raises for all else.
+
+        An answer that tells how long to wait is waited for, as long as patience lasts. The same request then goes again
+        if the answer means that it had no effect (429), or if repeats are harmless; else the core sends it again.
+        """
+        while True:
+            answer = self._ask(call, patience)
+            meaning = self.statuses.meaning(answer.status)
+            if meaning == "done":
+                return None
+            if meaning == "refused":
+                return str(answer)
+            if meaning == "permanent":
+                raise PermanentError(_permanent(call, answer))
+            wait_s = retry_after_s(answer.retry_after, SYSTEM.now())
+            waited = wait_s is not None and patience.wait(max(wait_s, 0.1))
+            if not waited or not (self.repeats_are_harmless or answer.status == _TOO_MANY):
+                raise TargetFailedError(f"{_told(call)} {answer}")
+
+    def knows(self, call: Call, patience: Patience) -> bool:
+        """Ask whether the API has something: 200 and 404 are the two answers."""
+        answer = self._ask(call, patience)
+        if answer.status in (200, 404):
+            return answer.status == 200
+        if self.statuses.meaning(answer.status) == "retry":
+            raise TargetFailedError(f"{_told(call)} {answer}")
+        raise PermanentError(f"{_told(call)} {answer}; expected 200 (it has the chunk) or 404 (it has not)")
+
+    def _ask(self, call: Call, patience: Patience) -> Answer:
+        """One request, admitted by the pace and reported to it."""
+        self.pace.admit(call.rows, patience)
+        alive = False
+        try:
+            answer = self._exchange(call)
+            alive = answer.status < 500
+        finally:
+            self.pace.note(alive=alive)
+        return answer
+
+    def _exchange(self, call: Call) -> Answer:
+        sent = httpx()
+        try:
+            with self.client.stream(call.method, call.url, content=call.content, headers=call.headers) as response:
+                return self._answer(response)
+        except (sent.ConnectError, sent.ConnectTimeout, sent.PoolTimeout) as error:
+            raise _unreachable(call, self._clean(str(error))) from None
+        except (sent.UnsupportedProtocol, sent.LocalProtocolError, sent.InvalidURL) as error:
+            raise PermanentError(f"{call.what}: {mask_url(call.url)}: {self._clean(str(error))}") from None
+        except sent.HTTPError as error:
+            raise OutcomeUnknownError(
+                f"{call.what}: {call.method} {mask_url(call.url)}: no answer that could be read, so it may or may not "
+                f"have taken effect: {type(error).__name__} {self._clean(str(error))}"
+            ) from None
+
+    def _answer(self, response: Any) -> Answer:
+        kept, read = bytearray(), 0
+        for piece in response.iter_bytes():  # to its end, or the connection could not be used again
+            kept += piece[: _KEPT_BYTES - len(kept)]
+            read += len(piece)
+            if read > _READ_BYTES:
+                break
+        return Answer(
+            status=response.status_code,
+            reason=response.reason_phrase,
+            retry_after=response.headers.get("Retry-After"),
+            location=mask_url(response.headers.get("Location", "")),
+            text=self._clean(bytes(kept).decode("utf-8", "replace")),
+        )
+
+    def _clean(self, text: str) -> str:
+        """Without secrets, in one line, shortened."""
+        for secret in self.secrets:
+            text = text.replace(secret, MASK)
+        line = re.sub(r"[\s\0-\x1f\x7f]+", " ", mask_url(text)).strip()
+        return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
+
+
+def _told(call: Call) -> str:
+    return f"{call.what}: {call.method} {mask_url(call.url)} answered"
+
+
+def _permanent(call: Call, answer: Answer) -> str:
+    told = f"{_told(call)} {answer}"
+    if 300 <= answer.status <= 399:
+        return f"{told}; it points to {answer.location or 'nowhere'}, and redirects are not followed: give that URL"
+    if answer.status in (401, 403):
+        return f"{told}; check the credentials, which headers_from_env takes from the environment"
+    if answer.status in (404, 405, 410):
+        return f"{told}; check URL and method"
+    return f"{told}; no retry will change that. Mend the request or the API (Statuses tells what its answers mean)"
+
+
+def _unreachable(call: Call, text: str) -> Exception:
+    where = f"{call.what}: {mask_url(call.url)} cannot be reached, nothing was sent: {text}"
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return PermanentError(f"{where}; pass verify='/path/to/ca.pem' if that authority is to be trusted")
+    return TargetFailedError(where)
+
+
+@lru_cache(maxsize=1)
+def httpx() -> Any:
+    """The client library; `ConfigError` naming the extra if it is missing."""
+    try:
+        import httpx as library  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigError("HttpSink needs httpx: pip install 'wal-sink[http]'") from error
+    return library
+
+
+def tls_context(*, verify: bool | str, plain: bool) -> Any:
+    """What httpx takes as `verify`. The usual authorities are read once in a process, which takes 50 ms."""
+    if plain:
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used, and httpx would read the authorities for it
+    if isinstance(verify, str):
+        return ssl.create_default_context(cafile=verify)
+    return _usual_context() if verify else False
+
+
+@lru_cache(maxsize=1)
+def _usual_context() -> Any:
+    return httpx().create_ssl_context()

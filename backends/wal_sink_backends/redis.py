@@ -1,0 +1,325 @@
+"""Rows and position in one script of Redis: exactly once, for as long as Redis keeps what it acknowledged.
+
+The ledger is a hash for each slot, `wal_sink:ledger:<slot>`: term, batch_id, segment_id, rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+from urllib.parse import parse_qsl, urlsplit
+
+from wal_sink.chunk import Chunk, Position
+from wal_sink.errors import (
+    ConfigError,
+    DivergentReplay,
+    FencedError,
+    HistoryError,
+    OutcomeUnknownError,
+    PermanentError,
+)
+from wal_sink.sink import Rejected, SinkContext, TransactionalSink
+from wal_sink.stores.spec import mask_url
+from wal_sink_backends.redis_rows import KeyTemplate, encoded
+from wal_sink_backends.redis_script import LEDGER, SCRIPT
+
+__all__ = ["RedisSink", "redis_sink"]
+
+Kind: TypeAlias = Literal["hash", "stream", "set"]
+_KINDS = ("hash", "stream", "set")
+_SCHEMES = ("redis", "rediss", "unix")
+_MAY_PASS = re.compile(
+    r"\b(OOM|READONLY|LOADING|BUSY|UNKILLABLE|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|max number of clients)\b"
+)
+"""Error codes of Redis that another attempt may not meet. redis-py knows some of them; others it leaves in the text, as
+older servers do with the errors of what a script called.
+"""
+_IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
+
+_logger = logging.getLogger(__name__)
+
+
+class RedisSink(TransactionalSink):
+    """Rows as Redis hashes, as entries of a stream, or as members of a set. Runs anywhere that reaches the server.
+
+    `url` is `redis://host:6379/0`, `rediss://…` (TLS) or `unix:///path/of.sock`. `key` names a row's Redis key, with
+    columns in braces: `"orders:{id}"`; two braces are one.
+
+    - `hash`: one hash a row, a field a column. A row of a known key replaces its fields; NULL removes a field.
+    - `stream`: `XADD`, a field a column, NULL left out; `maxlen` trims the stream to about so many entries.
+    - `set`: `SADD` of the row as a JSON object; equal rows are one member.
+
+    Texts are UTF-8, binary is bytes, numbers are decimal digits, booleans true and false, the rest as `Chunk.to_json`
+    has it. A row with NULL in a column of `key` is returned as `Rejected`.
+
+    Each chunk is one Lua script: rows and position at once, a lower term refused. Redis serves nobody else meanwhile,
+    so keep `chunk_rows` moderate. Redis acknowledges before it has written to disk unless it runs with `appendonly yes`
+    and `appendfsync always`; what a crash takes from it, it takes together with the position, and delivery refuses to
+    go on if that was marked already. With `wait_replicas=n`, `write` returns only when n replicas have the chunk.
+
+    A Redis that may evict the ledger (`maxmemory-policy allkeys-…`) and a Redis Cluster are refused. `password_env`
+    names an environment variable that is read where the sink runs. Raises `ConfigError` for arguments that cannot work.
+
+        sink = RedisSink("redis://cache:6379/0", kind="hash", key="orders:{id}", password_env="REDIS_PASSWORD")
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str,
+        kind: Kind = "hash",
+        maxlen: int | None = None,
+        password_env: str | None = None,
+        ca_file: str | None = None,
+        wait_replicas: int = 0,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self._url = url
+        self._template = KeyTemplate(key)
+        self._kind = kind
+        self._maxlen = maxlen
+        self._password_env = password_env
+        self._ca_file = ca_file
+        self._wait_replicas = wait_replicas
+        self._timeout_s = timeout_s
+        self._client: Any = None
+        self._check_arguments()
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"RedisSink({mask_url(self._url)!r}, kind={self._kind!r}, key={self._template.text!r})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
+        """Connect and look at what kind of server it is. `PermanentError`, or redis-py's error if a retry may help."""
+        self._client = _connect(self._url, self._connection_options())
+        with translated(f"opening {mask_url(self._url)}"):
+            _check_server(self._client, mask_url(self._url))
+
+    def close(self) -> None:
+        """Close the connection; forget the password."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def last(self, slot: str) -> Position | None:
+        """The position in the ledger; None if the slot never wrote."""
+        with translated(f"{LEDGER}{slot} in {mask_url(self._url)}"):
+            batch_id, rows, segment_id = self._opened().hmget(f"{LEDGER}{slot}", "batch_id", "rows", "segment_id")
+        return None if batch_id is None else Position(slot, int(batch_id), int(rows), segment_id.decode())
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Rows and position in one script; nothing if the ledger is there already.
+
+        Raises `FencedError` for a lower term than the ledger's, `HistoryError` for other rows than the ledger tells
+        of, `PermanentError` for what no retry changes; anything else may be tried again.
+        """
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {mask_url(self._url)}"
+        keys, values, refused = encoded(chunk, self._kind, self._template, what)
+        if refused:
+            return Rejected(refused)
+        at = chunk.position
+        first = min(chunk.rows, default=at.rows)
+        head = (chunk.term, at.batch_id, at.rows, at.segment_id, first, self._kind, self._maxlen or 0)
+        with translated(what):
+            answer = self._opened().eval(SCRIPT, 1 + len(keys), f"{LEDGER}{at.slot}", *keys, *head, *values)
+            _check_answer([part.decode("utf-8", "replace") for part in answer], chunk, what)
+            self._wait(what)
+        return None
+
+    def _wait(self, what: str) -> None:
+        if not self._wait_replicas:
+            return
+        reached = self._opened().wait(self._wait_replicas, int(self._timeout_s * 500))
+        if reached < self._wait_replicas:
+            raise OutcomeUnknownError(
+                f"{what}: {reached} replicas have the rows, wait_replicas={self._wait_replicas}; the server itself has "
+                "them, and does nothing when they come again"
+            )
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return self._client
+
+    def _connection_options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
+        if self._password_env is not None:
+            if self._password_env not in os.environ:
+                raise PermanentError(
+                    f"{self!r}: the environment variable {self._password_env} is not set where the sink runs; set it"
+                )
+            options["password"] = os.environ[self._password_env]
+        if self._ca_file is not None:
+            options["ssl_ca_certs"] = self._ca_file
+        return options
+
+    def _check_arguments(self) -> None:
+        parts = urlsplit(self._url)
+        _check_address(self._url)
+        if self._kind not in _KINDS:
+            raise ConfigError(f"kind={self._kind!r}: expected one of {', '.join(map(repr, _KINDS))}")
+        if self._kind == "hash" and not self._template.columns:
+            raise ConfigError(
+                f"key={self._template.text!r}: expected a column in it, as in 'orders:{{id}}', for kind='hash'"
+            )
+        if self._template.text.startswith(LEDGER):
+            raise ConfigError(f"key={self._template.text!r}: keys that begin with {LEDGER} are the ledger's")
+        if self._maxlen is not None and (self._kind != "stream" or self._maxlen < 1):
+            raise ConfigError(f"maxlen={self._maxlen!r}: expected a number above 0, and kind='stream'")
+        if self._wait_replicas < 0 or not self._timeout_s > 0:
+            raise ConfigError("expected wait_replicas of 0 or more, and timeout_s above 0")
+        if self._password_env is not None and parts.password:
+            raise ConfigError(
+                f"{mask_url(self._url)}: a password stands in the URL, and password_env is given; use one"
+            )
+        if self._ca_file is not None and parts.scheme != "rediss":
+            raise ConfigError(f"ca_file={self._ca_file!r}: expected a rediss:// URL, which is checked with it")
+
+
+def _check_address(url: str) -> None:
+    parts = urlsplit(url)
+    try:
+        database = re.fullmatch(r"(/\d*)?", parts.path) is not None
+        there = len(parts.path) > 1 if parts.scheme == "unix" else bool(parts.hostname) and parts.port != 0 and database
+        usable = parts.scheme in _SCHEMES and there and not parts.query
+    except ValueError:  # a port that is no number
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"{mask_url(url)}: expected redis://host:6379/0, rediss://host:6379/0 or unix:///path/of.sock"
+        )
+
+
+def _connect(url: str, options: Mapping[str, Any]) -> Any:
+    library = _redis()
+    never = library.retry.Retry(library.backoff.NoBackoff(), 0)  # the core repeats, and says so
+    with translated(mask_url(url)):
+        return library.Redis.from_url(url, single_connection_client=False, retry=never, **options)
+
+
+def _check_server(client: Any, address: str) -> None:
+    """Refuse a server that cannot keep the promise; what it does not tell is warned of."""
+    library = _redis()
+    try:
+        info = client.info("all")
+    except library.exceptions.NoPermissionError:
+        client.ping()
+        _warn_once(f"{address}: INFO is forbidden; make sure that it evicts no keys without expiry and is no cluster")
+        return
+    if info.get("cluster_enabled"):
+        raise PermanentError(
+            f"{address} is a Redis Cluster, where one script cannot reach the keys of several slots; use a server "
+            "without cluster mode"
+        )
+    policy = str(info.get("maxmemory_policy", ""))
+    if policy.startswith("allkeys-"):
+        raise PermanentError(
+            f"{address} has maxmemory-policy {policy}, so it may drop the ledger with no word; set noeviction or "
+            "volatile-lru, or use another server"
+        )
+    if not info.get("aof_enabled", 1):
+        _warn_once(
+            f"{address} keeps no append-only file: a crash takes back all since its last snapshot. Delivery then "
+            "refuses to go on; set appendonly yes, and appendfsync always to lose nothing"
+        )
+
+
+@lru_cache(maxsize=256)
+def _warn_once(message: str) -> None:
+    _logger.warning("%s", message)
+
+
+def _check_answer(answer: list[str], chunk: Chunk, what: str) -> None:
+    """What the script found, as an error; `DONE` and `KNOWN` are none."""
+    verdict, *details = answer
+    where = f"{what}, {LEDGER}{chunk.position.slot}"
+    if verdict == "FENCED":
+        raise FencedError(f"{where}: term {details[0]} has written, this sender's is {chunk.term}")
+    if verdict == "DIVERGENT":
+        raise DivergentReplay(
+            f"{where}: Redis holds rows of segment {details[0]}, the chunk is of segment {chunk.segment_id}; find out "
+            "which WAL wrote there before going on"
+        )
+    if verdict == "CUT":
+        raise HistoryError(
+            f"{where}: Redis holds the first {details[0]} rows of the segment, which cuts this chunk in two"
+        )
+    if verdict == "WRONGTYPE":
+        raise PermanentError(
+            f"{what}: key {details[0]!r} is a {details[1]} already; expected a {details[2]}, or no key"
+        )
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Errors of redis-py become `PermanentError`, or pass if a retry may help."""
+    errors = _redis().exceptions
+    try:
+        yield
+    except (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError) as error:
+        raise PermanentError(f"{what}: {error}; check user, password and rights") from None
+    except (errors.ConnectionError, errors.TimeoutError):
+        raise
+    except (errors.ReadOnlyError, errors.OutOfMemoryError, errors.TryAgainError, errors.MasterDownError):
+        raise
+    except errors.RedisError as error:
+        elsewhere = isinstance(error, errors.MovedError | errors.AskError | errors.ClusterCrossSlotError)
+        if elsewhere or _IS_CLUSTER.search(str(error)):
+            raise PermanentError(
+                f"{what}: it is a Redis Cluster ({error}); use a server without cluster mode"
+            ) from error
+        if _MAY_PASS.search(str(error)):
+            raise
+        raise PermanentError(f"{what}: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def _redis() -> Any:
+    """The client library; `ConfigError` naming the extra if it is missing."""
+    try:
+        import redis as library  # noqa: PLC0415 - an extra
+        import redis.backoff  # noqa: PLC0415
+        import redis.retry  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError("RedisSink needs redis-py: pip install 'wal-sink[redis]'") from error
+    return library
+
+
+def redis_sink(url: str) -> RedisSink:
+    """A sink by URL: `redis://:password@host:6379/0?kind=hash&key=orders:{id}`, `rediss://…`, `redis+unix:///path?…`.
+
+    Options: `key` (required), `kind`, `maxlen`, `password_env`, `ca_file`, `wait_replicas`, `timeout_s`.
+    """
+    bare, _, query = url.removeprefix("redis+").partition("?")
+    given = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(set(given).difference(_OPTIONS))
+    if unknown:
+        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are {', '.join(_OPTIONS)}")
+    if "key" not in given:
+        raise ConfigError(f"{mask_url(url)}: which keys? Add ?key=orders:{{id}}")
+    options: dict[str, Any] = {}
+    for name, text in given.items():
+        try:
+            options[name] = _OPTIONS[name](text)
+        except ValueError:
+            raise ConfigError(f"{mask_url(url)}: {name}={text!r}: expected a number") from None
+    return RedisSink(bare, **options)
+
+
+_OPTIONS: dict[str, Any] = {
+    "key": str,
+    "kind": str,
+    "maxlen": int,
+    "password_env": str,
+    "ca_file": str,
+    "wait_replicas": int,
+    "timeout_s": float,
+}

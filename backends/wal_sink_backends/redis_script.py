@@ -1,0 +1,64 @@
+"""The script that puts a chunk into Redis.
+
+Scripts run alone, but what they wrote before an error stays. So everything that can fail is tried first: the term is
+written before any row (which shows whether the ledger may be written, and whether there is memory; Redis asks that of a
+script only before its first write), and the type of every key is looked at. What follows cannot fail. On disk and on
+replicas a script's writes are one transaction.
+"""
+
+from __future__ import annotations
+
+LEDGER = "wal_sink:ledger:"
+
+SCRIPT = """
+local ledger = KEYS[1]
+local term, batch, rows, segment = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
+local first, kind, maxlen = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+
+local function wrong_type(key, expected)
+    local found = redis.call('TYPE', key).ok
+    if found ~= expected and found ~= 'none' then return {'WRONGTYPE', key, found, expected} end
+end
+
+local wrong = wrong_type(ledger, 'hash')
+if wrong then return wrong end
+local at = redis.call('HMGET', ledger, 'term', 'batch_id', 'rows', 'segment_id')
+if at[1] and tonumber(at[1]) > term then return {'FENCED', at[1]} end
+local known = false
+if at[2] then
+    local at_batch, at_rows = tonumber(at[2]), tonumber(at[3])
+    if at_batch == batch and at[4] ~= segment then return {'DIVERGENT', at[4]} end
+    known = at_batch > batch or (at_batch == batch and at_rows >= rows)
+    if not known and at_batch == batch and first < at_rows then return {'CUT', at[3]} end
+end
+for i = 2, #KEYS do
+    wrong = not known and KEYS[i] ~= KEYS[i - 1] and wrong_type(KEYS[i], kind)
+    if wrong then return wrong end
+end
+redis.call('HSET', ledger, 'term', ARGV[1])
+if known then return {'KNOWN'} end
+
+local p = 8
+for i = 2, #KEYS do
+    local n = tonumber(ARGV[p])
+    local last = p + n
+    if kind == 'set' then
+        redis.call('SADD', KEYS[i], unpack(ARGV, p + 1, last))
+    elseif kind == 'hash' then
+        redis.call('HSET', KEYS[i], unpack(ARGV, p + 1, last))
+    elseif maxlen ~= '0' then
+        redis.call('XADD', KEYS[i], 'MAXLEN', '~', maxlen, '*', unpack(ARGV, p + 1, last))
+    else
+        redis.call('XADD', KEYS[i], '*', unpack(ARGV, p + 1, last))
+    end
+    p = last + 1
+    local gone = tonumber(ARGV[p])
+    if gone > 0 then redis.call('HDEL', KEYS[i], unpack(ARGV, p + 1, p + gone)) end
+    p = p + gone + 1
+end
+redis.call('HSET', ledger, 'batch_id', ARGV[2], 'rows', ARGV[3], 'segment_id', segment)
+return {'DONE'}
+"""
+"""KEYS: the ledger's, then a row's each. ARGV: term, batch, rows, segment, first row, kind, maxlen; then for each row a
+count, so many texts to write, a count, and so many fields to remove.
+"""
