@@ -145,7 +145,7 @@ def failures_counted_as_done(patch: Patch) -> None:
 
 def marker_skipped(patch: Patch) -> None:
     patch.setattr(
-        Committer, "_mark", lambda self, manifest, **_: setattr(self, "_marker", _FakeMarker(manifest.batch_id))
+        Committer, "_mark", lambda self, manifest, _: setattr(self, "_marker", _FakeMarker(manifest.batch_id))
     )
 
 
