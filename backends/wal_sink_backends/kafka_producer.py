@@ -28,6 +28,7 @@ TRANSACTIONAL_IDS = "wal-sink/"
 """How every transactional id begins; the slot follows."""
 _ABORT_S = 5.0
 _FULL_WAIT_S = 0.1
+_FLUSH_S = 0.2
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE})
 _REFUSALS = _TOO_LARGE | {KafkaError.INVALID_RECORD}
 """What is wrong with one message, and will be wrong with it again."""
@@ -104,8 +105,8 @@ class SlotProducer:
             self._producer.begin_transaction()
             for number, message in messages:
                 self._produce(number, message, what)
-            left = self._producer.flush(self._cluster.timeout_s)
-        if left:
+            left = self._flush()
+        if left and not self._refused:
             raise KafkaAttemptError(f"{what}: {left} messages were not taken within {self._cluster.timeout_s:g} s")
         refused = {row: error for row, error in self._refused.items() if error.code() in _REFUSALS}
         if self._refused and not refused:
@@ -140,6 +141,16 @@ class SlotProducer:
             self._producer.abort_transaction(_ABORT_S)
         except CLIENT_ERRORS as error:
             _logger.debug("abort: %s", self._cluster.scrub(str(error)))
+
+    def _flush(self) -> int:
+        """Wait until the brokers have all messages; how many they have not.
+
+        Not after one is refused: librdkafka then holds others back until they time out.
+        """
+        deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s
+        while (left := self._producer.flush(_FLUSH_S)) and not self._refused and SYSTEM.monotonic_s() < deadline_s:
+            pass
+        return left
 
     def _produce(self, number: int, message: Message, what: str) -> None:
         options: dict[str, Any] = {"headers": message.headers} if message.headers else {}
