@@ -1,6 +1,7 @@
 """Fixtures of all tests. `tests.components.require` decides between skipping and failing for a missing component."""
 
 pytest_plugins = [
+    "tests.fixtures_dynamodb",
     "tests.fixtures_http",
     "tests.fixtures_kafka",
     "tests.fixtures_redis",

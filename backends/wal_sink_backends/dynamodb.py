@@ -1,0 +1,287 @@
+"""Rows as DynamoDB items: with the position in one transaction, exactly once, or by puts that may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from wal_sink.chunk import Chunk, Position
+from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.runtime import SYSTEM
+from wal_sink.sink import Rejected, Sink, SinkContext, TransactionalSink
+from wal_sink.stores.spec import mask_url
+from wal_sink_backends.dynamodb_calls import (
+    Calls,
+    ItemsRefusedError,
+    LedgerItem,
+    RowsRefusedError,
+    Target,
+    TryAgainError,
+)
+from wal_sink_backends.dynamodb_items import Item, Nulls, encoded
+from wal_sink_backends.pacing import Patience
+
+__all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError", "dynamodb_sink"]
+
+MOST_ROWS = 99
+"""A transaction has at most 100 items, one of which is the ledger's: the service's quota."""
+MOST_BYTES = 4_000_000
+"""And 4 MB in all."""
+_LOOKS = 3
+_PUTS = 25
+"""Most items of one BatchWriteItem."""
+
+
+class DynamoDbSink(TransactionalSink):
+    """A DynamoDB table that gets rows and position in one transaction (`TransactWriteItems`). Runs anywhere.
+
+    A chunk has to fit into one transaction: at most 99 rows and 4 MB, so stage with `Settings(chunk_rows=99)`. For more
+    rows a second use `DynamoDbPutSink`.
+
+    The columns of a row become the attributes of an item. Those of the table's primary key have to be among them; an
+    item of the same key is replaced, and of two rows of one key in a chunk the last one stays. Or `row_key` names the
+    table's partition key, a string, which gets the row's own positional key: every row is an item.
+
+    Numbers are N (those it cannot hold, NaN and infinities are text), texts S, binary B, booleans
+    BOOL, lists L, structs and maps with text keys M, other maps L of `key` and `value`, moments ISO 8601 text. NULL is
+    an attribute of type NULL, or none at all with `nulls="omit"`. A row that DynamoDB can never hold (over 400 KB, its
+    key NULL or empty) is returned as `Rejected`.
+
+    The ledger is the table `ledger_table`, of string key `slot`, made on demand unless `create_ledger=False`.
+    Credentials and region come from where boto3 looks for them, on the machine where the sink runs. `timeout_s`: for an
+    answer. Only ever tried against moto, a mock of DynamoDB. Raises `ConfigError` for arguments that cannot work.
+
+        sink = DynamoDbSink("orders", region="eu-central-1")
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        row_key: str | None = None,
+        nulls: Nulls = "null",
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        ledger_table: str = "wal_sink_ledger",
+        create_ledger: bool = True,
+        timeout_s: float = 30.0,
+    ) -> None:
+        self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
+        self._ledger_table = ledger_table
+        self._create_ledger = create_ledger
+        self._calls: Calls | None = None
+        if not ledger_table or ledger_table == table:
+            raise ConfigError(f"ledger_table={ledger_table!r}: expected the name of a table other than {table!r}")
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"DynamoDbSink({self._target!r})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
+        """Look at both tables; make a missing ledger. `PermanentError`, or an error that a retry may help with."""
+        self._calls = Calls.connect(self._target)
+        self._calls.check_ledger(self._ledger_table, create=self._create_ledger)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+
+    def last(self, slot: str) -> Position | None:
+        """The position in the ledger, read consistently; None if the slot never wrote."""
+        found = self._opened().ledger(self._ledger_table, slot)
+        return found.position if found else None
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Rows and position in one transaction; nothing if the ledger is there already.
+
+        Raises `FencedError` for a lower term than the ledger's, `HistoryError` for other rows than the ledger tells
+        of, `PermanentError` for a chunk that fits no transaction and for what no retry changes; anything else may be
+        tried again.
+        """
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
+        calls = self._opened()
+        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, calls.key_types, what)
+        if refused:
+            return Rejected(refused)
+        _check_fits(items, what)
+        for _ in range(_LOOKS):
+            stored = calls.ledger(self._ledger_table, chunk.position.slot)
+            if _has(chunk, stored, what):
+                return None
+            try:
+                if calls.transact(items, self._ledger_table, stored, LedgerItem(chunk.term, chunk.position), what):
+                    return None
+            except RowsRefusedError as error:
+                return Rejected(error.reasons)
+        raise TryAgainError(f"{what}: others move the ledger of {chunk.position.slot} at the same time")
+
+    def _opened(self) -> Calls:
+        if self._calls is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return self._calls
+
+
+class DynamoDbPutSink(Sink):
+    """A DynamoDB table that gets rows by `BatchWriteItem`, in chunks of any size. Runs anywhere.
+
+    Repeats put the same items again, so it is exactly once in effect: fully with `row_key`, or where a key comes only
+    once. Where later rows replace earlier ones of a key, a repeated chunk may put an older item back until the newer
+    chunk, which follows, is there again; and a process that was succeeded may, with the chunk it still held, for good.
+    If that matters, use `DynamoDbSink`, which refuses it.
+
+    Arguments, types and keys as with `DynamoDbSink`. `max_wait_s`: so long does one call wait for items that DynamoDB
+    leaves unprocessed, in all.
+    """
+
+    idempotent = True
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        row_key: str | None = None,
+        nulls: Nulls = "null",
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        timeout_s: float = 30.0,
+        max_wait_s: float = 60.0,
+    ) -> None:
+        self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
+        self._max_wait_s = max_wait_s
+        self._calls: Calls | None = None
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"DynamoDbPutSink({self._target!r})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - puts need nothing of it
+        """Look at the table. `PermanentError`, or an error a retry may help with."""
+        self._calls = Calls.connect(self._target)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Put every row that DynamoDB can hold, 25 in a request, and return the others.
+
+        Raises `PermanentError` for what no retry changes, `TryAgainError` if DynamoDB leaves items unprocessed for too
+        long; anything else may be tried again.
+        """
+        if self._calls is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
+        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, self._calls.key_types, what)
+        patience = Patience(self._max_wait_s)
+        for start in range(0, len(items), _PUTS):
+            refused |= self._put_or_tell(self._calls, items[start : start + _PUTS], patience, what)
+        return Rejected(refused) if refused else None
+
+    def _put_or_tell(self, calls: Calls, items: Sequence[Item], patience: Patience, what: str) -> dict[int, str]:
+        """Put items, one by one if one of them is refused; why some were."""
+        try:
+            self._put(calls, items, patience, what)
+        except ItemsRefusedError as error:
+            if len(items) == 1:
+                return {items[0].row: str(error)}
+            told = [self._put_or_tell(calls, [item], patience, what) for item in items]
+            return {row: reason for reasons in told for row, reason in reasons.items()}
+        return {}
+
+    def _put(self, calls: Calls, items: Sequence[Item], patience: Patience, what: str) -> None:
+        left = [{"PutRequest": {"Item": item.attributes}} for item in items]
+        for wait_s in _waits():
+            left = calls.put(left, what)
+            if not left:
+                return
+            if not patience.wait(wait_s):
+                raise TryAgainError(
+                    f"{what}: DynamoDB left {len(left)} items unprocessed for too long: it is throttled"
+                )
+
+
+def _waits() -> Iterator[float]:
+    """Backoff with jitter, without end; patience ends it."""
+    chance, wait_s = SYSTEM.new_random(), 0.05
+    while True:
+        yield wait_s * (0.5 + chance.random() / 2)
+        wait_s = min(5.0, wait_s * 2)
+
+
+def _check_fits(items: Sequence[Item], what: str) -> None:
+    size = sum(item.size for item in items)
+    if len(items) > MOST_ROWS or size > MOST_BYTES:
+        raise PermanentError(
+            f"{what}: {len(items)} rows, {size} bytes; a transaction takes {MOST_ROWS} rows and {MOST_BYTES} bytes. "
+            f"Stage with Settings(chunk_rows={MOST_ROWS}, chunk_bytes=2_000_000); batches that are staged already can "
+            "only go to a DynamoDbPutSink"
+        )
+
+
+def _has(chunk: Chunk, stored: LedgerItem | None, what: str) -> bool:
+    """Whether the target has this chunk. Raises if the chunk's sender or its rows are not the ledger's."""
+    if stored is None:
+        return False
+    due, at = chunk.position, stored.position
+    where = f"{what}, slot {due.slot!r}"
+    if stored.term > chunk.term:
+        raise FencedError(f"{where}: term {stored.term} has written, this sender's is {chunk.term}")
+    if at.batch_id != due.batch_id:
+        return at.batch_id > due.batch_id
+    if at.segment_id != due.segment_id:
+        raise DivergentReplay(
+            f"{where}: the table holds rows of segment {at.segment_id}, the chunk is of segment {due.segment_id}; find "
+            "out which WAL wrote this table before going on"
+        )
+    if at.rows < due.rows and any(row < at.rows for row in chunk.rows):
+        raise HistoryError(
+            f"{where}: the table holds the first {at.rows} rows of the segment, which cuts this chunk in two"
+        )
+    return at.rows >= due.rows
+
+
+# By URL.
+
+
+def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
+    """A sink by URL: `dynamodb://orders?region=eu-central-1&mode=put`. `mode` is `transactional` (default) or `put`.
+
+    Further options are the arguments of both sinks, by their names.
+    """
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    mode = given.pop("mode", "transactional")
+    if mode not in _MODES:
+        raise ConfigError(f"{mask_url(url)}: mode={mode!r}: expected one of {', '.join(_MODES)}")
+    kind, known = _MODES[mode]
+    unknown = sorted(set(given).difference(known))
+    if unknown:
+        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are mode, {', '.join(known)}")
+    if not parts.netloc or parts.path.strip("/"):
+        raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")
+    try:
+        options = {name: known[name](text) for name, text in given.items()}
+    except (ValueError, KeyError):
+        raise ConfigError(f"{mask_url(url)}: expected numbers of seconds, and create_ledger true or false") from None
+    made: DynamoDbSink | DynamoDbPutSink = kind(parts.netloc, **options)
+    return made
+
+
+def _bool(text: str) -> bool:
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+
+
+_BOTH: Mapping[str, Any] = {"row_key": str, "nulls": str, "region": str, "endpoint_url": str, "timeout_s": float}
+_MODES: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
+    "transactional": (DynamoDbSink, {**_BOTH, "ledger_table": str, "create_ledger": _bool}),
+    "put": (DynamoDbPutSink, {**_BOTH, "max_wait_s": float}),
+}
