@@ -229,6 +229,10 @@ def writer(kafka: KafkaBroker, topic: str, log: Path, *terms: int, ordinal: int 
     return Child.python(program, kafka.address, topic, str(ordinal), str(count), *map(str, terms), log=log, limit_s=60)
 
 
+def _has_written(child: Child, since: str) -> bool:
+    return "wrote" in child.output.partition(since)[2]
+
+
 def test_a_kill_at_any_moment_loses_and_doubles_nothing(kafka: KafkaBroker, topic: str, tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     moments = random.Random(seed)
@@ -237,7 +241,7 @@ def test_a_kill_at_any_moment_loses_and_doubles_nothing(kafka: KafkaBroker, topi
             ready = f"ready {term}\n"
             child.wait_for_output(ready)
             if term % 2:  # else most would die while they take over from the one before
-                child.wait_until(lambda ready=ready: "wrote" in child.output.partition(ready)[2], "it wrote")
+                child.wait_until(partial(_has_written, child, ready), "it wrote")
             found = re.search(rf"life {term} is process (\d+)\.", child.output)
             assert found is not None
             time.sleep(moments.uniform(0.0, 0.25))
