@@ -84,10 +84,7 @@ class BatchDelivery:
 
     def kept_rows(self) -> Mapping[Kept, int]:
         """Rows that became dead letters so far, predecessors included. No request where there can be none."""
-        given = self._assignment
-        may_be_unknown = given.at_most_once and self._maybe_sent
-        may_be_rejected = given.keeps_rejected and (self._maybe_sent or self._has_rejected)
-        if not (may_be_unknown or may_be_rejected):
+        if not (self._maybe_sent or self._has_rejected):  # a predecessor may have had another policy
             return {}
         return count_rows(self._shared.log.store, self._serving.name, self._manifest.batch_id)
 

@@ -110,7 +110,21 @@ def chunk_key(segment_id: str, first_row: int, end_row: int) -> str:
     return f"{segment_id}-{first_row}-{end_row}"
 
 
+def refusal_key(position: Position, rows: Iterable[int], number: int) -> str:
+    """The key of rows that were refused as the n-th refusal of their chunk: another one than that under which they were
+    refused, so that a target which remembers keys does not take what comes later for what it refused.
+    """
+    return _digest(f"{position.segment_id} until {position.rows}: refusal {number} of {_listed(rows)}")
+
+
 def _derived_key(position: Position, rows: Iterable[int]) -> str:
     """32 hexadecimal digits: two different sets of rows share one only by a collision of 128 bits."""
-    text = f"{position.segment_id} until {position.rows}: {','.join(str(row) for row in rows)}"
+    return _digest(f"{position.segment_id} until {position.rows}: {_listed(rows)}")
+
+
+def _listed(rows: Iterable[int]) -> str:
+    return ",".join(str(row) for row in rows)
+
+
+def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import logging
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
@@ -42,6 +43,8 @@ class DeadLetter:
     """The rows under their real names, with the key they had, or have from now on: the same at every reading."""
     reasons: tuple[str, ...]
     """Why, a row each."""
+    answered: bool
+    """Whether the sink has every other row of what it was sent; one that works in transactions has none of them."""
     replay_of: str
     """The path of the dead letter whose rows were refused again when it was replayed; else empty."""
 
@@ -61,6 +64,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     term: int
     run_id: str
+    answered: bool = False
     replay_of: str = ""
 
 
@@ -74,9 +78,11 @@ def keep_unknown(log: Log, sink: str, ordinal: int, chunk: Chunk, *, reason: str
         _logger.debug("%s was kept before", log.store.url_of(path))
 
 
-def keep_rejected(log: Log, path: str, chunk: Chunk, reasons: Sequence[str], *, replay_of: str = "") -> bool:
+def keep_rejected(
+    log: Log, path: str, chunk: Chunk, reasons: Sequence[str], *, answered: bool, replay_of: str = ""
+) -> bool:
     """Keep rows that a sink refused for good, or none of them, as `path`. False: somebody else was first."""
-    data = _encode(log, chunk, reasons, "rejected", replay_of=replay_of)
+    data = _encode(log, chunk, reasons, "rejected", answered=answered, replay_of=replay_of)
     return create_once(log.store, path, data, runtime=log.runtime)
 
 
@@ -123,10 +129,12 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
         position=Position(facts.slot, facts.batch_id, facts.end, facts.segment_id),
         term=facts.term,
     )
-    return DeadLetter(path, facts.kept, chunk, tuple(reasons), facts.replay_of)
+    return DeadLetter(path, facts.kept, chunk, tuple(reasons), facts.answered, facts.replay_of)
 
 
-def _encode(log: Log, chunk: Chunk, reasons: Sequence[str], kept: Kept, *, replay_of: str = "") -> bytes:
+def _encode(
+    log: Log, chunk: Chunk, reasons: Sequence[str], kept: Kept, *, answered: bool = False, replay_of: str = ""
+) -> bytes:
     facts = _Facts(
         kept=kept,
         key=chunk.key,
@@ -137,6 +145,7 @@ def _encode(log: Log, chunk: Chunk, reasons: Sequence[str], kept: Kept, *, repla
         columns=tuple(chunk.table.column_names),
         term=chunk.term,
         run_id=log.run_id,
+        answered=answered,
         replay_of=replay_of,
         **log.stamp(),
     )
@@ -150,11 +159,13 @@ def _encode(log: Log, chunk: Chunk, reasons: Sequence[str], kept: Kept, *, repla
 
 
 def _metadata_of(facts: _Facts) -> dict[bytes, bytes]:
+    """Each fact, and their checksum: Parquet protects its pages, not its footer."""
     plain = msgspec.to_builtins(facts)
-    return {
+    metadata = {
         _PREFIX + name.encode(): value.encode() if isinstance(value, str) else msgspec.json.encode(value)
         for name, value in plain.items()
     }
+    return {**metadata, _PREFIX + b"crc32": str(_checksum(facts)).encode()}
 
 
 def _facts_in(metadata: Mapping[bytes, bytes]) -> _Facts:
@@ -163,5 +174,13 @@ def _facts_in(metadata: Mapping[bytes, bytes]) -> _Facts:
         for name, value in metadata.items()
         if name.startswith(_PREFIX)
     }
+    crc32 = texts.pop("crc32", "")
     columns = msgspec.json.decode(texts.pop("columns", ""))
-    return msgspec.convert({**texts, "columns": columns}, _Facts, strict=False)
+    facts = msgspec.convert({**texts, "columns": columns}, _Facts, strict=False)
+    if crc32 != str(_checksum(facts)):
+        raise msgspec.ValidationError("the checksum of its metadata does not fit")
+    return facts
+
+
+def _checksum(facts: _Facts) -> int:
+    return zlib.crc32(msgspec.json.encode(facts))

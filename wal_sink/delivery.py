@@ -54,12 +54,15 @@ class SegmentDelivery:
         sink = self._session.sink
         run.rows = max(run.rows, self._stored_rows(sink, run.order))
         for chunk in self._chunks(run.order, data, run.rows):
-            if self._should_stop():
-                raise SinkFailedError(FailureKind.STOPPED, "the run is ending")
+            self._refuse_stopped()
             if self._given.at_most_once:
                 self._send_at_most_once(run, chunk)
             else:
                 self._send(run, chunk)
+
+    def _refuse_stopped(self) -> None:
+        if self._should_stop():
+            raise SinkFailedError(FailureKind.STOPPED, "the run is ending")
 
     def _send(self, run: _Run, chunk: Chunk) -> None:
         """Send, then record."""
@@ -77,15 +80,16 @@ class SegmentDelivery:
 
     def _send_in_transaction(self, run: _Run, chunk: Chunk, *, doubtful: bool) -> None:
         """Rows and position at once. What is refused is kept first, then the others are sent again."""
-        if not self._given.keeps_rejected:
-            self._write(run, chunk)
-            return
         rejections = self._rejections(run, chunk)
-        rest = rejections.take_over() if doubtful else chunk
+        rest = chunk
+        if doubtful and (self._given.keeps_rejected or rejections.is_kept()):
+            rest = rejections.take_over()
         while (rejected := self._call_write(rest)) is not None:
-            rejections.keep(rest, rejected)
+            rejections.keep(rest, rejected, answered=False)
             run.rejected += len(rejected.reasons)
             rest = rest.without(rejected.reasons)
+            self._refuse_stopped()
+            self._given.term.check(self._log.store)
 
     def _send_at_most_once(self, run: _Run, chunk: Chunk) -> None:
         """Record, then send; whatever goes wrong while sending, this chunk is never sent again.
@@ -164,7 +168,7 @@ class SegmentDelivery:
 
     def _was_answered(self, run: _Run, chunk: Chunk) -> bool:
         """Whether the sink has taken, once before, what it takes of this chunk."""
-        if self._given.keeps_rejected and self._rejections(run, chunk).is_answered():
+        if self._rejections(run, chunk).is_answered():  # under whatever policy it was sent
             return True
         sink = self._session.sink
         if not isinstance(sink, Lookup):
@@ -175,7 +179,7 @@ class SegmentDelivery:
         """Send a chunk whose other rows are in the target when it refuses some."""
         rejected = self._call_write(chunk)
         if rejected is not None:
-            self._rejections(run, chunk).keep(chunk, rejected)
+            self._rejections(run, chunk).keep(chunk, rejected, answered=True)
             run.rejected += len(rejected.reasons)
 
     def _call_write(self, chunk: Chunk) -> Rejected | None:

@@ -9,6 +9,7 @@ from wal_sink.errors import CorruptError, StoreError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment
 from wal_sink.records import Manifest, Progress, SegmentRef
+from wal_sink.rejections import Rejections
 from wal_sink.segments import chunk_ends, load_segment
 from wal_sink.stores.base import Store
 
@@ -42,10 +43,12 @@ def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: 
 
 def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, rows: int, log: Log) -> None:
     """Keep the chunk that ends at `rows` as a dead letter: it was recorded before it was sent, by somebody who is
-    gone.
+    gone. Unless the sink is known to have answered.
     """
     start = max((end for end in chunk_ends(segment, given.chunk_rows) if end < rows), default=0)
     data = load_segment(log.store, segment)
     where = log.store.url_of(segment.path)
     chunk = next(chunks_of(given, ordinal, segment, data, start, where=where, reader=log.segment_reader))
+    if Rejections(log, given.sink, ordinal, chunk).is_answered():
+        return
     keep_unknown(log, given.sink, ordinal, chunk, reason="its sender ended before it could tell")

@@ -7,16 +7,19 @@ succeeded one and its successor, cannot both decide which of its rows the target
   answered: it is not sent again, and whatever another process that sent it too is told changes nothing.
 - A transactional sink commits nothing of a chunk of which it refuses rows. They are kept first, then the chunk is sent
   without them. Whoever takes such a chunk over takes over the refusals that are there, and creates an empty one under
-  the next number: a predecessor that has not kept its own by then finds that number taken, and stops.
+  the next number: a predecessor that has not kept its own by then finds that number taken, and stops. (A target that
+  changes its mind while two processes hold a chunk, and takes a row that it refused to the other, can still have a row
+  that was kept.)
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from wal_sink import paths
-from wal_sink.chunk import Chunk
+from wal_sink.chunk import Chunk, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected
 from wal_sink.log import Log
 from wal_sink.orders import FailureKind, SinkFailedError
@@ -24,6 +27,12 @@ from wal_sink.sink import Rejected
 from wal_sink.stores.spec import mask_url
 
 _logger = logging.getLogger(__name__)
+
+
+def refused_rows(sent: Chunk, indices: Collection[int], number: int) -> Chunk:
+    """Some rows of a chunk, as they lie in its n-th refusal."""
+    refused = sent.without(set(range(sent.num_rows)).difference(indices))
+    return replace(refused, key=refusal_key(refused.position, refused.rows, number))
 
 
 class Rejections:
@@ -36,9 +45,14 @@ class Rejections:
         self._chunk = chunk
         self._next = 0
 
-    def is_answered(self) -> bool:
+    def is_kept(self) -> bool:
         """Whether rows of it were kept before. One read."""
         return find_dead_letter(self._log.store, self._path(0)) is not None
+
+    def is_answered(self) -> bool:
+        """Whether the sink, when it refused some rows, took all others. One read."""
+        first = find_dead_letter(self._log.store, self._path(0))
+        return first is not None and first.answered
 
     def take_over(self) -> Chunk:
         """The chunk without what was kept of it before; from now on no predecessor keeps more. A read for each refusal.
@@ -46,18 +60,24 @@ class Rejections:
         Raises `SinkFailedError` if somebody else takes it over at the same time.
         """
         kept: set[int] = set()
+        is_closed = False
         for letter in self._letters():
             kept.update(letter.chunk.rows)
             self._next += 1
-        self._create(self._chunk.without(range(self._chunk.num_rows)), [])
+            is_closed = letter.chunk.num_rows == 0 and letter.chunk.term == self._chunk.term
+        if not is_closed:  # by an earlier attempt under this very term
+            self._create(self._chunk.without(range(self._chunk.num_rows)), [], answered=False)
         return self._chunk.without([index for index, row in enumerate(self._chunk.rows) if row in kept])
 
-    def keep(self, sent: Chunk, rejected: Rejected) -> None:
-        """Keep rows of what was sent. Raises `SinkFailedError` if somebody else has decided of this chunk meanwhile."""
+    def keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
+        """Keep rows of what was sent; `answered`: the sink has the others.
+
+        Raises `SinkFailedError` if somebody else has decided of this chunk meanwhile.
+        """
         indices = sorted(rejected.reasons)
-        refused = sent.without(set(range(sent.num_rows)).difference(indices))
+        refused = refused_rows(sent, indices, self._next)
         reasons = [mask_url(str(rejected.reasons[index])) for index in indices]
-        path = self._create(refused, reasons)
+        path = self._create(refused, reasons, answered=answered)
         _logger.warning(
             "sink %s: %d rows refused, kept as %s; the first: %s",
             self._sink,
@@ -72,9 +92,9 @@ class Rejections:
             yield letter
             number += 1
 
-    def _create(self, rows: Chunk, reasons: list[str]) -> str:
+    def _create(self, rows: Chunk, reasons: list[str], *, answered: bool) -> str:
         path = self._path(self._next)
-        if not keep_rejected(self._log, path, rows, reasons):
+        if not keep_rejected(self._log, path, rows, reasons, answered=answered):
             where = self._log.store.url_of(path)
             raise SinkFailedError(FailureKind.UNKNOWN, f"{where} was written by another attempt at the same chunk")
         self._next += 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from wal_sink import paths
 from wal_sink.backend_urls import sink_from_url
-from wal_sink.chunk import Chunk, Position
+from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
 from wal_sink.errors import ConfigError, DeliveryError
 from wal_sink.log import NOTHING, Log
@@ -20,6 +20,7 @@ from wal_sink.orders import Assignment, SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
 from wal_sink.records import Replayed, WalRecord
 from wal_sink.registry import registered
+from wal_sink.rejections import refused_rows
 from wal_sink.runtime import SYSTEM
 from wal_sink.sink import BatchSink, Lookup, Rejected, SegmentSink, Sink, TransactionalSink, as_sink
 from wal_sink.sink_session import SinkSession, rejected_of
@@ -80,15 +81,13 @@ class DeadLetters:
                 if letter.chunk.num_rows:
                     yield KeptLetter(letter, name, replayed=paths.replayed(file) in names)
 
-    def due(self, *, unknown: bool = False) -> list[KeptLetter]:
+    def due(self, *, unknown: bool = False) -> Iterator[KeptLetter]:
         """What `replay` would send: of batches that are delivered, not sent again yet, refused unless `unknown`."""
         newest = max(self._log.numbers(paths.markers(self._name)), default=NOTHING)
         wanted = {"rejected", "unknown"} if unknown else {"rejected"}
-        return [
-            kept
-            for kept in self.all()
-            if not kept.replayed and kept.letter.kept in wanted and kept.letter.chunk.batch_id <= newest
-        ]
+        for kept in self.all():
+            if not kept.replayed and kept.letter.kept in wanted and kept.letter.chunk.batch_id <= newest:
+                yield kept
 
     def replay(self, to: object, *, unknown: bool = False, attempt_timeout_s: float = 120.0) -> ReplayResult:
         """Send them again, to a function of one `Chunk`, a `Sink` or the URL of a backend, one after the other.
@@ -100,14 +99,12 @@ class DeadLetters:
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink)):
             raise ConfigError(f"{sink.describe()} cannot be given single rows: replay to a function of one Chunk")
-        due = self.due(unknown=unknown)
-        rows = rejected = 0
-        if due:
-            term = claim(self._log, paths.replayer_role(self._name))
-            for kept in due:
-                done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
-                rows, rejected = rows + done.rows, rejected + done.rejected
-        return ReplayResult(len(due), rows, rejected)
+        term = claim(self._log, paths.replayer_role(self._name))  # first: what another sent by then shows as sent
+        letters = rows = rejected = 0
+        for kept in self.due(unknown=unknown):
+            done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
+            letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
+        return ReplayResult(letters, rows, rejected)
 
     def _batches(self) -> list[int]:
         return self._log.numbers(paths.dead_letter_batches(self._name))
@@ -130,6 +127,7 @@ class _Replay:
         self._next = 0 if kept.name.number is None else kept.name.number + 1
         self._owned_by_newer: set[int] = set()
         self._rejected = 0
+        self._answered = False
         self._read_newer()
 
     def send(self, sink: Sink) -> Replayed:
@@ -139,9 +137,11 @@ class _Replay:
         try:
             self._term.check(self._log.store)
             session.open()
-            if isinstance(sink, TransactionalSink):
+            if self._answered:
+                pass  # an earlier replay came so far that only its record is missing
+            elif isinstance(sink, TransactionalSink):
                 self._in_transaction(session, sink, what)
-            elif not self._rejected:
+            else:
                 self._once(session, what)
         except SinkFailedError as error:
             raise failure_error(error.failure, what) from error
@@ -150,12 +150,12 @@ class _Replay:
         return self._record()
 
     def _once(self, session: SinkSession, what: str) -> None:
-        """To a sink that has taken every other row when it refuses some: then it is not sent again."""
+        """To a sink that has taken every other row when it refuses some."""
         chunk, sink = self._chunk(), session.sink
         known = isinstance(sink, Lookup) and session.call("was_applied", sink.was_applied, chunk.key)
         rejected = None if known else self._call(session, chunk, what)
         if rejected is not None:
-            self._keep(chunk, rejected)
+            self._keep(chunk, rejected, answered=True)
 
     def _in_transaction(self, session: SinkSession, sink: TransactionalSink, what: str) -> None:
         """To a sink that commits nothing when it refuses rows; a predecessor cannot keep more from here on."""
@@ -163,34 +163,36 @@ class _Replay:
         last = session.call("last", sink.last, rest.position.slot)
         if last is not None and last >= rest.position:
             return
-        self._create(rest.without(range(rest.num_rows)), [])
+        self._create(rest.without(range(rest.num_rows)), [], answered=False)
         while (rejected := self._call(session, rest, what)) is not None:
-            self._keep(rest, rejected)
+            self._keep(rest, rejected, answered=False)
             rest = rest.without(rejected.reasons)
+            self._term.check(self._log.store)
 
     def _call(self, session: SinkSession, chunk: Chunk, what: str) -> Rejected | None:
         return rejected_of(what, session.call(what, session.sink.write, chunk), chunk.num_rows)
 
-    def _keep(self, sent: Chunk, rejected: Rejected) -> None:
+    def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
         indices = sorted(rejected.reasons)
-        refused = sent.without(set(range(sent.num_rows)).difference(indices))
-        self._create(refused, [mask_url(str(rejected.reasons[index])) for index in indices])
+        reasons = [mask_url(str(rejected.reasons[index])) for index in indices]
+        self._create(refused_rows(sent, indices, self._next), reasons, answered=answered)
         self._rejected += len(indices)
 
-    def _create(self, rows: Chunk, reasons: list[str]) -> None:
+    def _create(self, rows: Chunk, reasons: list[str], *, answered: bool) -> None:
         path = self._numbered(self._next)
         rows = replace(rows, position=self._letter.chunk.position)
-        if not keep_rejected(self._log, path, rows, reasons, replay_of=self._letter.path):
+        if not keep_rejected(self._log, path, rows, reasons, answered=answered, replay_of=self._letter.path):
             self._term.check(self._log.store)
             raise DeliveryError(f"{self._log.store.url_of(path)} was written by another replay: start again")
         self._next += 1
 
     def _read_newer(self) -> None:
-        """Refusals after this one: their rows are theirs; this one's own tell that it was answered."""
+        """Refusals after this one: their rows are theirs; those of its own replays tell how far these came."""
         while (newer := find_dead_letter(self._log.store, self._numbered(self._next))) is not None:
             self._owned_by_newer.update(newer.chunk.rows)
             if newer.replay_of == self._letter.path:
                 self._rejected += newer.chunk.num_rows
+                self._answered = self._answered or newer.answered
             self._next += 1
 
     def _chunk(self) -> Chunk:
@@ -200,7 +202,10 @@ class _Replay:
         stem = self._letter.path.rpartition("/")[2].removesuffix(".parquet")
         slot = f"{whole.position.slot}/{whole.batch_id}/{stem}"
         position = Position(slot, whole.batch_id, whole.position.rows, whole.segment_id)
-        return replace(whole.without(gone), position=position, term=self._term.number)
+        rest = whole.without(gone)
+        number = self._name.number
+        key = rest.key if number is None else refusal_key(whole.position, rest.rows, number)
+        return replace(rest, key=key, position=position, term=self._term.number)
 
     def _numbered(self, number: int) -> str:
         name = self._name

@@ -96,7 +96,7 @@ class Lookup(Protocol):
 
     def was_applied(self, key: str) -> bool:
         """Whether the target has the whole chunk of this key. Asked before a chunk that may have been sent is sent
-        again.
+        again. A chunk of which it refused rows is not whole: where True hides them, nobody will ever hear of them.
         """
         ...
 

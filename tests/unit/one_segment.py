@@ -10,9 +10,10 @@ from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
 from wal_sink.calls import DirectCaller
 from wal_sink.chunk import Chunk, Position
-from wal_sink.delivery import SegmentDelivery, slot_name
+from wal_sink.delivery import SegmentDelivery, chunks_of, slot_name
 from wal_sink.orders import Assignment, FailureKind, Order, Outcome
 from wal_sink.run import Run
+from wal_sink.segments import load_segment
 from wal_sink.sink import SegmentSink, Sink, SinkContext, as_sink
 from wal_sink.sink_session import SinkSession
 from wal_sink.terms import Term
@@ -56,6 +57,10 @@ class Stage:
         session = SinkSession(sink, DirectCaller(), assignment, on_executor=True)
         delivery = SegmentDelivery(assignment, session, self.run.log, should_stop=self.should_stop)
         return delivery.deliver(replace(self.order, **(order or {})))
+
+    def first_chunk(self) -> Chunk:
+        data = load_segment(self.run.log.store, self.segment)
+        return next(chunks_of(self.given, 0, self.segment, data, 0, where="here"))
 
     def position(self, rows: int, *, batch_id: int = 0, segment_id: str | None = None) -> Position:
         return Position(slot_name("w", "a", 0), batch_id, rows, segment_id or self.segment.id)

@@ -60,6 +60,7 @@ def test_what_is_kept_says_whose_rows_they_are_and_why_they_are_here(log: Log) -
     metadata = {name.decode(): value.decode() for name, value in kept.schema.metadata.items()}
     assert len(metadata.pop("wal_sink.id")) >= 16
     assert metadata.pop("wal_sink.created").endswith("+00:00")
+    assert int(metadata.pop("wal_sink.crc32")) > 0
     assert json.loads(metadata.pop("wal_sink.columns")) == ["a.b", "ä"]
     assert metadata == {
         "wal_sink.kept": "unknown",
@@ -70,13 +71,14 @@ def test_what_is_kept_says_whose_rows_they_are_and_why_they_are_here(log: Log) -
         "wal_sink.end": "4",
         "wal_sink.term": "1",
         "wal_sink.run_id": "the-run",
+        "wal_sink.answered": "false",
         "wal_sink.replay_of": "",
     }
 
 
 def test_rows_come_back_under_their_keys(log: Log) -> None:
     refused = chunk(2, 9).without([0, 2, 3, 5])
-    keep_rejected(log, REJECTED, refused, ["too long", "too large", "no such day"])
+    keep_rejected(log, REJECTED, refused, ["too long", "too large", "no such day"], answered=True)
 
     letter = read_dead_letter(log.store, REJECTED)
 
@@ -93,7 +95,7 @@ def test_rows_come_back_under_their_keys(log: Log) -> None:
 
 
 def test_no_rows_are_kept_too(log: Log) -> None:
-    assert keep_rejected(log, REJECTED, chunk().without([0, 1]), [])
+    assert keep_rejected(log, REJECTED, chunk().without([0, 1]), [], answered=True)
 
     assert read_dead_letter(log.store, REJECTED).chunk.num_rows == 0
     assert count_rows(log.store, "a", 7) == {"rejected": 0, "unknown": 0}
@@ -106,15 +108,15 @@ def test_what_is_not_there_is_missing(log: Log) -> None:
 
 
 def test_a_number_is_taken_once(log: Log) -> None:
-    assert keep_rejected(log, REJECTED, chunk(), ["first", "first"])
-    assert not keep_rejected(log, REJECTED, chunk(), ["second", "second"])
+    assert keep_rejected(log, REJECTED, chunk(), ["first", "first"], answered=True)
+    assert not keep_rejected(log, REJECTED, chunk(), ["second", "second"], answered=True)
 
     assert read_dead_letter(log.store, REJECTED).reasons == ("first", "first")
 
 
 @pytest.mark.parametrize("place", range(0, 2400, 37))
 def test_damage_is_found_or_without_effect(log: Log, place: int) -> None:
-    keep_rejected(log, REJECTED, chunk(), ["", "too long"])
+    keep_rejected(log, REJECTED, chunk(), ["", "too long"], answered=True)
     letter, data = read_dead_letter(log.store, REJECTED), bytearray(log.store.read(REJECTED))
     data[place % len(data)] ^= 4
     log.store.delete([REJECTED])
@@ -183,7 +185,7 @@ def test_rows_are_counted_over_all_segments_of_one_batch_and_sink(log: Log) -> N
     keep_unknown(log, "a", 0, chunk(2, 4), reason="x")
     keep_unknown(log, "a", 1, chunk(2, 7), reason="x")
     keep_unknown(log, "b", 0, chunk(0, 9), reason="x")
-    keep_rejected(log, REJECTED, chunk().without([1]), ["too long"])
+    keep_rejected(log, REJECTED, chunk().without([1]), ["too long"], answered=True)
     log.store.create(f"{paths.dead_letter_folder('a', 7)}/notes.txt", b"")
 
     assert count_rows(log.store, "a", 7) == {"unknown": 7, "rejected": 1}

@@ -10,13 +10,14 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
-from wal_sink.dead_letters import read_dead_letter
+from wal_sink.dead_letters import keep_rejected, read_dead_letter
+from wal_sink.delivery import chunks_of
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment
 from wal_sink.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.records import Manifest, Progress, SegmentRef, encode
-from wal_sink.segments import Rows, read_parquet
+from wal_sink.segments import Rows, load_segment, read_parquet
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.terms import Term
@@ -140,6 +141,17 @@ def a_batch() -> tuple[Place, Assignment, SegmentRef, Log]:
         witness=None,
     )
     return place, given, staged.segments[0], run.log
+
+
+def test_a_chunk_that_the_sink_answered_is_not_of_unknown_outcome() -> None:
+    place, given, segment, log = a_batch()
+    data = load_segment(log.store, segment)
+    chunk = next(chunks_of(given, 3, segment, data, 0, where="here"))
+    keep_rejected(log, paths.dead_letter("a", 0, 3, 0, 2, number=0), chunk.without([0]), ["no good"], answered=True)
+
+    keep_last_recorded(given, 3, segment, 2, log)
+
+    assert len(place.wal.list(paths.dead_letter_folder("a", 0))) == 1
 
 
 @pytest.mark.parametrize(("rows", "first"), [(2, 0), (4, 2), (5, 4)])

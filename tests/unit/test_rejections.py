@@ -244,7 +244,7 @@ def test_two_that_keep_at_once_cannot_both_go_on() -> None:
 
     def other_was_first(chunk: Chunk) -> Rejected:
         path = paths.dead_letter("a", 0, 0, 0, 2, number=0)
-        keep_rejected(stage.run.log, path, chunk.without([0]), ["theirs"])
+        keep_rejected(stage.run.log, path, chunk.without([0]), ["theirs"], answered=True)
         return Rejected({0: "ours"})
 
     outcome = stage.deliver(other_was_first, keeps_rejected=True)
@@ -278,6 +278,68 @@ def test_reasons_hold_no_passwords() -> None:
     letter = read_dead_letter(stage.place.wal, paths.dead_letter("a", 0, 0, 0, 2, number=0))
     assert "says no" in letter.reasons[0]
     assert "hunter2" not in letter.reasons[0]
+
+
+# What another policy left.
+
+
+def refused_before(stage: Stage, *, answered: bool) -> None:
+    """A predecessor kept row 1 of the first chunk."""
+    chunk = stage.first_chunk()
+    path = paths.dead_letter("a", 0, 0, 0, 2, number=0)
+    assert keep_rejected(stage.run.log, path, chunk.without([0]), ["no good"], answered=answered)
+
+
+def test_what_was_kept_is_not_sent_after_the_policy_changed() -> None:
+    stage, target = Stage(), Target()
+    refused_before(stage, answered=False)
+
+    class Taking(Ledger):
+        def refused(self, chunk: Chunk) -> dict[int, str]:  # noqa: ARG002
+            return {}
+
+    outcome = stage.deliver(Taking(target), order={"maybe_sent": True})
+
+    assert outcome == Outcome(0, 5, chunks=3)
+    assert len(target["rows"]) == 4
+
+
+def test_a_chunk_that_a_plain_sink_answered_is_not_sent_after_the_policy_changed() -> None:
+    stage, sent = Stage(), list[int]()
+    refused_before(stage, answered=True)
+
+    assert stage.deliver(lambda chunk: sent.append(chunk.rows[0]), order={"maybe_sent": True}) == Outcome(
+        0, 5, chunks=3
+    )
+    assert sent == [2, 4]
+
+
+def test_an_attempt_under_the_same_term_takes_over_without_another_object() -> None:
+    stage = Stage()
+    for _ in range(3):
+        stage.deliver(Ledger(Target()), keeps_rejected=True, order={"maybe_sent": True})
+
+    first = [
+        name
+        for name in stage.place.wal.list(paths.dead_letter_folder("a", 0))
+        if name.startswith("000000-000000000000-")
+    ]
+    assert len(first) == 1
+
+
+def test_between_two_refusals_the_run_may_end() -> None:
+    stage = Stage(should_stop=lambda: len(told) > 0)
+    told = list[int]()
+
+    class OneByOne(Ledger):
+        def refused(self, chunk: Chunk) -> dict[int, str]:
+            told.append(chunk.num_rows)
+            return {0: "no"} if chunk.num_rows else {}
+
+    outcome = stage.deliver(OneByOne(Target()), keeps_rejected=True)
+
+    assert kind_of_failure(outcome) is FailureKind.STOPPED
+    assert told == [2]
 
 
 # The marker.

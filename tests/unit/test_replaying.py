@@ -78,7 +78,7 @@ def test_what_was_refused_is_sent_again_under_lasting_keys() -> None:
     def take(chunk: Chunk) -> None:
         seen.append((chunk.key, chunk.row_keys()))
 
-    due = letters(place).due()
+    due = list(letters(place).due())
     assert letters(place).replay(take) == ReplayResult(letters=3, rows=3, rejected=0)
     assert seen == [(kept.letter.chunk.key, kept.letter.chunk.row_keys()) for kept in due]
     assert len({key for key, _ in seen}) == 3
@@ -96,7 +96,7 @@ def test_what_was_sent_again_is_not_sent_a_third_time() -> None:
 
 def test_the_record_tells_what_became_of_it() -> None:
     place = delivered()
-    path = letters(place).due()[0].letter.path
+    path = next(letters(place).due()).letter.path
 
     letters(place).replay(lambda _: None)
 
@@ -108,11 +108,11 @@ def test_the_record_tells_what_became_of_it() -> None:
 
 def test_what_is_refused_again_is_a_new_dead_letter() -> None:
     place = delivered()
-    first = letters(place).due()
+    first = list(letters(place).due())
 
     assert letters(place).replay(lambda _: Rejected({0: "still no good"})) == ReplayResult(3, 0, 3)
 
-    second = letters(place).due()
+    second = list(letters(place).due())
     assert [kept.letter.replay_of for kept in second] == [kept.letter.path for kept in first]
     assert [kept.letter.chunk.rows for kept in second] == [kept.letter.chunk.rows for kept in first]
     assert [kept.letter.reasons for kept in second] == [("still no good",)] * 3
@@ -133,18 +133,18 @@ def test_a_batch_that_is_still_being_delivered_has_nothing_to_replay() -> None:
         run.deliver_all()
 
     assert [kept.letter.chunk.rows for kept in letters(place).all()] == [(1,)]
-    assert letters(place).due() == []
+    assert list(letters(place).due()) == []
 
 
 def test_rows_of_unknown_outcome_are_sent_only_when_asked_for() -> None:
     place = delivered(guarantee="at_most_once")
-    letter = letters(place).due()[0].letter
+    letter = next(letters(place).due()).letter
     keep_unknown(Log(place.wal, simulated_runtime(1), "run"), "a", 5, letter.chunk, reason="no answer")
 
-    assert len(letters(place).due()) == 3
-    assert len(letters(place).due(unknown=True)) == 4
+    assert len(list(letters(place).due())) == 3
+    assert len(list(letters(place).due(unknown=True))) == 4
     assert letters(place).replay(lambda _: None, unknown=True).letters == 4
-    assert letters(place).due(unknown=True) == []
+    assert list(letters(place).due(unknown=True)) == []
 
 
 def test_a_failure_ends_it_and_the_next_goes_on_from_there() -> None:
@@ -175,8 +175,8 @@ def test_two_that_keep_the_same_rows_at_once_cannot_both_go_on() -> None:
     log = Log(place.wal, simulated_runtime(2), "another")
 
     def other_was_first(chunk: Chunk) -> Rejected:
-        path = letters(place).due()[0].letter.path.replace("-000000.parquet", "-000001.parquet")
-        keep_rejected(log, path, chunk, ["theirs"])
+        path = next(letters(place).due()).letter.path.replace("-000000.parquet", "-000001.parquet")
+        keep_rejected(log, path, chunk, ["theirs"], answered=True)
         return Rejected({0: "ours"})
 
     with pytest.raises(DeliveryError, match="was written by another replay: start again"):
@@ -203,11 +203,81 @@ class LooksUp(Mended):
 
 def test_what_a_target_knows_is_not_sent() -> None:
     place, target = delivered(), Target()
-    target["known"] = letters(place).due()[0].letter.chunk.key
+    target["known"] = next(letters(place).due()).letter.chunk.key
 
     letters(place).replay(LooksUp(target))
 
     assert len(target["rows"]) == 2
+
+
+def test_a_target_that_remembers_what_it_refused_is_sent_it_under_another_key() -> None:
+    keys, target = set[str](), Target()
+
+    def refuses_all(chunk: Chunk) -> Rejected:
+        keys.add(chunk.key)
+        return Rejected(dict.fromkeys(range(chunk.num_rows), "not yet"))
+
+    place = delivered(refuses_all)
+
+    class Knows(Mended):
+        def was_applied(self, key: str) -> bool:
+            return key in keys
+
+    assert letters(place).replay(Knows(target)).rows == ROWS
+    assert len(target["rows"]) == ROWS
+
+
+def test_a_replay_that_was_broken_off_in_a_transaction_is_finished_by_any_sink() -> None:
+    place, target = delivered(lambda chunk: Rejected(dict.fromkeys(range(chunk.num_rows), "not yet"))), Target()
+
+    class BreaksOff(Ledger):
+        def refused(self, chunk: Chunk) -> dict[int, str]:
+            if chunk.num_rows < 2:
+                raise ConnectionError("gone")
+            return {0: "still no good"}
+
+    with pytest.raises(DeliveryError, match="gone"):
+        letters(place).replay(BreaksOff(Target()))
+    for _ in range(2):
+        letters(place).replay(Mended(target))
+
+    assert len(target["rows"]) == ROWS
+    assert left(place) == []
+
+
+def test_a_replay_that_a_plain_sink_answered_is_not_sent_to_another() -> None:
+    place, target = delivered(lambda chunk: Rejected(dict.fromkeys(range(chunk.num_rows), "not yet"))), Target()
+
+    def first_is_no_good(chunk: Chunk) -> Rejected:
+        target["rows"] = (*target.get("rows", ()), *chunk.rows[1:])
+        return Rejected({0: "still no good"})
+
+    points = itertools.count()
+
+    def dies_before_the_record(_what: str, where: str) -> None:
+        if where.endswith(".replayed.json") and next(points) == 0:
+            raise Crash(where)
+
+    with pytest.raises(Crash):
+        letters(place, FaultyStore(place.wal, dies_before_the_record)).replay(first_is_no_good)
+    sent = len(target["rows"])
+    taken = Target()
+    for _ in range(2):
+        letters(place).replay(Mended(taken))
+
+    assert sent + len(taken["rows"]) == ROWS
+
+
+def test_what_another_sent_while_this_one_began_is_not_sent_again() -> None:
+    place, sent = delivered(), list[str]()
+
+    def another_is_quicker(what: str, where: str) -> None:
+        if what == "before create" and "terms/replayer" in where and not sent:
+            letters(place).replay(lambda chunk: sent.append(chunk.key))
+
+    letters(place, FaultyStore(place.wal, another_is_quicker)).replay(lambda chunk: sent.append(chunk.key))
+
+    assert len(sent) == len(set(sent)) == 3
 
 
 # Crashes.

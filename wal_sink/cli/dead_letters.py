@@ -84,7 +84,7 @@ def replay(*, wal: str, to: str, name: str, dry_run: bool, unknown: bool, as_jso
     letters = _letters(wal, name, more)
     there = target(to)
     if dry_run:
-        due = letters.due(unknown=unknown)
+        due = list(letters.due(unknown=unknown))
         result: dict[str, object] = {
             "dry_run": True,
             "letters": len(due),
