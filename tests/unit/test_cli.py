@@ -224,7 +224,7 @@ def own_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     ("target", "told"),
     [
         ("nowhere", "expected the URL of a backend"),
-        ("kafka://broker/topic", "no backend serves the scheme"),
+        ("pigeon://loft/topic", "no backend serves the scheme"),
         ("sqlite:///t.db", "which table"),
         ("no_such_module_at_all:take", "cannot be imported"),
         ("json:nothing", "has no 'nothing'"),
