@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
@@ -192,7 +192,7 @@ class _Target:
     topic: Topic
     ledger: Ledger
     format: MessageFormat
-    producer_conf: Conf
+    producer_conf: Conf = field(repr=False)
     recreated_is_fine: bool
     slot: _Slot | None = None
     """The last one written to: a delivery task delivers one segment after the other."""
@@ -258,6 +258,8 @@ def kafka_sink(url: str) -> KafkaSink:
 
     `conf.NAME=value` sets a property of librdkafka, `env.NAME=VARIABLE` takes it from the environment.
     """
+    if re.search(r"\s", url):  # before anything of it is shown: what masks a password ends at a blank
+        raise ConfigError("kafka://…: the URL has blanks or line breaks; write a blank as %20")
     parts = urlsplit(url)
     servers, topic, options = parts.netloc, parts.path.strip("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
     conf = {name[len("conf.") :]: options.pop(name) for name in list(options) if name.startswith("conf.")}

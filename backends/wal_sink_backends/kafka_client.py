@@ -37,7 +37,6 @@ _SHORTEST_SECRET = 4
 _MASK = "***"
 _SHARED = (
     *(
-        "allow.auto",
         "api.version",
         "broker.",
         "client.",
@@ -60,12 +59,23 @@ _RESERVED: Mapping[str, str] = {
     (
         *("transactional.id", "enable.idempotence", "acks", "request.required.acks", "message.timeout.ms"),
         *("delivery.timeout.ms", "delivery.report.only.error", "group.id", "isolation.level", "enable.auto.commit"),
-        *("enable.partition.eof", "error_cb", "logger", "on_delivery", "dr_cb", "dr_msg_cb", "log_cb"),
+        *(
+            "allow.auto.create.topics",
+            "enable.partition.eof",
+            "error_cb",
+            "logger",
+            "on_delivery",
+            "dr_cb",
+            "dr_msg_cb",
+            "log_cb",
+        ),
     ),
     "",
 )
 """Properties the guarantee rests on, and the argument that sets them, if there is one."""
 
+_BYTES = ("batch.size", "message.max.bytes")
+"""Properties the sink itself counts with."""
 _NO_RIGHT = "grant the rights that docs/sinks/kafka.md lists"
 _REMEDIES: Mapping[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: _NO_RIGHT,
@@ -142,6 +152,8 @@ class ClusterSpec:
         for name, value in self.conf.items():
             if not (isinstance(value, str | int | float) or (name.endswith("_cb") and callable(value))):
                 raise ConfigError(f"conf[{name!r}]: expected a text, a number or a bool, found {type(value).__name__}")
+            if name in _BYTES and not _is_number_of_bytes(value):
+                raise ConfigError(f"conf[{name!r}]={value!r}: expected a whole number of bytes, such as 1000000")
 
     def connect(self) -> Cluster:
         """Clients of the cluster; reads the environment. `PermanentError` for what is missing there or is refused."""
@@ -180,11 +192,12 @@ class Cluster:
 
     def producer_conf(self, own: Conf) -> dict[str, Any]:
         """All that a producer is made of; `own` cannot be overridden."""
-        return {**self._common(), **self._conf, **own}
+        return {**self._conf, **self._common(), **own}
 
     def _common(self) -> dict[str, Any]:
         shared = {name: value for name, value in self._conf.items() if name.startswith(_SHARED)}
-        return {**shared, "bootstrap.servers": self._servers, "error_cb": self._heard, "logger": _logger}
+        own = {"bootstrap.servers": self._servers, "error_cb": self._heard, "logger": _logger}
+        return {**shared, **own, "allow.auto.create.topics": False}
 
     # Topics.
 
@@ -328,6 +341,13 @@ class _Heard:
 
     def __str__(self) -> str:
         return f"; last heard: {self.last}" if self.last else ""
+
+
+def _is_number_of_bytes(value: object) -> bool:
+    try:
+        return int(str(value)) > 0
+    except ValueError:
+        return False
 
 
 def kafka_error(raised: BaseException) -> KafkaError:

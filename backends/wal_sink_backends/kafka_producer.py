@@ -71,7 +71,8 @@ class SlotProducer:
     def send(self, messages: Sequence[Message], what: str) -> dict[int, str]:
         """Begin a transaction and write the messages, all of which the brokers then have.
 
-        Or end it at once: which of them are refused for good, and why, by number.
+        Or end it at once: which of them are refused for good, and why, by number. `KafkaAttemptError` if they are
+        refused together, though each of them is taken.
         """
         numbered = list(enumerate(messages))
         refused = self._try(numbered, what)
@@ -80,6 +81,12 @@ class SlotProducer:
         self._abort(what)
         deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s
         guilty = self._guilty([pair for pair in numbered if pair[0] in refused], refused, what, deadline_s)
+        if not guilty:  # nothing is left to be committed either: another attempt is to send them all
+            reason = next(iter(refused.values()))
+            raise KafkaAttemptError(
+                f"{what}: the brokers refused a batch and then took each of its messages: {reason.str()} "
+                f"({reason.name()})"
+            )
         return {row: f"{error.str()} ({error.name()})" for row, error in guilty.items()}
 
     def _guilty(

@@ -10,13 +10,14 @@ The ledger is the table `wal_sink_ledger`, one row per slot, made beside the tar
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
 from wal_sink.sink import Rejected, TransactionalSink
 from wal_sink_backends.sql_addresses import dialect_of
 from wal_sink_backends.sql_dialects import LEDGER, Connection, LedgerRow, Limits, RowsRefused, TableMissing
-from wal_sink_backends.sql_values import kind_of
+from wal_sink_backends.sql_values import kind_of, refuse_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -45,7 +46,8 @@ class SqlSink(TransactionalSink):
     which does, unless the `Delivery` has `order="total"`.
 
     Columns go by name. What a column would alter is refused before anything is written. Rows that PostgreSQL or MariaDB
-    refuse one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed.
+    refuse one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed, and
+    so are strings that are no UTF-8, and NULLs in a key or where the database would generate a value.
 
     No call hangs: `connect_timeout_s`, `statement_timeout_s` for each statement and `busy_timeout_s` for a lock bound
     them, in seconds. Runs on the driver or on executors, in any number of processes; SQLite on one machine only, with
@@ -79,6 +81,7 @@ class SqlSink(TransactionalSink):
         self._connection: Connection | None = None
         self._opened = False
         self._known_schema: Any = None
+        self._replaces_nulls: frozenset[str] = frozenset()
         self._check_arguments()
 
     def describe(self) -> str:
@@ -90,8 +93,9 @@ class SqlSink(TransactionalSink):
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
         """Connect; make the ledger if it is missing. `PermanentError`, or the driver's error if a retry may help."""
+        self.close()
+        self._connection = self._connect()
         self._opened = True
-        self._connected()
 
     def close(self) -> None:
         """Close the connection; a transaction under way is rolled back."""
@@ -114,6 +118,7 @@ class SqlSink(TransactionalSink):
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: table {self._table!r} in {self._dialect.address}"
         connection = self._connected()
+        self._check_names(chunk.table.schema.names, what)
         with self._dialect.translated(what):
             try:
                 rows = self._dialect.encode(connection, chunk.table, self._key)
@@ -138,12 +143,22 @@ class SqlSink(TransactionalSink):
             if self._has(chunk, self._dialect.lock(connection, chunk.position.slot, chunk.term)):
                 return
             fresh = self._fit_table(connection, chunk.table.schema, what)
+            self._refuse_replaced_nulls(chunk, rows)
             refused = {**self._dialect.insert(connection, self._table, rows, self._key), **rows.refused}
             if refused:
                 raise RowsRefused(refused)
             self._dialect.move_ledger(connection, LedgerRow(chunk.term, chunk.position))
         if fresh:
             self._known_schema = chunk.table.schema
+
+    def _refuse_replaced_nulls(self, chunk: Chunk, rows: Rows) -> None:
+        """Before rows are sent: a generated value might meet a later row's."""
+        refused = dict(rows.refused)
+        for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
+            if self._dialect.fold(name) in self._replaces_nulls:
+                refuse_nulls(column, f"column {name!r} is NULL, which the database would replace", refused)
+        if len(refused) > len(rows.refused):
+            raise RowsRefused(refused)
 
     def _check_arguments(self) -> None:
         if self._mode not in ("append", "upsert"):
@@ -166,16 +181,25 @@ class SqlSink(TransactionalSink):
         if self._connection is not None and not self._dialect.is_usable(self._connection):
             self._disconnect()
         if self._connection is None:
-            self._known_schema = None
-            self._connection = self._dialect.connect()
-            with self._dialect.translated(f"opening {self._dialect.address}"):
-                self._dialect.make_ledger(self._connection)
+            self._connection = self._connect()
         return self._connection
 
+    def _connect(self) -> Connection:
+        """A new connection to a database that has a ledger."""
+        self._known_schema = None
+        connection = self._dialect.connect()
+        try:
+            with self._dialect.translated(f"opening {self._dialect.address}"):
+                self._dialect.make_ledger(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     # The ledger.
 
@@ -211,7 +235,6 @@ class SqlSink(TransactionalSink):
         if self._known_schema is not None and schema.equals(self._known_schema):
             return False
         wanted = _types(schema)
-        self._check_names(wanted, schema.names, what)
         found = self._dialect.columns(connection, self._table)
         if found:
             self._check_columns(wanted, found, what)
@@ -223,11 +246,12 @@ class SqlSink(TransactionalSink):
             self._make_table(connection, schema)
         else:
             raise TableMissing
+        self._replaces_nulls = self._dialect.replaces_nulls(connection, self._table)
         return True
 
-    def _check_names(self, wanted: Mapping[str, ArrowType], names: Sequence[str], what: str) -> None:
-        folded = [self._dialect.fold(name) for name in names]
-        twice = [name for name in names if folded.count(self._dialect.fold(name)) > 1]
+    def _check_names(self, names: Sequence[str], what: str) -> None:
+        folded = Counter(self._dialect.fold(name) for name in names)
+        twice = [name for name in names if folded[self._dialect.fold(name)] > 1]
         if twice or not names or "" in names:
             raise PermanentError(
                 f"{what}: expected columns with names that differ, found {twice or names}; rename them"
@@ -235,7 +259,7 @@ class SqlSink(TransactionalSink):
         if unfit := self._dialect.too_long(names):
             longest = self._dialect.longest_name
             raise PermanentError(f"{what}: expected names of at most {longest} bytes, found {unfit}; rename them")
-        missing = [name for name in self._key if name not in wanted]
+        missing = [name for name in self._key if name not in names]
         if missing:
             raise PermanentError(f"{what}: key column {missing[0]!r} is not among the columns {list(names)}")
 

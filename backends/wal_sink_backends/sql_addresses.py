@@ -29,6 +29,8 @@ SINK_OPTIONS = (
     *("busy_timeout_s", "connect_timeout_s", "statement_timeout_s"),
 )
 
+_BLANK = re.compile(r"\s")
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -51,12 +53,10 @@ class Address:
 
 def dialect_of(url: str, limits: Limits, *, schema: str | None, password_env: str | None) -> Dialect:
     """The dialect for a URL, which is not shown in messages: it may hold a password. `ConfigError` if there is none."""
-    scheme = url.partition("://")[0]
-    make = _DIALECTS.get(scheme)
+    make = _DIALECTS.get(url.partition("://")[0])
     if make is None:
-        scheme = scheme if re.fullmatch(r"[\w+.-]+", scheme) else "?"
         raise ConfigError(
-            f"SqlSink cannot reach {scheme!r} databases: expected sqlite:///file.db, sqlite:////folder/file.db, "
+            f"SqlSink cannot reach {_scheme(url)!r} databases: expected sqlite:///file.db, sqlite:////folder/file.db, "
             "postgresql://user@host/database or mariadb://user@host/database"
         )
     return make(url, limits, schema, password_env)
@@ -67,12 +67,11 @@ def _sqlite(url: str, limits: Limits, schema: str | None, password_env: str | No
 
     rest = url.partition("://")[2]
     path = rest.removeprefix("/")
+    shown = "sqlite://…" if _BLANK.search(url) else mask_url(url)  # a file's name may have blanks
     if rest == path or path in ("", ":memory:") or "?" in path:
-        raise ConfigError(
-            f"{mask_url(url)}: expected sqlite:///relative.db or sqlite:////absolute.db, a file without options"
-        )
+        raise ConfigError(f"{shown}: expected sqlite:///relative.db or sqlite:////absolute.db, a file without options")
     if schema or password_env:
-        raise ConfigError(f"{mask_url(url)}: SQLite has neither schema nor password_env")
+        raise ConfigError(f"{shown}: SQLite has neither schema nor password_env")
     return Sqlite(str(Path(path).absolute()), socket.gethostname(), limits.busy_timeout_s)
 
 
@@ -104,7 +103,20 @@ _DIALECTS: dict[str, _Make] = {
 }
 
 
+def _refuse_blanks(url: str) -> None:
+    """Before anything of the URL is shown: what masks a password ends at a blank."""
+    if _BLANK.search(url):
+        raise ConfigError(f"{_scheme(url)}://…: the URL has blanks or line breaks; write %20 for a blank, or drop them")
+
+
+def _scheme(url: str) -> str:
+    """To be shown."""
+    scheme = url.partition("://")[0]
+    return scheme if re.fullmatch(r"[\w+.-]+", scheme) else "?"
+
+
 def _address(url: str, scheme: str, known: tuple[str, ...], schema: str | None, password_env: str | None) -> Address:
+    _refuse_blanks(url)
     authority, _, behind = url.partition("://")[2].partition("/")
     if "@" in behind or "?" in authority.rpartition("@")[0]:  # perhaps the end of a password: it must not show
         raise ConfigError(
@@ -173,18 +185,20 @@ def mariadb_sink(url: str) -> SqlSink:
 def _sink(url: str, drivers: tuple[str, ...]) -> SqlSink:
     from wal_sink_backends.sql import SqlSink  # noqa: PLC0415 - which is built on this module
 
+    _refuse_blanks(url)
     bare, _, query = url.partition("?")
     if "@" in query:
         _address(url, bare.partition("://")[0], (), None, None)  # refuses it
     given = _options(url, query, (*SINK_OPTIONS, *drivers))
     if "table" not in given:
         raise ConfigError(f"{mask_url(url)}: which table? Add ?table=NAME")
-    own: dict[str, Any] = {name: _parsed(name, given[name], url) for name in SINK_OPTIONS if name in given}
+    own: dict[str, Any] = {name: parsed_option(name, given[name], url) for name in SINK_OPTIONS if name in given}
     rest = [part for part in query.split("&") if unquote(part.partition("=")[0]) in drivers]
     return SqlSink(f"{bare}?{'&'.join(rest)}" if rest else bare, own.pop("table"), **own)
 
 
-def _parsed(name: str, text: str, url: str) -> object:
+def parsed_option(name: str, text: str, url: str) -> Any:
+    """An option of `SqlSink` as its argument; `url` is for messages."""
     if name == "key":
         return tuple(column for column in text.split(",") if column)
     if name == "create_table":

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.runtime import SYSTEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +23,8 @@ LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
 Connection: TypeAlias = Any
 """A dialect's connection: `close`, and what the dialect itself needs of it."""
+_SEARCH_S = 30.0
+"""For finding refused rows: well below what an attempt to deliver may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,10 @@ class Dialect(ABC):
     def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:
         """What is wrong with a table that has fitting columns, and the way out; None if nothing is."""
 
+    def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:  # noqa: ARG002
+        """Folded names of columns where the database puts a value of its own in place of a NULL that is written."""
+        return frozenset()
+
     @abstractmethod
     def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
         """The statement that creates a table."""
@@ -162,28 +170,38 @@ class Dialect(ABC):
         return [] if longest is None else [name for name in names if len(name.encode("utf-8", "replace")) > longest]
 
 
-def refused_rows(numbers: Sequence[int], attempt: Callable[[int, int], str | None]) -> dict[int, str]:
+def refused_rows(
+    numbers: Sequence[int], attempt: Callable[[int, int], str | None], *, within_s: float = _SEARCH_S
+) -> dict[int, str]:
     """Insert all rows, or find out which of them the database refuses, and why, by their index in the chunk.
 
     `attempt(first, end)` inserts a run of them whole and returns None, or inserts none and returns the reason. What was
-    inserted stays while the rest is tried, so that of two rows with one key the second is refused. `PermanentError` if
-    the rows are refused together and each of them is taken.
+    inserted stays while the rest is tried, so that of two rows with one key the second is refused. The search ends
+    `within_s` seconds after the first attempt, with those found so far. `PermanentError` if there are none by then, or
+    if the rows are refused together and each of them is taken.
     """
     refused: dict[int, str] = {}
-
-    def search(first: int, end: int) -> str | None:
+    reasons: list[str] = []
+    deadline_s = math.inf
+    runs = [(0, len(numbers))] if numbers else []
+    while runs and SYSTEM.monotonic_s() < deadline_s:
+        first, end = runs.pop()
         reason = attempt(first, end)
         if reason is None:
-            return None
+            continue
+        if not reasons:
+            reasons.append(reason)
+            deadline_s = SYSTEM.monotonic_s() + within_s
         if end - first == 1:
             refused[numbers[first]] = reason
         else:
             middle = (first + end) // 2
-            search(first, middle)
-            search(middle, end)
-        return reason
-
-    reason = search(0, len(numbers)) if numbers else None
-    if reason is not None and not refused:
-        raise PermanentError(f"refused as a whole, though each row alone is taken: {reason}")
+            runs += [(middle, end), (first, middle)]  # the first half comes first
+    if reasons and not refused:
+        if runs:
+            raise PermanentError(
+                f"refused: {reasons[0]}; too many rows, or too slow, to name one within {within_s:g} s: correct the "
+                "rows in the query, or deliver smaller chunks"
+            )
+        raise PermanentError(f"refused as a whole, though each row alone is taken: {reasons[0]}")
     return refused

@@ -29,6 +29,11 @@ _DENIED = frozenset({1044, 1142, 1227, 1370})
 _COLUMNS = """
     SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
 """
+_REPLACING_NULLS = """
+    SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
+    AND (extra LIKE '%%auto_increment%%' OR (data_type = 'timestamp' AND is_nullable = 'NO'))
+"""
+"""NULL becomes the next number; in a TIMESTAMP the present time, unless `explicit_defaults_for_timestamp` is on."""
 _ENGINE = """
     SELECT t.engine, e.transactions FROM information_schema.tables t LEFT JOIN information_schema.engines e
     ON e.engine = t.engine WHERE t.table_schema = %s AND t.table_name = %s
@@ -204,6 +209,10 @@ class Mariadb(Dialect):
         if others:
             return f"unique index {others[0]!r} is not that of the key, and MariaDB would replace the rows it finds too"
         return None
+
+    def replaces_nulls(self, connection: Session, table: str) -> frozenset[str]:
+        found = connection.execute(_REPLACING_NULLS, (self._database, table))
+        return frozenset(self.fold(name) for (name,) in found)
 
     def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
         parts = [

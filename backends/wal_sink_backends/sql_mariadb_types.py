@@ -31,10 +31,11 @@ KEY_LENGTH = 255
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TEXTS = frozenset(
     {
-        *("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "enum", "uuid"),
+        *("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "uuid"),
         *("inet4", "inet6"),
     }
 )
+"""Not `enum`, which takes the text of a number for a place in its list, nor `set`."""
 _BINARIES = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
 """Not `binary`, which fills up with zeros."""
 _DECLARED = re.compile(r"(?P<name>\w+)(?:\((?P<inside>.*)\))?(?P<rest>.*)", re.DOTALL)

@@ -14,7 +14,7 @@ from wal_sink.chunk import Position
 from wal_sink.errors import PermanentError
 from wal_sink.json_rows import decimal_texts, plain_values
 from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, LedgerRow
-from wal_sink_backends.sql_values import Kind, Rows, json_texts, kind_of
+from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, refuse_missing_keys, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -75,9 +75,18 @@ class Sqlite(Dialect):
         if not Path(self.path).parent.is_dir():
             raise PermanentError(f"{self.address}: there is no folder {Path(self.path).parent}; create it")
         with self.translated(f"opening {self.address}"):
-            connection = sqlite3.connect(self.path, timeout=self.busy_timeout_s, isolation_level=None)
-            connection.execute("PRAGMA synchronous = FULL")
-            self._use_write_ahead_log(connection)
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self.busy_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,  # one thread at a time uses a sink, but another one may close it
+            )
+            try:
+                connection.execute("PRAGMA synchronous = FULL")
+                self._use_write_ahead_log(connection)
+            except BaseException:
+                connection.close()
+                raise
         return connection
 
     def is_usable(self, connection: Connection) -> bool:  # noqa: ARG002 - a file does not hang up
@@ -147,6 +156,12 @@ class Sqlite(Dialect):
     def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:
         """A missing index shows when it is needed, and there is no other kind of table."""
 
+    def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:
+        """`INTEGER PRIMARY KEY` is another name of the rowid: https://www.sqlite.org/lang_createtable.html#rowid"""
+        with closing(connection.execute("SELECT name, type FROM pragma_table_info(?) WHERE pk", (table,))) as found:
+            key = found.fetchall()
+        return frozenset(self.fold(name) for name, declared in key if len(key) == 1 and declared.upper() == "INTEGER")
+
     def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
         parts = [
             f"{self.quote(name)} {self.type_name(kind)}{' NOT NULL' if name in key else ''}"
@@ -160,8 +175,11 @@ class Sqlite(Dialect):
         connection.execute(statement)
 
     def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
-        columns = [_values(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
-        return Rows.of(table.column_names, list(zip(*columns, strict=True)), {})
+        refused: dict[int, str] = {}
+        refuse_missing_keys(table, key, refused)
+        named = zip(table.column_names, table.columns, strict=True)
+        columns = [_values(column, name, refused) for name, column in named]
+        return Rows.of(table.column_names, list(zip(*columns, strict=True)), refused)
 
     def insert(self, connection: Connection, table: str, rows: Rows, key: Sequence[str]) -> Mapping[int, str]:
         connection.executemany(self._upsert(table, rows.columns, key), rows.values)
@@ -193,8 +211,10 @@ def _affinity(declared: str) -> str:
     return next((affinity for word, affinity in _AFFINITIES.items() if word in declared.upper()), "NUMERIC")
 
 
-def _values(column: Any, name: str) -> list[Any]:
+def _values(column: Any, name: str, refused: dict[int, str]) -> list[Any]:
     kind = kind_of(column.type)
+    if kind == "text":
+        return texts_of(array_of(column), name, refused)
     if kind == "decimal":
         return [text for chunk in column.chunks for text in decimal_texts(chunk)]
     if kind == "nested":

@@ -121,7 +121,13 @@ def _text(value: bytes | None, row: int, name: str, refused: dict[int, str]) -> 
 def refuse_missing_keys(table: pa.Table, key: Collection[str], refused: dict[int, str]) -> None:
     """A row without a key cannot be replaced, and each repetition would add it again."""
     for name in key:
-        if name in table.column_names and table[name].null_count:
-            for row, valid in enumerate(table[name].is_valid().to_pylist()):
-                if not valid:
-                    refused.setdefault(row, f"key column {name!r} is NULL")
+        if name in table.column_names:
+            refuse_nulls(table[name], f"key column {name!r} is NULL", refused)
+
+
+def refuse_nulls(column: Any, reason: str, refused: dict[int, str]) -> None:
+    array = array_of(column)
+    if array.null_count:
+        for row, valid in enumerate(array.is_valid().to_pylist()):
+            if not valid:
+                refused.setdefault(row, reason)

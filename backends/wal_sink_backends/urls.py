@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Any, Literal, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.files import FilesSink
 from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.sql_addresses import parsed_option
 
 
 def sqlite_sink(url: str) -> SqlSink:
-    """`sqlite:////absolute/path.db?table=orders&mode=upsert&key=id,day`: rows and position in one transaction."""
-    options = _options(url, "table", "mode", "key")
+    """`sqlite:////absolute/path.db?table=orders&mode=upsert&key=id,day`: rows and position in one transaction.
+
+    Options besides: `create_table`, `busy_timeout_s`.
+    """
+    options = _options(url, "table", "mode", "key", "create_table", "busy_timeout_s")
     if "table" not in options:
         raise ConfigError(f"{mask_url(url)}: which table? Add ?table=NAME")
-    key = tuple(column for column in options.get("key", "").split(",") if column)
-    mode = cast("Literal['append', 'upsert']", options.get("mode", "append"))
-    return SqlSink(_bare(url), options["table"], mode=mode, key=key)
+    arguments: dict[str, Any] = {name: parsed_option(name, text, url) for name, text in options.items()}
+    return SqlSink(_bare(url), arguments.pop("table"), **arguments)
 
 
 def files_sink(url: str) -> FilesSink:

@@ -8,6 +8,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +24,8 @@ from wal_sink.sink import Rejected
 from wal_sink.testing.bench import chunks_of, deliver, opened, slot
 from wal_sink_backends import kafka_ledger
 from wal_sink_backends.kafka import KafkaSink
-from wal_sink_backends.kafka_client import KafkaAttemptError, Topic
-from wal_sink_backends.kafka_producer import TRANSACTIONAL_IDS
+from wal_sink_backends.kafka_client import ClusterSpec, KafkaAttemptError, Topic
+from wal_sink_backends.kafka_producer import TRANSACTIONAL_IDS, SlotProducer
 
 _ADMIN: Any = _admin
 
@@ -123,6 +124,43 @@ def test_rows_that_the_broker_refuses_are_found_by_halves(kafka: KafkaBroker, mo
     assert read(kafka.address, topic) == []
     deliver(sink, [chunk.without([1, 5])])
     assert [some.key() for some in read(kafka.address, topic)] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_batch_that_is_refused_though_each_of_its_messages_is_taken_comes_again(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the topic ceases to be compacted between the two."""
+    monkeypatch.setattr(Topic, "needs_keys", property(lambda _: False))
+    topic = new_topic(kafka.address, partitions=1, cleanup_policy="compact")
+    (chunk,) = chunks_of(pa.table({"k": ["a", None, "b", None]}), chunk_rows=4)
+    monkeypatch.setattr(SlotProducer, "_guilty", lambda *_: {})  # the brokers' second answer is a matter of moments
+    with opened(sink_of(kafka, topic, key="k"), chunk) as sink:
+        assert isinstance(sink, KafkaSink)
+        with pytest.raises(KafkaAttemptError, match="refused a batch and then took each of its messages"):
+            sink.write(chunk)
+        assert sink.last(slot()) is None
+    monkeypatch.undo()
+    assert read(kafka.address, topic) == []
+
+
+def test_a_topic_that_vanishes_does_not_come_back_by_itself(tmp_path: Path) -> None:
+    """Where the brokers would make one for whoever writes to it, without the partitions of the old one."""
+    broker = KafkaBroker(tmp_path, auto_create=True)
+    try:
+        broker.start()
+        cluster = ClusterSpec(broker.address, timeout_s=5.0).connect()
+        names = {conf: new_name() for conf in ("ours", "librdkafka's own")}
+        ours = Producer(cluster.producer_conf({}))
+        others = Producer({"bootstrap.servers": broker.address})
+        for producer, name in zip((ours, others), names.values(), strict=True):
+            producer.produce(name, b"x")
+            producer.flush(5.0)
+        found = admin(broker.address).list_topics(timeout=10).topics
+        assert [conf for conf, name in names.items() if name in found] == ["librdkafka's own"]
+        ours.purge()
+        ours.flush(1.0)
+    finally:
+        broker.kill()
 
 
 def test_a_partition_that_is_not_there_is_named(kafka: KafkaBroker, topic: str) -> None:

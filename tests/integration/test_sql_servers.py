@@ -457,6 +457,24 @@ def test_mariadb_a_second_unique_index_would_replace_other_rows(mariadb: Mariadb
         write(sink_to(mariadb, maria, mode="upsert", key="id"), chunk(table, first=2))
 
 
+def test_mariadb_null_where_it_would_put_a_value_of_its_own_is_rejected(mariadb: MariadbServer, maria: str) -> None:
+    as_owner(mariadb, maria, "CREATE TABLE flights (Id BIGINT AUTO_INCREMENT PRIMARY KEY, at TIMESTAMP(6) NOT NULL)")
+    instants = pa.array([3_000_000, 1_000_000, None, 2_000_000], pa.timestamp("us", "UTC"))
+    rows = chunk(pa.table({"id": [7, None, 8, 9], "at": instants}))
+    (rejected,) = write(sink_to(mariadb, maria), rows)
+    reason = "column '{}' is NULL, which the database would replace"
+    assert rejected == Rejected({1: reason.format("id"), 2: reason.format("at")})
+    assert stored(mariadb, maria) == []
+    assert write(sink_to(mariadb, maria), rows.without([1, 2])) == [None]
+    assert stored(mariadb, maria) == [(7,), (9,)]
+
+
+def test_mariadb_an_enum_would_take_the_text_of_a_number_for_a_place(mariadb: MariadbServer, maria: str) -> None:
+    as_owner(mariadb, maria, "CREATE TABLE flights (name ENUM('a', 'b'))")
+    with pytest.raises(PermanentError, match=r"column 'name' is declared \"enum\('a','b'\)\", which would alter text"):
+        write(sink_to(mariadb, maria), chunk(pa.table({"name": ["2"]})))
+
+
 def test_mariadb_a_row_larger_than_the_server_takes_is_rejected(mariadb: MariadbServer, maria: str) -> None:
     """The server of the tests takes 4 MiB at once; what comes in several statements is one transaction all the same."""
     sink = sink_to(mariadb, maria)

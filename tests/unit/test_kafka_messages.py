@@ -17,7 +17,7 @@ from wal_sink.backend_urls import GROUP
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import SinkContext
 from wal_sink.testing.bench import travelled
-from wal_sink_backends.kafka import KafkaSink, kafka_sink
+from wal_sink_backends.kafka import KafkaSink, _Target, kafka_sink
 from wal_sink_backends.kafka_messages import Message, MessageFormat
 
 CONTEXT = SinkContext("wal", "default", 1, 0, (), on_executor=False)
@@ -150,6 +150,11 @@ def test_a_name_that_stands_twice_is_refused() -> None:
         ({"conf": {"transaction.timeout.ms": 1}}, "pass transaction_timeout_s instead"),
         ({"conf_from_env": {"transactional.id": "X"}}, r"conf\['transactional.id'\]"),
         ({"conf": {"linger.ms": None}}, r"conf\['linger.ms'\]: expected a text"),
+        ({"conf": {"allow.auto.create.topics": True}}, r"conf\['allow.auto.create.topics'\] is the sink's own"),
+        ({"conf": {"batch.size": "1MB"}}, r"conf\['batch.size'\]='1MB': expected a whole number of bytes"),
+        ({"conf": {"batch.size": True}}, r"conf\['batch.size'\]=True: expected a whole number"),
+        ({"conf": {"message.max.bytes": 0}}, r"conf\['message.max.bytes'\]=0: expected a whole number"),
+        ({"conf": {"message.max.bytes": float("inf")}}, r"expected a whole number of bytes"),
     ],
 )
 def test_arguments_that_cannot_work_are_named(arguments: dict[str, Any], named: str) -> None:
@@ -196,6 +201,8 @@ def test_a_url_says_all_the_arguments() -> None:
         ("kafka:///flights", "expected kafka://"),
         ("kafka://user:hunter2@host/flights", "env.sasl.password"),
         ("kafka://host/flights?conf.sasl.password=hunter2", "env.sasl.password"),
+        ("kafka://u:x hunter2@host/flights", "the URL has blanks"),
+        ("kafka://host/flights?conf.sasl.password=x hunter2", "the URL has blanks"),
         ("kafka://host/flights?ledger_replication=many", "ledger_replication='many' is no number"),
         ("kafka://host/flights?tombstones=yes", "expected true or false"),
         ("kafka://host/a/b", "topic='a/b'"),
@@ -210,6 +217,9 @@ def test_a_url_that_cannot_work_is_refused_by_name(url: str, named: str) -> None
 def test_secrets_of_conf_show_nowhere() -> None:
     sink = KafkaSink("host:9092", "flights", conf={"sasl.password": "hunter2"})
     assert "hunter2" not in f"{sink!r} {sink.describe()} {sink._spec!r} {travelled(sink)!r}"
+    unused: Any = None
+    target = _Target(repr(sink), unused, unused, unused, unused, sink._spec.conf, recreated_is_fine=False)
+    assert "hunter2" not in repr(target)
 
 
 def test_an_environment_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

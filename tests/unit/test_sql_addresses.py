@@ -15,6 +15,8 @@ from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_addresses import mariadb_sink, postgresql_sink
 from wal_sink_backends.sql_mariadb import Mariadb
 from wal_sink_backends.sql_postgresql import Postgresql
+from wal_sink_backends.sql_sqlite import Sqlite
+from wal_sink_backends.urls import sqlite_sink
 
 ROOT = Path(__file__).parents[2]
 
@@ -87,6 +89,11 @@ def test_an_option_file_may_tell_the_port() -> None:
         ("postgresql://u:hunter2@db/shop?table=t&mode=replace", "expected 'append' or 'upsert'"),
         ("postgresql://u:hunt?er2@db/shop?table=t", "as %2F, %3F and %40"),
         ("postgresql://u:hunt/er2@db/shop?table=t", "as %2F, %3F and %40"),
+        ("postgresql://u:hunt er2@db/shop?table=t", "^postgresql://…: the URL has blanks or line breaks"),
+        ("postgresql://u:hunt er2@db/shop", "the URL has blanks"),
+        ("postgresql://u:hunt\ter2@db:port/shop?table=t", "the URL has blanks"),
+        ("postgresql://u:hunt er2@db/shop?table=t&tabel=x", "the URL has blanks"),
+        ("postgresql://u:hunter2@db/shop?table=t\n", "the URL has blanks"),
     ],
 )
 def test_urls_that_cannot_work(url: str, message: str) -> None:
@@ -94,6 +101,26 @@ def test_urls_that_cannot_work(url: str, message: str) -> None:
         postgresql_sink(url)
     assert "hunt" not in str(caught.value)
     assert "er2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["mariadb://u:hunt er2@db/shop", "mysql://u:hunt er2@db", "sqlite://u:hunt er2@db"])
+def test_a_password_with_a_blank_does_not_show(url: str) -> None:
+    with pytest.raises(ConfigError, match="://…: ") as caught:
+        SqlSink(url, "orders")
+    assert "hunt" not in str(caught.value)
+    assert "er2" not in str(caught.value)
+
+
+def test_all_of_an_sqlite_url(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a file.db?table=t&mode=upsert&key=id,day&create_table=false&busy_timeout_s=2.5"
+    sink = sqlite_sink(url)
+    assert repr(sink) == f"SqlSink('sqlite:///{tmp_path}/a file.db', 't', mode='upsert', key=('id', 'day'))"
+    assert sink._create_table is False
+    assert isinstance(sink._dialect, Sqlite)
+    assert sink._dialect.busy_timeout_s == 2.5
+    for wrong in ("create_table=no", "busy_timeout_s=soon", "busy_timeout_s=0", "schema=x"):
+        with pytest.raises(ConfigError, match=wrong.partition("=")[0]):
+            sqlite_sink(f"sqlite:///{tmp_path}/x.db?table=t&{wrong}")
 
 
 def test_every_scheme_has_its_entry_point() -> None:

@@ -28,7 +28,7 @@ import pytest
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
-from wal_sink.sink import SinkContext
+from wal_sink.sink import Rejected, SinkContext
 from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_dialects import LEDGER
 
@@ -171,10 +171,92 @@ def test_upsert_of_key_columns_only(path: Path) -> None:
 
 def test_upsert_refuses_a_missing_key(path: Path) -> None:
     for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key=("no",))):
-        with pytest.raises(PermanentError, match=r"NOT NULL constraint failed: flights.no"):
-            sink.write(chunk(pa.table({"no": pa.array([None], pa.string())})))
+        rejected = Rejected({1: "key column 'no' is NULL"})
+        assert sink.write(chunk(pa.table({"no": pa.array(["a", None, "b"])}))) == rejected
         with pytest.raises(PermanentError, match="key column 'no' is not among"):
             sink.write(chunk(ids(1)))
+
+
+def test_upsert_rejects_null_in_a_lone_integer_key(path: Path) -> None:
+    """SQLite would make a key of its own, and another one for each repetition."""
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id")):
+        assert sink.write(chunk(ids(1, None, 2))) == Rejected({1: "key column 'id' is NULL"})
+        assert sink.last(SLOT) is None
+        assert sink.write(chunk(ids(1, None, 2)).without([1])) is None
+    assert stored(path) == [(1,), (2,)]
+
+
+def test_append_rejects_null_where_sqlite_would_put_a_rowid(sink: SqlSink, path: Path) -> None:
+    query(path, "CREATE TABLE flights (Id integer PRIMARY KEY)")
+    assert sink.write(chunk(ids(7))) is None
+    rejected = sink.write(chunk(ids(None, 8), first=1))
+    assert rejected == Rejected({0: "column 'id' is NULL, which the database would replace"})
+    assert stored(path) == [(7,)]
+    assert sink.write(chunk(ids(None, 8), first=1).without([0])) is None
+    assert stored(path) == [(7,), (8,)]
+
+
+def test_append_keeps_null_in_any_other_column(sink: SqlSink, path: Path) -> None:
+    query(path, "CREATE TABLE flights (id BIGINT, part INTEGER, PRIMARY KEY (part, id))")
+    sink.write(chunk(pa.table({"id": pa.array([None], pa.int64()), "part": [1]})))
+    assert stored(path, "id, part") == [(None, 1)]
+
+
+@pytest.mark.parametrize("key", [(), ("name",)])
+def test_text_that_is_no_utf8_is_rejected(path: Path, key: tuple[str, ...]) -> None:
+    """As a Spark string may be: Arrow does not look when it gets the bytes."""
+    offsets = pa.array([0, 2, 5, 6], pa.int32()).buffers()[1]
+    names: Any = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"ok\xed\xa0\x80\xff")])
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert" if key else "append", key=key)):
+        rejected = sink.write(chunk(pa.table({"name": names})))
+        assert isinstance(rejected, Rejected)
+        assert set(rejected.reasons) == {1, 2}
+        assert "column 'name' holds bytes that are no UTF-8" in rejected.reasons[1]
+        assert sink.last(SLOT) is None
+        assert sink.write(chunk(pa.table({"name": names})).without([1, 2])) is None
+    assert stored(path, "name") == [("ok",)]
+
+
+@pytest.mark.parametrize("key", [(), ("id",)])
+@pytest.mark.parametrize(
+    "table",
+    [
+        pa.Table.from_arrays([pa.array([1]), pa.array([None], pa.int64())], ["id", "id"]),
+        pa.table({}),
+        pa.table({"id": [1], "ID": [2]}),
+    ],
+    ids=["one name twice", "no columns", "names that differ in case"],
+)
+def test_columns_that_no_table_has_are_refused_for_good(path: Path, key: tuple[str, ...], table: pa.Table) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert" if key else "append", key=key)):
+        with pytest.raises(PermanentError, match="expected columns with names that differ"):
+            sink.write(chunk(table))
+
+
+def test_a_sink_opens_after_it_failed_to_on_another_thread(path: Path) -> None:
+    sink = SqlSink(f"sqlite:///{path}", "flights", busy_timeout_s=0.05)
+    for one in opened(SqlSink(f"sqlite:///{path}", "others")):
+        one.write(chunk(ids(1)))
+    query(path, f"DROP TABLE {LEDGER}")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(sqlite3.OperationalError, match="locked"):
+            sink.open(CONTEXT)
+        other.execute("ROLLBACK")
+    positions: list[Position | None] = []
+
+    def again() -> None:
+        sink.open(CONTEXT)
+        sink.write(chunk(ids(1)))
+        positions.append(sink.last(SLOT))
+
+    thread = threading.Thread(target=again)
+    thread.start()
+    thread.join()
+    assert positions == [Position(SLOT, 0, 1, "a")]
+    sink.open(CONTEXT)  # in place of the other thread's connection
+    assert sink.last(SLOT) == positions[0]
+    sink.close()
 
 
 def test_upsert_into_a_table_without_unique_index(path: Path) -> None:
@@ -361,7 +443,7 @@ WRITER = textwrap.dedent(
     import dataclasses, sys
     import pyarrow as pa
     from wal_sink.chunk import Chunk, Position
-    from wal_sink.sink import SinkContext
+    from wal_sink.sink import Rejected, SinkContext
     from wal_sink_backends.sql import SqlSink
 
     url, ordinal, batches = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
