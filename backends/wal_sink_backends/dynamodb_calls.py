@@ -28,6 +28,8 @@ _NEVER = frozenset(
 )
 """Codes that another attempt meets again."""
 _ROW_IS_WRONG = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded"})
+_ITEM_IS_WRONG = frozenset({"ValidationException", "ItemCollectionSizeLimitExceededException"})
+"""Of a transaction's reasons, and of errors of a BatchWriteItem."""
 _CONDITION = "ConditionalCheckFailed"
 
 
@@ -171,7 +173,7 @@ class Calls:
             try:
                 answer = self.client.batch_write_item(RequestItems={self.target.table: requests})
             except self.client.exceptions.ClientError as error:
-                if _code(error) != "ValidationException":
+                if _code(error) not in _ITEM_IS_WRONG:
                     raise
                 raise ItemsRefusedError(str(error)) from error
         left: list[dict[str, Any]] = answer.get("UnprocessedItems", {}).get(self.target.table, [])

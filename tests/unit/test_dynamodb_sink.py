@@ -12,6 +12,7 @@ import textwrap
 import time
 import tomllib
 from collections.abc import Iterator
+from decimal import Decimal
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,51 @@ def test_of_two_rows_of_one_key_the_last_stays(server: DynamoDbServer, kind: Any
     with opened(server, table, kind) as sink:
         sink.write(chunk(rows))
     assert {item["id"]["N"]: item["late"]["N"] for item in server.items(table)} == {"1": "3", "2": "2"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_that_differ_in_the_last_of_38_digits_are_two_items(server: DynamoDbServer, kind: Any) -> None:
+    table = server.new_table()
+    numbers = [Decimal("1234567890123456789012345678901234567" + last) for last in "889"]
+    rows = pa.table({"id": pa.array(numbers, pa.decimal128(38, 0)), "late": [1, 2, 3]})
+    with opened(server, table, kind) as sink:
+        assert sink.write(chunk(rows)) is None
+    assert {item["id"]["N"]: item["late"]["N"] for item in server.items(table)} == {
+        str(numbers[0]): "2",
+        str(numbers[2]): "3",
+    }
+
+
+def test_equal_numbers_are_one_key_and_digits_beyond_38_stay(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(pa.table({"id": [0.0, -0.0, 1.5], "wide": [Decimal(1), Decimal(1), Decimal("1e0")]})))
+        wide = Decimal("1" + "0" * 70 + "1")
+        sink.write(chunk(pa.table({"id": [2.0], "wide": pa.array([wide], pa.decimal256(76, 0))}), first=3))
+    assert sorted(float(item["id"]["N"]) for item in server.items(table)) == [0.0, 1.5, 2.0]
+    assert [item["wide"] for item in server.items(table) if float(item["id"]["N"]) == 2] == [{"S": str(wide)}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_is_no_number_is_told_by_row(server: DynamoDbServer, kind: Any) -> None:
+    table = server.new_table()
+    rows = pa.table({"id": [1.0, float("nan"), float("inf"), 1e300, 2.0]})
+    with opened(server, table, kind) as sink:
+        refused = sink.write(chunk(rows))
+    assert isinstance(refused, Rejected)
+    assert list(refused.reasons) == [1, 2, 3]
+    assert refused.reasons[1] == "column 'id' of its key is NaN, which no number of DynamoDB is"
+    assert [float(item["id"]["N"]) for item in server.items(table)] == ([] if kind is DynamoDbSink else [1.0, 2.0])
+
+
+def test_a_full_item_collection_is_told_by_row(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    server.faults.append(Fault("BatchWriteItem", "ItemCollectionSizeLimitExceededException", times=2))
+    with opened(server, table, DynamoDbPutSink) as sink:
+        refused = sink.write(chunk(ids(1, 2)))
+    assert list(refused.reasons) == [0]
+    assert "ItemCollectionSizeLimitExceededException" in refused.reasons[0]
+    assert server.ids(table) == [2]
 
 
 def test_row_keys_make_every_row_an_item(server: DynamoDbServer) -> None:
