@@ -399,7 +399,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
 
 
-@pytest.mark.parametrize("code", ["ResourceNotFoundException", "AccessDeniedException", "UnrecognizedClientException"])
+@pytest.mark.parametrize("code", ["SerializationException", "AccessDeniedException"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_errors_that_will_not_pass(server: DynamoDbServer, kind: Any, code: str) -> None:
     operation = "TransactWriteItems" if kind is DynamoDbSink else "BatchWriteItem"
@@ -408,6 +408,78 @@ def test_errors_that_will_not_pass(server: DynamoDbServer, kind: Any, code: str)
     with opened(server, server.new_table(), kind) as sink, pytest.raises(PermanentError, match=told) as caught:
         sink.write(chunk(ids(1)))
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("operation", ["GetItem", "TransactWriteItems"])
+def test_a_ledger_that_is_not_known_everywhere_yet(server: DynamoDbServer, operation: str) -> None:
+    table = server.new_table()
+    server.faults.append(Fault(operation, "ResourceNotFoundException"))
+    with opened(server, table) as sink:
+        with pytest.raises(TryAgainError, match="the ledger's table is not found, or not yet"):
+            sink.write(chunk(ids(1)))
+        sink.write(chunk(ids(1)))
+    assert server.ids(table) == [1]
+
+
+@pytest.fixture
+def own_session() -> Iterator[None]:
+    """Credentials that are found in this test are not those of the next."""
+    dynamodb_calls.session.cache_clear()
+    yield
+    dynamodb_calls.session.cache_clear()
+
+
+STALE = ["ExpiredTokenException", "ExpiredToken", "UnrecognizedClientException", "InvalidClientTokenId"]
+
+
+@pytest.mark.parametrize("code", STALE)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_are_read_anew(
+    server: DynamoDbServer, kind: Any, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = server.new_table()
+    operation = "TransactWriteItems" if kind is DynamoDbSink else "BatchWriteItem"
+    server.faults.append(Fault(operation, code))
+    with opened(server, table, kind) as sink:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+        with pytest.raises(TryAgainError, match=f"batch 0, chunk a-0-1: .*{code}"):
+            sink.write(chunk(ids(1)))
+        assert "renewed" not in server.signers
+        server.signers.clear()
+        sink.write(chunk(ids(1)))
+        assert set(server.signers) == {"renewed"}
+    assert server.ids(table) == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_are_read_anew_when_opening(
+    server: DynamoDbServer, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dynamodb_calls.session().get_credentials()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    server.faults.append(Fault("DescribeTable", "UnrecognizedClientException"))
+    table = server.new_table()
+    server.signers.clear()
+    with opened(server, table, kind):
+        assert server.signers[:2] == [ACCESS["aws_access_key_id"], "renewed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_that_stay_unknown_are_permanent(server: DynamoDbServer, kind: Any) -> None:
+    operation = "GetItem" if kind is DynamoDbSink else "BatchWriteItem"
+    server.faults.append(Fault(operation, "UnrecognizedClientException", times=9))
+    with opened(server, server.new_table(), kind) as sink:
+        with pytest.raises(TryAgainError, match="UnrecognizedClientException"):
+            sink.write(chunk(ids(1)))
+        with pytest.raises(PermanentError, match="nor are those that are found now") as caught:
+            sink.write(chunk(ids(1)))
+        assert SECRET not in str(caught.value)
+    server.faults[:] = [Fault("DescribeTable", "UnrecognizedClientException", times=9)]
+    with pytest.raises(PermanentError, match="nor are those that are found now"), opened(server, "orders", kind):
+        pass
 
 
 def test_a_cancelled_transaction_tells_why(server: DynamoDbServer) -> None:
@@ -493,6 +565,33 @@ def test_a_ledger_that_may_not_be_made(server: DynamoDbServer) -> None:
         opened(server, server.new_table(), create_ledger=False),
     ):
         pass
+
+
+def test_a_ledger_that_is_being_made_is_waited_for(server: DynamoDbServer) -> None:
+    table, ledger_table = server.new_table(), server.new_table(slot="S")
+    server.requests.clear()
+    server.faults.append(Fault("DescribeTable", status="CREATING", times=3))  # of the table, of the ledger twice
+    with opened(server, table, ledger_table=ledger_table, create_ledger=False) as sink:
+        assert [operation for operation, _ in server.requests] == ["DescribeTable"] * 4
+        sink.write(chunk(ids(1)))
+    assert server.ids(table) == [1]
+
+
+def test_what_cannot_be_opened_leaves_no_client(server: DynamoDbServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    close = dynamodb_calls.Calls.close
+
+    def noted(calls: dynamodb_calls.Calls) -> None:
+        closed.append("once")
+        close(calls)
+
+    monkeypatch.setattr(dynamodb_calls.Calls, "close", noted)
+    sink = DynamoDbSink(
+        server.new_table(), region=REGION, endpoint_url=server.endpoint, ledger_table="none", create_ledger=False
+    )
+    with pytest.raises(PermanentError, match="there is none"):
+        sink.open(CONTEXT)
+    assert closed == ["once"]
 
 
 def test_a_ledger_that_is_another_table(server: DynamoDbServer) -> None:
