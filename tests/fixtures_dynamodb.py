@@ -23,4 +23,5 @@ def dynamodb_server(_dynamodb: DynamoDbServer, monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setenv(name.upper(), value)
     _dynamodb.faults.clear()
     _dynamodb.requests.clear()
+    _dynamodb.signers.clear()
     return _dynamodb

@@ -82,8 +82,13 @@ class DynamoDbSink(TransactionalSink):
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
         """Look at both tables; make a missing ledger. `PermanentError`, or an error that a retry may help with."""
-        self._calls = Calls.connect(self._target)
-        self._calls.check_ledger(self._ledger_table, create=self._create_ledger)
+        calls = Calls.connect(self._target)
+        try:
+            calls.check_ledger(self._ledger_table, create=self._create_ledger)
+        except BaseException:
+            calls.close()
+            raise
+        self._calls = calls
 
     def close(self) -> None:
         """Close the connections."""

@@ -22,17 +22,31 @@ _NEVER = frozenset(
         "MissingAuthenticationTokenException",
         "ResourceNotFoundException",
         "SerializationException",
-        "UnrecognizedClientException",
         "ValidationException",
     }
 )
 """Codes that another attempt meets again."""
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException"})
+_UNKNOWN = frozenset({"InvalidClientTokenId", "UnrecognizedClientException"})
+"""Credentials that are no longer, or not known: others may be found where these were."""
 _ROW_IS_WRONG = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded"})
+_ITEM_IS_WRONG = frozenset({"ValidationException", "ItemCollectionSizeLimitExceededException"})
+"""Of a transaction's reasons, and of errors of a BatchWriteItem."""
+_USABLE = ("ACTIVE", "UPDATING")
+"""States of a table that takes requests."""
 _CONDITION = "ConditionalCheckFailed"
 
 
 class TryAgainError(Exception):
     """DynamoDB has no room for this now. A later attempt may succeed."""
+
+
+class StaleCredentialsError(TryAgainError):
+    """The service does not take these credentials (any more). Others may be found where these were."""
+
+    def __init__(self, told: str, *, expired: bool) -> None:
+        super().__init__(told)
+        self.expired = expired
 
 
 class RowsRefusedError(Exception):
@@ -98,23 +112,32 @@ class LedgerItem:
         }
 
 
-@dataclass(frozen=True, slots=True)
 class Calls:
-    """A connected client, and the table's key. Not pickled."""
+    """A connected client, and the table's key. Not pickled; for one thread at a time."""
 
-    target: Target
-    client: Any
-    key_types: Mapping[str, str]
-    """S, N or B by the name of each attribute of the primary key."""
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.client, self._session = _client(target)
+        self.key_types: Mapping[str, str] = {}
+        """S, N or B by the name of each attribute of the primary key."""
+        self._is_renewed = False
+        """Whether the credentials were read anew, and nothing has succeeded since."""
 
     @classmethod
     def connect(cls, target: Target) -> Calls:
-        client = _client(target)
+        calls = cls(target)
         try:
-            return cls(target, client, _key_types(client, target))
+            with suppress(StaleCredentialsError):  # it has read new ones by then
+                return calls._look()
+            return calls._look()
         except BaseException:
-            client.close()
+            calls.close()
             raise
+
+    def _look(self) -> Calls:
+        with self._asking(repr(self.target)):
+            self.key_types = _key_types(self.client, self.target)
+        return self
 
     def close(self) -> None:
         self.client.close()
@@ -122,29 +145,39 @@ class Calls:
     def check_ledger(self, table: str, *, create: bool) -> None:
         """Make the ledger's table if it is missing and may be made; `PermanentError` if it is another table."""
         what = f"ledger table {table!r} of {self.target!r}"
-        schema = _schema(self.client, table, what)
-        if schema is None and not create:
-            raise PermanentError(f"{what}: there is none; create it with the string partition key 'slot', or let us")
-        if schema is None:
-            self._create_ledger(table, what)
-        elif schema != {"slot": "S"}:
-            raise PermanentError(f"{what}: its key is {schema}, expected the string 'slot' alone; name another table")
-
-    def _create_ledger(self, table: str, what: str) -> None:
-        with translated(what):
-            with suppress(self.client.exceptions.ResourceInUseException):  # another task makes it at this moment
-                self.client.create_table(
-                    TableName=table,
-                    KeySchema=[{"AttributeName": "slot", "KeyType": "HASH"}],
-                    AttributeDefinitions=[{"AttributeName": "slot", "AttributeType": "S"}],
-                    BillingMode="PAY_PER_REQUEST",
+        with self._asking(what):
+            found = _described(self.client, table, what)
+            if found is None and not create:
+                raise PermanentError(
+                    f"{what}: there is none; create it with the string partition key 'slot', or let us"
                 )
-            self.client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+            if found is None:
+                self._create_ledger(table)
+            elif _key_of(found) != {"slot": "S"}:
+                raise PermanentError(
+                    f"{what}: its key is {_key_of(found)}, expected the string 'slot' alone; name another table"
+                )
+            if found is None or found.get("TableStatus") not in _USABLE:
+                waiter = self.client.get_waiter("table_exists")
+                waiter.wait(TableName=table, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+
+    def _create_ledger(self, table: str) -> None:
+        with suppress(self.client.exceptions.ResourceInUseException):  # another task makes it at this moment
+            self.client.create_table(
+                TableName=table,
+                KeySchema=[{"AttributeName": "slot", "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": "slot", "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
 
     def ledger(self, table: str, slot: str) -> LedgerItem | None:
         """What the ledger tells of a slot, read consistently."""
-        with translated(f"slot {slot!r} of table {table!r}"):
-            found = self.client.get_item(TableName=table, Key={"slot": {"S": slot}}, ConsistentRead=True)
+        what = f"slot {slot!r} of table {table!r}"
+        with self._asking(what):
+            try:
+                found = self.client.get_item(TableName=table, Key={"slot": {"S": slot}}, ConsistentRead=True)
+            except self.client.exceptions.ResourceNotFoundException as error:
+                raise _ledger_missing(what, error) from error
         return LedgerItem.of(found["Item"]) if "Item" in found else None
 
     def transact(
@@ -158,24 +191,52 @@ class Calls:
         """
         puts = [{"Put": {"TableName": self.target.table, "Item": item.attributes}} for item in items]
         ledger = {"TableName": ledger_table, "Item": due.attributes(), **_unchanged(stored)}
-        with translated(what):
+        with self._asking(what):
             try:
                 self.client.transact_write_items(TransactItems=[*puts, {"Put": ledger}])
+            except self.client.exceptions.ResourceNotFoundException as error:
+                if _described(self.client, self.target.table, what) is None:
+                    raise
+                raise _ledger_missing(what, error) from error
             except self.client.exceptions.TransactionCanceledException as error:
                 return _cancelled(error.response.get("CancellationReasons", []), items, what)
         return True
 
     def put(self, requests: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
         """Put up to 25 items; those that were left unprocessed. Raises `ItemsRefusedError` if one cannot be put."""
-        with translated(what):
+        with self._asking(what):
             try:
                 answer = self.client.batch_write_item(RequestItems={self.target.table: requests})
             except self.client.exceptions.ClientError as error:
-                if _code(error) != "ValidationException":
+                if _code(error) not in _ITEM_IS_WRONG:
                     raise
                 raise ItemsRefusedError(str(error)) from error
         left: list[dict[str, Any]] = answer.get("UnprocessedItems", {}).get(self.target.table, [])
         return left
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """`translated`, and after stale credentials a client with what is found now; if that is no better, an end."""
+        try:
+            with translated(what):
+                yield
+        except StaleCredentialsError as error:
+            if self._is_renewed and not error.expired:  # expired ones are replaced in time, by whoever issued them
+                raise PermanentError(f"{error}; nor are those that are found now: correct them") from error
+            self._renew()
+            raise
+        self._is_renewed = False
+
+    def _renew(self) -> None:
+        _forget_session(self._session)
+        client, self._session = _client(self.target)
+        self.client.close()
+        self.client, self._is_renewed = client, True
+
+
+def _ledger_missing(what: str, error: Exception) -> TryAgainError:
+    """It was there when the sink was opened: servers that do not know yet of a new table, or it was deleted."""
+    return TryAgainError(f"{what}: the ledger's table is not found, or not yet: {error}")
 
 
 def _unchanged(stored: LedgerItem | None) -> dict[str, Any]:
@@ -207,9 +268,10 @@ def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what
 
 
 def _key_types(client: Any, target: Target) -> dict[str, str]:
-    schema = _schema(client, target.table, repr(target))
-    if schema is None:
+    found = _described(client, target.table, repr(target))
+    if found is None:
         raise PermanentError(f"{target!r}: there is no such table; create it, or correct name and region")
+    schema = _key_of(found)
     if target.row_key is not None and schema != {target.row_key: "S"}:
         raise PermanentError(
             f"{target!r}: its key is {schema}; row_key={target.row_key!r} needs a table whose key is that string alone"
@@ -217,13 +279,18 @@ def _key_types(client: Any, target: Target) -> dict[str, str]:
     return schema
 
 
-def _schema(client: Any, table: str, what: str) -> dict[str, str] | None:
-    """Names and types of a table's key attributes; None without such a table."""
+def _described(client: Any, table: str, what: str) -> dict[str, Any] | None:
+    """What the service tells of a table; None without such a table."""
     with translated(what):
         try:
-            found = client.describe_table(TableName=table)["Table"]
+            found: dict[str, Any] = client.describe_table(TableName=table)["Table"]
         except client.exceptions.ResourceNotFoundException:
             return None
+    return found
+
+
+def _key_of(found: Mapping[str, Any]) -> dict[str, str]:
+    """Names and types of a table's key attributes."""
     types = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
     return {one["AttributeName"]: types[one["AttributeName"]] for one in found["KeySchema"]}
 
@@ -242,6 +309,8 @@ def translated(what: str) -> Iterator[None]:
     except errors.ClientError as error:
         if _code(error) in _NEVER:
             raise PermanentError(f"{what}: {error}") from error
+        if _code(error) in _EXPIRED | _UNKNOWN:
+            raise StaleCredentialsError(f"{what}: {error}", expired=_code(error) in _EXPIRED) from error
         raise
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.NoRegionError) as error:
         raise PermanentError(f"{what}: {error} Set them where the sink runs, as boto3 looks for them") from None
@@ -265,7 +334,15 @@ def session() -> Any:
     return boto3.session.Session()
 
 
-def _client(target: Target) -> Any:
+def _forget_session(old: Any) -> None:
+    """Make the next client read the credentials anew, unless another sink saw to that."""
+    with _session_lock:
+        if session() is old:
+            session.cache_clear()
+
+
+def _client(target: Target) -> tuple[Any, Any]:
+    """A client, and the session whose credentials it has."""
     with _session_lock:  # sessions are for one thread at a time, clients are not
         shared = session()
         from botocore.config import Config  # noqa: PLC0415 - boto3 brings it
@@ -276,6 +353,7 @@ def _client(target: Target) -> Any:
             retries={"mode": "standard", "total_max_attempts": 3},
         )
         with translated(repr(target)):
-            return shared.client(
+            client = shared.client(
                 "dynamodb", region_name=target.region, endpoint_url=target.endpoint_url, config=settings
             )
+        return client, shared

@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
@@ -21,6 +21,8 @@ _MOST_KEY_BYTES = (2048, 1024)
 _DIGITS = 38
 _SMALLEST, _LARGEST = -130, 125
 """Decimal exponents of the first digit of a number: the service's range."""
+_EXACT = Context(prec=100)
+"""Rounds no number that Arrow has; the usual one keeps 28 digits."""
 _IS: Any = pa.types
 
 
@@ -66,7 +68,7 @@ def encoded(
             attributes = {name: _attribute(value, fields[name]) for name, value in values.items()}
             if row_key is not None:
                 attributes[row_key] = {"S": own_key}
-            key = _key(attributes, key_types, what)
+            key = _key(attributes, key_types, fields, what)
             kept = {name: value for name, value in attributes.items() if nulls == "null" or "NULL" not in value}
             items[key] = Item(row, kept, _checked_size(kept))
         except _UnfitError as error:
@@ -90,13 +92,15 @@ def _check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping
         )
 
 
-def _key(attributes: Mapping[str, Any], key_types: Mapping[str, str], what: str) -> str:
+def _key(attributes: Mapping[str, Any], key_types: Mapping[str, str], fields: Mapping[str, Any], what: str) -> str:
     """The item's key, as a text to compare."""
     parts: list[str] = []
     for (name, expected), most_bytes in zip(key_types.items(), _MOST_KEY_BYTES, strict=False):
         ((kind, value),) = attributes[name].items()
         if kind == "NULL":
             raise _UnfitError(f"column {name!r} of its key is NULL")
+        if expected == "N" and kind == "S" and _is_number(fields.get(name)):
+            raise _UnfitError(f"column {name!r} of its key is {value}, which no number of DynamoDB is")
         if kind != expected:
             raise PermanentError(
                 f"{what}: column {name!r} would be stored as {kind}, the table's key is {expected}; cast it in the "
@@ -104,8 +108,13 @@ def _key(attributes: Mapping[str, Any], key_types: Mapping[str, str], what: str)
             )
         if kind != "N" and not 0 < len(_bytes(value)) <= most_bytes:
             raise _UnfitError(f"column {name!r} of its key has {len(_bytes(value))} bytes, expected 1 to {most_bytes}")
-        parts.append(str(Decimal(value).normalize()) if kind == "N" else repr(value))
+        parts.append(_same_for_equals(value) if kind == "N" else repr(value))
     return " ".join(parts)
+
+
+def _same_for_equals(digits: str) -> str:
+    """A number's text, the same for 1 and 1.0, and for 0 and -0."""
+    return str(Decimal(digits).normalize(_EXACT) or Decimal(0))
 
 
 def _checked_size(attributes: Mapping[str, Any]) -> int:
@@ -141,6 +150,10 @@ def _bare(kind: Any) -> Any:
     return _bare(kind.value_type) if _IS.is_dictionary(kind) else kind
 
 
+def _is_number(kind: Any) -> bool:
+    return kind is not None and bool(_IS.is_integer(kind) or _IS.is_floating(kind) or _IS.is_decimal(kind))
+
+
 def _attribute(value: Any, kind: Any) -> dict[str, Any]:
     if isinstance(value, (dict, list)):
         return _nested(value, kind)
@@ -170,7 +183,7 @@ def _map(entries: Sequence[Mapping[str, Any]], kind: Any) -> dict[str, Any]:
 
 
 def _is_held(digits: str) -> bool:
-    """Whether DynamoDB has such a number. Of Spark's, only some floating ones are beyond."""
+    """Whether DynamoDB has such a number, to its last digit. Of Spark's, only some floating ones are beyond."""
     number = Decimal(digits)
-    few = len(number.normalize().as_tuple().digits) <= _DIGITS
+    few = len(number.normalize(_EXACT).as_tuple().digits) <= _DIGITS
     return not number or (_SMALLEST <= number.adjusted() <= _LARGEST and few)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink.stores.spec import mask_url
-from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, tls_context
+from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
 
 __all__ = ["HttpLookupSink", "HttpSink", "Pacing", "Statuses", "TargetFailedError", "http_sink"]
@@ -25,6 +26,10 @@ _CONTENT_TYPES: dict[str, str] = {
 }
 _METHODS = ("POST", "PUT", "PATCH")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_SHORTEST_SECRET = 4
+_SHORTEST_NAME = 6
+_ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
+"""Words that stand in headers and queries, and in anything an API says."""
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 MOST_REFUSED = 100
 """So many refused rows are looked for in a chunk that was refused as a whole."""
@@ -99,7 +104,7 @@ class HttpSink(Sink):
             statuses=self._statuses,
             pace=pace_of(mask_url(self._url), self._pacing),
             repeats_are_harmless=self.idempotent,
-            secrets=_secrets(self._url, headers),
+            secrets=_secrets(self._urls(), headers),
         )
 
     def close(self) -> None:
@@ -173,6 +178,7 @@ class HttpSink(Sink):
 
     def _client(self, headers: Mapping[str, str]) -> Any:
         """A client of the whole task, so that its chunks share a connection."""
+        mask_logged_urls()
         try:
             return httpx().Client(
                 headers=headers,
@@ -271,13 +277,29 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _secrets(url: str, headers: Mapping[str, str]) -> tuple[str, ...]:
-    """What an API may echo and nobody may read: credentials in the URL, values of headers."""
-    parts = urlsplit(url)
+def _secrets(urls: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
+    """What an API may echo and nobody may read: credentials in the URLs, values of headers; the longest first."""
     found = {part for value in headers.values() for part in (value, *value.split())}
-    found.update(unquote(part) for part in (parts.username, parts.password) if part)
-    found.update(value for _, value in parse_qsl(parts.query))
-    return tuple(sorted((text for text in found if len(text) >= 6), key=len, reverse=True))
+    for url in urls:
+        found |= _secrets_of(url)
+    hidden = (text for text in found if len(text) >= _SHORTEST_SECRET and text.lower() not in _ORDINARY)
+    return tuple(sorted(hidden, key=len, reverse=True))
+
+
+def _secrets_of(url: str) -> set[str]:
+    """Those of a URL, as they stand there, plain, percent-encoded, and as httpx sends them (Base64)."""
+    parts = urlsplit(url)
+    user, password = unquote(parts.username or ""), unquote(parts.password or "")
+    plain = {password, *(value for _, value in parse_qsl(parts.query))}
+    if len(user) >= _SHORTEST_NAME or not password:  # a short name is no secret, and a word of many messages
+        plain.add(user)
+    written = {parts.password or "", *(pair.partition("=")[2] for pair in parts.query.split("&"))}
+    sent = {base64.b64encode(f"{user}:{password}".encode()).decode()} if user or password else set[str]()
+    return plain | written | sent | {spelt(text) for text in plain for spelt in (quote_plus, _quoted)}
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")
 
 
 # By URL.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import ssl
 from collections.abc import Mapping
@@ -155,18 +156,26 @@ class Api:
                 break
         return Answer(
             status=response.status_code,
-            reason=response.reason_phrase,
+            reason=self._clean(response.reason_phrase),
             retry_after=response.headers.get("Retry-After"),
-            location=mask_url(response.headers.get("Location", "")),
+            location=self._address(response.headers.get("Location", "")),
             text=self._clean(bytes(kept).decode("utf-8", "replace")),
         )
 
     def _clean(self, text: str) -> str:
         """Without secrets, in one line, shortened."""
+        line = re.sub(r"[\s\0-\x1f\x7f]+", " ", mask_url(self._without_secrets(text))).strip()
+        return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
+
+    def _address(self, location: str) -> str:
+        """A URL, relative ones too, without what may be secret in it: user, query and fragment."""
+        bare = re.split(r"[?#]", self._without_secrets(location), maxsplit=1)[0]
+        return self._clean(re.sub(r"^(\s*//)[^/]*@", r"\1", bare))
+
+    def _without_secrets(self, text: str) -> str:
         for secret in self.secrets:
             text = text.replace(secret, MASK)
-        line = re.sub(r"[\s\0-\x1f\x7f]+", " ", mask_url(text)).strip()
-        return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
+        return text
 
 
 def _told(call: Call) -> str:
@@ -199,6 +208,23 @@ def httpx() -> Any:
     except ImportError as error:
         raise ConfigError("HttpSink needs httpx: pip install 'wal-sink[http]'") from error
     return library
+
+
+class _MaskUrls(logging.Filter):
+    """Takes user and query out of the URLs that httpx logs with every request at INFO."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(one if isinstance(one, (int, float)) else mask_url(str(one)) for one in record.args)
+        return True
+
+
+_MASK_URLS = _MaskUrls()
+
+
+def mask_logged_urls() -> None:
+    """Once in a process; another call changes nothing. The logger's level and handlers stay as they are."""
+    logging.getLogger("httpx").addFilter(_MASK_URLS)
 
 
 def tls_context(*, verify: bool | str, plain: bool) -> Any:

@@ -25,7 +25,7 @@ from wal_sink.errors import (
 )
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
-from wal_sink_backends.redis_rows import KeyTemplate, encoded
+from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis_script import LEDGER, SCRIPT
 
 __all__ = ["RedisSink", "redis_sink"]
@@ -39,6 +39,8 @@ _MAY_PASS = re.compile(
 """Error codes of Redis that another attempt may not meet. redis-py knows some of them; others it leaves in the text, as
 older servers do with the errors of what a script called.
 """
+_TAKES_MANY = 7
+"""The major version since which a command may have more than a million arguments."""
 _IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
 
 _logger = logging.getLogger(__name__)
@@ -89,6 +91,7 @@ class RedisSink(TransactionalSink):
         self._wait_replicas = wait_replicas
         self._timeout_s = timeout_s
         self._client: Any = None
+        self._takes_many = False
         self._check_arguments()
 
     def describe(self) -> str:
@@ -100,8 +103,12 @@ class RedisSink(TransactionalSink):
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
         """Connect and look at what kind of server it is. `PermanentError`, or redis-py's error if a retry may help."""
         self._client = _connect(self._url, self._connection_options())
-        with translated(f"opening {mask_url(self._url)}"):
-            _check_server(self._client, mask_url(self._url))
+        try:
+            with translated(f"opening {mask_url(self._url)}"):
+                self._takes_many = _check_server(self._client, mask_url(self._url)) >= _TAKES_MANY
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the connection; forget the password."""
@@ -125,6 +132,11 @@ class RedisSink(TransactionalSink):
         keys, values, refused = encoded(chunk, self._kind, self._template, what)
         if refused:
             return Rejected(refused)
+        if len(keys) + len(values) > MOST_ARGUMENTS and not self._takes_many:
+            raise PermanentError(
+                f"{what}: {len(keys)} rows are {len(keys) + len(values)} arguments, and a Redis before 7 takes about "
+                f"{MOST_ARGUMENTS}; stage with a smaller Settings(chunk_rows=…), or use Redis 7"
+            )
         at = chunk.position
         first = min(chunk.rows, default=at.rows)
         head = (chunk.term, at.batch_id, at.rows, at.segment_id, first, self._kind, self._maxlen or 0)
@@ -205,15 +217,15 @@ def _connect(url: str, options: Mapping[str, Any]) -> Any:
         return library.Redis.from_url(url, single_connection_client=False, retry=never, **options)
 
 
-def _check_server(client: Any, address: str) -> None:
-    """Refuse a server that cannot keep the promise; what it does not tell is warned of."""
+def _check_server(client: Any, address: str) -> int:
+    """Refuse a server that cannot keep the promise; what it does not tell is warned of. Its version, 0 if not told."""
     library = _redis()
     try:
         info = client.info("all")
     except library.exceptions.NoPermissionError:
         client.ping()
         _warn_once(f"{address}: INFO is forbidden; make sure that it evicts no keys without expiry and is no cluster")
-        return
+        return 0
     if info.get("cluster_enabled"):
         raise PermanentError(
             f"{address} is a Redis Cluster, where one script cannot reach the keys of several slots; use a server "
@@ -230,6 +242,8 @@ def _check_server(client: Any, address: str) -> None:
             f"{address} keeps no append-only file: a crash takes back all since its last snapshot. Delivery then "
             "refuses to go on; set appendonly yes, and appendfsync always to lose nothing"
         )
+    major = str(info.get("redis_version", "")).partition(".")[0]
+    return int(major) if major.isdecimal() else 0
 
 
 @lru_cache(maxsize=256)

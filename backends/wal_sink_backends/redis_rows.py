@@ -14,6 +14,8 @@ from wal_sink_backends.redis_script import LEDGER
 
 MOST_COLUMNS = 3_000
 """A script hands over twice as many texts in one call, and Lua takes 8,000."""
+MOST_ARGUMENTS = 1_000_000
+"""Keys and values of one call; before Redis 7 the protocol ends at 1,048,576."""
 MOST_BYTES = 512 << 20
 """Redis' limit for one text (`proto-max-bulk-len`)."""
 

@@ -35,6 +35,8 @@ class Fault:
     """Of a BatchWriteItem, so many items at the end are left unprocessed."""
     reasons: tuple[str, ...] = ()
     """Of a cancelled transaction."""
+    status: str = ""
+    """Of a DescribeTable, the table's status in its answer."""
     times: int = 1
 
 
@@ -44,6 +46,8 @@ class DynamoDbServer:
     def __init__(self) -> None:
         self.faults: list[Fault] = []
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        self.signers: list[str] = []
+        """The access key of every request."""
         self._turn = threading.Lock()
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
@@ -82,6 +86,7 @@ class DynamoDbServer:
             operation = environ.get("HTTP_X_AMZ_TARGET", "").partition(".")[2]
             with self._turn:
                 self.requests.append((operation, json.loads(body or b"{}")))
+                self.signers.append(environ.get("HTTP_AUTHORIZATION", "").partition("Credential=")[2].partition("/")[0])
                 return list(self._carry_out(app, environ, start_response, operation, body))
 
         return answer
@@ -100,7 +105,11 @@ class DynamoDbServer:
         if fault.unprocessed:
             return self._leave(app, environ, start, json.loads(body), fault.unprocessed)
         environ["wsgi.input"] = io.BytesIO(body)
-        list(app(environ, lambda *_: None))
+        answer = b"".join(app(environ, lambda *_: None))
+        if fault.status:
+            start("200 OK", [("Content-Type", "application/x-amz-json-1.0")])
+            table = {**json.loads(answer)["Table"], "TableStatus": fault.status}
+            return [json.dumps({"Table": table}).encode()]
         return _respond(start, "InternalServerError", {}, status="500 Internal Server Error")
 
     def _leave(

@@ -12,6 +12,7 @@ import textwrap
 import time
 import tomllib
 from collections.abc import Iterator
+from decimal import Decimal
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def test_who_is_overtaken_between_reading_and_writing_looks_again(server: Dynamo
     table = server.new_table()
     with opened(server, table) as zombie, opened(server, table) as successor:
         client = _Hooked(zombie._calls.client, get_item=overtaken_once(zombie._calls.client, successor))
-        zombie._calls = dataclasses.replace(zombie._calls, client=client)
+        zombie._calls.client = client
         with pytest.raises(FencedError, match="term 2 has written, this sender's is 1"):
             zombie.write(chunk(ids(1), term=1))
     assert server.ids(table) == [1]
@@ -262,6 +263,51 @@ def test_of_two_rows_of_one_key_the_last_stays(server: DynamoDbServer, kind: Any
     assert {item["id"]["N"]: item["late"]["N"] for item in server.items(table)} == {"1": "3", "2": "2"}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_keys_that_differ_in_the_last_of_38_digits_are_two_items(server: DynamoDbServer, kind: Any) -> None:
+    table = server.new_table()
+    numbers = [Decimal("1234567890123456789012345678901234567" + last) for last in "889"]
+    rows = pa.table({"id": pa.array(numbers, pa.decimal128(38, 0)), "late": [1, 2, 3]})
+    with opened(server, table, kind) as sink:
+        assert sink.write(chunk(rows)) is None
+    assert {item["id"]["N"]: item["late"]["N"] for item in server.items(table)} == {
+        str(numbers[0]): "2",
+        str(numbers[2]): "3",
+    }
+
+
+def test_equal_numbers_are_one_key_and_digits_beyond_38_stay(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(pa.table({"id": [0.0, -0.0, 1.5], "wide": [Decimal(1), Decimal(1), Decimal("1e0")]})))
+        wide = Decimal("1" + "0" * 70 + "1")
+        sink.write(chunk(pa.table({"id": [2.0], "wide": pa.array([wide], pa.decimal256(76, 0))}), first=3))
+    assert sorted(float(item["id"]["N"]) for item in server.items(table)) == [0.0, 1.5, 2.0]
+    assert [item["wide"] for item in server.items(table) if float(item["id"]["N"]) == 2] == [{"S": str(wide)}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_key_that_is_no_number_is_told_by_row(server: DynamoDbServer, kind: Any) -> None:
+    table = server.new_table()
+    rows = pa.table({"id": [1.0, float("nan"), float("inf"), 1e300, 2.0]})
+    with opened(server, table, kind) as sink:
+        refused = sink.write(chunk(rows))
+    assert isinstance(refused, Rejected)
+    assert list(refused.reasons) == [1, 2, 3]
+    assert refused.reasons[1] == "column 'id' of its key is NaN, which no number of DynamoDB is"
+    assert [float(item["id"]["N"]) for item in server.items(table)] == ([] if kind is DynamoDbSink else [1.0, 2.0])
+
+
+def test_a_full_item_collection_is_told_by_row(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    server.faults.append(Fault("BatchWriteItem", "ItemCollectionSizeLimitExceededException", times=2))
+    with opened(server, table, DynamoDbPutSink) as sink:
+        refused = sink.write(chunk(ids(1, 2)))
+    assert list(refused.reasons) == [0]
+    assert "ItemCollectionSizeLimitExceededException" in refused.reasons[0]
+    assert server.ids(table) == [2]
+
+
 def test_row_keys_make_every_row_an_item(server: DynamoDbServer) -> None:
     table = server.new_table(at="S")
     with opened(server, table, row_key="at") as sink:
@@ -353,7 +399,7 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("botocore.retries.standard.ExponentialBackoff.delay_amount", lambda *_: 0.0)
 
 
-@pytest.mark.parametrize("code", ["ResourceNotFoundException", "AccessDeniedException", "UnrecognizedClientException"])
+@pytest.mark.parametrize("code", ["SerializationException", "AccessDeniedException"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_errors_that_will_not_pass(server: DynamoDbServer, kind: Any, code: str) -> None:
     operation = "TransactWriteItems" if kind is DynamoDbSink else "BatchWriteItem"
@@ -362,6 +408,78 @@ def test_errors_that_will_not_pass(server: DynamoDbServer, kind: Any, code: str)
     with opened(server, server.new_table(), kind) as sink, pytest.raises(PermanentError, match=told) as caught:
         sink.write(chunk(ids(1)))
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("operation", ["GetItem", "TransactWriteItems"])
+def test_a_ledger_that_is_not_known_everywhere_yet(server: DynamoDbServer, operation: str) -> None:
+    table = server.new_table()
+    server.faults.append(Fault(operation, "ResourceNotFoundException"))
+    with opened(server, table) as sink:
+        with pytest.raises(TryAgainError, match="the ledger's table is not found, or not yet"):
+            sink.write(chunk(ids(1)))
+        sink.write(chunk(ids(1)))
+    assert server.ids(table) == [1]
+
+
+@pytest.fixture
+def own_session() -> Iterator[None]:
+    """Credentials that are found in this test are not those of the next."""
+    dynamodb_calls.session.cache_clear()
+    yield
+    dynamodb_calls.session.cache_clear()
+
+
+STALE = ["ExpiredTokenException", "ExpiredToken", "UnrecognizedClientException", "InvalidClientTokenId"]
+
+
+@pytest.mark.parametrize("code", STALE)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_are_read_anew(
+    server: DynamoDbServer, kind: Any, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = server.new_table()
+    operation = "TransactWriteItems" if kind is DynamoDbSink else "BatchWriteItem"
+    server.faults.append(Fault(operation, code))
+    with opened(server, table, kind) as sink:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+        with pytest.raises(TryAgainError, match=f"batch 0, chunk a-0-1: .*{code}"):
+            sink.write(chunk(ids(1)))
+        assert "renewed" not in server.signers
+        server.signers.clear()
+        sink.write(chunk(ids(1)))
+        assert set(server.signers) == {"renewed"}
+    assert server.ids(table) == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_are_read_anew_when_opening(
+    server: DynamoDbServer, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dynamodb_calls.session().get_credentials()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    server.faults.append(Fault("DescribeTable", "UnrecognizedClientException"))
+    table = server.new_table()
+    server.signers.clear()
+    with opened(server, table, kind):
+        assert server.signers[:2] == [ACCESS["aws_access_key_id"], "renewed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_that_stay_unknown_are_permanent(server: DynamoDbServer, kind: Any) -> None:
+    operation = "GetItem" if kind is DynamoDbSink else "BatchWriteItem"
+    server.faults.append(Fault(operation, "UnrecognizedClientException", times=9))
+    with opened(server, server.new_table(), kind) as sink:
+        with pytest.raises(TryAgainError, match="UnrecognizedClientException"):
+            sink.write(chunk(ids(1)))
+        with pytest.raises(PermanentError, match="nor are those that are found now") as caught:
+            sink.write(chunk(ids(1)))
+        assert SECRET not in str(caught.value)
+    server.faults[:] = [Fault("DescribeTable", "UnrecognizedClientException", times=9)]
+    with pytest.raises(PermanentError, match="nor are those that are found now"), opened(server, "orders", kind):
+        pass
 
 
 def test_a_cancelled_transaction_tells_why(server: DynamoDbServer) -> None:
@@ -447,6 +565,33 @@ def test_a_ledger_that_may_not_be_made(server: DynamoDbServer) -> None:
         opened(server, server.new_table(), create_ledger=False),
     ):
         pass
+
+
+def test_a_ledger_that_is_being_made_is_waited_for(server: DynamoDbServer) -> None:
+    table, ledger_table = server.new_table(), server.new_table(slot="S")
+    server.requests.clear()
+    server.faults.append(Fault("DescribeTable", status="CREATING", times=3))  # of the table, of the ledger twice
+    with opened(server, table, ledger_table=ledger_table, create_ledger=False) as sink:
+        assert [operation for operation, _ in server.requests] == ["DescribeTable"] * 4
+        sink.write(chunk(ids(1)))
+    assert server.ids(table) == [1]
+
+
+def test_what_cannot_be_opened_leaves_no_client(server: DynamoDbServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    close = dynamodb_calls.Calls.close
+
+    def noted(calls: dynamodb_calls.Calls) -> None:
+        closed.append("once")
+        close(calls)
+
+    monkeypatch.setattr(dynamodb_calls.Calls, "close", noted)
+    sink = DynamoDbSink(
+        server.new_table(), region=REGION, endpoint_url=server.endpoint, ledger_table="none", create_ledger=False
+    )
+    with pytest.raises(PermanentError, match="there is none"):
+        sink.open(CONTEXT)
+    assert closed == ["once"]
 
 
 def test_a_ledger_that_is_another_table(server: DynamoDbServer) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import datetime as dt
 import ipaddress
 import json
+import logging
 import random
 import socket
 import sqlite3
@@ -204,6 +205,61 @@ def test_an_answer_is_shown_shortened_and_without_secrets(plain: Collection, mon
     told = str(caught.value)
     assert len(told) < 500
     assert not any(text in told for text in (SECRET, "tokentoken", "header-of-theirs", "\x1b"))
+
+
+@pytest.mark.parametrize(
+    "location",
+    ["/elsewhere?token=abcdef", "/elsewhere#token=abcdef", "//user:abcdef@host/elsewhere", "/elsewhere?a b abcdef"],
+)
+def test_a_redirect_shows_no_more_than_a_path(plain: Collection, location: str) -> None:
+    plain.server.faults.append(Fault(status=307, headers={"Location": location}))
+    with pytest.raises(PermanentError, match=r"points to \S*/elsewhere, and redirects") as caught:
+        write(HttpSink(plain.url))
+    assert "abcdef" not in str(caught.value)
+
+
+def test_a_redirect_that_echoes_a_header_shows_it_not(plain: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS_AUTH", f"Bearer {SECRET}")
+    plain.server.faults.append(Fault(status=302, headers={"Location": f"/for/{SECRET}/x"}))
+    with pytest.raises(PermanentError, match=r"points to /for/\*\*\*/x, and"):
+        write(HttpSink(plain.url, headers_from_env={"Authorization": "ORDERS_AUTH"}))
+
+
+def test_what_httpx_logs_of_requests_has_no_secrets(plain: Collection, caplog: pytest.LogCaptureFixture) -> None:
+    url = plain.url.replace("://", f"://user:{SECRET}@") + "?token=abcdef"
+    before = logging.getLogger("httpx").level
+    write(HttpSink(url))
+    assert logging.getLogger("httpx").level == before
+    with caplog.at_level(logging.INFO, logger="httpx"):
+        write(HttpSink(url), chunk(1), chunk(2))
+    told = [record.getMessage() for record in caplog.records if record.name == "httpx"]
+    assert told == [f'HTTP Request: POST {plain.url} "HTTP/1.1 201 Created"'] * 2
+    assert len(logging.getLogger("httpx").filters) == 1
+
+
+@pytest.mark.parametrize(
+    ("credentials", "echo"),
+    [
+        ("user:pa%2Fss", "pa%2Fss"),
+        ("user:pa%2Fss", "pa/ss"),
+        ("user:pa%2fss", "pa%2Fss"),
+        ("user:abcd", "abcd"),
+        ("tokn", "tokn"),
+        ("user:pa%2Fss", "dXNlcjpwYS9zcw=="),
+    ],
+)
+def test_credentials_are_masked_in_every_spelling(plain: Collection, credentials: str, echo: str) -> None:
+    plain.server.faults.append(Fault(status=500, body=f"the user said <{echo}> and true"))
+    url = plain.url.replace("://", f"://{credentials}@") + "?wait=true"
+    with pytest.raises(TargetFailedError, match=r"the user said <\*\*\*> and true"):
+        write(HttpSink(url))
+
+
+def test_the_secrets_of_a_lookup_are_masked_too(plain: Collection) -> None:
+    plain.server.faults.append(Fault(status=500, body="abcdef it was"))
+    sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/{{key}}?token=abcdef")
+    with opened(sink), pytest.raises(TargetFailedError, match=r"\*\*\* it was"):
+        sink.write(chunk())
 
 
 def test_an_answer_that_cannot_be_decoded_is_an_unknown_outcome(plain: Collection) -> None:

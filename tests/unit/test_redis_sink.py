@@ -37,6 +37,7 @@ from wal_sink.errors import (
 from wal_sink.sink import Rejected, SinkContext
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.tables import COLUMN_TYPES
+from wal_sink_backends import redis as redis_backend
 from wal_sink_backends import redis_rows
 from wal_sink_backends.redis import Kind, RedisSink, redis_sink
 from wal_sink_backends.redis_script import LEDGER
@@ -364,7 +365,37 @@ def limited(server: RedisServer, *rights: str) -> RedisSink:
     return RedisSink(f"redis://limited@127.0.0.1:{server.port}/0", kind="stream", key="orders", password_env=VARIABLE)
 
 
+def test_more_arguments_than_an_older_redis_takes(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that does not tell its version may be one. The limit is lowered, for speed."""
+    monkeypatch.setattr(redis_backend, "MOST_ARGUMENTS", 100)
+    sink = limited(server, "+@all", "-info")
+    sink.open(CONTEXT)
+    sink.write(chunk(ids(*range(20))))  # a key, two counts and two texts each
+    with pytest.raises(PermanentError, match=r"21 rows are 105 arguments, .* a smaller Settings\(chunk_rows=…\)"):
+        sink.write(chunk(ids(*range(21)), first=20))
+    sink.close()
+    with opened(server, kind="stream", key="orders") as newer:
+        newer.write(chunk(ids(*range(21)), first=20))
+    assert len(stream_ids(server)) == 41
+
+
+def test_what_cannot_be_opened_leaves_no_connection(server: RedisServer) -> None:
+    with server.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        sink = RedisSink(server.url, key="orders:{id}", password_env=VARIABLE)
+        with pytest.raises(PermanentError, match="may drop the ledger"):
+            sink.open(CONTEXT)
+        for _ in range(100):
+            if len(client.client_list()) == 1:
+                break
+            time.sleep(0.05)
+        assert len(client.client_list()) == 1
+    with pytest.raises(RuntimeError, match="not open"):
+        sink.last(SLOT)
+
+
 def test_info_may_be_forbidden(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
+    redis_backend._warn_once.cache_clear()
     sink = limited(server, "+@all", "-info")
     sink.open(CONTEXT)
     sink.write(chunk(ids(1)))
