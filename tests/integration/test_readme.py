@@ -98,12 +98,13 @@ def test_the_code_blocks_do_what_they_say(api: Api, tmp_path: Path) -> None:
         table = ds.dataset(tmp_path / written, format="parquet", exclude_invalid_files=True).to_table()
         assert sorted(int(row) for row in table["id"].to_numpy()) == list(range(ROWS)), written
     assert "exactly once" in printed
-    said = ""
+    told = {}
     for command in commands():
         with Child([sys.executable, "-m", "wal_sink.cli", *command[1:]], log=tmp_path / "command.log") as child:
-            said = child.succeed()
-        assert "batch" in said, command
-    assert "0 batches delivered, through batch 2" in said  # the drain: the query had delivered them all
+            told[command[1]] = child.succeed()
+        assert "batch" in told[command[1]], command
+    assert "0 batches delivered, through batch 2" in told["drain"]  # the query had delivered them all
+    assert "0 dead letters" in told["dead-letters"]
 
 
 def test_the_two_commands_are_targets_of_the_makefile() -> None:
