@@ -70,7 +70,7 @@ def test_all_of_a_mariadb_url(scheme: str) -> None:
 
 
 def test_an_option_file_may_tell_the_port() -> None:
-    given = parameters(mariadb_sink("mysql:///shop?table=orders&read_default_file=/root/my.cnf"))
+    given = parameters(mariadb_sink("mysql:///shop?table=orders&read_default_file=/etc/my.cnf"))
     assert "port" not in given
     assert "host" not in given
 
