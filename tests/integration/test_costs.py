@@ -7,9 +7,12 @@ staging in `test_staging.py`; that an idle committer asks for nothing in `tests/
 from __future__ import annotations
 
 import base64
+import ctypes
+import gc
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,6 +126,7 @@ class Memory:
     """How much more resident memory some processes have had, at their peak, than when this was made. Linux only."""
 
     def __init__(self, pids: list[int]) -> None:
+        _give_back_what_is_free()
         self._before = {pid: _kib(pid, "VmRSS") for pid in pids}
         for pid in pids:
             (PROC / str(pid) / "clear_refs").write_text("5")  # forget the peak so far
@@ -131,6 +135,14 @@ class Memory:
         """The most of any of the processes; one that is new is measured against the smallest that was there."""
         least = min(self._before.values())
         return max(_kib(pid, "VmHWM") - self._before.get(pid, least) for pid in pids) >> 10
+
+
+def _give_back_what_is_free() -> None:
+    """What earlier tests left free in this process would hide what is taken from now on."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):  # the C library is glibc, or there is nothing to ask
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _kib(pid: int, what: str) -> int:
