@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -57,8 +58,23 @@ def admin(address: str) -> Any:
     return _ADMIN.AdminClient({"bootstrap.servers": address})
 
 
-def read(address: str, topic: str, *, isolation: str = "read_committed") -> list[Any]:
-    """Every message of a topic, partition by partition, as far as it is decided."""
+def _ends(address: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
+    """By partition, the offset behind the last message, decided or not."""
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "tests", "isolation.level": "read_uncommitted"})
+    try:
+        return {
+            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)[1]
+            for number in partitions
+        }
+    finally:
+        consumer.close()
+
+
+def read(address: str, topic: str, *, isolation: str = "read_committed", patience_s: float = 5) -> list[Any]:
+    """Every message of a topic, partition by partition, as far as it is decided within `patience_s` seconds.
+
+    A commit is answered before every partition knows of it, so that the ledger may show what its rows do not show yet.
+    """
     conf: dict[str, Any] = {
         "bootstrap.servers": address,
         "group.id": "tests",
@@ -71,16 +87,20 @@ def read(address: str, topic: str, *, isolation: str = "read_committed") -> list
     try:
         partitions = consumer.list_topics(topic, timeout=20).topics[topic].partitions
         consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+        ends = _ends(address, topic, partitions)
+        until_s = time.monotonic() + patience_s
         found: list[Any] = []
-        ended: set[int] = set()
-        while len(ended) < len(partitions):
-            message = consumer.poll(20)
-            assert message is not None, "no answer within 20 s"
+        ended: dict[int, int] = {}
+        while len(ended) < len(ends) or (time.monotonic() < until_s and any(ended[at] < ends[at] for at in ends)):
+            message = consumer.poll(20 if len(ended) < len(ends) else 0.05)
+            if message is None:
+                assert len(ended) == len(ends), "no answer within 20 s"
+                continue
             error = message.error()
             if error is None:
                 found.append(message)
             elif error.code() == KafkaError._PARTITION_EOF:
-                ended.add(message.partition() or 0)
+                ended[message.partition() or 0] = message.offset() or 0
         return sorted(found, key=lambda message: (message.partition(), message.offset()))
     finally:
         consumer.close()
