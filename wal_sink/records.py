@@ -57,7 +57,7 @@ class TermRecord(Record, frozen=True, kw_only=True):
         return path == paths.term(self.role, self.term)
 
 
-class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One segment as its staging task described it."""
 
     path: str
@@ -74,7 +74,7 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """
 
 
-class Manifest(Record, frozen=True, kw_only=True):
+class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One staged attempt of a batch."""
 
     kind = "manifest"
