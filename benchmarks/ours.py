@@ -14,8 +14,9 @@ from benchmarks.measure import Contestant
 from benchmarks.sinks import CsvSink, NullSink, StampSink
 from benchmarks.workloads import Workload
 from wal_sink import Settings, Sink, WalSink
+from wal_sink.preparing import StagingOrder
 from wal_sink.records import Marker, decode
-from wal_sink.segments import SegmentLimits
+from wal_sink.segment_writer import SegmentLimits
 from wal_sink.spark.staging import stage_dataframe
 from wal_sink.stores.spec import StoreSpec
 from wal_sink_backends import FilesSink, SqlSink
@@ -62,9 +63,8 @@ class Ours:
         settings = Settings()
         limits = SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes)
         watch = Stopwatch()
-        refs = stage_dataframe(
-            df, store=StoreSpec(str(place / "wal")), folder="staged", limits=limits, description="benchmark"
-        )
+        order = StagingOrder(folder="staged", limits=limits)
+        refs = stage_dataframe(df, store=StoreSpec(str(place / "wal")), order=order, description="benchmark").segments
         took_s = watch.seconds()
         _require(sum(ref.rows for ref in refs), work.rows)
         return took_s

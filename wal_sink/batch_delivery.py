@@ -142,8 +142,16 @@ class BatchDelivery:
     def _open_orders(self) -> list[Order]:
         # With several segments, their single chunks would all go unchecked.
         term_checked = len(self._manifest.segments) == 1 and not self._maybe_sent
+        handles = self._manifest.prepared.get(self._serving.name)
         return [
-            Order(ordinal, segment, self._rows[ordinal], maybe_sent=self._maybe_sent, term_checked=term_checked)
+            Order(
+                ordinal,
+                segment,
+                self._rows[ordinal],
+                maybe_sent=self._maybe_sent,
+                term_checked=term_checked,
+                handle=handles[ordinal] if handles else None,
+            )
             for ordinal, segment in enumerate(self._manifest.segments)
             if self._rows[ordinal] < segment.rows
         ]
@@ -173,6 +181,7 @@ class BatchDelivery:
             at_most_once=self._serving.promise.at_most_once,
             keeps_rejected=self._serving.delivery.on_rejected == "dead_letter",
             attempt_timeout_s=self._serving.delivery.attempt_timeout_s,
+            prepares_again=self._serving.delivery.on_gone == "prepare_again",
             witness=Witness(before.witness_batch, before.witness_rows) if before and before.witness_rows else None,
         )
 

@@ -12,10 +12,8 @@ from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, kind_of
 from wal_sink.records import Manifest
-from wal_sink.sink import Sink
+from wal_sink.sink import MakeSink, Sink
 from wal_sink.sink_session import SinkSession, call_sink, check_returned
-
-MakeSink = Callable[[], Sink]
 
 
 class LocalCarrier:
@@ -82,7 +80,8 @@ def carry_out(
     except SinkFailedError as error:
         caller.close()
         return failed(orders, error.failure)
-    session = SinkSession(sink, caller, assignment, on_executor=on_executor)
+    context = assignment.context(on_executor=on_executor)
+    session = SinkSession(sink, caller, context, timeout_s=assignment.attempt_timeout_s)
     delivery = SegmentDelivery(assignment, session, log, should_stop=should_stop)
     outcomes: list[Outcome] = []
     try:

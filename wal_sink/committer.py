@@ -6,9 +6,11 @@ when to ask again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 from wal_sink import paths
+from wal_sink.abandoned import ABORT_EVERY_BATCHES, abort_abandoned
 from wal_sink.batch_delivery import BatchDelivery
 from wal_sink.dead_letters import Kept
 from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, StoreError
@@ -18,6 +20,8 @@ from wal_sink.records import Manifest, Marker, SinkRecord
 from wal_sink.retries import Budget
 from wal_sink.serving import Serving, Surroundings
 from wal_sink.terms import Term, renew
+
+_logger = logging.getLogger(__name__)
 
 
 class Committer:
@@ -31,6 +35,7 @@ class Committer:
         self._marker: Marker | None = None
         self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
         self._recovering = True
+        self._tidied_through: int | None = None
         self.term = term
 
     @property
@@ -80,6 +85,19 @@ class Committer:
             self.term.check(self._log.store)
             raise
         return delivered
+
+    def abort_abandoned(self) -> None:
+        """Abort what a two-phase sink began and nobody will publish: at the start, then once every few batches.
+
+        A warning is all that comes of a failure: what is left is found again.
+        """
+        if self._tidied_through is not None and self.marked_through < self._tidied_through + ABORT_EVERY_BATCHES:
+            return
+        self._tidied_through = self.marked_through
+        try:
+            abort_abandoned(self._log, self._serving, self.term.number, through=self.marked_through)
+        except (StoreError, OutcomeUnknownError) as error:
+            _logger.warning("sink %s: aborting what was abandoned failed: %s", self.name, error)
 
     def _deliver_next(self, *, search: bool) -> bool:
         if search:

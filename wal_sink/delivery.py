@@ -11,10 +11,11 @@ from wal_sink.dead_letters import keep_unknown
 from wal_sink.errors import HistoryError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, Witness, kind_of
+from wal_sink.publishing import Publisher
 from wal_sink.records import Progress, SegmentRef
 from wal_sink.rejections import Rejections
 from wal_sink.segments import SegmentReader, load_segment, read_chunks, read_parquet
-from wal_sink.sink import Lookup, Rejected, SegmentSink, Sink, TransactionalSink
+from wal_sink.sink import Lookup, Rejected, SegmentSink, Sink, TransactionalSink, TwoPhaseSink
 from wal_sink.sink_session import SinkSession, check_returned, rejected_of
 
 
@@ -38,6 +39,10 @@ class SegmentDelivery:
         """Deliver one segment from `order.start` on. Raises nothing of the sink's, the store's or the history's."""
         run = _Run(order)
         try:
+            if isinstance(self._session.sink, TwoPhaseSink):
+                self._session.open()
+                self._publish(run, self._session.sink)
+                return run.outcome()
             data = load_segment(self._log.store, order.segment)
             self._session.open()
             if isinstance(self._session.sink, SegmentSink):
@@ -49,6 +54,25 @@ class SegmentDelivery:
         except WalSinkError as error:
             run.failure = Failure(kind_of(error), str(error))
         return run.outcome()
+
+    def _publish(self, run: _Run, sink: TwoPhaseSink) -> None:
+        publisher = Publisher(
+            self._given,
+            self._session,
+            sink,
+            self._log,
+            read=self._kept_chunks,
+            refuse_stopped=self._refuse_stopped,
+        )
+        publisher.publish(run.order)
+        rows = run.order.segment.rows
+        if self._given.segments > 1:
+            self._record(run.order, rows)
+        run.rows = rows
+        run.chunks += 1
+
+    def _kept_chunks(self, order: Order) -> Iterator[Chunk]:
+        return self._chunks(order, load_segment(self._log.store, order.segment), 0)
 
     def _chunk_by_chunk(self, run: _Run, data: bytes) -> None:
         sink = self._session.sink
@@ -74,7 +98,7 @@ class SegmentDelivery:
             if not (doubtful and self._was_answered(run, chunk)):
                 self._write(run, chunk)
             if not self._marker_follows(run.order, chunk):
-                self._record(run.order, chunk)
+                self._record(run.order, chunk.position.rows)
         run.rows = chunk.position.rows
         run.chunks += 1
 
@@ -96,7 +120,7 @@ class SegmentDelivery:
 
         The term is checked in between: a record that could be created may be one that a successor made and collected.
         """
-        self._record(run.order, chunk)
+        self._record(run.order, chunk.position.rows)
         self._given.term.check(self._log.store)
         try:
             self._write(run, chunk)
@@ -117,7 +141,7 @@ class SegmentDelivery:
         )
         check_returned(self._what(run.order), returned)
         if self._given.segments > 1 and last:
-            self._record(run.order, last[0])
+            self._record(run.order, last[0].position.rows)
         run.rows = run.order.segment.rows
         run.chunks += 1
 
@@ -193,9 +217,8 @@ class SegmentDelivery:
     def _rejections(self, run: _Run, chunk: Chunk) -> Rejections:
         return Rejections(self._log, self._given.sink, run.order.ordinal, chunk)
 
-    def _record(self, order: Order, chunk: Chunk) -> None:
+    def _record(self, order: Order, rows: int) -> None:
         """Create the progress record. Another's means that somebody else delivers the same segment: this one stops."""
-        rows = chunk.position.rows
         path = paths.progress(self._given.sink, self._given.batch_id, order.ordinal, rows)
         record = Progress(
             batch_id=self._given.batch_id,

@@ -13,6 +13,7 @@
     ├── UndeliveredError      closed before everything complete was delivered
     └── OutcomeUnknownError   a request may or may not have had its effect
     PermanentError            raised *by sinks*: do not retry this chunk
+    HandleGoneError           raised *by two-phase sinks*: what was prepared is no longer there to be committed
 
 Every class takes one message, so that an error survives pickling on its way from an executor.
 """
@@ -79,3 +80,15 @@ class OutcomeUnknownError(WalSinkError):
 
 class PermanentError(Exception):
     """For sinks to raise: this chunk can never succeed, so retrying it is pointless."""
+
+
+class HandleGoneError(Exception):
+    """For a `TwoPhaseSink` to raise in `commit`: what it prepared is not there any more, and never will be again.
+
+    `never_published`: the target knows for certain that it was not published either (it timed out, say). Leave it False
+    where the target cannot tell that from what was published and has gone since.
+    """
+
+    def __init__(self, message: str, *, never_published: bool = False) -> None:
+        super().__init__(message)
+        self.never_published = never_published

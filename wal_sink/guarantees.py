@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery, GuaranteeName
-from wal_sink.sink import BatchSink, Lookup, SegmentSink, Sink, TransactionalSink
+from wal_sink.sink import BatchSink, Lookup, SegmentSink, Sink, TransactionalSink, TwoPhaseSink
 
 
 class Ability(StrEnum):
@@ -17,6 +17,7 @@ class Ability(StrEnum):
     IGNORE_KNOWN_KEYS = "idempotent"
     LOOK_UP = "lookup"
     STORE_POSITION = "transactional"
+    HOLD_BACK = "two-phase"
     SEGMENT_WRITER = "segment writer"
     BATCH_WRITER = "batch writer"
 
@@ -39,7 +40,7 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
     ability = ability_of(sink)
     strongest = _strongest(sink, ability)
     wanted = delivery.guarantee or strongest
-    if wanted == "at_most_once" and strongest == "exactly_once" and ability is Ability.STORE_POSITION:
+    if wanted == "at_most_once" and ability in {Ability.STORE_POSITION, Ability.HOLD_BACK}:
         wanted = "exactly_once"
     if wanted == "exactly_once" and strongest != "exactly_once":
         raise ConfigError(
@@ -58,6 +59,11 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             f"sink {name!r}: on_rejected='dead_letter' needs a sink that is called chunk by chunk and names the rows "
             f"that it refuses; a {ability.value} does not. Ways out: a function of one Chunk, or on_rejected='halt'"
         )
+    if not delivery.keep_segments and ability is not Ability.HOLD_BACK:
+        raise ConfigError(
+            f"sink {name!r}: keep_segments=False needs a TwoPhaseSink, whose target holds the rows until they are "
+            f"published; a {ability.value} sink is sent what the WAL keeps. Leave keep_segments=True"
+        )
     kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest
     sentence = _sentence(ability, kept)
     if delivery.on_rejected == "dead_letter":
@@ -70,6 +76,8 @@ def ability_of(sink: Sink | BatchSink) -> Ability:
         return Ability.BATCH_WRITER
     if isinstance(sink, TransactionalSink):
         return Ability.STORE_POSITION
+    if isinstance(sink, TwoPhaseSink):
+        return Ability.HOLD_BACK
     if isinstance(sink, SegmentSink):
         return Ability.SEGMENT_WRITER
     if sink.idempotent:
@@ -78,11 +86,14 @@ def ability_of(sink: Sink | BatchSink) -> Ability:
 
 
 def _strongest(sink: Sink | BatchSink, ability: Ability) -> GuaranteeName:
-    exact = ability in {Ability.STORE_POSITION, Ability.IGNORE_KNOWN_KEYS} or bool(sink.idempotent)
+    exact = ability in _EXACT or bool(sink.idempotent)
     return "exactly_once" if exact else "at_least_once"
 
 
-_WITHOUT_CHUNKS = frozenset({Ability.SEGMENT_WRITER, Ability.BATCH_WRITER})
+_EXACT = frozenset({Ability.STORE_POSITION, Ability.HOLD_BACK, Ability.IGNORE_KNOWN_KEYS})
+
+_WITHOUT_CHUNKS = frozenset({Ability.SEGMENT_WRITER, Ability.BATCH_WRITER, Ability.HOLD_BACK})
+"""Kinds that are not sent chunks of their own: a chunk can be neither missing nor refused alone."""
 
 _WINDOW = {
     Ability.ACCEPT: "one chunk per segment in flight may repeat per crash, takeover or retry",
@@ -91,6 +102,7 @@ _WINDOW = {
     Ability.BATCH_WRITER: "the whole batch may repeat per crash, takeover or retry, always with the same rows",
     Ability.IGNORE_KNOWN_KEYS: "nothing repeats in effect while the target remembers keys",
     Ability.STORE_POSITION: "nothing repeats and nothing is missing",
+    Ability.HOLD_BACK: "nothing repeats and nothing is missing",
 }
 
 
@@ -102,6 +114,11 @@ def _sentence(ability: Ability, guarantee: GuaranteeName) -> str:
         )
     if guarantee == "exactly_once" and ability is Ability.STORE_POSITION:
         return "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"
+    if guarantee == "exactly_once" and ability is Ability.HOLD_BACK:
+        return (
+            "exactly once: rows are held back invisibly until their batch is complete, then published; each segment "
+            "appears whole, nothing repeats and nothing is missing"
+        )
     if guarantee == "exactly_once":
         return (
             f"exactly once in effect ({ability.value}): repeats carry the same "

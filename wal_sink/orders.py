@@ -15,6 +15,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.records import SegmentRef
+from wal_sink.sink import SinkContext
 from wal_sink.terms import Term
 
 
@@ -44,6 +45,20 @@ class Assignment:
     """Whether rows that the sink refuses become dead letters; else the first of them ends the delivery."""
     attempt_timeout_s: float
     witness: Witness | None
+    prepares_again: bool = False
+    """Of a two-phase sink: whether a handle that is gone is prepared again although it may have been published."""
+
+    def context(self, *, on_executor: bool) -> SinkContext:
+        """What the sink is told when it is opened."""
+        return SinkContext(
+            wal_id=self.wal_id,
+            sink=self.sink,
+            term=self.term.number,
+            batch_id=self.batch_id,
+            columns=self.columns,
+            on_executor=on_executor,
+            spark_schema=self.spark_schema,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +72,8 @@ class Order:
     """Whether the chunk at `start` may have been sent before."""
     term_checked: bool = False
     """Whether the committer checked its term so shortly before that the first chunk needs no check of its own."""
+    handle: str | None = None
+    """Of a two-phase sink: what the segment was prepared as while it was staged."""
 
 
 class FailureKind(StrEnum):
@@ -65,6 +82,10 @@ class FailureKind(StrEnum):
     """The sink may have the chunk."""
     LOST = "lost"
     """The same, and whoever sent it may still be sending."""
+    GONE = "gone"
+    """What a two-phase sink prepared is no longer there; it may have been published. Handled where it is met."""
+    NEVER_PUBLISHED = "never published"
+    """The same, and it was certainly not published."""
     PERMANENT = "permanent"
     FENCED = "fenced"
     CORRUPT = "corrupt"

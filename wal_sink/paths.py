@@ -19,6 +19,9 @@ STAGER_ROLE = "stager"
 _SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MANIFEST = re.compile(r"manifest-(\d{10})-(\d{10})\.json")
 _PROGRESS = re.compile(r"(\d{6})-(\d{12})\.json")
+_SEGMENT = re.compile(r"(?:.*/)?(\d{6})-(\d{4})-[^/]*\.parquet")
+_PREPARED = re.compile(r"prepared-\d{6}-\d{6}\.json")
+_BEGUN = re.compile(r"(\d{19})-([^/.]+)\.json")
 _DEAD_LETTER = re.compile(r"(\d{6})-(\d{12})-(\d{12})(?:-(\d{6}))?\.parquet")
 
 
@@ -34,6 +37,20 @@ class ProgressName(NamedTuple):
 
     ordinal: int
     rows: int
+
+
+class SegmentName(NamedTuple):
+    """Which partition wrote a segment, and as which of its segments."""
+
+    partition: int
+    roll: int
+
+
+class BegunName(NamedTuple):
+    """Of which batch a transaction was begun."""
+
+    batch_id: int
+    transaction_id: str
 
 
 class DeadLetterName(NamedTuple):
@@ -120,6 +137,23 @@ def progress_batches(name: str) -> str:
     return f"{SINKS}/{name}/progress"
 
 
+def begun_folder(name: str) -> str:
+    return f"{SINKS}/{name}/begun"
+
+
+def begun(name: str, batch_id: int, transaction_id: str) -> str:
+    return f"{begun_folder(name)}/{batch_name(batch_id)}-{transaction_id}.json"
+
+
+def begun_token(name: str, batch_id: int, transaction_id: str) -> str:
+    return f"{begun_folder(name)}/{batch_name(batch_id)}-{transaction_id}.token.json"
+
+
+def prepared(name: str, batch_id: int, ordinal: int, number: int) -> str:
+    """Beside the progress of its batch, with which it is collected."""
+    return f"{progress_folder(name, batch_id)}/prepared-{ordinal:06d}-{number:06d}.json"
+
+
 def dead_letter_folder(name: str, batch_id: int) -> str:
     return f"{SINKS}/{name}/dead-letters/{batch_name(batch_id)}"
 
@@ -159,6 +193,20 @@ def parse_manifest(name: str) -> ManifestName | None:
 def parse_progress(name: str) -> ProgressName | None:
     match = _PROGRESS.fullmatch(name)
     return ProgressName(int(match[1]), int(match[2])) if match else None
+
+
+def parse_segment(path: str) -> SegmentName | None:
+    match = _SEGMENT.fullmatch(path)
+    return SegmentName(int(match[1]), int(match[2])) if match else None
+
+
+def parse_begun(name: str) -> BegunName | None:
+    match = _BEGUN.fullmatch(name)
+    return BegunName(int(match[1]), match[2]) if match else None
+
+
+def is_prepared(name: str) -> bool:
+    return _PREPARED.fullmatch(name) is not None
 
 
 def parse_dead_letter(name: str) -> DeadLetterName | None:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wal_sink.carriers import LocalCarrier, WholeBatchCarrier, copier
 from wal_sink.errors import ConfigError
 from wal_sink.guarantees import promise
 from wal_sink.log import Log
+from wal_sink.preparing import Preparation
 from wal_sink.serving import Carrier, Serving
 from wal_sink.settings import Delivery
-from wal_sink.sink import BatchSink, Sink
+from wal_sink.sink import BatchSink, Sink, TwoPhaseSink
 from wal_sink.slots import DeliverySlots
 from wal_sink.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from wal_sink.spark.pickling import PickledSink
 
 _logger = logging.getLogger(__name__)
 
@@ -49,9 +53,10 @@ class Placement:
 
     def serve(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> Serving:
         """The serving of one sink. Raises `ConfigError` if it cannot be what or where it was asked to be."""
-        carrier, where = self._carrier(name, sink, delivery)
+        carrier, where, payload = self._carrier(name, sink, delivery)
         _logger.info("sink %s: %s runs %s", name, sink.describe(), where)
-        return Serving(name, delivery, promise(sink, delivery, name), carrier, identity=sink.describe())
+        serving = Serving(name, delivery, promise(sink, delivery, name), carrier, identity=sink.describe())
+        return _two_phase(serving, sink, payload) if isinstance(sink, TwoPhaseSink) else serving
 
     def cancel_jobs(self, names: Iterable[str]) -> None:
         """Cancel the Spark jobs that deliver to these sinks; what they had in hand has an unknown outcome."""
@@ -62,9 +67,12 @@ class Placement:
     def _job_group(self, name: str) -> str:
         return f"wal-sink-{self.log.run_id}-{name}"
 
-    def _carrier(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> tuple[Carrier, str]:
+    def _carrier(
+        self, name: str, sink: Sink | BatchSink, delivery: Delivery
+    ) -> tuple[Carrier, str, PickledSink | None]:
+        """Who carries, in words where, and the sink as it travels, if it does."""
         if isinstance(sink, BatchSink):
-            return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time"
+            return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time", None
         if delivery.where == "executors" and (self.spark is None or sink.driver_only):
             missing = (
                 "there is no Spark session" if self.spark is None else f"{sink.describe()} can only run on the driver"
@@ -74,18 +82,20 @@ class Placement:
             )
         if self.spark is None or sink.driver_only or delivery.where == "driver":
             here = LocalCarrier(lambda: sink, self.log, should_stop=self.should_stop, copy_sink=copier(sink))
-            return here, "in this process"
+            return here, "in this process", None
         return self._with_executors(self.spark, name, sink, delivery)
 
-    def _with_executors(self, spark: SparkSession, name: str, sink: Sink, delivery: Delivery) -> tuple[Carrier, str]:
-        from wal_sink.spark.executors import AutoCarrier, ExecutorCarrier, sink_maker  # noqa: PLC0415 - see below
+    def _with_executors(
+        self, spark: SparkSession, name: str, sink: Sink, delivery: Delivery
+    ) -> tuple[Carrier, str, PickledSink]:
+        from wal_sink.spark.executors import AutoCarrier, ExecutorCarrier  # noqa: PLC0415 - see below
         from wal_sink.spark.pickling import check_on_executor, pickled  # noqa: PLC0415 - the core runs without Spark
 
-        payload = pickled(sink, name)
-        check_on_executor(spark, payload, sink, name)
+        make = pickled(sink, name)
+        check_on_executor(spark, make, sink, name)
         executors = ExecutorCarrier(
             spark,
-            payload,
+            make,
             self.store,
             run_id=self.log.run_id,
             job_group=self._job_group(name),
@@ -93,10 +103,9 @@ class Placement:
             should_stop=self.should_stop,
         )
         if delivery.where == "executors":
-            return executors, "on executors"
-        make = sink_maker(payload)
+            return executors, "on executors", make
         copies = LocalCarrier(make, self.log, should_stop=self.should_stop, copy_sink=make)
-        return AutoCarrier(copies, executors), "on executors, for small batches as a copy in the driver"
+        return AutoCarrier(copies, executors), "on executors, for small batches as a copy in the driver", make
 
     def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchCarrier:
         if self.spark is None:
@@ -111,6 +120,14 @@ class Placement:
 
         write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
         return WholeBatchCarrier(write, self.log, what=sink.describe(), limit_s=delivery.budget_s)
+
+
+def _two_phase(serving: Serving, sink: TwoPhaseSink, travels: PickledSink | None) -> Serving:
+    """With how the sink prepares rows: where they are staged if it travels there, else when they are delivered."""
+    preparation = None
+    if travels is not None:
+        preparation = Preparation(serving.name, travels, serving.delivery.attempt_timeout_s)
+    return replace(serving, make_sink=travels or (lambda: sink), preparation=preparation)
 
 
 def _slots_to_spare(spark: SparkSession | None) -> int:

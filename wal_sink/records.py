@@ -57,7 +57,7 @@ class TermRecord(Record, frozen=True, kw_only=True):
         return path == paths.term(self.role, self.term)
 
 
-class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
+class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One segment as its staging task described it."""
 
     path: str
@@ -69,9 +69,12 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True):
     """CRC-32 of the whole file."""
     chunk_ends: tuple[int, ...] | None = None
     """Row numbers at which its chunks end, the last being `rows`; None: every `chunk_rows` rows."""
+    kept: bool = True
+    """Whether the file is there; if not, its rows lie in the targets of two-phase sinks alone: `bytes`, `crc32` are 0.
+    """
 
 
-class Manifest(Record, frozen=True, kw_only=True):
+class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One staged attempt of a batch."""
 
     kind = "manifest"
@@ -88,6 +91,8 @@ class Manifest(Record, frozen=True, kw_only=True):
     """JSON of the Spark schema; empty if the batch was staged without Spark."""
     chunk_rows: int
     segments: tuple[SegmentRef, ...]
+    prepared: dict[str, tuple[str | None, ...]] = {}
+    """By name of a two-phase sink: the handle of each segment; None where it was not prepared while staging."""
 
     @property
     def rows(self) -> int:
@@ -128,6 +133,50 @@ class Progress(Record, frozen=True, kw_only=True):
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.progress(paths.sink_of(path), self.batch_id, self.ordinal, self.rows)
+
+
+class BegunRecord(Record, frozen=True, kw_only=True):
+    """A two-phase sink is about to begin a transaction, which is to be aborted unless it is published."""
+
+    kind = "begun"
+    transaction_id: str
+    wal_id: str
+    batch_id: int
+    partition: int
+    roll: int
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.begun(paths.sink_of(path), self.batch_id, self.transaction_id)
+
+
+class TokenRecord(Record, frozen=True, kw_only=True):
+    """What a sink needs besides to find a transaction again that it began."""
+
+    kind = "token"
+    transaction_id: str
+    batch_id: int
+    token: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.begun_token(paths.sink_of(path), self.batch_id, self.transaction_id)
+
+
+class PreparedRecord(Record, frozen=True, kw_only=True):
+    """A segment was prepared when it was delivered; of several, the one of the highest number counts."""
+
+    kind = "prepared"
+    batch_id: int
+    ordinal: int
+    number: int
+    """From 1 on; every lower one is gone from the target for ever, and so is the manifest's."""
+    segment_id: str
+    transaction_id: str
+    handle: str
+    term: int
+    run_id: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.prepared(paths.sink_of(path), self.batch_id, self.ordinal, self.number)
 
 
 class Marker(Record, frozen=True, kw_only=True):

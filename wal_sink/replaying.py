@@ -132,7 +132,8 @@ class _Replay:
 
     def send(self, sink: Sink) -> Replayed:
         """Raises `DeliveryError`, `FencedError`, or what the store does."""
-        session = SinkSession(sink, self._log.runtime.new_caller(), self._assignment(), on_executor=False)
+        context = self._assignment().context(on_executor=False)
+        session = SinkSession(sink, self._log.runtime.new_caller(), context, timeout_s=self._timeout_s)
         what = f"dead letter {self._log.store.url_of(self._letter.path)}: {sink.describe()}"
         try:
             self._term.check(self._log.store)

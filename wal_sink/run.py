@@ -12,11 +12,13 @@ from wal_sink.committer import Committer
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.history import History
 from wal_sink.log import Log
+from wal_sink.preparing import StagingOrder
 from wal_sink.records import Manifest, SinkRecord
-from wal_sink.registry import Registration, register
+from wal_sink.registry import Registration, register, registered
 from wal_sink.releasing import Releaser
 from wal_sink.retention import Collector
 from wal_sink.runtime import SYSTEM, Runtime
+from wal_sink.segment_writer import SegmentLimits
 from wal_sink.segments import SegmentReader, read_parquet
 from wal_sink.serving import Serving, Surroundings
 from wal_sink.settings import Settings
@@ -64,6 +66,8 @@ class Run:
         sinks = register(self.log, self.history, self.gate, [_registration(serving) for serving in servings])
         for serving, sink in zip(servings, sinks, strict=True):
             self.committers.append(self._committer(serving, sink))
+        for committer in self.committers:
+            committer.abort_abandoned()
 
     @property
     def is_stager(self) -> bool:
@@ -75,11 +79,30 @@ class Run:
         From now on its manifests count more than those of any query that started earlier. Nothing of the past is
         taken from memory: the checkpoint may have been restored or replaced since.
         """
+        if not self._keeps_segments():
+            self._refuse_not_keeping()
         self.history.ask_owner_again()
         term = claim(self.log, paths.STAGER_ROLE)
         self.history.load_batches()
         chunk_rows = self.settings.chunk_rows
         self._stager = Stager(self.log, self.checkpoint, self.gate, self.history, term, chunk_rows=chunk_rows)
+
+    def staging_order(self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str) -> StagingOrder:
+        """What the staging tasks of an attempt have to do."""
+        settings, wal = self.settings, self.history.wal
+        servings = [committer.serving for committer in self.committers]
+        return StagingOrder(
+            folder=attempt.folder,
+            limits=SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes),
+            run_id=self.log.run_id,
+            wal_id=wal.wal_id if wal else "",
+            batch_id=attempt.batch_id,
+            term=attempt.term,
+            columns=tuple(columns),
+            spark_schema=spark_schema,
+            keep_segments=self._keeps_segments(),
+            preparations=tuple(serving.preparation for serving in servings if serving.preparation is not None),
+        )
 
     def stage(
         self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int | None = None
@@ -108,8 +131,25 @@ class Run:
             raise
         self._given_up.discard(committer.name)
         self._forget_delivered()
+        committer.abort_abandoned()
         self._collect(committer)
         return True
+
+    def _keeps_segments(self) -> bool:
+        """Whether rows are kept in the WAL: unless every sink of this run can do without."""
+        return not self.committers or any(committer.serving.delivery.keep_segments for committer in self.committers)
+
+    def _refuse_not_keeping(self) -> None:
+        """Without the rows in the WAL, only sinks that prepare them while they are staged can ever get them."""
+        known = {committer.name: committer.serving for committer in self.committers}
+        others = [name for name in registered(self.log) if name not in known]
+        cannot = [name for name, serving in known.items() if serving.preparation is None]
+        if others or cannot:
+            raise ConfigError(
+                f"{self.log.store.root}: keep_segments=False was asked for, but sinks {sorted([*others, *cannot])} "
+                "cannot prepare rows while they are staged here: they are delivered elsewhere, run on the driver or "
+                "cannot travel to executors. Keep segments, or forget those sinks"
+            )
 
     def _committer(self, serving: Serving, sink: SinkRecord) -> Committer:
         committer = Committer(serving, self.shared, claim(self.log, paths.committer_role(serving.name)), sink)

@@ -11,9 +11,11 @@ from wal_sink.guarantees import Promise
 from wal_sink.history import History
 from wal_sink.log import Log
 from wal_sink.orders import Assignment, Order, Outcome
+from wal_sink.preparing import Preparation
 from wal_sink.records import Manifest
 from wal_sink.releasing import Releaser
 from wal_sink.settings import Delivery
+from wal_sink.sink import MakeSink
 
 
 class CarrierLostError(Exception):
@@ -47,6 +49,10 @@ class Serving:
     carrier: Carrier
     identity: str = ""
     """What the sink is, for people; never a secret."""
+    make_sink: MakeSink | None = None
+    """Of a two-phase sink: makes one in this process, to abort what was begun and is not to be published."""
+    preparation: Preparation | None = None
+    """Of a two-phase sink: how it takes part in staging; None if it cannot, and is prepared when it is delivered."""
 
 
 @dataclass(frozen=True, slots=True)

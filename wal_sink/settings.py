@@ -78,6 +78,14 @@ class Delivery:
     """What happens when the sink returns `Rejected`. `halt`: delivery stops, and a new start sends the chunk again.
     `dead_letter`: the rows are kept beside the WAL under their keys (`DeadLetters`), and delivery goes on.
     """
+    keep_segments: bool = True
+    """Of a `TwoPhaseSink`: whether the WAL keeps the rows besides, against a target that loses what it prepared. False
+    saves writing them twice, and is permitted where every sink of the WAL is a two-phase one that says so.
+    """
+    on_gone: Literal["halt", "prepare_again"] = "halt"
+    """Of a `TwoPhaseSink`: what happens when a handle is gone that may have been committed before. `halt`: delivery
+    stops. `prepare_again`: the kept rows are prepared and published again, which repeats what was published before.
+    """
     on_failure: Literal["stop", "park"] = "stop"
     """What a committer that gave up does: stop the query, or only this sink's delivery."""
     start_from: Literal["earliest", "next"] | None = None
@@ -88,6 +96,8 @@ class Delivery:
         _one_of(self, "where", "auto", "driver", "executors")
         _one_of(self, "order", "batch", "total")
         _one_of(self, "on_rejected", "halt", "dead_letter")
+        _one_of(self, "keep_segments", *(True, False))
+        _one_of(self, "on_gone", "halt", "prepare_again")
         _one_of(self, "on_failure", "stop", "park")
         _one_of(self, "start_from", None, "earliest", "next")
         _at_least(self, 1, "max_attempts")

@@ -90,6 +90,10 @@ class Sink(ABC):
         return type(self).__name__
 
 
+MakeSink = Callable[[], Sink]
+"""Makes a sink in this process: a fresh one at each call, or always the same."""
+
+
 @runtime_checkable
 class Lookup(Protocol):
     """A sink whose target can say whether it has a chunk."""
@@ -113,6 +117,69 @@ class TransactionalSink(Sink):
     @abstractmethod
     def last(self, slot: str) -> Position | None:
         """The position the target has stored for this slot; None if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """The rows of one segment on their way into a two-phase target, which shows none of them before `commit`."""
+
+    id: str
+    """32 hexadecimal digits, unique to this attempt: the same rows prepared again have another one."""
+    wal_id: str
+    sink: str
+    """The sink's name in the WAL."""
+    batch_id: int
+    partition: int
+    roll: int
+    """The how manieth segment of its partition. Of one batch, only one transaction of a partition and roll is ever
+    committed, whatever attempts there were: the three numbers make a lasting name for what is published.
+    """
+
+
+class TwoPhaseSink(Sink):
+    """A target that holds rows invisibly until they are published: exactly once, each segment as a whole.
+
+    For each segment, while its batch is staged (on an executor): `begin`, `write` for each of its chunks, `prepare`.
+    Once Spark completed the batch's checkpoint (on an executor or the driver, another instance): `commit`. What was
+    begun and is not to be published gets `abort`, in the driver's process. `open` comes first and `close` last each
+    time; `SinkContext.term` is the stager's while it prepares.
+
+    Where a segment was not prepared while it was staged (the target was away, the WAL is drained elsewhere), or where
+    its handle has gone, it is prepared when it is delivered, from the rows kept in the WAL (`Delivery.keep_segments`).
+    """
+
+    @abstractmethod
+    def begin(self, transaction: Transaction) -> str:
+        """Begin a transaction; returns what `abort` needs besides to find it again, at most 4,096 characters, "" if the
+        transaction's own `id` and numbers are enough (which saves a request, and leaves nothing in the target that
+        nobody knows of if the process dies right here).
+
+        One at a time. Nothing written until `prepare` may show to anybody, now or after a crash.
+        """
+
+    @abstractmethod
+    def write(self, chunk: Chunk) -> None:
+        """Put a chunk into the transaction begun last. Rows cannot be refused with `Rejected`; raise what is wrong."""
+
+    @abstractmethod
+    def prepare(self) -> str:
+        """End the writing: all rows are in the target, durably and invisibly. Returns the handle that `commit` needs,
+        at most 4,096 characters; no secret, since it lies in the WAL.
+        """
+
+    @abstractmethod
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        """Publish what was prepared, at once. Repeating it, at any time and by whomever, changes nothing.
+
+        Raises `HandleGoneError` if the target neither holds nor shows it; anything else is retried.
+        """
+
+    @abstractmethod
+    def abort(self, transaction: Transaction, token: str) -> None:
+        """Drop what was begun or prepared; `token` is what `begin` returned, "" if nobody knows.
+
+        Harmless when repeated, and where there is nothing (any more). What was committed stays.
+        """
 
 
 class SegmentSink(Sink):

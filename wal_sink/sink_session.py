@@ -15,11 +15,12 @@ from wal_sink.errors import (
     ConfigError,
     CorruptError,
     FencedError,
+    HandleGoneError,
     HistoryError,
     OutcomeUnknownError,
     PermanentError,
 )
-from wal_sink.orders import Assignment, Failure, FailureKind, SinkFailedError, kind_of
+from wal_sink.orders import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink.stores.spec import mask_url
 
@@ -37,6 +38,9 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         raise SinkFailedError(FailureKind.PERMANENT, mask_url(f"{what} refused for good: {error}")) from error
     except OutcomeUnknownError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {error}")) from error
+    except HandleGoneError as error:
+        kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
+        raise SinkFailedError(kind, mask_url(f"{what}: {error}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         raise SinkFailedError(kind_of(error), str(error)) from error
     except ProgramExitError as error:
@@ -86,11 +90,11 @@ def _shown(text: str, most: int = 200) -> str:
 class SinkSession:
     """One sink instance, opened once per delivery task, every call on the same thread and bounded in time."""
 
-    def __init__(self, sink: Sink, caller: Caller, assignment: Assignment, *, on_executor: bool) -> None:
+    def __init__(self, sink: Sink, caller: Caller, context: SinkContext, *, timeout_s: float) -> None:
         self._sink = sink
         self._caller = caller
-        self._assignment = assignment
-        self._on_executor = on_executor
+        self._context = context
+        self._timeout_s = timeout_s
         self._opened = False
 
     @property
@@ -101,24 +105,13 @@ class SinkSession:
         """Open the sink if it is not yet; a failure is retriable, since nothing was sent."""
         if self._opened:
             return
-        given = self._assignment
-        context = SinkContext(
-            wal_id=given.wal_id,
-            sink=given.sink,
-            term=given.term.number,
-            batch_id=given.batch_id,
-            columns=given.columns,
-            on_executor=self._on_executor,
-            spark_schema=given.spark_schema,
-        )
-        self.call("open", self._sink.open, context, nothing_sent=True)
+        self.call("open", self._sink.open, self._context, nothing_sent=True)
         self._opened = True
 
     def call(self, what: str, function: Callable[..., T], *args: object, nothing_sent: bool = False) -> T:
         """Call the sink. Where nothing can have been sent yet, an unknown outcome is a retriable one."""
-        timeout_s = self._assignment.attempt_timeout_s
         try:
-            return call_sink(self._caller, what, function, *args, timeout_s=timeout_s)
+            return call_sink(self._caller, what, function, *args, timeout_s=self._timeout_s)
         except SinkFailedError as error:
             if nothing_sent and error.failure.kind is FailureKind.UNKNOWN:
                 error.failure = Failure(FailureKind.RETRIABLE, error.failure.message)
@@ -130,6 +123,6 @@ class SinkSession:
             if self._opened:
                 self.call("close", self._sink.close)
         except SinkFailedError as error:
-            _logger.warning("sink %s: %s", self._assignment.sink, error)
+            _logger.warning("sink %s: %s", self._context.sink, error)
         finally:
             self._caller.close()

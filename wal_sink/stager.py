@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint, Gate, Offsets
@@ -33,6 +33,8 @@ class Staged:
     segments: Sequence[SegmentRef]
     columns: tuple[str, ...]
     spark_schema: str = ""
+    prepared: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    """By name of a two-phase sink: the handle of each segment."""
 
 
 class Stager:
@@ -133,6 +135,7 @@ class Stager:
             spark_schema=staged.spark_schema,
             chunk_rows=self._chunk_rows,
             segments=tuple(staged.segments),
+            prepared=dict(staged.prepared),
             **self._log.stamp(),
         )
 

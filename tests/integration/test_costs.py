@@ -28,7 +28,7 @@ from wal_sink.chunk import Chunk, Position
 from wal_sink.guarantees import promise
 from wal_sink.records import SegmentRef
 from wal_sink.run import Run
-from wal_sink.segments import SegmentLimits, SegmentWriter
+from wal_sink.segment_writer import SegmentLimits, SegmentWriter
 from wal_sink.serving import Serving
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sink import Sink, TransactionalSink, as_sink

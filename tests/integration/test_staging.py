@@ -16,7 +16,9 @@ from pyspark.errors import PythonException
 from pyspark.sql import types as t
 
 from wal_sink.errors import ConfigError, CorruptError, StoreError
-from wal_sink.segments import SegmentLimits, load_segment
+from wal_sink.preparing import StagingOrder
+from wal_sink.segment_writer import SegmentLimits
+from wal_sink.segments import load_segment
 from wal_sink.spark import staging
 from wal_sink.spark.reading import read_segments
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
@@ -40,7 +42,8 @@ DESCRIPTION = "wal-sink orders: batch 7, stage"
 
 def stage(df: DataFrame, folder: Path, *, limits: SegmentLimits = LIMITS, under: str = "staged") -> list[SegmentRef]:
     store = StoreSpec(url=folder.as_uri())
-    return stage_dataframe(df, store=store, folder=under, limits=limits, description=DESCRIPTION)
+    order = StagingOrder(folder=under, limits=limits)
+    return list(stage_dataframe(df, store=store, order=order, description=DESCRIPTION).segments)
 
 
 def read(spark: SparkSession, folder: Path, refs: list[SegmentRef], schema: t.StructType) -> DataFrame:

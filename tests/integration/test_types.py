@@ -10,7 +10,8 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as t
 
 from wal_sink.errors import ConfigError
-from wal_sink.segments import SegmentLimits
+from wal_sink.preparing import StagingOrder
+from wal_sink.segment_writer import SegmentLimits
 from wal_sink.spark.reading import read_segments
 from wal_sink.spark.schema import check_schema, schema_from_json, schema_json
 from wal_sink.spark.staging import stage_dataframe
@@ -79,7 +80,8 @@ FORMS = {
 
 def round_trip(df: DataFrame, folder: Path) -> DataFrame:
     store = StoreSpec(url=folder.as_uri())
-    refs = stage_dataframe(df, store=store, folder="staged", limits=LIMITS, description="types")
+    order = StagingOrder(folder="staged", limits=LIMITS)
+    refs = stage_dataframe(df, store=store, order=order, description="types").segments
     return read_segments(df.sparkSession, store=store, segments=refs, schema=df.schema, chunk_rows=LIMITS.chunk_rows)
 
 

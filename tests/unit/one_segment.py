@@ -54,7 +54,7 @@ class Stage:
         sink = as_sink(to)
         assert isinstance(sink, Sink)
         assignment = replace(self.given, **given)
-        session = SinkSession(sink, DirectCaller(), assignment, on_executor=True)
+        session = SinkSession(sink, DirectCaller(), assignment.context(on_executor=True), timeout_s=10)
         delivery = SegmentDelivery(assignment, session, self.run.log, should_stop=self.should_stop)
         return delivery.deliver(replace(self.order, **(order or {})))
 

@@ -24,6 +24,7 @@ from wal_sink.serving import StoppedError
 from wal_sink.settings import Delivery
 from wal_sink.sink import Sink, SinkContext, as_sink
 from wal_sink.spark.executors import _DeliveryTask
+from wal_sink.spark.pickling import PickledSink
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.terms import Term
 from wal_sink.testing import simulated_runtime
@@ -151,7 +152,7 @@ ASSIGNMENT: Any = SimpleNamespace(sink="a", attempt_timeout_s=10)
 
 
 def failure_of_task(payload: bytes, store: StoreSpec) -> Failure:
-    outcomes = list(_DeliveryTask(payload, store, "run", ASSIGNMENT, (ORDERS,))([0]))
+    outcomes = list(_DeliveryTask(PickledSink(payload), store, "run", ASSIGNMENT, (ORDERS,))([0]))
     assert [(outcome.ordinal, outcome.rows, outcome.chunks) for outcome in outcomes] == [(0, 5, 0), (1, 0, 0)]
     assert outcomes[0].failure is not None
     return outcomes[0].failure

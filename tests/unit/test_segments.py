@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wal_sink import segments
+from wal_sink import segment_writer
 from wal_sink.errors import CorruptError, StoreError
 from wal_sink.records import SegmentRef
-from wal_sink.segments import SegmentLimits, SegmentWriter, chunk_ends, load_segment, read_chunks
+from wal_sink.segment_writer import SegmentLimits, SegmentWriter
+from wal_sink.segments import chunk_ends, load_segment, read_chunks
 from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def test_a_chunk_is_larger_than_its_bytes_only_if_it_is_one_row(count: int, size
 def test_reading_may_start_at_any_boundary(count: int, chunk_rows: int, group_rows: int, data: st.DataObject) -> None:
     store = DictStore()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(segments, "ROW_GROUP_ROWS", group_rows)
+        patch.setattr(segment_writer, "ROW_GROUP_ROWS", group_rows)
         (ref,) = stage(store, [rows(count)], limits(chunk_rows))
     start = data.draw(st.sampled_from([0, *chunk_ends(ref, chunk_rows)]))
     assert column(chunks(store, ref, chunk_rows, start)) == list(range(start, count))
@@ -202,7 +203,7 @@ def test_the_reference_describes_the_file() -> None:
 
 
 def test_row_groups_are_independent_of_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "ROW_GROUP_ROWS", 7)
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 7)
     store = DictStore()
     (ref,) = stage(store, [rows(5), rows(30)], limits(chunk_rows=10))
     groups = pq.ParquetFile(pa.BufferReader(store.objects[ref.path])).metadata.num_row_groups

@@ -11,10 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from wal_sink import segments
+from wal_sink import segment_writer
 from wal_sink.errors import CorruptError
 from wal_sink.records import SegmentRef
-from wal_sink.segments import SegmentLimits, SegmentWriter, chunk_ends
+from wal_sink.segment_writer import SegmentLimits, SegmentWriter
+from wal_sink.segments import chunk_ends
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 
@@ -94,7 +95,7 @@ def test_without_ends_of_its_own_a_segment_has_even_chunks(rows: int, even: tupl
 def test_pending_rows_become_a_row_group_once_there_are_so_many(
     batches: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 4)
 
     assert written(batches)[1] == [[4, 4, 1]]
 
@@ -104,13 +105,13 @@ def test_pending_rows_become_a_row_group_once_there_are_so_many(
 def test_pending_rows_become_a_row_group_once_they_are_so_large(
     batches: list[int], most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segments, "ROW_GROUP_BYTES", most)
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_BYTES", most)
 
     assert written(batches)[1] == [[4, 4, 1]]
 
 
 def test_of_a_batch_cut_into_chunks_each_counts_its_own_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "ROW_GROUP_BYTES", 4 * BYTES)
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_BYTES", 4 * BYTES)
 
     assert written([8], chunk_rows=2)[1] == [[4, 4]]
 
@@ -157,15 +158,17 @@ RELAXED = pa.struct([pa.field("x", pa.int64(), nullable=True)])
     ids=str,
 )
 def test_fields_inside_structs_may_be_null_and_all_else_stays(given: pa.DataType, kept: pa.DataType) -> None:
-    assert segments._relaxed_type(given).equals(kept)
-    assert segments._relaxed_field(pa.field("c", given, nullable=False)).equals(pa.field("c", kept, nullable=False))
+    assert segment_writer._relaxed_type(given).equals(kept)
+    assert segment_writer._relaxed_field(pa.field("c", given, nullable=False)).equals(
+        pa.field("c", kept, nullable=False)
+    )
 
 
 def test_a_map_stays_sorted_or_not() -> None:
     in_order: Any = pa.map_(pa.string(), STRICT, True)
     in_none: Any = pa.map_(pa.string(), STRICT)
 
-    assert [segments._relaxed_type(kind).keys_sorted for kind in (in_order, in_none)] == [True, False]
+    assert [segment_writer._relaxed_type(kind).keys_sorted for kind in (in_order, in_none)] == [True, False]
 
 
 def test_a_struct_that_is_null_may_have_fields_that_must_not_be() -> None:

@@ -15,6 +15,7 @@ from wal_sink.orders import FailureKind, Order
 from wal_sink.slots import DeliverySlots
 from wal_sink.spark.environment import task_slots
 from wal_sink.spark.executors import ExecutorCarrier
+from wal_sink.spark.pickling import PickledSink
 from wal_sink.stores.spec import StoreSpec
 
 WAIT_S = 10
@@ -134,7 +135,9 @@ ORDERS: Any = [Order(number, SimpleNamespace(bytes=1), 0, maybe_sent=False) for 
 def carrier(context: Context, slots: DeliverySlots, *, stopped: bool = False) -> ExecutorCarrier:
     spark: Any = SimpleNamespace(sparkContext=context)
     store = StoreSpec("memory://x")
-    return ExecutorCarrier(spark, b"", store, run_id="r", job_group="g", slots=slots, should_stop=lambda: stopped)
+    return ExecutorCarrier(
+        spark, PickledSink(b""), store, run_id="r", job_group="g", slots=slots, should_stop=lambda: stopped
+    )
 
 
 def deliver(to: ExecutorCarrier) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from pyspark import cloudpickle
 
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import Sink
 from wal_sink.spark.thread_properties import described
 
@@ -21,10 +22,24 @@ _WAYS_OUT = (
 )
 
 
-def pickled(sink: Sink, name: str) -> bytes:
+@dataclass(frozen=True, slots=True)
+class PickledSink:
+    """A sink on its way to executors. Called, it is the sink again, a fresh copy each time."""
+
+    payload: bytes = field(repr=False)
+
+    def __call__(self) -> Sink:
+        """Raises `PermanentError` for what another attempt cannot mend."""
+        try:
+            return unpickle(self.payload)
+        except (ImportError, AttributeError, pickle.UnpicklingError) as error:
+            raise PermanentError(f"it cannot be unpickled here ({type(error).__name__}: {error})") from error
+
+
+def pickled(sink: Sink, name: str) -> PickledSink:
     """The sink as bytes, by value where its code lies in `__main__`. Raises `ConfigError` if it cannot travel."""
     try:
-        return cast("bytes", cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
+        return PickledSink(cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
     except Exception as error:  # a user's __reduce__ may raise anything
         raise ConfigError(
             f"sink {name!r}: {sink.describe()} cannot be pickled for the executors ({type(error).__name__}: {error}). "
@@ -37,10 +52,10 @@ def unpickle(payload: bytes) -> Sink:
     return cast("Sink", pickle.loads(payload))  # noqa: S301 - our own bytes, from the driver's memory
 
 
-def check_on_executor(spark: SparkSession, payload: bytes, sink: Sink, name: str) -> None:
+def check_on_executor(spark: SparkSession, travelling: PickledSink, sink: Sink, name: str) -> None:
     """Unpickle the sink in one task, before any batch depends on it. Raises `ConfigError`. Runs one small Spark job."""
     with described(spark.sparkContext, f"wal-sink: can sink {name} be used on executors?"):
-        problem = spark.sparkContext.parallelize([payload], 1).map(_problem).collect()[0]
+        problem = spark.sparkContext.parallelize([travelling.payload], 1).map(_problem).collect()[0]
     if problem:
         raise ConfigError(f"sink {name!r}: {sink.describe()} cannot be used on executors ({problem}). {_WAYS_OUT}")
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError
 from wal_sink.run import Run
-from wal_sink.segments import SegmentLimits
 from wal_sink.spark.planned import planned_ms
 from wal_sink.spark.schema import schema_json
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
@@ -22,15 +21,13 @@ _QUERY_ID = "sql.streaming.queryId"
 def stage_batch(run: Run, store: StoreSpec, df: DataFrame, batch_id: int) -> None:
     """Stage `df` as batch `batch_id`; a replay of a released batch is evaluated and dropped."""
     _check_query(run, df)
-    settings = run.settings
-    limits = SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes)
     what = f"wal-sink {store.safe_url} batch {batch_id}"
 
     def write(attempt: Attempt) -> Staged:
-        segments = stage_dataframe(
-            df, store=store, folder=attempt.folder, limits=limits, description=f"{what}: stage attempt {attempt.number}"
-        )
-        return Staged(segments, columns=tuple(df.schema.names), spark_schema=schema_json(df.schema))
+        columns, schema = tuple(df.schema.names), schema_json(df.schema)
+        order = run.staging_order(attempt, columns=columns, spark_schema=schema)
+        staged = stage_dataframe(df, store=store, order=order, description=f"{what}: stage attempt {attempt.number}")
+        return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 
     if run.stage(batch_id, write, planned_ms=planned_ms(df, batch_id)) is None:
         evaluate_without_staging(df, description=f"{what}: replay, already released")

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 
-from wal_sink.records import SegmentRef
+from wal_sink.log import Log
+from wal_sink.preparing import StagedPartition, StagingOrder, joined, stage_partition
 from wal_sink.runtime import SYSTEM
-from wal_sink.segments import SegmentLimits, SegmentWriter
 from wal_sink.spark.schema import check_schema, not_null_paths, positional_names
 from wal_sink.spark.task_errors import marked_errors, surfaced_errors
 from wal_sink.spark.thread_properties import described
@@ -32,13 +32,11 @@ ARROW_BATCH_BYTES = 4 << 20
 
 _BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
 _SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
-_RESULT = StructType([StructField("partition", IntegerType()), StructField("segments", BinaryType())])
+_RESULT = StructType([StructField("partition", IntegerType()), StructField("staged", BinaryType())])
 
 
-def stage_dataframe(
-    df: DataFrame, *, store: StoreSpec, folder: str, limits: SegmentLimits, description: str
-) -> list[SegmentRef]:
-    """Write every row of `df` into segments below `folder`; their references, by partition and order of writing.
+def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, description: str) -> StagedPartition:
+    """Write every row of `df` into segments and two-phase targets; what came of it, by partition and order of writing.
 
     Runs on the driver, on the thread of the stream, as one Spark job in that thread's job group. Partitions without
     rows make no segment. Segments are named so that no other attempt can have the same; those of failed attempts stay
@@ -49,7 +47,7 @@ def stage_dataframe(
     or `SparkJobError` where those are a page of Java.
     """
     check_schema(df.schema)
-    task = _StagingTask(store, folder, limits)
+    task = _StagingTask(store, order)
     not_null = ", ".join(not_null_paths(df.schema))
     with (
         described(df.sparkSession.sparkContext, description),
@@ -57,8 +55,8 @@ def stage_dataframe(
         surfaced_errors(description, not_null),
     ):
         rows = df.toDF(*positional_names(df.schema)).mapInArrow(task, _RESULT).collect()
-    refs = sorted((row.partition, msgspec.json.decode(row.segments, type=list[SegmentRef])) for row in rows)
-    return [ref for _, of_partition in refs for ref in of_partition]
+    in_order = sorted(rows, key=lambda row: row.partition)
+    return joined([msgspec.json.decode(row.staged, type=StagedPartition) for row in in_order])
 
 
 def evaluate_without_staging(df: DataFrame, *, description: str) -> None:
@@ -75,26 +73,17 @@ class _StagingTask:
     """What runs on executors, once per partition, given its record batches; yields the references as one row."""
 
     store: StoreSpec
-    folder: str
-    limits: SegmentLimits
+    order: StagingOrder
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition = _partition()
         with marked_errors():
-            refs = self._write(batches, partition)
-        if refs:
+            log = Log(open_store(self.store), SYSTEM, self.order.run_id)
+            staged = stage_partition(self.order, batches, log, partition=partition, on_executor=True)
+        if staged.segments:
             yield pa.record_batch(
-                [pa.array([partition], pa.int32()), pa.array([msgspec.json.encode(refs)])], _RESULT.names
+                [pa.array([partition], pa.int32()), pa.array([msgspec.json.encode(staged)])], _RESULT.names
             )
-
-    def _write(self, batches: Iterable[pa.RecordBatch], partition: int) -> list[SegmentRef]:
-        store = open_store(self.store)
-        with SegmentWriter(
-            store, folder=self.folder, partition=partition, limits=self.limits, new_id=SYSTEM.new_id
-        ) as writer:
-            for batch in batches:
-                writer.write(batch)
-            return writer.finish()
 
 
 def _partition() -> int:

@@ -121,7 +121,7 @@ def pickled(sink: Sink) -> bytes:
     except Exception:  # noqa: BLE001 - by value, then: Spark's own pickling can do more, and says what is wrong
         from wal_sink.spark.pickling import pickled as by_value  # noqa: PLC0415 - the kit runs without Spark
 
-        return by_value(sink, "default")
+        return by_value(sink, "default").payload
 
 
 def shown_error(error: BaseException) -> str:

@@ -19,12 +19,15 @@ from wal_sink.testing.process import Hook, MakeFrame, Place, Process, bury, prom
 from wal_sink.testing.rows import Difference, Row, Rows
 from wal_sink.testing.tables import Partitions, partitioned, three_batches
 from wal_sink.testing.verdict import CrashMatrix, Point, Violation, What
+from wal_sink.testing.watched import SENDING
 
 T = TypeVar("T")
 
 EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still")
 _DEATHS: tuple[What, ...] = ("dies",)
 CHUNK_ROWS = 2
+_BEFORE_SENDING = tuple(f"before {call}" for call in SENDING)
+_AFTER_SENDING = tuple(f"after {call}" for call in SENDING)
 _TIMES_PER_LINE = 2
 """A line in a loop is a different moment the second time; after that it is the same one again."""
 
@@ -102,10 +105,10 @@ def _points(points: Sequence[str], disturb: Sequence[What], every: int) -> list[
 def _matters(what: What, name: str, number: int) -> bool:
     """Between two effects a process only reads: wherever it dies there, what it leaves is the same."""
     if what == "dies":
-        return number == 1 or name.startswith(("after ", "before write", "inside "))
+        return number == 1 or name.startswith(("after ", *_BEFORE_SENDING, "inside "))
     if what == "fails":
-        return name.startswith(("before write", "after write", "inside "))
-    return name.startswith(("before write", "after write"))
+        return name.startswith((*_BEFORE_SENDING, *_AFTER_SENDING, "inside "))
+    return name.startswith((*_BEFORE_SENDING, *_AFTER_SENDING))
 
 
 @dataclass

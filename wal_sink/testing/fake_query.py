@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.checkpoint import planned_ms
+from wal_sink.preparing import joined, stage_partition
 from wal_sink.run import Run
-from wal_sink.segments import SegmentLimits, SegmentWriter
 from wal_sink.stager import Attempt, Staged
 from wal_sink.stores.base import Store
 from wal_sink.testing.tables import Partitions, spark_schema_of
@@ -110,18 +110,17 @@ class FakeQuery:
 
 def stage_tables(run: Run, attempt: Attempt, partitions: Partitions) -> Staged:
     """Stage Arrow tables the way Spark's tasks stage partitions."""
-    limits = SegmentLimits(run.settings.chunk_rows, run.settings.chunk_bytes, run.settings.segment_bytes)
-    new_id = run.log.runtime.new_id
-    segments = []
-    for number, table in enumerate(partitions):
-        positional = table.rename_columns([f"c{index}" for index in range(table.num_columns)])
-        with SegmentWriter(
-            run.log.store, folder=attempt.folder, partition=number, limits=limits, new_id=new_id
-        ) as writer:
-            for batch in positional.to_batches():
-                writer.write(batch)
-            segments += writer.finish()
-    if not partitions:
-        return Staged(segments=segments, columns=())
-    first = partitions[0]
-    return Staged(segments=segments, columns=tuple(first.column_names), spark_schema=spark_schema_of(first.schema))
+    columns = tuple(partitions[0].column_names) if partitions else ()
+    schema = spark_schema_of(partitions[0].schema) if partitions else ""
+    order = run.staging_order(attempt, columns=columns, spark_schema=schema)
+    staged = joined(
+        [
+            stage_partition(order, _positional(table).to_batches(), run.log, partition=number, on_executor=False)
+            for number, table in enumerate(partitions)
+        ]
+    )
+    return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
+
+
+def _positional(table: pa.Table) -> pa.Table:
+    return table.rename_columns([f"c{index}" for index in range(table.num_columns)])

@@ -10,7 +10,7 @@ import itertools
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -23,12 +23,13 @@ from wal_sink.errors import ConfigError
 from wal_sink.guarantees import Promise, promise
 from wal_sink.log import Log
 from wal_sink.orders import Assignment
+from wal_sink.preparing import Preparation
 from wal_sink.records import Manifest
 from wal_sink.run import Run
 from wal_sink.segments import load_segment, read_chunks
 from wal_sink.serving import Serving
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import BatchSink, ReleasedBatch, Sink, as_sink
+from wal_sink.sink import BatchSink, ReleasedBatch, Sink, TwoPhaseSink, as_sink
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing.fake_query import FakeQuery
@@ -191,7 +192,11 @@ class Process:
             carrier = WholeBatchCarrier(write, log, what=seen.describe(), limit_s=delivery.budget_s)
         else:
             carrier = LocalCarrier(lambda: seen, log, should_stop=lambda: False)
-        return Serving(SINK_NAME, delivery, kept, carrier, identity=seen.describe())
+        serving = Serving(SINK_NAME, delivery, kept, carrier, identity=seen.describe())
+        if not isinstance(seen, TwoPhaseSink):
+            return serving
+        preparation = Preparation(SINK_NAME, lambda: seen, delivery.attempt_timeout_s)
+        return replace(serving, make_sink=lambda: seen, preparation=preparation)
 
 
 def _batch_writer(sink: BatchSink, log: Log, place: Place) -> Callable[[Assignment, Manifest], object]:

@@ -6,8 +6,22 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from wal_sink.chunk import Chunk, Position
-from wal_sink.sink import BatchSink, Lookup, Rejected, ReleasedBatch, SegmentSink, Sink, SinkContext, TransactionalSink
+from wal_sink.sink import (
+    BatchSink,
+    Lookup,
+    Rejected,
+    ReleasedBatch,
+    SegmentSink,
+    Sink,
+    SinkContext,
+    Transaction,
+    TransactionalSink,
+    TwoPhaseSink,
+)
 from wal_sink.testing.own_lines import OwnLines
+
+SENDING = ("write", "begin", "prepare", "commit")
+"""Calls in which a sink sends, and each line of its own code is a point."""
 
 
 class Watcher(Protocol):
@@ -30,7 +44,7 @@ class _Calls:
     def __call__(self, name: str, where: str, *args: object) -> Any:
         self._watcher.point(f"before {name}", where)
         method: Callable[..., Any] = getattr(self._sink, name)
-        if self._lines is not None and name.startswith("write"):
+        if self._lines is not None and name.startswith(SENDING):
             returned = self._lines.call(method, *args, on_line=self._line)
         else:
             returned = method(*args)
@@ -87,6 +101,25 @@ class _WatchedSegments(WatchedSink, SegmentSink):
         return returned
 
 
+class _WatchedTwoPhase(WatchedSink, TwoPhaseSink):
+    def begin(self, transaction: Transaction) -> str:
+        begun: str = self.calls("begin", _of_transaction(transaction), transaction)
+        return begun
+
+    def write(self, chunk: Chunk) -> None:
+        self.calls("write", _of(chunk), chunk)
+
+    def prepare(self) -> str:
+        handle: str = self.calls("prepare", "")
+        return handle
+
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        self.calls("commit", _of_transaction(transaction), transaction, handle)
+
+    def abort(self, transaction: Transaction, token: str) -> None:
+        self.calls("abort", _of_transaction(transaction), transaction, token)
+
+
 class WatchedBatches(BatchSink):
     """The same for a writer of whole batches."""
 
@@ -111,6 +144,8 @@ def watched(sink: Sink | BatchSink, watcher: Watcher) -> Watched:
         return WatchedBatches(sink, watcher)
     if isinstance(sink, TransactionalSink):
         return _WatchedLedger(sink, watcher)
+    if isinstance(sink, TwoPhaseSink):
+        return _WatchedTwoPhase(sink, watcher)
     if isinstance(sink, SegmentSink):
         return _WatchedSegments(sink, watcher)
     return WatchedSink(sink, watcher)
@@ -121,3 +156,7 @@ def _of(chunk: Chunk) -> str:
         return f"of {chunk.num_rows} rows of batch {chunk.batch_id}"
     ordinal = chunk.position.slot.rpartition("/")[2]
     return f"of rows {chunk.rows.start} to {chunk.rows.stop} of segment {ordinal} of batch {chunk.batch_id}"
+
+
+def _of_transaction(transaction: Transaction) -> str:
+    return f"of segment {transaction.partition}-{transaction.roll} of batch {transaction.batch_id}"

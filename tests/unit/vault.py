@@ -1,0 +1,76 @@
+"""A two-phase target in memory: rows held back, rows shown, and a memory that can be lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from wal_sink import Chunk, HandleGoneError, SinkContext, Transaction, TwoPhaseSink
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Vault:
+    """The target; outlives every process."""
+
+    held: dict[str, list[Row]] = field(default_factory=dict)
+    """Rows by id of the transaction that holds them."""
+    shown: dict[str, list[Row]] = field(default_factory=dict)
+    """The same of those that were committed."""
+    commits: list[str] = field(default_factory=list)
+    aborts: list[str] = field(default_factory=list)
+    remembers_commits: bool = True
+    """Whether it can tell what was never committed from what was and has gone since."""
+
+    def rows(self) -> list[Row]:
+        return [row for rows in self.shown.values() for row in rows]
+
+    def drop_held(self) -> None:
+        """Every open transaction times out."""
+        self.held.clear()
+
+    def take_shown(self) -> None:
+        """A reader takes what it finds away."""
+        self.shown.clear()
+
+
+class VaultSink(TwoPhaseSink):
+    """Holds back in a vault. Not pickled: a test's process keeps the vault itself."""
+
+    token = ""
+
+    def __init__(self, vault: Vault) -> None:
+        self.vault = vault
+        self.contexts: list[SinkContext] = []
+        self.transaction: Transaction | None = None
+
+    def open(self, context: SinkContext) -> None:
+        self.contexts.append(context)
+
+    def begin(self, transaction: Transaction) -> str:
+        self.transaction = transaction
+        self.vault.held[transaction.id] = []
+        return self.token and f"{self.token} {transaction.id}"
+
+    def write(self, chunk: Chunk) -> None:
+        assert self.transaction is not None
+        self.vault.held[self.transaction.id] += chunk.table.to_pylist()
+
+    def prepare(self) -> str:
+        assert self.transaction is not None
+        return f"handle {self.transaction.id}"
+
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        assert handle == f"handle {transaction.id}"
+        self.vault.commits.append(transaction.id)
+        if transaction.id in self.vault.shown:
+            return
+        if transaction.id not in self.vault.held:
+            raise HandleGoneError(f"no {handle}", never_published=self.vault.remembers_commits)
+        self.vault.shown[transaction.id] = self.vault.held.pop(transaction.id)
+
+    def abort(self, transaction: Transaction, token: str) -> None:
+        assert token in {"", f"{self.token} {transaction.id}"}
+        self.vault.aborts.append(transaction.id)
+        self.vault.held.pop(transaction.id, None)
