@@ -1,4 +1,4 @@
-"""A store that counts its requests as S3 would charge them: by top folder and kind, listings and deletes by the page."""
+"""A store that counts its requests as S3 charges them: by top folder and kind, listings and deletes by the page."""
 
 from __future__ import annotations
 

@@ -54,8 +54,10 @@ class StoreModel:
     """What an estimate needs to know of a store."""
 
     name: str
-    latency_s: float
-    """Of one request, besides the bytes it carries."""
+    write_s: float
+    """Of one PUT, until it is durable, besides the bytes it carries."""
+    read_s: float
+    """Of any other request."""
     bandwidth: float
     """Bytes per second of one connection."""
     writes_per_s: float | None = None
@@ -69,7 +71,7 @@ class StoreModel:
     prices: Prices | None = None
 
     def __post_init__(self) -> None:
-        _check(self, 0, "latency_s")
+        _check(self, 0, "write_s", "read_s")
         _check(self, 1, "bandwidth", "writes_per_s", "reads_per_s", "page")
 
     def listings(self, names: int) -> int:
@@ -82,10 +84,10 @@ class StoreModel:
 
 
 S3_MODEL = StoreModel(
-    "s3", latency_s=0.1, bandwidth=85e6, writes_per_s=3500, reads_per_s=5500, page=1000, prices=S3_PRICES
+    "s3", write_s=0.1, read_s=0.1, bandwidth=85e6, writes_per_s=3500, reads_per_s=5500, page=1000, prices=S3_PRICES
 )
-LOCAL_MODEL = StoreModel("local", latency_s=0.005, bandwidth=200e6)
-OTHER_MODEL = StoreModel("other", latency_s=0.02, bandwidth=100e6)
+LOCAL_MODEL = StoreModel("local", write_s=0.005, read_s=0.0005, bandwidth=200e6)
+OTHER_MODEL = StoreModel("other", write_s=0.02, read_s=0.02, bandwidth=100e6)
 STORES = {model.name: model for model in (S3_MODEL, LOCAL_MODEL, OTHER_MODEL)}
 
 
@@ -123,8 +125,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         _check(self, 1, "executors", "segments", "cores_per_executor", "columns", "sinks")
-        _check(self, 0, "offsets_bytes", "sink_call_s", "pending_batches", "rows_per_s")
-        for name in ("batch_interval_s", "row_bytes", "compression"):
+        _check(self, 0, "offsets_bytes", "sink_call_s", "pending_batches")
+        for name in ("rows_per_s", "batch_interval_s", "row_bytes", "compression"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number above 0")
         if self.at_most_once and self.ability in {
@@ -178,11 +180,11 @@ def shape_of(plan: Plan) -> Shape:
     """A batch of the plan: how its rows fall into segments and chunks."""
     settings = plan.settings
     rows = plan.executors * plan.rows_per_s * plan.batch_interval_s
-    partitions = plan.segments or plan.slots
+    partitions = min(plan.segments or plan.slots, math.ceil(rows))  # one without rows makes no segment
     by_bytes = max(1, int(settings.chunk_bytes / plan.row_bytes))
     chunk_rows = min(settings.chunk_rows, by_bytes)
     stored_row_bytes = plan.row_bytes / plan.compression
-    in_partition = max(1, math.ceil(rows / partitions))
+    in_partition = math.ceil(rows / partitions)
     # A segment ends at the first end of a chunk at which the file has reached its size.
     most = math.ceil(settings.segment_bytes / stored_row_bytes / chunk_rows) * chunk_rows
     rolls = math.ceil(in_partition / most)

@@ -191,7 +191,7 @@ class Done:
 
 
 def checkpoint_gets(sinks: int, polls: float) -> float:
-    """Reads of the checkpoint for a batch, at most: its offsets twice, and by each sink the gate, and the next one's."""
+    """Reads of the checkpoint for a batch, at most: its offsets twice, and for each sink its gate and the next one."""
     return 2 + sinks * (polls + 1)
 
 
