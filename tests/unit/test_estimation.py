@@ -14,6 +14,7 @@ from tests.simulation.small_run import Place, Recorder
 from tests.unit.counted_store import CountedStore
 from tests.unit.test_estimation_requests import CHUNK_ROWS, CRASHES, KEPT, KINDS, Kind, Life
 from wal_sink import paths
+from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError
 from wal_sink.estimation.advice import HEADROOM, advise, changes
 from wal_sink.estimation.estimate import CHECKPOINT_REQUESTS_OF_START, MONTH_S, Estimate, estimate
@@ -71,9 +72,8 @@ each_chunked_kind = pytest.mark.parametrize("kind", CHUNKED, ids=str)
 # --- sizes
 
 
-@pytest.mark.parametrize(("segments", "within"), [(1, 0.03), (100, 0.02), (5000, 0.02)])
-@pytest.mark.parametrize("columns", [1, 30])
-def test_a_manifest(segments: int, within: float, columns: int) -> None:
+@pytest.mark.parametrize(("segments", "columns"), [(1, 1), (1, 30), (100, 10), (5000, 1)])
+def test_a_manifest(segments: int, columns: int) -> None:
     place = Place()
     table = pa.table({f"column_{number}": ["a"] * 5 for number in range(columns)})
     run = place.open({"sink": Recorder()})
@@ -92,7 +92,7 @@ def test_a_manifest(segments: int, within: float, columns: int) -> None:
     first = staged.segments[0]
     shape = replace(shape_of(plan), segments=segments, rows_per_segment=5, rows_per_chunk=2, segment_bytes=first.bytes)
     real = len(place.wal.read(f"{paths.batch(0)}/{name}"))
-    assert manifest_bytes(plan, shape) == pytest.approx(real, rel=within)
+    assert manifest_bytes(plan, shape) == pytest.approx(real, rel=0.03)
 
 
 def test_a_manifest_that_names_the_ends_of_its_chunks() -> None:
@@ -177,15 +177,16 @@ def test_a_crash_repeats_or_loses_what_the_window_says(kind: Kind) -> None:
     run = life.open()
     life.live(run, 0)
     taken: list[str] = []
+    (target,) = life.targets
+    take = target.take
 
-    def die_after(chunk: Any) -> None:
+    def take_and_die(chunk: Chunk) -> None:
+        take(chunk)
         taken.append(chunk.key)
         if len(taken) == 4 and not kind.at_most_once:
             raise Crash(chunk.key)
 
-    (target,) = life.targets
-    take = target.take
-    target.take = lambda chunk: (take(chunk), die_after(chunk))
+    target.take = take_and_die
     if kind.at_most_once:
         target.dies_at = target.taken + 3
     with pytest.raises(Crash):
@@ -308,9 +309,10 @@ def test_what_is_stored_on_average() -> None:
     life = Life(KINDS[0], segments=3, chunks=4)
     run = life.open()
     life.live(run, KEPT - 1 + COLLECT_EVERY_BATCHES)
-    samples = []
-    for _ in life.batches(run, KEPT - 1 + 2 * COLLECT_EVERY_BATCHES):
-        samples.append(sum(len(life.wal.read(name)) for name in life.wal.list("", recursive=True)))
+    samples = [
+        sum(len(life.wal.read(name)) for name in life.wal.list("", recursive=True))
+        for _ in life.batches(run, KEPT - 1 + 2 * COLLECT_EVERY_BATCHES)
+    ]
     offsets = len(life.files.read("offsets/1"))
     plan = plan_of(life, columns=1, offsets_bytes=offsets)
     (name, *_) = [name for name in life.wal.list("", recursive=True) if name.endswith(".parquet")]
@@ -386,15 +388,19 @@ def test_what_is_advised_mends_it() -> None:
     assert estimate(changed.plan, found.store).busy <= HEADROOM
 
 
-def test_several_queries_are_advised_for_limits_and_never_for_cost() -> None:
-    fast = replace(S3_MODEL, write_s=0.001, read_s=0.001)
-    near = replace(fast, writes_per_s=30.0)
-    limited = advise(estimate(Plan(8, segments=8, rows_per_s=10**6, sink_call_s=0.001), near))
-    assert limited.problem
+def test_several_queries_are_advised_where_chunks_end_by_their_bytes() -> None:
+    """Neither larger chunks nor fewer segments make fewer chunks then, and a longer interval has more rows."""
+    fast = replace(S3_MODEL, write_s=0.001, read_s=0.001, bandwidth=1e12)
+    advice = advise(estimate(Plan(100, rows_per_s=520, row_bytes=10**6, sink_call_s=0.001), fast))
+    assert advice.problem == "the store's limit for a prefix"
+    assert "queries, each with its own WAL" in advice.change
+
+
+def test_several_queries_are_never_advised_for_cost() -> None:
     dear = replace(S3_MODEL, prices=Prices(5.0, 0.4, 0.0, 0.023, as_of="a test"))
-    spent = advise(estimate(Plan(8, segments=1), dear))
-    assert spent.problem == "requests are dear"
-    assert "queries" not in spent.change
+    advice = advise(estimate(Plan(8, segments=1), dear))
+    assert advice.problem == "requests are dear"
+    assert "queries" not in advice.change
 
 
 def test_without_a_change_that_is_enough_it_says_so() -> None:

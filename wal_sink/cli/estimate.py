@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from wal_sink.cli import options
-from wal_sink.cli.durations import Duration
+from wal_sink.cli.durations import duration
 from wal_sink.cli.output import console, facts, plain, print_json, size, table
 from wal_sink.estimation.advice import advise
 from wal_sink.estimation.estimate import Estimate, estimate
@@ -27,7 +27,7 @@ _DEFAULTS = Settings()
 @click.command("estimate", short_help="What a log would cost, and where its limits are.")
 @click.option("--executors", type=_NUMBER, multiple=True, default=EXECUTORS, help="A row of the table; repeat it.")
 @click.option("--cores-per-executor", type=_NUMBER, default=4, show_default=True, help="Task slots of an executor.")
-@click.option("--batch-interval", type=Duration(), default="10s", show_default=True, help="From batch to batch.")
+@click.option("--batch-interval", type=duration, default="10s", show_default=True, help="From batch to batch.")
 @click.option(
     "--segments", type=_NUMBER, help="Partitions that stage rows in a batch; default: one for each task slot."
 )
@@ -56,14 +56,14 @@ _DEFAULTS = Settings()
 )
 @click.option("--at-most-once", is_flag=True, help="Rather lose a chunk than repeat it.")
 @click.option("--where", type=click.Choice(get_args(Where)), default="auto", show_default=True, help="As in Delivery.")
-@click.option("--sink-call", type=Duration(), default="50ms", show_default=True, help="The sink's time for a chunk.")
+@click.option("--sink-call", type=duration, default="50ms", show_default=True, help="The sink's time for a chunk.")
 @click.option(
     "--pending-batches", type=click.IntRange(min=0), default=1, show_default=True, help="Not delivered at a restart."
 )
 @click.option("--store", type=click.Choice(sorted(STORES)), default="s3", show_default=True, help="Where the WAL is.")
 @click.option(
     "--latency",
-    type=Duration(),
+    type=duration,
     help="Of one request of the store. Default: s3 100ms, other 20ms, local 5ms and 0.5ms.",
 )
 @click.option("--bandwidth", type=_NUMBER, help="MB/s of one connection. Default: s3 85, other 100, local 200.")
