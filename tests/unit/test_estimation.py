@@ -1,4 +1,4 @@
-"""Sizes, times, windows and dollars of an estimate, against the code that they speak of, and what it advises."""
+"""Sizes, times, windows and dollars of an estimate, against the code that they speak of."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from tests.unit.test_estimation_requests import CHUNK_ROWS, CRASHES, KEPT, KINDS
 from wal_sink import paths
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError
-from wal_sink.estimation.advice import HEADROOM, advise, changes
-from wal_sink.estimation.estimate import CHECKPOINT_REQUESTS_OF_START, MONTH_S, Estimate, estimate
+from wal_sink.estimation.estimate import CHECKPOINT_REQUESTS_OF_START, MONTH_S, estimate
 from wal_sink.estimation.plan import (
     LOCAL_MODEL,
     OTHER_MODEL,
@@ -347,66 +346,6 @@ def test_rates_under_a_prefix() -> None:
 
 def test_a_page_is_as_large_as_the_store_asks_for() -> None:
     assert S3_MODEL.page == wal_sink.stores.s3._PAGE
-
-
-# --- advice
-
-
-def first(**more: Any) -> Estimate:
-    return estimate(Plan(**{"executors": 1, **more}), S3_MODEL)
-
-
-@pytest.mark.parametrize(
-    ("found", "problem", "change"),
-    [
-        (first(), "", ""),
-        (first(segments=500), "delivery takes too much", "segments a batch"),
-        (first(segments=40, rows_per_s=5000, where="driver"), "delivery takes too much", "where='executors'"),
-        (
-            first(executors=20, segments=40, settings=Settings(max_delivery_tasks=2), sink_call_s=0.5),
-            "delivery takes too much",
-            "max_delivery_tasks",
-        ),
-        (first(executors=2, rows_per_s=250_000), "delivery takes too much", "chunk_rows=100000"),
-        (first(executors=100), "requests are dear", "segments a batch"),
-        (first(executors=1000), "a long restart", "segments a batch"),
-        (first(executors=10_000, pending_batches=0), "delivery takes too much", "chunk_rows=100000"),
-    ],
-)
-def test_the_first_thing_to_change(found: Estimate, problem: str, change: str) -> None:
-    advice = advise(found)
-    assert advice.problem.startswith(problem)
-    assert change in advice.change
-    assert bool(advice.problem) == bool(problem)
-
-
-def test_what_is_advised_mends_it() -> None:
-    found = first(executors=10_000)
-    assert found.busy > HEADROOM
-    advice = advise(found)
-    (changed,) = [change for change in changes(found) if change.what == advice.change]
-    assert estimate(changed.plan, found.store).busy <= HEADROOM
-
-
-def test_several_queries_are_advised_where_chunks_end_by_their_bytes() -> None:
-    """Neither larger chunks nor fewer segments make fewer chunks then, and a longer interval has more rows."""
-    fast = replace(S3_MODEL, write_s=0.001, read_s=0.001, bandwidth=1e12)
-    advice = advise(estimate(Plan(100, rows_per_s=520, row_bytes=10**6, sink_call_s=0.001), fast))
-    assert advice.problem == "the store's limit for a prefix"
-    assert "queries, each with its own WAL" in advice.change
-
-
-def test_several_queries_are_never_advised_for_cost() -> None:
-    dear = replace(S3_MODEL, prices=Prices(5.0, 0.4, 0.0, 0.023, as_of="a test"))
-    advice = advise(estimate(Plan(8, segments=1), dear))
-    assert advice.problem == "requests are dear"
-    assert "queries" not in advice.change
-
-
-def test_without_a_change_that_is_enough_it_says_so() -> None:
-    advice = advise(estimate(Plan(1, segments=1, sink_call_s=3600), S3_MODEL))
-    assert advice.change == ""
-    assert "no single change is enough" in str(advice)
 
 
 # --- what cannot be

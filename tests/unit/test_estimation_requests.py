@@ -122,6 +122,8 @@ class Life:
     chunks: int
     sinks: int = 1
     model: StoreModel = S3_MODEL
+    writer_dies_at: int | None = None
+    """The batch in which a writer of whole batches dies, once it has read the rows."""
     wal: Store = field(default_factory=lambda: MemoryStore(StoreSpec(f"memory://counted-{next(_numbers)}/wal")))
 
     def __post_init__(self) -> None:
@@ -168,18 +170,19 @@ class Life:
         assert (kept.ability, kept.at_most_once) == (self.kind.ability, self.kind.at_most_once)
         carrier: LocalCarrier | WholeBatchCarrier = LocalCarrier(lambda: target, run.log, should_stop=lambda: False)
         if isinstance(target, BatchSink):
-            carrier = WholeBatchCarrier(_reading_once(run), run.log, what="a writer", limit_s=10)
+            carrier = WholeBatchCarrier(self._reading_once(run), run.log, what="a writer", limit_s=10)
         return Serving(name, delivery, kept, carrier)
 
+    def _reading_once(self, run: Run) -> Callable[[Assignment, Manifest], object]:
+        """What a writer that evaluates its DataFrame once asks of the WAL."""
 
-def _reading_once(run: Run) -> Callable[[Assignment, Manifest], object]:
-    """What a writer that evaluates its DataFrame once asks of the WAL."""
+        def write(_: Assignment, manifest: Manifest) -> None:
+            for segment in manifest.segments:
+                load_segment(run.log.store, segment)
+            if manifest.batch_id == self.writer_dies_at:
+                raise Crash("in the writer")
 
-    def write(_: Assignment, manifest: Manifest) -> None:
-        for segment in manifest.segments:
-            load_segment(run.log.store, segment)
-
-    return write
+        return write
 
 
 def plain(traffic: Traffic) -> dict[str, Requests]:
@@ -304,6 +307,22 @@ def test_a_batch_taken_over_after_a_crash(kind: Kind, segments: int, chunks: int
     assert plain(life.store.taken()) == plain(
         joined(life.protocol.of_start(), life.protocol.of_takeover(life.shape, done))
     )
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_a_whole_batch_taken_over_after_a_crash(segments: int) -> None:
+    life = Life(KINDS[-1], segments, chunks=2, writer_dies_at=2)
+    run = life.open()
+    life.live(run, 1)
+    with pytest.raises(Crash):
+        life.live(run, 2)
+    life.writer_dies_at = None
+    life.store.taken()
+
+    life.open().deliver_all()
+
+    takeover = life.protocol.of_takeover(life.shape, Done())
+    assert plain(life.store.taken()) == plain(joined(life.protocol.of_start(), takeover))
 
 
 def done_of(kind: Kind, chunks: int, sent: int) -> Done:
