@@ -8,6 +8,7 @@ from wal_sink.cli.batches import batches
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.demo.command import demo
 from wal_sink.cli.drain import drain
+from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.show import show
 from wal_sink.cli.status import status
@@ -26,5 +27,5 @@ def main(*, debug: bool) -> None:
     """
 
 
-for verb in (demo, status, batches, show, drain, dead_letters):
+for verb in (demo, status, batches, show, drain, dead_letters, estimate_verb):
     main.add_command(verb)

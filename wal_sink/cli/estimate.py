@@ -1,0 +1,242 @@
+"""`wal-sink estimate`: what a query's log would cost, and where its limits are, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import click
+
+from wal_sink.cli import options
+from wal_sink.cli.durations import duration
+from wal_sink.cli.output import console, facts, plain, print_json, size, table
+from wal_sink.estimation.advice import advise
+from wal_sink.estimation.estimate import Estimate, estimate
+from wal_sink.estimation.plan import STORES, Plan, Prices, StoreModel
+from wal_sink.guarantees import Ability
+from wal_sink.settings import Settings, Where
+
+EXECUTORS = (1, 10, 100, 1000, 10_000)
+KINDS = {ability.value.partition(" ")[0]: ability for ability in Ability}
+_NUMBER = click.IntRange(min=1)
+_AMOUNT = click.FloatRange(min=0)
+_DEFAULTS = Settings()
+
+
+@click.command("estimate", short_help="What a log would cost, and where its limits are.")
+@click.option("--executors", type=_NUMBER, multiple=True, default=EXECUTORS, help="A row of the table; repeat it.")
+@click.option("--cores-per-executor", type=_NUMBER, default=4, show_default=True, help="Task slots of an executor.")
+@click.option("--batch-interval", type=duration, default="10s", show_default=True, help="From batch to batch.")
+@click.option(
+    "--segments", type=_NUMBER, help="Partitions that stage rows in a batch; default: one for each task slot."
+)
+@click.option(
+    "--rows-per-second", type=_AMOUNT, default=1000, show_default=True, help="Rows that arrive, for each executor."
+)
+@click.option("--row-bytes", type=_AMOUNT, default=200, show_default=True, help="Of a row in memory.")
+@click.option(
+    "--compression", type=_AMOUNT, default=3, show_default=True, help="How many times smaller a row is in a segment."
+)
+@click.option("--columns", type=_NUMBER, default=10, show_default=True, help="Columns; they lie in the manifest.")
+@click.option("--chunk-rows", type=_NUMBER, default=_DEFAULTS.chunk_rows, show_default=True, help="As in Settings.")
+@click.option("--chunk-mib", type=_NUMBER, default=32, show_default=True, help="chunk_bytes, in MiB.")
+@click.option("--segment-mib", type=_NUMBER, default=64, show_default=True, help="segment_bytes, in MiB.")
+@click.option(
+    "--retention-batches",
+    type=_NUMBER,
+    default=_DEFAULTS.retention_batches,
+    show_default=True,
+    help="Delivered batches that are kept, as in Settings.",
+)
+@click.option("--max-delivery-tasks", type=_NUMBER, help="As in Settings; default: all task slots but one.")
+@click.option("--sinks", type=_NUMBER, default=1, show_default=True, help="Sinks of the WAL, all of one kind.")
+@click.option(
+    "--sink-kind", type=click.Choice(sorted(KINDS)), default="plain", show_default=True, help="What the target can do."
+)
+@click.option("--at-most-once", is_flag=True, help="Rather lose a chunk than repeat it.")
+@click.option("--where", type=click.Choice(get_args(Where)), default="auto", show_default=True, help="As in Delivery.")
+@click.option("--sink-call", type=duration, default="50ms", show_default=True, help="The sink's time for a chunk.")
+@click.option(
+    "--pending-batches", type=click.IntRange(min=0), default=1, show_default=True, help="Not delivered at a restart."
+)
+@click.option("--store", type=click.Choice(sorted(STORES)), default="s3", show_default=True, help="Where the WAL is.")
+@click.option(
+    "--latency",
+    type=duration,
+    help="Of one request of the store. Default: s3 100ms, other 20ms, local 5ms and 0.5ms.",
+)
+@click.option("--bandwidth", type=_NUMBER, help="MB/s of one connection. Default: s3 85, other 100, local 200.")
+@click.option("--put-price", type=_AMOUNT, help="$ for 1,000 PUT or LIST. s3: 0.005.")
+@click.option("--get-price", type=_AMOUNT, help="$ for 1,000 GET. s3: 0.0004.")
+@click.option("--delete-price", type=_AMOUNT, help="$ for 1,000 DELETE. s3: 0.")
+@click.option("--storage-price", type=_AMOUNT, help="$ for a GB kept a month. s3: 0.023.")
+@click.option("--write-limit", type=_NUMBER, help="Most writes a second under one prefix. s3: 3,500.")
+@click.option("--read-limit", type=_NUMBER, help="Most reads a second under one prefix. s3: 5,500.")
+@options.as_json
+def estimate_verb(*, executors: tuple[int, ...], as_json: bool, **given: Any) -> None:
+    """What a query's log would cost a month, which limit is nearest, what a crash may repeat, how long a restart takes.
+
+    Calculated, for clusters of several sizes; nothing is asked of any store. docs/SCALE.md explains each column.
+
+    \b
+        wal-sink estimate --batch-interval 10s --segments 500 --chunk-rows 50000 --store s3
+        wal-sink estimate --executors 20 --rows-per-second 5000 --sink-kind idempotent --json
+    """
+    store = _store(given)
+    found = [estimate(_plan(count, given), store) for count in executors]
+    if as_json:
+        print_json({"store": store, "estimates": [_plain(each) for each in found]})
+    else:
+        print_estimates(found)
+
+
+def print_estimates(found: Sequence[Estimate]) -> None:
+    """For people."""
+    out = console()
+    out.print(facts(_assumptions(found[0])))
+    out.print()
+    shown = table(
+        ">executors",
+        ">segments\na batch",
+        ">chunks\na batch",
+        ">requests\na batch",
+        ">requests,\n$ a month",
+        ">storage,\n$ a month",
+        ">of the\nlimit",
+        ">manifest",
+        f">rows that may\n{_may(found[0].plan)}",
+        ">delivery\na batch",
+        ">restart,\nat most",
+    )
+    for each in found:
+        shown.add_row(*_cells(each))
+    out.print(shown)
+    out.print("\nWhat changes first")
+    for each in found:
+        count = each.plan.executors
+        out.print(f"  {count:,} {'executor' if count == 1 else 'executors'}: {advise(each)}", soft_wrap=True)
+
+
+def _cells(found: Estimate) -> list[str]:
+    shape, dollars, share = found.shape, found.dollars, found.busiest.share
+    counts = (found.plan.executors, shape.segments, shape.chunks, found.requests.total + found.checkpoint_gets)
+    return [
+        *(f"{count:,.0f}" for count in counts),
+        *(f"{amount:,.2f}" for amount in ((dollars.requests, dollars.storage) if dollars else ())),
+        *([] if dollars else ["-", "-"]),
+        "-" if share is None else f"{share:.1%}",
+        size(found.manifest_bytes),
+        f"{found.repeated_rows:,}",
+        f"{found.delivery_s:,.1f} s",
+        f"{found.restart_s:,.1f} s",
+    ]
+
+
+def _assumptions(found: Estimate) -> list[tuple[str, object]]:
+    plan, store, prices = found.plan, found.store, found.store.prices
+    once = ", at most once" if plan.at_most_once else ""
+    limits = "no limit for a prefix is known"
+    if store.writes_per_s and store.reads_per_s:
+        limits = f"under a prefix {store.writes_per_s:,.0f} writes and {store.reads_per_s:,.0f} reads a second"
+    costs = "no prices are known: --put-price and the like give them"
+    if prices is not None:
+        costs = (
+            f"${prices.per_1000_puts:g} for 1,000 PUT or LIST, ${prices.per_1000_gets:g} for 1,000 GET, "
+            f"${prices.gb_month:g} for a GB and month ({prices.as_of})"
+        )
+    arriving = f"{plan.rows_per_s:,g} rows a second and executor"
+    of_row = f"{plan.row_bytes:g} bytes a row, {plan.compression:g} times smaller in a segment"
+    sinks = f"{plan.sinks} {'sink' if plan.sinks == 1 else 'sinks'}, {plan.ability.value}{once}"
+    chunks = f"chunks of {plan.settings.chunk_rows:,} rows, {plan.sink_call_s * 1000:g} ms in the sink for each"
+    return [
+        ("query", f"a batch every {plan.batch_interval_s:g} s; {arriving}, {of_row}"),
+        ("delivery", f"{sinks}; {chunks}"),
+        ("store", f"{store.name}: {_latency(store)}, {store.bandwidth / 1e6:g} MB/s; {limits}"),
+        ("prices", costs),
+    ]
+
+
+def _latency(store: StoreModel) -> str:
+    if store.write_s == store.read_s:
+        return f"{store.read_s * 1000:g} ms a request"
+    return f"{store.write_s * 1000:g} ms a write, {store.read_s * 1000:g} ms a read"
+
+
+def _may(plan: Plan) -> str:
+    return "be missing" if plan.at_most_once else "repeat"
+
+
+def _plan(executors: int, given: dict[str, Any]) -> Plan:
+    settings = Settings(
+        chunk_rows=given["chunk_rows"],
+        chunk_bytes=given["chunk_mib"] << 20,
+        segment_bytes=given["segment_mib"] << 20,
+        max_delivery_tasks=given["max_delivery_tasks"],
+        retention_batches=given["retention_batches"],
+    )
+    return Plan(
+        executors=executors,
+        segments=given["segments"],
+        batch_interval_s=given["batch_interval"],
+        cores_per_executor=given["cores_per_executor"],
+        rows_per_s=given["rows_per_second"],
+        row_bytes=given["row_bytes"],
+        compression=given["compression"],
+        columns=given["columns"],
+        settings=settings,
+        sinks=given["sinks"],
+        ability=KINDS[given["sink_kind"]],
+        at_most_once=given["at_most_once"],
+        where=given["where"],
+        sink_call_s=given["sink_call"],
+        pending_batches=given["pending_batches"],
+    )
+
+
+def _store(given: dict[str, Any]) -> StoreModel:
+    store = STORES[given["store"]]
+    bandwidth = given["bandwidth"]
+    return replace(
+        store,
+        write_s=given["latency"] or store.write_s,
+        read_s=given["latency"] or store.read_s,
+        bandwidth=store.bandwidth if bandwidth is None else bandwidth * 1e6,
+        writes_per_s=given["write_limit"] or store.writes_per_s,
+        reads_per_s=given["read_limit"] or store.reads_per_s,
+        prices=_prices(store.prices, given),
+    )
+
+
+def _prices(known: Prices | None, given: dict[str, Any]) -> Prices | None:
+    """The known prices under those that were given; None if there are neither."""
+    names = {
+        "per_1000_puts": "put_price",
+        "per_1000_gets": "get_price",
+        "per_1000_deletes": "delete_price",
+        "gb_month": "storage_price",
+    }
+    own = {field: given[option] for field, option in names.items() if given[option] is not None}
+    if not own:
+        return known
+    base = known or Prices(0.0, 0.0, 0.0, 0.0, as_of="")
+    all_given = known is None or len(own) == len(names)
+    return replace(base, **own, as_of="as given" if all_given else f"{base.as_of}; some as given")
+
+
+def _plain(found: Estimate) -> dict[str, Any]:
+    """As JSON: what was calculated, and what it was calculated from."""
+    shown = plain(found)
+    del shown["store"]
+    advice = advise(found)
+    return {
+        **shown,
+        "shape": {
+            **shown["shape"],
+            "chunks": found.shape.chunks,
+            "rows": found.shape.rows,
+            "bytes": found.shape.bytes,
+        },
+        "busy": found.busy,
+        "advice": {**plain(advice), "text": str(advice)},
+    }

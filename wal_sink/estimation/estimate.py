@@ -1,0 +1,255 @@
+"""What a plan comes to on a store: requests, dollars, rates against limits, and how long things take."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from wal_sink import paths
+from wal_sink.estimation import sizes
+from wal_sink.estimation.plan import SMALL_BATCH_BYTES, Plan, Shape, StoreModel, shape_of
+from wal_sink.estimation.requests import (
+    TERMS,
+    Protocol,
+    Requests,
+    Traffic,
+    checkpoint_gets,
+    joined,
+    polls_until,
+    scaled,
+    total,
+)
+from wal_sink.guarantees import Ability
+from wal_sink.retention import COLLECT_EVERY_BATCHES
+from wal_sink.threads import FIRST_POLL_S, LONGEST_POLL_S
+
+MONTH_S = 730 * 3600
+JOB_S = 0.11
+"""Of a Spark job that does nothing but start (measured); a batch delivered on executors takes one."""
+COMMIT_S = 0.04
+"""From the end of staging to Spark's `commits/N`, besides four requests of its store (assumed; local: 38 to 81 ms)."""
+CHECKPOINT_REQUESTS_OF_START = 5
+OF_TAKEOVER = 6
+"""Reads of a batch that another run began: release, manifest, marker, low water, dead letters, and the look for a
+successor before the first send, which else the only segment of a batch is spared.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixLoad:
+    """What one prefix is asked for, on average."""
+
+    prefix: str
+    writes_per_s: float
+    """PUT, and every object that a delete names."""
+    reads_per_s: float
+    """GET and listings."""
+    share: float | None
+    """Of the store's limit for a prefix, of `limited` requests; None: it has no limit."""
+    limited: str
+    """`writes` or `reads`, whichever is nearer to its limit; empty: it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dollars:
+    """A month of 730 hours."""
+
+    requests: float
+    storage: float
+
+    @property
+    def total(self) -> float:
+        return self.requests + self.storage
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What was calculated. `plan` and `store` are what it was calculated from."""
+
+    plan: Plan
+    store: StoreModel
+    shape: Shape
+    requests: Requests
+    """Of the WAL for a batch, its share of a collection included."""
+    checkpoint_gets: float
+    """Reads of the checkpoint for a batch. Spark's own requests are not among them."""
+    dollars: Dollars | None
+    """None: no prices are known."""
+    stored_bytes: float
+    """What lies in the WAL on average."""
+    prefixes: tuple[PrefixLoad, ...]
+    """By load, the nearest to its limit first. The last one is the whole WAL, as one prefix."""
+    burst_s: float
+    """How long the store takes at its limit for the segments that tasks end at the same time."""
+    manifest_bytes: int
+    delivery_tasks: int
+    """Segments that are delivered to a sink at the same time."""
+    repeated_rows: int
+    """Rows that a crash, a takeover or a retry may repeat in one sink, at most; `at_most_once`: that may be missing."""
+    delivery_s: float
+    """From the open gate of a batch to its marker, in one sink."""
+    collection_s: float
+    """Of one collection, which holds its sink's deliveries back, once in `COLLECT_EVERY_BATCHES` batches."""
+    restart_s: float
+    """From opening the WAL to the start of the query, at most: what was left is delivered before. Without Spark's own
+    start.
+    """
+
+    @property
+    def busiest(self) -> PrefixLoad:
+        return self.prefixes[0]
+
+    @property
+    def whole(self) -> PrefixLoad:
+        """The WAL as one prefix, which it is until S3 has split it."""
+        return self.prefixes[-1]
+
+    @property
+    def busy(self) -> float:
+        """Share of the time that delivery to a sink takes; above 1 it falls behind."""
+        return (self.delivery_s + self.collection_s / COLLECT_EVERY_BATCHES) / self.plan.batch_interval_s
+
+
+def estimate(plan: Plan, store: StoreModel) -> Estimate:
+    """Calculate. Asks nothing of any store."""
+    shape = shape_of(plan)
+    protocol = Protocol(store, plan.ability, plan.at_most_once, plan.sinks, plan.settings.retention_batches)
+    collection = protocol.of_collection(shape)
+    traffic = joined(protocol.of_batch(shape), scaled(collection, 1 / COLLECT_EVERY_BATCHES))
+    polls = polls_until(COMMIT_S + 4 * store.write_s, FIRST_POLL_S, LONGEST_POLL_S)
+    from_checkpoint = checkpoint_gets(plan.sinks, polls)
+    stored = _stored_bytes(plan, shape, protocol)
+    tasks = _tasks(plan, shape)
+    delivery_s = _delivery_s(plan, shape, store, protocol, tasks)
+    return Estimate(
+        plan=plan,
+        store=store,
+        shape=shape,
+        requests=total(traffic),
+        checkpoint_gets=from_checkpoint,
+        dollars=_dollars(plan, store, total(traffic) + Requests(gets=from_checkpoint), stored),
+        stored_bytes=stored,
+        prefixes=_prefixes(plan, store, traffic),
+        burst_s=min(shape.segments, plan.slots) / store.writes_per_s if store.writes_per_s else 0.0,
+        manifest_bytes=sizes.manifest_bytes(plan, shape),
+        delivery_tasks=tasks,
+        repeated_rows=_repeated_rows(plan, shape, tasks),
+        delivery_s=delivery_s,
+        collection_s=_collection_s(store, collection),
+        restart_s=_restart_s(plan, shape, store, protocol, tasks=tasks, delivery_s=delivery_s),
+    )
+
+
+def _dollars(plan: Plan, store: StoreModel, of_batch: Requests, stored_bytes: float) -> Dollars | None:
+    if store.prices is None:
+        return None
+    prices, batches = store.prices, MONTH_S / plan.batch_interval_s
+    puts = (of_batch.puts + of_batch.lists) * prices.per_1000_puts
+    gets = of_batch.gets * prices.per_1000_gets
+    deletes = of_batch.deletes * prices.per_1000_deletes
+    return Dollars((puts + gets + deletes) / 1000 * batches, stored_bytes / 2**30 * prices.gb_month)
+
+
+def _stored_bytes(plan: Plan, shape: Shape, protocol: Protocol) -> float:
+    """Batches stay until a collection comes: on average half of those between two more than the retention."""
+    kept = plan.settings.retention_batches + COLLECT_EVERY_BATCHES / 2
+    of_sink = protocol.records(shape) * sizes.progress_bytes() + sizes.marker_bytes()
+    of_batch = shape.bytes + sizes.manifest_bytes(plan, shape) + sizes.release_bytes()
+    return kept * (of_batch + plan.sinks * of_sink)
+
+
+def _prefixes(plan: Plan, store: StoreModel, traffic: Traffic) -> tuple[PrefixLoad, ...]:
+    """What S3 can split: each folder, and those of the sinks apart. Batch ids only ever rise, so that of a folder of
+    batches the newest end has all the load, however often it is split.
+    """
+    each = {
+        f"{paths.BATCHES}/": traffic[paths.BATCHES],
+        f"{paths.SINKS}/<name>/": traffic[paths.SINKS].times(1 / plan.sinks),
+        f"{TERMS}/committer-<name>/": traffic[TERMS].times(1 / plan.sinks),
+        f"{paths.LOW_WATER}/": traffic[paths.LOW_WATER],
+    }
+    loads = [_load(plan, store, prefix, requests) for prefix, requests in each.items()]
+    loads.sort(key=lambda load: load.share or load.writes_per_s + load.reads_per_s, reverse=True)
+    return (*loads, _load(plan, store, "the whole WAL", total(traffic)))
+
+
+def _load(plan: Plan, store: StoreModel, prefix: str, of_batch: Requests) -> PrefixLoad:
+    writes = (of_batch.puts + of_batch.keys_deleted) / plan.batch_interval_s
+    reads = (of_batch.gets + of_batch.lists) / plan.batch_interval_s
+    of_kind = (("writes", writes, store.writes_per_s), ("reads", reads, store.reads_per_s))
+    shares = [(rate / limit, kind) for kind, rate, limit in of_kind if limit is not None]
+    share, limited = max(shares, default=(None, ""))
+    return PrefixLoad(prefix, writes, reads, share, limited)
+
+
+def _tasks(plan: Plan, shape: Shape) -> int:
+    """Segments that are delivered side by side."""
+    return 1 if is_in_driver(plan, shape) else min(shape.segments, plan.delivery_slots)
+
+
+def is_in_driver(plan: Plan, shape: Shape) -> bool:
+    """Whether the driver delivers, one segment after the other. A whole-batch writer reads on executors."""
+    if plan.ability is Ability.BATCH_WRITER:
+        return False
+    return plan.where == "driver" or (plan.where == "auto" and shape.bytes <= SMALL_BATCH_BYTES)
+
+
+def _repeated_rows(plan: Plan, shape: Shape, tasks: int) -> int:
+    if plan.ability is Ability.BATCH_WRITER:
+        return shape.rows
+    if plan.ability is Ability.SEGMENT_WRITER:
+        return tasks * shape.rows_per_segment
+    exact = plan.ability in {Ability.IGNORE_KNOWN_KEYS, Ability.STORE_POSITION} and not plan.at_most_once
+    return 0 if exact else tasks * shape.rows_per_chunk
+
+
+def _delivery_s(plan: Plan, shape: Shape, store: StoreModel, protocol: Protocol, tasks: int) -> float:
+    """Term, release and marker one after the other; the segments in waves, or as fast as the limits let them."""
+    calls = shape.chunks_per_segment + (1 if plan.ability is Ability.STORE_POSITION else 0)
+    of_segment_s = (
+        store.read_s
+        + protocol.checks(shape) / shape.segments * store.read_s
+        + protocol.records(shape) / shape.segments * store.write_s
+        + shape.segment_bytes / store.bandwidth
+        + calls * plan.sink_call_s
+    )
+    waves_s = math.ceil(shape.segments / tasks) * of_segment_s
+    job_s = 0.0 if is_in_driver(plan, shape) else JOB_S
+    return store.read_s + 2 * store.write_s + job_s + max(waves_s, _limited_s(store, protocol, shape))
+
+
+def _limited_s(store: StoreModel, protocol: Protocol, shape: Shape) -> float:
+    """How long a delivery takes at the store's limits for a prefix, however many tasks send."""
+    if store.writes_per_s is None or store.reads_per_s is None:
+        return 0.0
+    reads = max(shape.segments * protocol.sinks, protocol.checks(shape))
+    return max(protocol.records(shape) / store.writes_per_s, reads / store.reads_per_s)
+
+
+def _in_turn_s(store: StoreModel, requests: Requests) -> float:
+    """How long requests take that are sent one after the other."""
+    return requests.puts * store.write_s + (requests.gets + requests.lists + requests.deletes) * store.read_s
+
+
+def _collection_s(store: StoreModel, collection: Traffic) -> float:
+    """Its requests are sent one after the other; of a delete, every object counts against the limit."""
+    sent = total(collection)
+    deleting_s = sent.keys_deleted / store.writes_per_s if store.writes_per_s else 0.0
+    return _in_turn_s(store, replace(sent, deletes=0)) + max(sent.deletes * store.read_s, deleting_s)
+
+
+def _restart_s(
+    plan: Plan, shape: Shape, store: StoreModel, protocol: Protocol, *, tasks: int, delivery_s: float
+) -> float:
+    """At most: as if every segment of the batch under way had a record, and all of it were to be delivered again."""
+    start_s = _in_turn_s(store, total(protocol.of_start()) + Requests(gets=CHECKPOINT_REQUESTS_OF_START))
+    if plan.pending_batches == 0:
+        return start_s
+    records = protocol.records(shape)
+    begun = min(records, shape.segments)
+    lost = shape.segments if plan.at_most_once else 0  # read, look for a refusal, keep as a dead letter
+    doubted = math.ceil(shape.segments / tasks)  # before its first chunk a task looks whether it was answered
+    taking_over = Requests(puts=lost, gets=OF_TAKEOVER + begun + 2 * lost + doubted, lists=store.listings(records))
+    manifest_s = sizes.manifest_bytes(plan, shape) / store.bandwidth
+    later_s = (plan.pending_batches - 1) * (2 * store.read_s + manifest_s + delivery_s)
+    return start_s + _in_turn_s(store, taking_over) + manifest_s + delivery_s + later_s

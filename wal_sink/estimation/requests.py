@@ -1,0 +1,205 @@
+"""How many requests the protocol sends, counted as its code sends them: `tests/unit/test_estimation.py` runs the code
+and compares.
+
+Only what a run without failures sends is counted, and what takes a batch over after a crash. A request that finds
+nothing, as the look for a successor's term does, is a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from wal_sink import paths
+from wal_sink.estimation.plan import Shape, StoreModel
+from wal_sink.guarantees import Ability
+from wal_sink.retention import COLLECT_EVERY_BATCHES, KEPT_LOW_WATERS
+
+TERMS = "terms"
+PROBE = "probe"
+CHECKPOINT = "the checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """Requests by kind, and the objects that the deletes name. Fractions where they are averages."""
+
+    puts: float = 0
+    gets: float = 0
+    lists: float = 0
+    deletes: float = 0
+    keys_deleted: float = 0
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def times(self, factor: float) -> Requests:
+        return Requests(*(getattr(self, each.name) * factor for each in fields(self)))
+
+    @property
+    def total(self) -> float:
+        return self.puts + self.gets + self.lists + self.deletes
+
+
+Traffic = Mapping[str, Requests]
+"""Requests by top folder of the WAL (`batches`, `sinks`, …)."""
+
+
+def total(traffic: Traffic) -> Requests:
+    return sum(traffic.values(), Requests())
+
+
+def joined(*parts: Traffic) -> Traffic:
+    folders = dict.fromkeys(folder for part in parts for folder in part)
+    return {folder: sum((part[folder] for part in parts if folder in part), Requests()) for folder in folders}
+
+
+def scaled(traffic: Traffic, factor: float) -> Traffic:
+    return {folder: requests.times(factor) for folder, requests in traffic.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """What decides how many requests a batch takes: the store, the sinks, how many batches are kept."""
+
+    store: StoreModel
+    ability: Ability
+    at_most_once: bool
+    sinks: int
+    retention_batches: int
+
+    def of_batch(self, shape: Shape) -> Traffic:
+        """Staging a batch, releasing it, delivering it to every sink, marking it."""
+        reads, checks = shape.segments, 1 + self.checks(shape)
+        records = self.records(shape)
+        return {
+            paths.BATCHES: Requests(puts=shape.segments + 2, gets=self.sinks * reads),
+            TERMS: Requests(gets=self.sinks * checks),
+            paths.SINKS: Requests(puts=self.sinks * (records + 1)),
+        }
+
+    def checks(self, shape: Shape) -> int:
+        """Looks for a successor's term while one sink gets a batch; the one before the release is another."""
+        # The only segment's first send is covered by the look before the release.
+        covered = 1 if shape.segments == 1 else 0
+        if self.ability is Ability.BATCH_WRITER:
+            return 1
+        if self.ability is Ability.SEGMENT_WRITER:
+            return shape.segments - covered
+        return shape.chunks if self.at_most_once else shape.chunks - covered
+
+    def records(self, shape: Shape) -> int:
+        """Progress records of a batch and one sink. The marker stands for the last one of an only segment."""
+        if self.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+            return 0
+        if self.at_most_once:
+            return shape.chunks
+        covered = 1 if shape.segments == 1 else 0
+        return (shape.segments if self.ability is Ability.SEGMENT_WRITER else shape.chunks) - covered
+
+    def of_collection(self, shape: Shape) -> Traffic:
+        """Collecting `COLLECT_EVERY_BATCHES` batches, once in so many."""
+        every, records, store = COLLECT_EVERY_BATCHES, self.records(shape), self.store
+        kept = self.retention_batches + every
+        markers = store.listings(kept)
+        folders = store.listings(kept) + every * store.listings(records) if records else 1
+        below_sinks = every * self.sinks * (records + 1)
+        below_batches = every * (shape.segments + 2)
+        return {
+            paths.LOW_WATER: Requests(puts=1, lists=2 * store.listings(KEPT_LOW_WATERS + 1), keys_deleted=1),
+            TERMS: Requests(gets=1),
+            paths.SINKS: Requests(
+                gets=2 * self.sinks,
+                lists=3 * store.listings(self.sinks) + self.sinks * (3 * markers + folders),
+                keys_deleted=below_sinks,
+            ),
+            paths.BATCHES: Requests(
+                lists=store.listings(kept) + every * store.listings(shape.segments + 2),
+                deletes=store.deletes(below_batches + below_sinks + 1),
+                keys_deleted=below_batches,
+            ),
+        }
+
+    def of_start(self) -> Traffic:
+        """A run that opens a WAL which has a past, finds nothing to deliver, and becomes its stager."""
+        kept, store, sinks = self.retention_batches + COLLECT_EVERY_BATCHES, self.store, self.sinks
+        return {
+            PROBE: Requests(puts=2, gets=1, lists=1, deletes=1, keys_deleted=1),
+            paths.WAL: Requests(gets=1),
+            paths.LOW_WATER: Requests(lists=2 * store.listings(KEPT_LOW_WATERS)),
+            # Whether the next batch was released though its gate is closed is asked once for each sink.
+            paths.BATCHES: Requests(gets=sinks, lists=2 * store.listings(kept)),
+            paths.SINKS: Requests(gets=2 * sinks, lists=sinks * store.listings(kept)),
+            TERMS: Requests(puts=sinks + 1, lists=sinks + 1),
+        }
+
+    def of_takeover(self, shape: Shape, done: Done) -> Traffic:
+        """Taking a released batch over that another run began to deliver, for one sink, up to its marker."""
+        store = self.store
+        chunks_left = shape.chunks - done.chunks
+        kept_apart = self.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}
+        doubted = 0 if self.at_most_once or self.ability in _WITHOUT_CHUNKS else done.open_segments(shape)
+        lost = done.begun if self.at_most_once else 0  # their last chunk becomes a dead letter
+        looked = 0 if kept_apart else store.listings(self._records_of(done))
+        listed = looked + store.listings(lost)
+        covered = 1 if shape.segments == 1 else 0
+        sends = self._sends(done.open_segments(shape), chunks_left)
+        # What a transactional target has, it tells only once its segment was read.
+        read = shape.segments if self.ability is Ability.STORE_POSITION else done.open_segments(shape)
+        return {
+            paths.BATCHES: Requests(gets=2 + read + lost),
+            TERMS: Requests(gets=1 + sends),
+            # Low water is looked at again before the first send, and once a run before it first collects.
+            paths.LOW_WATER: Requests(lists=2 * store.listings(KEPT_LOW_WATERS)),
+            paths.SINKS: Requests(
+                puts=self._records_left(sends, covered) + lost + 1,
+                gets=1 + (0 if kept_apart else done.begun) + lost + doubted,
+                lists=listed,
+            ),
+        }
+
+    def _sends(self, segments: int, chunks: int) -> int:
+        if self.ability is Ability.BATCH_WRITER:
+            return 1
+        return segments if self.ability is Ability.SEGMENT_WRITER else chunks
+
+    def _records_left(self, sends: int, covered: int) -> int:
+        if self.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+            return 0
+        return sends if self.at_most_once else max(0, sends - covered)
+
+    def _records_of(self, done: Done) -> int:
+        return done.begun if self.ability is Ability.SEGMENT_WRITER else done.chunks
+
+
+_WITHOUT_CHUNKS = {Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How far a batch had come when its run ended, as its progress records tell."""
+
+    begun: int = 0
+    """Segments with a record."""
+    whole: int = 0
+    """Segments of which every row is recorded."""
+    chunks: int = 0
+    """Chunks with a record."""
+
+    def open_segments(self, shape: Shape) -> int:
+        return shape.segments - self.whole
+
+
+def checkpoint_gets(sinks: int, polls: float) -> float:
+    """Reads of the checkpoint for a batch, at most: its offsets twice, and for each sink its gate and the next one."""
+    return 2 + sinks * (polls + 1)
+
+
+def polls_until(commit_delay_s: float, first_s: float, longest_s: float) -> int:
+    """How often a committer asks for a batch's completion, which comes so long after it was staged."""
+    asked, at_s, pause_s = 1, 0.0, first_s
+    while at_s < commit_delay_s:
+        at_s += pause_s
+        pause_s = min(longest_s, pause_s * 2)
+        asked += 1
+    return asked
