@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import random
 import shlex
 import shutil
@@ -38,13 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     report = Report(scenarios, command, f"{datetime.now(UTC):%Y-%m-%d}", seed, options.share)
     report.resume(earlier)
     out = options.out or (OUT if options.share >= 1 and not options.only else PARTIAL)
-    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    deadline_s = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
     for scenario in scenarios:
         if scenario.name in report.rows:
             continue
-        if deadline is not None and time.monotonic() > deadline:
+        if time.monotonic() > deadline_s:
             break
-        report.rows[scenario.name] = _run(scenario, seed, options.share)
+        report.rows[scenario.name] = _run(scenario, seed, options.share, deadline_s)
         report.write(out)
         save_rows(report.rows.values(), options.state)
     report.write(out)
@@ -73,12 +74,12 @@ def chosen(only: Iterable[str] | None) -> list[Scenario]:
     return [scenario for scenario in there if scenario.name in wanted]
 
 
-def _run(scenario: Scenario, seed: int, share: float) -> Row:
+def _run(scenario: Scenario, seed: int, share: float, deadline_s: float) -> Row:
     folder = Path(tempfile.mkdtemp(prefix="wal-sink-chaos-"))
     _say(f"{scenario.name}: …")
     began = time.monotonic()
     try:
-        outcome = scenario.run(Effort(seed=seed, folder=folder, share=share))
+        outcome = scenario.run(Effort(seed=seed, folder=folder, share=share, deadline_s=deadline_s))
     except Exception as error:  # noqa: BLE001 - the other scenarios must run, and the report must say so
         traceback.print_exc()
         outcome = Outcome(violations=[f"it broke off: {type(error).__name__}: {error}"])
@@ -105,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out", type=Path, help="the report; default: benchmarks/CHAOS.md for the whole, else one in .cache/chaos"
     )
-    parser.add_argument("--minutes", type=float, help="begin no scenario after so many minutes")
+    parser.add_argument("--minutes", type=float, help="begin no scenario after so many minutes, and end the histories")
     parser.add_argument("--resume", action="store_true", help="keep what held in an earlier run of this seed and share")
     parser.add_argument("--state", type=Path, default=STATE, help=argparse.SUPPRESS)
     return parser

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +18,16 @@ class Effort:
     """Empty and of this scenario alone."""
     share: float = 1.0
     """1 is the whole of `make chaos`; `make test` runs a small part with a fixed seed."""
+    deadline_s: float = math.inf
+    """When a scenario that can end anywhere does, by `time.monotonic`."""
 
     def times(self, whole: int, *, least: int = 1) -> int:
         """How often to do what the whole does `whole` times."""
         return max(least, round(whole * self.share))
+
+    @property
+    def is_over(self) -> bool:
+        return time.monotonic() > self.deadline_s
 
 
 @dataclass(slots=True)

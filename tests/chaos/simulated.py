@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.simulation.histories.counting import play_on_all_cores, total_of
+from tests.simulation.histories.counting import Count, play_on_all_cores
 from tests.simulation.histories.exhaustive import THREE_BATCHES, every_crash
 from tests.simulation.histories.plans import KINDS, LifePlan, Shape
 
@@ -18,13 +18,19 @@ _RUNS: dict[str, tuple[Shape, LifePlan]] = {
 
 
 def histories(effort: Effort) -> Outcome:
-    """Histories of seeds that only this effort has."""
-    total = total_of(play_on_all_cores(effort.seed * SEEDS, effort.times(10_000_000, least=2000)))
+    """Histories of seeds that only this effort has; as many as there is time for."""
+    wanted = effort.times(10_000_000, least=2000)
+    total = Count()
+    for portion in play_on_all_cores(effort.seed * SEEDS, wanted):
+        total.add(portion)
+        if effort.is_over:
+            break
     happened = ", ".join(f"{name} {times}" for name, times in total.touched.most_common())
+    of_wanted = f"ended by the clock, of {wanted:,} wanted; " if total.histories < wanted else ""
     return Outcome(
         rounds=total.histories,
         violations=total.complaints(),
-        detail=f"{total.per_second:.0f} histories/s/core; histories with {happened}",
+        detail=f"{of_wanted}{total.per_second:.0f} histories/s/core; histories with {happened}",
     )
 
 

@@ -108,7 +108,10 @@ def play_on_all_cores(first: int, count: int, *, cores: int | None = None) -> It
         yield from (play_seeds(*portion) for portion in portions)
         return
     with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_portion, portions)
+        try:
+            yield from pool.map(_portion, portions)
+        finally:
+            pool.shutdown(cancel_futures=True)  # whoever has enough does not wait for the rest
 
 
 def _portion(portion: tuple[int, int]) -> Count:
