@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from wal_sink.chunk import Position
+    from wal_sink.ledger import LedgerEntry
     from wal_sink_backends.sql_values import ArrowType, Rows
 
 LEDGER = "wal_sink_ledger"
@@ -40,14 +40,6 @@ class Limits:
         for name in ("busy_timeout_s", "connect_timeout_s", "statement_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number of seconds above 0")
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
-    """What the ledger tells of a slot."""
-
-    term: int
-    position: Position
 
 
 class TableMissing(Exception):
@@ -97,17 +89,17 @@ class Dialect(ABC):
         """Create the ledger if it is missing; safe when several processes do so at once."""
 
     @abstractmethod
-    def stored(self, connection: Connection, slot: str) -> LedgerRow | None:
+    def stored(self, connection: Connection, slot: str) -> LedgerEntry | None:
         """What the ledger tells of a slot."""
 
     @abstractmethod
-    def lock(self, connection: Connection, slot: str, term: int) -> LedgerRow | None:
+    def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:
         """The same within a transaction, until whose end no other one gets past this line for the slot: neither where
         the ledger has a row of the slot, nor where it has none yet. `term` is the sender's.
         """
 
     @abstractmethod
-    def move_ledger(self, connection: Connection, row: LedgerRow) -> None:
+    def move_ledger(self, connection: Connection, row: LedgerEntry) -> None:
         """Put the slot's row in place of the locked one."""
 
     # The target table.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Dialect, LedgerRow, Limits, refused_rows
+from wal_sink.ledger import LedgerEntry
+from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Dialect, Limits, refused_rows
 from wal_sink_backends.sql_mariadb_session import Session, driver, number_of, passes, refuses_rows
 from wal_sink_backends.sql_mariadb_types import fits, type_name, value_lists
 
@@ -148,10 +149,10 @@ class Mariadb(Dialect):
                 f"may run: {ddl}; GRANT SELECT, INSERT, UPDATE ON {self._named(LEDGER)} TO this user"
             ) from error
 
-    def stored(self, connection: Session, slot: str) -> LedgerRow | None:
+    def stored(self, connection: Session, slot: str) -> LedgerEntry | None:
         return self._read(connection, slot, "")
 
-    def lock(self, connection: Session, slot: str, term: int) -> LedgerRow | None:  # noqa: ARG002 - not compared here
+    def lock(self, connection: Session, slot: str, term: int) -> LedgerEntry | None:  # noqa: ARG002 - not compared here
         """Lock the slot's row. Where there is none, an empty one is inserted first, for which all others wait: it never
         outlives the transaction as it is.
         """
@@ -164,7 +165,7 @@ class Mariadb(Dialect):
         )
         return self._read(connection, slot, " FOR UPDATE")
 
-    def move_ledger(self, connection: Session, row: LedgerRow) -> None:
+    def move_ledger(self, connection: Session, row: LedgerEntry) -> None:
         at = row.position
         connection.execute(
             f"UPDATE {self._in_query(LEDGER)} SET term = %s, batch_id = %s, segment_id = %s, "  # noqa: S608 - quoted
@@ -172,10 +173,10 @@ class Mariadb(Dialect):
             (row.term, at.batch_id, at.segment_id, at.rows, at.slot),
         )
 
-    def _read(self, connection: Session, slot: str, how: str) -> LedgerRow | None:
+    def _read(self, connection: Session, slot: str, how: str) -> LedgerEntry | None:
         query = f"SELECT term, batch_id, `rows`, segment_id FROM {self._in_query(LEDGER)} WHERE slot = %s{how}"  # noqa: S608
         found = connection.execute(query, (slot,))
-        return None if not found or found[0][1] < 0 else LedgerRow(found[0][0], Position(slot, *found[0][1:]))
+        return None if not found or found[0][1] < 0 else LedgerEntry(found[0][0], Position(slot, *found[0][1:]))
 
     # The target table.
 

@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink_backends.sql_dialects import (
-    LEDGER,
-    LEDGER_COLUMNS,
-    Dialect,
-    LedgerRow,
-    Limits,
-    refused_rows,
-)
+from wal_sink.ledger import LedgerEntry
+from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Dialect, Limits, refused_rows
 from wal_sink_backends.sql_postgresql_session import Session, connection_class, driver, passes, refuses_rows, refuses_us
 from wal_sink_backends.sql_postgresql_types import copy_rows, fits, type_name
 
@@ -153,10 +147,10 @@ class Postgresql(Dialect):
                 f"may run: {ddl}; GRANT SELECT, INSERT, UPDATE ON {self._named(LEDGER)} TO this user"
             ) from error
 
-    def stored(self, connection: Session, slot: str) -> LedgerRow | None:
+    def stored(self, connection: Session, slot: str) -> LedgerEntry | None:
         return self._read(connection, slot, "")
 
-    def lock(self, connection: Session, slot: str, term: int) -> LedgerRow | None:
+    def lock(self, connection: Session, slot: str, term: int) -> LedgerEntry | None:
         """Lock the slot's row. A process that stands still in the middle of its COPY keeps it for ever, since no time
         limit of the server counts there: whoever waited in vain ends the transactions of this and of lower terms.
         """
@@ -171,7 +165,7 @@ class Postgresql(Dialect):
                 connection.execute(_EVICT, mark)
             raise
 
-    def _lock(self, connection: Session, slot: str) -> LedgerRow | None:
+    def _lock(self, connection: Session, slot: str) -> LedgerEntry | None:
         """Where the ledger has no row, an empty one is inserted first, for which all others wait: it never outlives the
         transaction as it is.
         """
@@ -184,7 +178,7 @@ class Postgresql(Dialect):
         )
         return self._read(connection, slot, " FOR UPDATE")
 
-    def move_ledger(self, connection: Session, row: LedgerRow) -> None:
+    def move_ledger(self, connection: Session, row: LedgerEntry) -> None:
         at = row.position
         moved = connection.execute(
             f"UPDATE {self._in_query(LEDGER)} SET term = %s, batch_id = %s, segment_id = %s, rows = %s "  # noqa: S608
@@ -194,10 +188,10 @@ class Postgresql(Dialect):
         if moved.rowcount != 1:
             raise PermanentError(f"slot {at.slot!r} of {LEDGER}: {moved.rowcount} rows moved, expected 1")
 
-    def _read(self, connection: Session, slot: str, how: str) -> LedgerRow | None:
+    def _read(self, connection: Session, slot: str, how: str) -> LedgerEntry | None:
         query = f"SELECT term, batch_id, rows, segment_id FROM {self._in_query(LEDGER)} WHERE slot = %s{how}"  # noqa: S608
         found = connection.execute(query, (slot,)).fetchone()
-        return None if found is None or found[1] < 0 else LedgerRow(found[0], Position(slot, *found[1:]))
+        return None if found is None or found[1] < 0 else LedgerEntry(found[0], Position(slot, *found[1:]))
 
     # The target table.
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from wal_sink.chunk import Position
 from wal_sink.errors import PermanentError
 from wal_sink.json_rows import decimal_texts, plain_values
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, LedgerRow
+from wal_sink.ledger import LedgerEntry
+from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect
 from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, refuse_missing_keys, texts_of
 
 if TYPE_CHECKING:
@@ -135,16 +136,16 @@ class Sqlite(Dialect):
         except (OverflowError, UnicodeEncodeError) as error:
             raise PermanentError(f"{what}: SQLite cannot hold a value: {error}; cast the column to a string") from error
 
-    def stored(self, connection: Connection, slot: str) -> LedgerRow | None:
+    def stored(self, connection: Connection, slot: str) -> LedgerEntry | None:
         query = f"SELECT term, batch_id, rows, segment_id FROM {LEDGER} WHERE slot = ?"  # noqa: S608 - a constant
         found = connection.execute(query, (slot,)).fetchone()
-        return None if found is None else LedgerRow(found[0], Position(slot, *found[1:]))
+        return None if found is None else LedgerEntry(found[0], Position(slot, *found[1:]))
 
-    def lock(self, connection: Connection, slot: str, term: int) -> LedgerRow | None:  # noqa: ARG002
+    def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:  # noqa: ARG002
         """The transaction holds the one lock there is already."""
         return self.stored(connection, slot)
 
-    def move_ledger(self, connection: Connection, row: LedgerRow) -> None:
+    def move_ledger(self, connection: Connection, row: LedgerEntry) -> None:
         at = row.position
         values = (at.slot, row.term, at.batch_id, at.segment_id, at.rows)
         connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, ("slot",)), values)

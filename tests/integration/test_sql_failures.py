@@ -19,9 +19,9 @@ from tests.sql_chunks import SLOT, chunk, ids, opened
 from tests.sql_proxy import How, SqlProxy
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import DeliveryError, FencedError, HistoryError, PermanentError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.testing import FakeQuery
 from wal_sink_backends.sql import SqlSink
-from wal_sink_backends.sql_dialects import LedgerRow
 
 PASSING: tuple[type[Exception], ...] = (psycopg.Error, pymysql.MySQLError, OSError)
 """What may be tried again: whatever is not of ours."""
@@ -173,7 +173,7 @@ def test_nobody_passes_while_another_writes_the_slot(server: Server, database: s
                     assert (other._dialect.lock(connection, SLOT, 2) is None) is (first == 0)
                     with pytest.raises(PASSING, match=r"(?i)lock"):
                         sink.write(chunk(ids(first + 1), first=first))
-                    other._dialect.move_ledger(connection, LedgerRow(1, Position(SLOT, 0, first, "a")))
+                    other._dialect.move_ledger(connection, LedgerEntry(1, Position(SLOT, 0, first, "a")))
             sink.write(chunk(ids(first + 1), first=first))
     assert stored(server, database) == [0, 1, 2]
 
