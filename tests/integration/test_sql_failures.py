@@ -12,8 +12,7 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-import wal_sink_backends.sql_mariadb as mariadb_module
-import wal_sink_backends.sql_postgresql_session as postgresql_module
+import wal_sink_backends.sql_dialects as dialects_module
 from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, Server, program
 from tests.sql_chunks import SLOT, chunk, ids, opened
 from tests.sql_proxy import How, SqlProxy
@@ -130,8 +129,7 @@ def test_a_server_that_stops_and_comes_back(server: Server, database: str, proxy
 def test_a_server_that_says_nothing_any_more(
     server: Server, database: str, proxy: SqlProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql_module, "_GRACE_S", 0.2)
-    monkeypatch.setattr(mariadb_module, "_GRACE_S", 0.2)
+    monkeypatch.setattr(dialects_module, "_GRACE_S", 0.2)
     with opened(sink_to(server, database, port=proxy.port, statement_timeout_s=1, busy_timeout_s=1)) as sink:
         sink.write(chunk(ids(1)))
         proxy.cut(commit_request(server), "swallow")
