@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -13,8 +12,8 @@ import pymysql
 import pytest
 
 import wal_sink_backends.sql_dialects as dialects_module
-from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, Server, program
-from tests.sql_chunks import SLOT, chunk, ids, opened
+from tests.databases import USER, PostgresqlServer, Server, program
+from tests.sql_chunks import SLOT, chunk, ids, opened, sink_to
 from tests.sql_proxy import How, SqlProxy
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import DeliveryError, FencedError, HistoryError, PermanentError
@@ -26,30 +25,10 @@ PASSING: tuple[type[Exception], ...] = (psycopg.Error, pymysql.MySQLError, OSErr
 """What may be tried again: whatever is not of ours."""
 
 
-@pytest.fixture(autouse=True)
-def password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
-
-
-@pytest.fixture(params=["postgresql", "mariadb"])
-def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def database(server: Server) -> str:
-    return server.new_database()
-
-
 @pytest.fixture
 def proxy(server: Server) -> Iterator[SqlProxy]:
     with SqlProxy(server.port) as running:
         yield running
-
-
-def sink_to(server: Server, database: str, *, port: int | None = None, **options: Any) -> SqlSink:
-    return SqlSink(server.url(database, port=port), "flights", password_env=PASSWORD_VARIABLE, **options)
 
 
 def stored(server: Server, database: str) -> list[int]:
