@@ -1,4 +1,4 @@
-"""Chunks by hand, for tests of `SqlSink` on servers."""
+"""Chunks by hand, and what brings them to a server and looks at it, for tests of `SqlSink`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.databases import PASSWORD_VARIABLE, USER, PostgresqlServer, Server
 from wal_sink.chunk import Chunk, Position
-from wal_sink.sink import SinkContext
+from wal_sink.sink import Rejected, SinkContext
 from wal_sink_backends.sql import SqlSink
 
 SLOT = "wal/default/0"
@@ -42,3 +43,28 @@ def opened(sink: SqlSink) -> Iterator[SqlSink]:
         yield sink
     finally:
         sink.close()
+
+
+def sink_to(
+    server: Server, database: str, table: str = "flights", *, port: int | None = None, **options: Any
+) -> SqlSink:
+    return SqlSink(server.url(database, port=port), table, password_env=PASSWORD_VARIABLE, **options)
+
+
+def write(sink: SqlSink, *chunks: Chunk) -> list[Rejected | None]:
+    with opened(sink):
+        return [sink.write(one) for one in chunks]
+
+
+def stored(server: Server, database: str, columns: str = "id") -> list[tuple[Any, ...]]:
+    return server.query(database, f"SELECT {columns} FROM flights ORDER BY 1")
+
+
+def as_owner(server: Server, database: str, *statements: str) -> None:
+    """As the user the sink connects as, where tables have owners."""
+    for statement in statements:
+        if isinstance(server, PostgresqlServer):
+            server.query(database, f"SET ROLE {USER}")
+        server.query(database, statement)
+        if isinstance(server, PostgresqlServer):
+            server.query(database, "RESET ROLE")

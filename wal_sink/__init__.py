@@ -19,6 +19,7 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.inspection import Status
+from wal_sink.ledger import LedgerEntry
 from wal_sink.replaying import DeadLetters, ReplayResult
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sink import (
@@ -47,6 +48,7 @@ __all__ = [
     "HandleGoneError",
     "HistoryError",
     "HistoryGone",
+    "LedgerEntry",
     "MissingBatch",
     "OutcomeUnknownError",
     "PermanentError",

@@ -106,12 +106,14 @@ class Lookup(Protocol):
 
 
 class TransactionalSink(Sink):
-    """A target that stores rows and `chunk.position` in one transaction: exactly once, with nothing to repeat.
+    """A target that stores rows, `chunk.position` and `chunk.term` in one transaction: exactly once, with nothing to
+    repeat.
 
-    `write` must, in one transaction: read the slot's stored position and term; raise `FencedError` if the stored term
-    is higher than `chunk.term`; commit nothing and return None if the stored position is at or past `chunk.position`;
-    else write the rows and store position and term. If it returns `Rejected`, nothing may be committed: the whole
-    chunk comes again after a new start.
+    `write` must, in one transaction: read the slot's `LedgerEntry`, so that no other transaction reads it before this
+    one ends, also where there is none yet; commit nothing and return None if it has the chunk, as `LedgerEntry.has`
+    tells, which refuses a lower term and rows of another history; else write the rows and store
+    `LedgerEntry.of(chunk)`. If it returns `Rejected`, nothing may be committed: the whole chunk comes again after a new
+    start.
     """
 
     @abstractmethod

@@ -7,14 +7,14 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from wal_sink.chunk import Chunk, Position
-from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.runtime import SYSTEM
 from wal_sink.sink import Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.dynamodb_calls import (
     Calls,
     ItemsRefusedError,
-    LedgerItem,
     RowsRefusedError,
     Target,
     TryAgainError,
@@ -116,10 +116,10 @@ class DynamoDbSink(TransactionalSink):
         _check_fits(items, what)
         for _ in range(_LOOKS):
             stored = calls.ledger(self._ledger_table, chunk.position.slot)
-            if _has(chunk, stored, what):
+            if stored and stored.has(chunk, f"{self._ledger_table} for {self._target!r}"):
                 return None
             try:
-                if calls.transact(items, self._ledger_table, stored, LedgerItem(chunk.term, chunk.position), what):
+                if calls.transact(items, self._ledger_table, stored, LedgerEntry.of(chunk), what):
                     return None
             except RowsRefusedError as error:
                 return Rejected(error.reasons)
@@ -230,28 +230,6 @@ def _check_fits(items: Sequence[Item], what: str) -> None:
             f"Stage with Settings(chunk_rows={MOST_ROWS}, chunk_bytes=2_000_000); batches that are staged already can "
             "only go to a DynamoDbPutSink"
         )
-
-
-def _has(chunk: Chunk, stored: LedgerItem | None, what: str) -> bool:
-    """Whether the target has this chunk. Raises if the chunk's sender or its rows are not the ledger's."""
-    if stored is None:
-        return False
-    due, at = chunk.position, stored.position
-    where = f"{what}, slot {due.slot!r}"
-    if stored.term > chunk.term:
-        raise FencedError(f"{where}: term {stored.term} has written, this sender's is {chunk.term}")
-    if at.batch_id != due.batch_id:
-        return at.batch_id > due.batch_id
-    if at.segment_id != due.segment_id:
-        raise DivergentReplay(
-            f"{where}: the table holds rows of segment {at.segment_id}, the chunk is of segment {due.segment_id}; find "
-            "out which WAL wrote this table before going on"
-        )
-    if at.rows < due.rows and any(row < at.rows for row in chunk.rows):
-        raise HistoryError(
-            f"{where}: the table holds the first {at.rows} rows of the segment, which cuts this chunk in two"
-        )
-    return at.rows >= due.rows
 
 
 # By URL.

@@ -11,6 +11,7 @@ from typing import Any
 
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.dynamodb_items import Item, Nulls
 
@@ -89,29 +90,6 @@ class Target:
         return f"{self.table!r}, {where!r}"
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerItem:
-    """What the ledger tells of a slot."""
-
-    term: int
-    position: Position
-
-    @classmethod
-    def of(cls, item: Mapping[str, Any]) -> LedgerItem:
-        batch_id, rows = int(item["batch_id"]["N"]), int(item["rows"]["N"])
-        return cls(int(item["term"]["N"]), Position(item["slot"]["S"], batch_id, rows, item["segment_id"]["S"]))
-
-    def attributes(self) -> dict[str, Any]:
-        at = self.position
-        return {
-            "slot": {"S": at.slot},
-            "term": {"N": str(self.term)},
-            "batch_id": {"N": str(at.batch_id)},
-            "rows": {"N": str(at.rows)},
-            "segment_id": {"S": at.segment_id},
-        }
-
-
 class Calls:
     """A connected client, and the table's key. Not pickled; for one thread at a time."""
 
@@ -170,7 +148,7 @@ class Calls:
                 BillingMode="PAY_PER_REQUEST",
             )
 
-    def ledger(self, table: str, slot: str) -> LedgerItem | None:
+    def ledger(self, table: str, slot: str) -> LedgerEntry | None:
         """What the ledger tells of a slot, read consistently."""
         what = f"slot {slot!r} of table {table!r}"
         with self._asking(what):
@@ -178,10 +156,10 @@ class Calls:
                 found = self.client.get_item(TableName=table, Key={"slot": {"S": slot}}, ConsistentRead=True)
             except self.client.exceptions.ResourceNotFoundException as error:
                 raise _ledger_missing(what, error) from error
-        return LedgerItem.of(found["Item"]) if "Item" in found else None
+        return _entry_in(found["Item"]) if "Item" in found else None
 
     def transact(
-        self, items: Sequence[Item], ledger_table: str, stored: LedgerItem | None, due: LedgerItem, what: str
+        self, items: Sequence[Item], ledger_table: str, stored: LedgerEntry | None, due: LedgerEntry, what: str
     ) -> bool:
         """Put rows and ledger, if the ledger still is as it was read; False if it is not.
 
@@ -190,7 +168,7 @@ class Calls:
         emptied. The condition on the ledger is what keeps a repeat harmless.
         """
         puts = [{"Put": {"TableName": self.target.table, "Item": item.attributes}} for item in items]
-        ledger = {"TableName": ledger_table, "Item": due.attributes(), **_unchanged(stored)}
+        ledger = {"TableName": ledger_table, "Item": _attributes(due), **_unchanged(stored)}
         with self._asking(what):
             try:
                 self.client.transact_write_items(TransactItems=[*puts, {"Put": ledger}])
@@ -234,16 +212,32 @@ class Calls:
         self.client, self._is_renewed = client, True
 
 
+def _entry_in(item: Mapping[str, Any]) -> LedgerEntry:
+    batch_id, rows = int(item["batch_id"]["N"]), int(item["rows"]["N"])
+    return LedgerEntry(int(item["term"]["N"]), Position(item["slot"]["S"], batch_id, rows, item["segment_id"]["S"]))
+
+
+def _attributes(entry: LedgerEntry) -> dict[str, Any]:
+    at = entry.position
+    return {
+        "slot": {"S": at.slot},
+        "term": {"N": str(entry.term)},
+        "batch_id": {"N": str(at.batch_id)},
+        "rows": {"N": str(at.rows)},
+        "segment_id": {"S": at.segment_id},
+    }
+
+
 def _ledger_missing(what: str, error: Exception) -> TryAgainError:
     """It was there when the sink was opened: servers that do not know yet of a new table, or it was deleted."""
     return TryAgainError(f"{what}: the ledger's table is not found, or not yet: {error}")
 
 
-def _unchanged(stored: LedgerItem | None) -> dict[str, Any]:
+def _unchanged(stored: LedgerEntry | None) -> dict[str, Any]:
     """The condition that an item of the ledger is as it was read."""
     if stored is None:
         return {"ConditionExpression": "attribute_not_exists(#slot)", "ExpressionAttributeNames": {"#slot": "slot"}}
-    compared = {name: value for name, value in stored.attributes().items() if name != "slot"}
+    compared = {name: value for name, value in _attributes(stored).items() if name != "slot"}
     return {
         "ConditionExpression": " AND ".join(f"#{name} = :{name}" for name in compared),
         "ExpressionAttributeNames": {f"#{name}": name for name in compared},

@@ -16,7 +16,7 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic
-from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord, check_term
+from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord
 from wal_sink_backends.kafka_messages import Message, MessageFormat
 from wal_sink_backends.kafka_producer import SlotProducer, most_bytes
 
@@ -128,7 +128,7 @@ class KafkaSink(TransactionalSink):
         A predecessor may still be writing: `write` shuts it out first and then looks again.
         """
         stored = self._opened().newest(slot)
-        return stored.position(slot) if stored else None
+        return stored.entry(slot).position if stored else None
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Write the messages and move the ledger on, in one transaction; nothing if the ledger is there already.
@@ -139,8 +139,8 @@ class KafkaSink(TransactionalSink):
         brokers did not answer a commit; anything else may be tried again. After any error the slot starts afresh.
         """
         target, what = self._opened(), f"batch {chunk.batch_id}, chunk {chunk.key}: {self!r}"
-        with target.writing(chunk, what) as slot:
-            if slot.stored is not None and slot.stored.has(chunk, what):
+        with target.writing(chunk) as slot:
+            if slot.stored and slot.stored.entry(slot.name).has(chunk, target.sink):
                 return None
             messages, refused = target.messages(chunk, what)
             if refused:
@@ -205,15 +205,15 @@ class _Target:
         return stored
 
     @contextmanager
-    def writing(self, chunk: Chunk, what: str) -> Iterator[_Slot]:
+    def writing(self, chunk: Chunk) -> Iterator[_Slot]:
         """The chunk's slot, alone in using its transactional id. Whatever is raised inside, it is not used again."""
         name = chunk.position.slot
-        check_term(self.ledger.known(name), chunk, what)  # a succeeded process should not disturb its successor
+        self._check_term(self.ledger.known(name), chunk)  # a succeeded process should not disturb its successor
         slot = self._take(name) or self._start(name)
         try:
             yield slot
         except KafkaFencedError:
-            check_term(self.ledger.newest(name), chunk, what)
+            self._check_term(self.ledger.newest(name), chunk)
             raise
         except Exception:
             slot.producer.abandon()
@@ -233,6 +233,10 @@ class _Target:
     def close(self) -> None:
         self.slot = None  # between two calls of write it has nothing under way
         self.ledger.close()
+
+    def _check_term(self, stored: LedgerRecord | None, chunk: Chunk) -> None:
+        if stored is not None:
+            stored.entry(chunk.position.slot).check_term(chunk, self.sink)
 
     def _take(self, name: str) -> _Slot | None:
         """The slot of this name, if it is at hand; another one is dropped, as it has nothing under way."""

@@ -15,7 +15,8 @@ import msgspec
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from wal_sink.chunk import Chunk, Position
-from wal_sink.errors import CorruptError, DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.errors import CorruptError, HistoryError, PermanentError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.runtime import SYSTEM
 from wal_sink_backends.kafka_client import Cluster, KafkaAttemptError, Topic
 
@@ -61,25 +62,8 @@ class LedgerRecord(msgspec.Struct, frozen=True):
         at = chunk.position
         return cls(FORMAT, chunk.term, at.batch_id, at.rows, at.segment_id, topic.name, topic.id)
 
-    def position(self, slot: str) -> Position:
-        return Position(slot, self.batch_id, self.rows, self.segment_id)
-
-    def has(self, chunk: Chunk, what: str) -> bool:
-        """Whether the topic has this chunk. Raises if the chunk's sender or its rows are not the ledger's."""
-        check_term(self, chunk, what)
-        due = chunk.position
-        if self.batch_id != due.batch_id:
-            return self.batch_id > due.batch_id
-        if self.segment_id != due.segment_id:
-            raise DivergentReplay(
-                f"{what}: the ledger holds rows of segment {self.segment_id} in slot {due.slot!r}, the chunk is of "
-                f"segment {due.segment_id}; find out which WAL wrote to this topic before going on"
-            )
-        if self.rows < due.rows and any(row < self.rows for row in chunk.rows):
-            raise HistoryError(
-                f"{what}: the topic holds the first {self.rows} rows of the segment, which cuts this chunk in two"
-            )
-        return self.rows >= due.rows
+    def entry(self, slot: str) -> LedgerEntry:
+        return LedgerEntry(self.term, Position(slot, self.batch_id, self.rows, self.segment_id))
 
     def check_topic(self, now: Topic, what: str) -> None:
         """Refuse a topic that was emptied by creating it again."""
@@ -90,12 +74,6 @@ class LedgerRecord(msgspec.Struct, frozen=True):
             "delivered until then is gone. Nothing was sent. Restore the topic, or go on without those rows: "
             "recreated_topic='accept'"
         )
-
-
-def check_term(stored: LedgerRecord | None, chunk: Chunk, what: str) -> None:
-    """`FencedError` if a successor of the chunk's sender has written to the slot."""
-    if stored is not None and stored.term > chunk.term:
-        raise FencedError(f"{what}: term {stored.term} has written, this sender's is {chunk.term}")
 
 
 class Ledger:

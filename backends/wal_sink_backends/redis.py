@@ -15,14 +15,8 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from wal_sink.chunk import Chunk, Position
-from wal_sink.errors import (
-    ConfigError,
-    DivergentReplay,
-    FencedError,
-    HistoryError,
-    OutcomeUnknownError,
-    PermanentError,
-)
+from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
@@ -142,9 +136,24 @@ class RedisSink(TransactionalSink):
         head = (chunk.term, at.batch_id, at.rows, at.segment_id, first, self._kind, self._maxlen or 0)
         with translated(what):
             answer = self._opened().eval(SCRIPT, 1 + len(keys), f"{LEDGER}{at.slot}", *keys, *head, *values)
-            _check_answer([part.decode("utf-8", "replace") for part in answer], chunk, what)
+            self._check_answer([part.decode("utf-8", "replace") for part in answer], chunk, what)
             self._wait(what)
         return None
+
+    def _check_answer(self, answer: list[str], chunk: Chunk, what: str) -> None:
+        """What the script found, as an error; `DONE` and `KNOWN` are none."""
+        verdict, *details = answer
+        if verdict == "WRONGTYPE":
+            key, found, expected = details
+            raise PermanentError(f"{what}: key {key!r} is a {found} already; expected a {expected}, or no key")
+        if verdict == "REFUSED":
+            term, batch_id, rows, segment_id = details
+            at = Position(chunk.position.slot, int(batch_id), int(rows), segment_id)
+            LedgerEntry(int(term), at).check(chunk, f"{LEDGER}… in {mask_url(self._url)}")
+        if verdict not in ("DONE", "KNOWN"):
+            raise PermanentError(
+                f"{what}: the script answered {answer}, expected DONE or KNOWN; is its ledger damaged?"
+            )
 
     def _wait(self, what: str) -> None:
         if not self._wait_replicas:
@@ -249,27 +258,6 @@ def _check_server(client: Any, address: str) -> int:
 @lru_cache(maxsize=256)
 def _warn_once(message: str) -> None:
     _logger.warning("%s", message)
-
-
-def _check_answer(answer: list[str], chunk: Chunk, what: str) -> None:
-    """What the script found, as an error; `DONE` and `KNOWN` are none."""
-    verdict, *details = answer
-    where = f"{what}, {LEDGER}{chunk.position.slot}"
-    if verdict == "FENCED":
-        raise FencedError(f"{where}: term {details[0]} has written, this sender's is {chunk.term}")
-    if verdict == "DIVERGENT":
-        raise DivergentReplay(
-            f"{where}: Redis holds rows of segment {details[0]}, the chunk is of segment {chunk.segment_id}; find out "
-            "which WAL wrote there before going on"
-        )
-    if verdict == "CUT":
-        raise HistoryError(
-            f"{where}: Redis holds the first {details[0]} rows of the segment, which cuts this chunk in two"
-        )
-    if verdict == "WRONGTYPE":
-        raise PermanentError(
-            f"{what}: key {details[0]!r} is a {details[1]} already; expected a {details[2]}, or no key"
-        )
 
 
 @contextmanager

@@ -4,6 +4,8 @@ Scripts run alone, but what they wrote before an error stays. So everything that
 written before any row (which shows whether the ledger may be written, and whether there is memory; Redis asks that of a
 script only before its first write), and the type of every key is looked at. What follows cannot fail. On disk and on
 replicas a script's writes are one transaction.
+
+Which chunk is known, and which is refused, is the rule of `LedgerEntry.has`, once more in Lua.
 """
 
 from __future__ import annotations
@@ -23,13 +25,12 @@ end
 local wrong = wrong_type(ledger, 'hash')
 if wrong then return wrong end
 local at = redis.call('HMGET', ledger, 'term', 'batch_id', 'rows', 'segment_id')
-if at[1] and tonumber(at[1]) > term then return {'FENCED', at[1]} end
-local known = false
-if at[2] then
-    local at_batch, at_rows = tonumber(at[2]), tonumber(at[3])
-    if at_batch == batch and at[4] ~= segment then return {'DIVERGENT', at[4]} end
-    known = at_batch > batch or (at_batch == batch and at_rows >= rows)
-    if not known and at_batch == batch and first < at_rows then return {'CUT', at[3]} end
+for i, absent in ipairs({'0', '-1', '0', ''}) do at[i] = at[i] or absent end
+local at_term, at_batch, at_rows, at_segment = tonumber(at[1]), tonumber(at[2]), tonumber(at[3]), at[4]
+local same = at_batch == batch
+local known = at_batch > batch or (same and at_rows >= rows)
+if at_term > term or (same and (at_segment ~= segment or (not known and first < at_rows))) then
+    return {'REFUSED', at[1], at[2], at[3], at[4]}
 end
 for i = 2, #KEYS do
     wrong = not known and KEYS[i] ~= KEYS[i - 1] and wrong_type(KEYS[i], kind)

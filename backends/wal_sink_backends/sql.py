@@ -13,10 +13,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, TransactionalSink
 from wal_sink_backends.sql_addresses import dialect_of
-from wal_sink_backends.sql_dialects import LEDGER, Connection, LedgerRow, Limits, RowsRefused, TableMissing
+from wal_sink_backends.sql_dialects import LEDGER, Connection, Limits, RowsRefused, TableMissing
 from wal_sink_backends.sql_values import kind_of, refuse_nulls
 
 if TYPE_CHECKING:
@@ -140,14 +141,15 @@ class SqlSink(TransactionalSink):
     def _write(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
         """One transaction, committed or without a trace."""
         with self._dialect.transaction(connection):
-            if self._has(chunk, self._dialect.lock(connection, chunk.position.slot, chunk.term)):
+            stored = self._dialect.lock(connection, chunk.position.slot, chunk.term)
+            if stored and stored.has(chunk, f"{LEDGER} in {self._dialect.address}"):
                 return
             fresh = self._fit_table(connection, chunk.table.schema, what)
             self._refuse_replaced_nulls(chunk, rows)
             refused = {**self._dialect.insert(connection, self._table, rows, self._key), **rows.refused}
             if refused:
                 raise RowsRefused(refused)
-            self._dialect.move_ledger(connection, LedgerRow(chunk.term, chunk.position))
+            self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
         if fresh:
             self._known_schema = chunk.table.schema
 
@@ -200,29 +202,6 @@ class SqlSink(TransactionalSink):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    # The ledger.
-
-    def _has(self, chunk: Chunk, stored: LedgerRow | None) -> bool:
-        """Whether the target has this chunk. Raises if the chunk's sender or its rows are not the ledger's."""
-        if stored is None:
-            return False
-        due, at = chunk.position, stored.position
-        where = f"batch {chunk.batch_id}, chunk {chunk.key}, slot {due.slot!r} of {LEDGER} in {self._dialect.address}"
-        if stored.term > chunk.term:
-            raise FencedError(f"{where}: term {stored.term} has written, this sender's is {chunk.term}")
-        if at.batch_id != due.batch_id:
-            return at.batch_id > due.batch_id
-        if at.segment_id != due.segment_id:
-            raise DivergentReplay(
-                f"{where}: the table holds rows of segment {at.segment_id}, the chunk is of segment {due.segment_id}; "
-                "find out which WAL wrote this table before going on"
-            )
-        if at.rows < due.rows and any(row < at.rows for row in chunk.rows):
-            raise HistoryError(
-                f"{where}: the table holds the first {at.rows} rows of the segment, which cuts this chunk in two"
-            )
-        return at.rows >= due.rows
 
     # The target table.
 

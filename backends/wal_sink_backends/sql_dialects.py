@@ -7,7 +7,9 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.runtime import SYSTEM
 
 if TYPE_CHECKING:
@@ -16,11 +18,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from wal_sink.chunk import Position
     from wal_sink_backends.sql_values import ArrowType, Rows
 
 LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
+_GRACE_S = 5.0
 Connection: TypeAlias = Any
 """A dialect's connection: `close`, and what the dialect itself needs of it."""
 _SEARCH_S = 30.0
@@ -41,13 +43,22 @@ class Limits:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number of seconds above 0")
 
+    @property
+    def silence_s(self) -> float:
+        """What a server may say nothing for: it ends a statement by itself; if it does not, the connection is cut."""
+        return self.statement_timeout_s + _GRACE_S
 
-@dataclass(frozen=True, slots=True)
-class LedgerRow:
-    """What the ledger tells of a slot."""
 
-    term: int
-    position: Position
+def ledger_values(entry: LedgerEntry) -> tuple[Any, ...]:
+    """An entry as a row of the ledger, in the order of `LEDGER_COLUMNS`."""
+    at = entry.position
+    return at.slot, entry.term, at.batch_id, at.segment_id, at.rows
+
+
+def entry_in(row: Sequence[Any]) -> LedgerEntry:
+    """A row of the ledger as an entry, the other way round."""
+    slot, term, batch_id, segment_id, rows = row
+    return LedgerEntry(term, Position(slot, batch_id, rows, segment_id))
 
 
 class TableMissing(Exception):
@@ -71,6 +82,8 @@ class Dialect(ABC):
     """Whether the target table is made in the transaction of its first rows."""
     longest_name: int | None = None
     """Bytes of UTF-8 that a name may have."""
+    table_options: str = ""
+    """What stands behind the columns where a table is made."""
 
     # Connections.
 
@@ -97,18 +110,18 @@ class Dialect(ABC):
         """Create the ledger if it is missing; safe when several processes do so at once."""
 
     @abstractmethod
-    def stored(self, connection: Connection, slot: str) -> LedgerRow | None:
+    def stored(self, connection: Connection, slot: str) -> LedgerEntry | None:
         """What the ledger tells of a slot."""
 
     @abstractmethod
-    def lock(self, connection: Connection, slot: str, term: int) -> LedgerRow | None:
+    def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:
         """The same within a transaction, until whose end no other one gets past this line for the slot: neither where
         the ledger has a row of the slot, nor where it has none yet. `term` is the sender's.
         """
 
     @abstractmethod
-    def move_ledger(self, connection: Connection, row: LedgerRow) -> None:
-        """Put the slot's row in place of the locked one."""
+    def move_ledger(self, connection: Connection, entry: LedgerEntry) -> None:
+        """Put the slot's entry in place of the locked one."""
 
     # The target table.
 
@@ -124,17 +137,23 @@ class Dialect(ABC):
         """Folded names of columns where the database puts a value of its own in place of a NULL that is written."""
         return frozenset()
 
-    @abstractmethod
     def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
         """The statement that creates a table."""
+        parts = [
+            f"{self.quote(name)} {self.type_name(kind, key=name in key)}{' NOT NULL' if name in key else ''}"
+            for name, kind in columns.items()
+        ]
+        if key:
+            parts.append(f"PRIMARY KEY ({self.listed(key)})")
+        return f"CREATE TABLE IF NOT EXISTS {self.named(table)} ({', '.join(parts)}){self.table_options}"
 
     @abstractmethod
     def create_table(self, connection: Connection, table: str, statement: str) -> None:
         """Run it, unless another process was quicker."""
 
     @abstractmethod
-    def type_name(self, kind: ArrowType) -> str:
-        """The type of a column made here."""
+    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:
+        """The type of a column made here; `key`: of a key column."""
 
     @abstractmethod
     def fits(self, kind: ArrowType, declared: str) -> bool:
@@ -152,7 +171,16 @@ class Dialect(ABC):
         back. Where it does not say which they are, they are found by trying again with ever smaller parts.
         """
 
+    def on_conflict(self, columns: Sequence[str], key: Sequence[str]) -> str:
+        """What an INSERT of these columns says for rows whose key is there: that they are replaced."""
+        updates = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in columns if name not in key)
+        return f"ON CONFLICT ({self.listed(key)}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+
     # Names.
+
+    def named(self, table: str) -> str:
+        """A table in a statement."""
+        return self.quote(table)
 
     def fold(self, name: str) -> str:
         """Names that fold to the same are the same column."""

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.chunk import Position
-from wal_sink.errors import ConfigError, PermanentError
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Dialect, LedgerRow, Limits, refused_rows
+from wal_sink_backends.sql_dialects import LEDGER
 from wal_sink_backends.sql_mariadb_session import Session, driver, number_of, passes, refuses_rows
 from wal_sink_backends.sql_mariadb_types import fits, type_name, value_lists
+from wal_sink_backends.sql_servers import ServerDialect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-    from wal_sink_backends.sql_addresses import Address
+    from wal_sink_backends.sql_servers import Put
     from wal_sink_backends.sql_values import ArrowType, Rows
 
 _DEFAULT_PORT = 3306
-_GRACE_S = 5.0
-"""The server ends a statement by itself; if it does not, the connection is given up so much later."""
 _STATEMENT_BYTES = 1 << 20
 _DENIED = frozenset({1044, 1142, 1227, 1370})
+_ASCII = "CHARACTER SET ascii COLLATE ascii_bin"
 _COLUMNS = """
     SELECT column_name, column_type FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
 """
@@ -51,45 +47,47 @@ _UNIQUE = """
 
 
 @dataclass(frozen=True, slots=True)
-class Mariadb(Dialect):
+class Mariadb(ServerDialect):
     """MariaDB from version 10.5 on, or MySQL from 8.0 on."""
 
-    at: Address
-    limits: Limits
+    schema_is = "a database"
     longest_name = 64 * 4
     """The limit is 64 characters: the server itself refuses what is longer by these."""
+    table_options = " ENGINE=InnoDB CHARACTER SET utf8mb4"
+    ledger_ddl = (
+        f"CREATE TABLE IF NOT EXISTS {{}} (slot VARCHAR(190) {_ASCII} PRIMARY KEY, term BIGINT NOT NULL, "
+        f"batch_id BIGINT NOT NULL, segment_id VARCHAR(64) {_ASCII} NOT NULL, `rows` BIGINT NOT NULL) ENGINE=InnoDB"
+    )
 
-    def __post_init__(self) -> None:
-        driver()
-        if self.at.schema is not None and ("\0" in self.at.schema or not self.at.schema):
-            raise ConfigError(f"schema={self.at.schema!r}: expected the name of a database")
+    # The driver's errors.
 
-    @property
-    def address(self) -> str:  # type: ignore[override]
-        return f"{self.at}/{self.at.schema}" if self.at.schema else str(self.at)
+    def driver_error(self) -> type[Exception]:
+        error: type[Exception] = driver().MySQLError
+        return error
+
+    def passes(self, error: Exception) -> bool:
+        return passes(error)
+
+    def refuses_rows(self, error: Exception) -> bool:
+        return refuses_rows(error)
+
+    def refuses_creation(self, error: Exception) -> bool:
+        return number_of(error) in _DENIED
+
+    def shown(self, error: Exception) -> str:
+        return f"{error.args[1] if len(error.args) > 1 else error} (error {number_of(error)})"
 
     # Connections.
 
     def connect(self) -> Session:
-        pymysql = driver()
-        try:
-            return Session(pymysql.connect(**self._parameters()), self.limits)
-        except pymysql.MySQLError as error:
-            if passes(error):
-                raise
-            raise PermanentError(f"opening {self.address}: {_shown(error)}") from error
+        parameters = self._parameters()
+        with self.translated(f"opening {self.address}"):
+            return Session(driver().connect(**parameters), self.limits)
 
     def _parameters(self) -> dict[str, Any]:
-        at, limit_s = self.at, self.limits.statement_timeout_s + _GRACE_S
-        password = at.password
-        if at.password_env is not None:
-            if at.password_env not in os.environ:
-                raise PermanentError(
-                    f"{self.address}: the environment variable {at.password_env} is not set where the sink runs; set it"
-                )
-            password = os.environ[at.password_env]
+        at, limits = self.at, self.limits
         host, port = at.hosts[0] if at.hosts else (None, None)
-        given = {"host": host, "port": port, "user": at.user, "password": password, **at.options}
+        given = {"host": host, "port": port, "user": at.user, "password": self.password(), **at.options}
         if "read_default_file" not in at.options:
             given["port"] = port or _DEFAULT_PORT
         return {
@@ -98,99 +96,26 @@ class Mariadb(Dialect):
             **({"ssl_verify_cert": True, "ssl_verify_identity": True} if "ssl_ca" in at.options else {}),
             "charset": "utf8mb4",
             "autocommit": True,
-            "connect_timeout": max(1, round(self.limits.connect_timeout_s)),
-            "read_timeout": limit_s,
-            "write_timeout": limit_s,
+            "client_flag": driver().constants.CLIENT.FOUND_ROWS,  # an UPDATE counts what it met, as elsewhere
+            "connect_timeout": max(1, round(limits.connect_timeout_s)),
+            "read_timeout": limits.silence_s,
+            "write_timeout": limits.silence_s,
         }
-
-    def is_usable(self, connection: Session) -> bool:
-        return connection.usable
-
-    @contextmanager
-    def transaction(self, connection: Session) -> Iterator[None]:
-        connection.execute("START TRANSACTION")
-        try:
-            yield
-            connection.execute("COMMIT")
-        except BaseException:
-            connection.roll_back()
-            raise
-
-    @contextmanager
-    def translated(self, what: str) -> Iterator[None]:
-        pymysql = driver()
-        try:
-            yield
-        except pymysql.MySQLError as error:
-            if passes(error):
-                raise
-            raise PermanentError(f"{what}: {_shown(error)}") from error
-
-    # The ledger.
-
-    def make_ledger(self, connection: Session) -> None:
-        """The DDL that stands in `docs/sinks/sql.md`."""
-        if self.columns(connection, LEDGER):
-            return
-        ascii_only = "CHARACTER SET ascii COLLATE ascii_bin"
-        ddl = (
-            f"CREATE TABLE IF NOT EXISTS {self._named(LEDGER)} (slot VARCHAR(190) {ascii_only} PRIMARY KEY, "
-            f"term BIGINT NOT NULL, batch_id BIGINT NOT NULL, segment_id VARCHAR(64) {ascii_only} NOT NULL, "
-            "`rows` BIGINT NOT NULL) ENGINE=InnoDB"
-        )
-        try:
-            connection.execute(ddl)
-        except driver().MySQLError as error:
-            if number_of(error) not in _DENIED:
-                raise
-            raise PermanentError(
-                f"{self.address}: there is no ledger yet, and this user may not make it: {_shown(error)}. Let one who "
-                f"may run: {ddl}; GRANT SELECT, INSERT, UPDATE ON {self._named(LEDGER)} TO this user"
-            ) from error
-
-    def stored(self, connection: Session, slot: str) -> LedgerRow | None:
-        return self._read(connection, slot, "")
-
-    def lock(self, connection: Session, slot: str, term: int) -> LedgerRow | None:  # noqa: ARG002 - not compared here
-        """Lock the slot's row. Where there is none, an empty one is inserted first, for which all others wait: it never
-        outlives the transaction as it is.
-        """
-        if (row := self._read(connection, slot, " FOR UPDATE")) is not None:
-            return row
-        connection.execute(
-            f"INSERT INTO {self._in_query(LEDGER)} ({self.listed(LEDGER_COLUMNS)}) "  # noqa: S608 - quoted
-            "VALUES (%s, 0, -1, '', 0) ON DUPLICATE KEY UPDATE slot = slot",
-            (slot,),
-        )
-        return self._read(connection, slot, " FOR UPDATE")
-
-    def move_ledger(self, connection: Session, row: LedgerRow) -> None:
-        at = row.position
-        connection.execute(
-            f"UPDATE {self._in_query(LEDGER)} SET term = %s, batch_id = %s, segment_id = %s, "  # noqa: S608 - quoted
-            "`rows` = %s WHERE slot = %s",
-            (row.term, at.batch_id, at.segment_id, at.rows, at.slot),
-        )
-
-    def _read(self, connection: Session, slot: str, how: str) -> LedgerRow | None:
-        query = f"SELECT term, batch_id, `rows`, segment_id FROM {self._in_query(LEDGER)} WHERE slot = %s{how}"  # noqa: S608
-        found = connection.execute(query, (slot,))
-        return None if not found or found[0][1] < 0 else LedgerRow(found[0][0], Position(slot, *found[0][1:]))
 
     # The target table.
 
     def columns(self, connection: Session, table: str) -> dict[str, str]:
-        found = connection.execute(_COLUMNS, (self._database, table))
+        found = connection.execute(_COLUMNS, (self.namespace, table)).fetchall()
         return {self.fold(name): str(declared) for name, declared in found}
 
     def check_table(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:
         for name in (table, LEDGER):
-            engine, transactions = (*connection.execute(_ENGINE, (self._database, name)), (None, None))[0]
+            engine, transactions = connection.execute(_ENGINE, (self.namespace, name)).fetchone() or (None, None)
             if transactions != "YES":
                 what = "is a view" if engine is None else f"is kept by {engine}"
                 return f"{name} {what}, which has no transactions; expected a table with ENGINE=InnoDB"
         given = {self.fold(name) for name in columns}
-        for (column,) in connection.execute(_MANDATORY, (self._database, table)):
+        for (column,) in connection.execute(_MANDATORY, (self.namespace, table)).fetchall():
             if self.fold(column) not in given:
                 return f"column {column!r} needs a value and has no default; select it, or give it one"
         return self._check_key(connection, table, given, {self.fold(name) for name in key}) if key else None
@@ -199,7 +124,7 @@ class Mariadb(Dialect):
         """A row is replaced whichever unique index it meets: only the key's may be met."""
         indexes: dict[str, set[str]] = {}
         safe = set()
-        for index, column, cut, extra in connection.execute(_UNIQUE, (self._database, table)):
+        for index, column, cut, extra in connection.execute(_UNIQUE, (self.namespace, table)).fetchall():
             indexes.setdefault(index, set()).add(self.fold(column) if cut is None else f"a part of {column}")
             if "auto_increment" in extra and self.fold(column) not in given:
                 safe.add(index)
@@ -211,27 +136,19 @@ class Mariadb(Dialect):
         return None
 
     def replaces_nulls(self, connection: Session, table: str) -> frozenset[str]:
-        found = connection.execute(_REPLACING_NULLS, (self._database, table))
+        found = connection.execute(_REPLACING_NULLS, (self.namespace, table)).fetchall()
         return frozenset(self.fold(name) for (name,) in found)
 
-    def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
-        parts = [
-            f"{self.quote(name)} {type_name(kind, key=name in key)}{' NOT NULL' if name in key else ''}"
-            for name, kind in columns.items()
-        ]
-        primary = [f"PRIMARY KEY ({self.listed(key)})"] if key else []
-        columns_and_key = ", ".join([*parts, *primary])
-        return (
-            f"CREATE TABLE IF NOT EXISTS {self._named(table)} ({columns_and_key}) ENGINE=InnoDB CHARACTER SET utf8mb4"
-        )
+    def create_once(self, connection: Session, table: str, statement: str) -> None:  # noqa: ARG002 - it is in it
+        connection.execute(statement)
 
-    def create_table(self, connection: Session, table: str, statement: str) -> None:  # noqa: ARG002 - it is in it
+    def create_table(self, connection: Session, table: str, statement: str) -> None:
         """With texts that are equal only byte by byte: whoever wants others makes the table."""
         collation = "utf8mb4_nopad_bin" if connection.is_mariadb else "utf8mb4_0900_bin"
-        connection.execute(f"{statement} COLLATE {collation}")
+        self.create_once(connection, table, f"{statement} COLLATE {collation}")
 
-    def type_name(self, kind: ArrowType) -> str:
-        return type_name(kind)
+    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:
+        return type_name(kind, key=key)
 
     def fits(self, kind: ArrowType, declared: str) -> bool:
         return fits(kind, declared)
@@ -239,35 +156,24 @@ class Mariadb(Dialect):
     def encode(self, connection: Session, table: pa.Table, key: Sequence[str]) -> Rows:
         return value_lists(table, key, connection.quoted)
 
-    def insert(self, connection: Session, table: str, rows: Rows, key: Sequence[str]) -> Mapping[int, str]:
-        head = f"INSERT INTO {self._named(table)} ({self.listed(rows.columns)}) VALUES "  # noqa: S608 - quoted
-        tail = self._replacing(rows.columns, key) if key else ""
+    def putting(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
+        head = f"INSERT INTO {self.named(table)} ({self.listed(columns)}) VALUES "  # noqa: S608 - quoted
+        tail = f" {self.on_conflict(columns, key)}" if key else ""
         room = connection.longest_statement - len(head.encode()) - len(tail.encode())
-        pymysql = driver()
 
-        def attempt(first: int, end: int) -> str | None:
-            connection.execute("SAVEPOINT wal_sink_rows")
-            try:
-                for values in _statements(rows.values[first:end], min(_STATEMENT_BYTES, room)):
-                    if len(values.encode()) > room:
-                        reason = f"row of {len(values)} characters: the server's max_allowed_packet is too small"
-                        break
-                    connection.execute(head + values + tail)
-                else:
-                    return None
-            except pymysql.MySQLError as error:
-                if not refuses_rows(error):
-                    raise
-                reason = _shown(error)
-            connection.execute("ROLLBACK TO SAVEPOINT wal_sink_rows")
-            return reason
+        def put(rows: Sequence[str]) -> str | None:
+            for values in _statements(rows, min(_STATEMENT_BYTES, room)):
+                if len(values.encode()) > room:
+                    return f"row of {len(values)} characters: the server's max_allowed_packet is too small"
+                connection.execute(head + values + tail)
+            return None
 
-        return refused_rows(rows.numbers, attempt)
+        return put
 
-    def _replacing(self, columns: Sequence[str], key: Sequence[str]) -> str:
+    def on_conflict(self, columns: Sequence[str], key: Sequence[str]) -> str:
         updates = [f"{self.quote(name)} = VALUES({self.quote(name)})" for name in columns if name not in key]
         same = f"{self.quote(key[0])} = {self.quote(key[0])}"
-        return f" ON DUPLICATE KEY UPDATE {', '.join(updates) or same}"
+        return f"ON DUPLICATE KEY UPDATE {', '.join(updates) or same}"
 
     # Names.
 
@@ -278,15 +184,8 @@ class Mariadb(Dialect):
         return "`" + name.replace("`", "``") + "`"
 
     @property
-    def _database(self) -> str:
+    def namespace(self) -> str:
         return self.at.schema or self.at.database
-
-    def _named(self, table: str) -> str:
-        return f"{self.quote(self._database)}.{self.quote(table)}"
-
-    def _in_query(self, table: str) -> str:
-        """The same in a statement with placeholders."""
-        return self._named(table).replace("%", "%%")
 
 
 def _statements(rows: Sequence[str], most: int) -> Iterator[str]:
@@ -302,7 +201,3 @@ def _statements(rows: Sequence[str], most: int) -> Iterator[str]:
         size += length
     if joined:
         yield ",".join(joined)
-
-
-def _shown(error: BaseException) -> str:
-    return f"{error.args[1] if len(error.args) > 1 else error} (error {number_of(error)})"

@@ -6,10 +6,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import ConfigError
-from wal_sink_backends.sql_dialects import Limits
+from wal_sink_backends.sql_servers import ServerSession
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection as Driver
+    from pymysql.cursors import Cursor
+
+    from wal_sink_backends.sql_dialects import Limits
 
 _FIRST_OF_THE_CLIENT, _LAST_OF_THE_CLIENT = 2000, 2999
 _PASSING = frozenset(
@@ -64,15 +67,15 @@ def refuses_rows(error: BaseException) -> bool:
     return number_of(error) in _OF_ROWS
 
 
-class Session:
-    """One connection. Not for use by two threads."""
+class Session(ServerSession):
+    """One connection."""
 
     def __init__(self, connection: Driver[Any], limits: Limits) -> None:
         self._connection = connection
         try:
-            self.is_mariadb = "mariadb" in str(self.execute("SELECT VERSION()")[0][0]).lower()
+            self.is_mariadb = "mariadb" in str(self._value("VERSION()")).lower()
             self.set(limits)
-            self.longest_statement = int(self.execute("SELECT @@max_allowed_packet")[0][0]) - 1024
+            self.longest_statement = int(self._value("@@max_allowed_packet")) - 1024
         except BaseException:
             connection.close()
             raise
@@ -103,20 +106,25 @@ class Session:
         if self._connection.open:
             self._connection.close()
 
-    def execute(self, statement: str, values: tuple[Any, ...] | None = None) -> list[tuple[Any, ...]]:
-        with self._connection.cursor() as cursor:
-            cursor.execute(statement, values)
-            return list(cursor.fetchall())
+    def execute(self, statement: str, values: tuple[Any, ...] | None = None) -> Cursor:
+        cursor: Cursor = self._connection.cursor()
+        cursor.execute(statement, values)
+        return cursor
+
+    def begin(self) -> None:
+        self.execute("START TRANSACTION")
+
+    def commit(self) -> None:
+        self.execute("COMMIT")
+
+    def _value(self, expression: str) -> Any:
+        (value,) = self.execute(f"SELECT {expression}").fetchone() or (None,)
+        return value
 
     def quoted(self, text: str) -> str:
         """A text as a literal, escaped as the session's modes have it."""
         literal: str = self._connection.escape(text)
         return literal
 
-    def roll_back(self) -> None:
-        """Whatever state it is in; a connection that cannot is given up, which rolls back as well."""
-        try:
-            if self.usable:
-                self.execute("ROLLBACK")
-        except Exception:  # noqa: BLE001 - the error that led here is the one to tell
-            self._connection._force_close()  # type: ignore[attr-defined]  # noqa: SLF001
+    def give_up(self) -> None:
+        self._connection._force_close()  # type: ignore[attr-defined]  # noqa: SLF001

@@ -13,6 +13,8 @@ from wal_sink.json_rows import decimal_texts, plain_values
 from wal_sink_backends.sql_values import (
     Array,
     ArrowType,
+    Encode,
+    Fits,
     Kind,
     Rows,
     array_of,
@@ -20,7 +22,6 @@ from wal_sink_backends.sql_values import (
     in_microseconds,
     json_texts,
     kind_of,
-    refuse_missing_keys,
     stored_type,
     texts_of,
 )
@@ -29,7 +30,7 @@ _IS: Any = pa.types
 KEY_LENGTH = 255
 """Characters or bytes of a key column made here: an index takes no text without a limit."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
-_TEXTS = frozenset(
+_TEXT_TYPES = frozenset(
     {
         *("char", "varchar", "tinytext", "text", "mediumtext", "longtext", "json", "uuid"),
         *("inet4", "inet6"),
@@ -59,7 +60,7 @@ def type_name(arrow_type: ArrowType, *, key: bool = False) -> str:
 def _moment_name(kind: ArrowType) -> str:
     if _IS.is_date(kind):
         return "date"
-    return f"{'datetime' if _IS.is_timestamp(kind) else 'time'}({min(decimals_of(kind), 6)})"
+    return f"{'datetime' if _IS.is_timestamp(kind) else 'time'}({decimals_of(kind)})"
 
 
 def fits(arrow_type: ArrowType, declared: str) -> bool:
@@ -87,15 +88,15 @@ def _fits_decimal(kind: ArrowType, name: str, numbers: list[int]) -> bool:
 
 def _fits_moment(kind: ArrowType, name: str, numbers: list[int]) -> bool:
     if _IS.is_duration(kind):
-        return name in _TEXTS
+        return name in _TEXT_TYPES
     if _IS.is_date(kind):
         return name == "date"
     instant = _IS.is_timestamp(kind) and kind.tz is not None
     names = {"timestamp", "datetime"} if instant else {"datetime" if _IS.is_timestamp(kind) else "time"}
-    return name in names and (numbers[0] if numbers else 0) >= min(decimals_of(kind), 6)
+    return name in names and (numbers[0] if numbers else 0) >= decimals_of(kind)
 
 
-_FITS: dict[Kind, Callable[[ArrowType, str, list[int]], bool]] = {
+_FITS: dict[Kind, Fits] = {
     "integer": _fits_integer,
     "number": _fits_number,
     "decimal": _fits_decimal,
@@ -103,7 +104,7 @@ _FITS: dict[Kind, Callable[[ArrowType, str, list[int]], bool]] = {
     "boolean": lambda _kind, name, _: name in _INTEGERS,
     "binary": lambda _kind, name, _: name in _BINARIES,
     "nested": lambda _kind, name, _: name in {"json", "text", "mediumtext", "longtext"},
-    "text": lambda _kind, name, _: name in _TEXTS,
+    "text": lambda _kind, name, _: name in _TEXT_TYPES,
     "void": lambda _kind, _name, _: True,
 }
 
@@ -116,75 +117,66 @@ Quote: TypeAlias = Callable[[str], str]
 
 def value_lists(table: pa.Table, key: Collection[str], quote: Quote) -> Rows:
     """The rows of a table as `(1,'x',NULL)`; those with a NaN or infinite number, or no UTF-8 in a text, refused."""
-    refused: dict[int, str] = {}
-    refuse_missing_keys(table, key, refused)
-    columns = [
-        _CONVERTERS[kind_of(column.type)](array_of(column), name, refused, quote)
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    ]
-    lists = [f"({','.join(row)})" for row in zip(*columns, strict=True)]
-    return Rows.of(table.column_names, lists, refused)
+
+    def literals(column: Any, name: str, refused: dict[int, str]) -> list[str]:
+        kind = kind_of(column.type)
+        literal = quote if kind in _QUOTED else str
+        texts = _TEXTS[kind](array_of(column), name, refused)
+        return ["NULL" if text is None else literal(text) for text in texts]
+
+    return Rows.of(table, key, literals, lambda columns: [f"({','.join(row)})" for row in zip(*columns, strict=True)])
 
 
-def _whole(array: Array, _name: str, _refused: dict[int, str], _quote: Quote) -> list[str]:
-    return ["NULL" if value is None else str(int(value)) for value in array.to_pylist()]
+def _whole(array: Array, _name: str, _refused: dict[int, str]) -> list[str | None]:
+    return [None if value is None else str(int(value)) for value in array.to_pylist()]
 
 
-def _decimal(array: Array, _name: str, _refused: dict[int, str], _quote: Quote) -> list[str]:
-    return ["NULL" if text is None else text for text in decimal_texts(array)]
+def _decimal(array: Array, _name: str, _refused: dict[int, str]) -> list[str | None]:
+    return decimal_texts(array)
 
 
-def _number(array: Array, name: str, refused: dict[int, str], _quote: Quote) -> list[str]:
-    literals = []
+def _number(array: Array, name: str, refused: dict[int, str]) -> list[str | None]:
+    literals: list[str | None] = []
     if not _IS.is_float64(array.type):  # by way of text, so that 0.1 stays 0.1
         array = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
     for row, value in enumerate(array.to_pylist()):
         if value is None:
-            literals.append("NULL")
+            literals.append(None)
         elif math.isfinite(value):
             text = repr(value)
             literals.append(text if "e" in text else f"{text}e0")  # without an exponent it would be a DECIMAL
         else:
             refused.setdefault(row, f"column {name!r} is {value}, which MariaDB's DOUBLE cannot hold")
-            literals.append("NULL")
+            literals.append(None)
     return literals
 
 
-def _text(array: Array, name: str, refused: dict[int, str], quote: Quote) -> list[str]:
-    return _quoted(texts_of(array, name, refused), quote)
+def _nested(array: Array, name: str, _refused: dict[int, str]) -> list[str | None]:
+    return json_texts(array, name)
 
 
-def _nested(array: Array, name: str, _refused: dict[int, str], quote: Quote) -> list[str]:
-    return _quoted(json_texts(array, name), quote)
-
-
-def _moment(array: Array, name: str, _refused: dict[int, str], quote: Quote) -> list[str]:
+def _moment(array: Array, name: str, _refused: dict[int, str]) -> list[str | None]:
     """An instant in UTC, which the session's time zone is."""
     if _IS.is_timestamp(array.type) or _IS.is_time(array.type):
         array = in_microseconds(array, name)
-    texts = plain_values(array, name)
-    return _quoted([text.removesuffix("Z") if text else text for text in texts], quote)
+    return [text.removesuffix("Z") if text else text for text in plain_values(array, name)]
 
 
-def _binary(array: Array, _name: str, _refused: dict[int, str], _quote: Quote) -> list[str]:
-    return ["NULL" if value is None else f"x'{value.hex()}'" for value in array.to_pylist()]
+def _binary(array: Array, _name: str, _refused: dict[int, str]) -> list[str | None]:
+    return [None if value is None else f"x'{value.hex()}'" for value in array.to_pylist()]
 
 
-def _void(array: Array, _name: str, _refused: dict[int, str], _quote: Quote) -> list[str]:
-    return ["NULL"] * len(array)
+def _void(array: Array, _name: str, _refused: dict[int, str]) -> list[str | None]:
+    return [None] * len(array)
 
 
-def _quoted(texts: list[str | None], quote: Quote) -> list[str]:
-    return ["NULL" if text is None else quote(text) for text in texts]
-
-
-_Converter: TypeAlias = Callable[[Array, str, "dict[int, str]", Quote], list[str]]
-_CONVERTERS: dict[Kind, _Converter] = {
+_QUOTED: frozenset[Kind] = frozenset({"text", "nested", "moment"})
+_TEXTS: dict[Kind, Encode[list[str | None]]] = {
     "integer": _whole,
     "boolean": _whole,
     "decimal": _decimal,
     "number": _number,
-    "text": _text,
+    "text": texts_of,
     "nested": _nested,
     "moment": _moment,
     "binary": _binary,

@@ -12,13 +12,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import ConfigError
-from wal_sink_backends.sql_dialects import Limits
+from wal_sink_backends.sql_servers import ServerSession
 
 if TYPE_CHECKING:
     import psycopg
 
-_GRACE_S = 5.0
-"""The server ends a statement by itself; if it does not, the connection is cut so much later."""
+    from wal_sink_backends.sql_dialects import Limits
+
 _PASSING_CLASSES = ("08", "40", "53", "57", "58")
 """Connection, transaction rollback (deadlock, serialization), resources, operator intervention, system error:
 https://www.postgresql.org/docs/current/errcodes-appendix.html
@@ -80,12 +80,12 @@ def refuses_us(error: psycopg.Error) -> bool:
     return error.sqlstate is None and any(phrase in str(error) for phrase in _REFUSALS)
 
 
-class Session:
-    """One connection in autocommit mode. Not for use by two threads."""
+class Session(ServerSession):
+    """One connection in autocommit mode."""
 
     def __init__(self, connection: psycopg.Connection[Any], limits: Limits) -> None:
         self._connection = connection
-        self._limit_s = limits.statement_timeout_s + _GRACE_S
+        self._limit_s = limits.silence_s
         try:
             self._begin = self._beginning(limits)
         except BaseException:
@@ -114,14 +114,6 @@ class Session:
         """An aborted transaction answers COMMIT with ROLLBACK, and no error."""
         if (answer := self.execute("COMMIT").statusmessage) != "COMMIT":
             raise ConnectionError(f"the server answered COMMIT with {answer}: nothing was committed")
-
-    def roll_back(self) -> None:
-        """Whatever state it is in; a connection that cannot is given up, which rolls back as well."""
-        try:
-            if self.usable:
-                self.execute("ROLLBACK")
-        except Exception:  # noqa: BLE001 - the error that led here is the one to tell
-            self.close()
 
     def release(self, savepoint: str) -> None:
         """Forget a savepoint, unless the transaction cannot go on anyway."""

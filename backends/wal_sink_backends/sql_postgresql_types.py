@@ -8,8 +8,8 @@ takes a line `\\.` for the end of the data even within quotes.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from typing import Any, TypeAlias
+from collections.abc import Collection
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,6 +18,8 @@ from wal_sink.json_rows import plain_values
 from wal_sink_backends.sql_values import (
     Array,
     ArrowType,
+    Encode,
+    Fits,
     Kind,
     Rows,
     array_of,
@@ -25,7 +27,6 @@ from wal_sink_backends.sql_values import (
     in_microseconds,
     json_texts,
     kind_of,
-    refuse_missing_keys,
     stored_type,
     texts_of,
 )
@@ -33,7 +34,7 @@ from wal_sink_backends.sql_values import (
 _IS: Any = pa.types
 _compute: Any = pc
 _INTEGERS = ("smallint", "integer", "bigint")
-_TEXTS = frozenset(
+_TEXT_TYPES = frozenset(
     {
         *("text", "character varying", "character", "citext", "uuid", "json", "jsonb", "xml"),
         *("inet", "cidr", "macaddr", "enum"),
@@ -99,10 +100,10 @@ def _fits_decimal(kind: ArrowType, name: str, numbers: list[int]) -> bool:
 def _fits_moment(kind: ArrowType, name: str, numbers: list[int]) -> bool:
     if name != _moment_name(kind):
         return False
-    return not numbers or _IS.is_date(kind) or numbers[0] >= min(decimals_of(kind), 6)
+    return not numbers or _IS.is_date(kind) or numbers[0] >= decimals_of(kind)
 
 
-_FITS: dict[Kind, Callable[[ArrowType, str, list[int]], bool]] = {
+_FITS: dict[Kind, Fits] = {
     "integer": _fits_integer,
     "number": _fits_number,
     "decimal": _fits_decimal,
@@ -110,7 +111,7 @@ _FITS: dict[Kind, Callable[[ArrowType, str, list[int]], bool]] = {
     "boolean": lambda _kind, name, _: name == "boolean",
     "binary": lambda _kind, name, _: name == "bytea",
     "nested": lambda _kind, name, _: name in {"jsonb", "json", "text"},
-    "text": lambda _kind, name, _: name in _TEXTS,
+    "text": lambda _kind, name, _: name in _TEXT_TYPES,
     "void": lambda _kind, _name, _: True,
 }
 
@@ -120,22 +121,18 @@ _FITS: dict[Kind, Callable[[ArrowType, str, list[int]], bool]] = {
 
 def copy_rows(table: pa.Table, key: Collection[str]) -> Rows:
     """The rows of a table as lines of COPY text without their ends; those with a NUL or no UTF-8 in a text refused."""
-    refused: dict[int, str] = {}
-    refuse_missing_keys(table, key, refused)
-    columns = [
-        _escaped(_texts(array_of(column), name, refused))
-        for name, column in zip(table.column_names, table.columns, strict=True)
-    ]
-    lines = _compute.binary_join_element_wise(*columns, "\t", null_handling="replace", null_replacement="\\N")
-    return Rows.of(table.column_names, lines.to_pylist(), refused)
+    return Rows.of(table, key, _fields, _lines)
 
 
-def _texts(array: Array, name: str, refused: dict[int, str]) -> Array:
+def _lines(columns: list[Array]) -> list[str]:
+    joined = _compute.binary_join_element_wise(*columns, "\t", null_handling="replace", null_replacement="\\N")
+    lines: list[str] = joined.to_pylist()
+    return lines
+
+
+def _fields(column: Any, name: str, refused: dict[int, str]) -> Array:
     """A column as text that the input functions of PostgreSQL's types read."""
-    return _CONVERTERS[kind_of(array.type)](array, name, refused)
-
-
-def _escaped(texts: Array) -> Array:
+    texts = _TEXTS[kind_of(column.type)](array_of(column), name, refused)
     for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         texts = _compute.replace_substring(texts, character, escape)
     return texts
@@ -198,8 +195,7 @@ def _void(array: Array, _name: str, _refused: dict[int, str]) -> Array:
     return pa.nulls(len(array), pa.string())
 
 
-_Converter: TypeAlias = Callable[[Array, str, "dict[int, str]"], Array]
-_CONVERTERS: dict[Kind, _Converter] = {
+_TEXTS: dict[Kind, Encode[Array]] = {
     "integer": _cast,
     "number": _cast,
     "decimal": _cast,

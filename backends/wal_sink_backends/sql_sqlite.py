@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.chunk import Position
 from wal_sink.errors import PermanentError
 from wal_sink.json_rows import decimal_texts, plain_values
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, LedgerRow
-from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, refuse_missing_keys, texts_of
+from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, entry_in, ledger_values
+from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
+    from wal_sink.ledger import LedgerEntry
     from wal_sink_backends.sql_values import ArrowType
 
 _MAY_PASS = frozenset(
@@ -135,19 +135,17 @@ class Sqlite(Dialect):
         except (OverflowError, UnicodeEncodeError) as error:
             raise PermanentError(f"{what}: SQLite cannot hold a value: {error}; cast the column to a string") from error
 
-    def stored(self, connection: Connection, slot: str) -> LedgerRow | None:
-        query = f"SELECT term, batch_id, rows, segment_id FROM {LEDGER} WHERE slot = ?"  # noqa: S608 - a constant
+    def stored(self, connection: Connection, slot: str) -> LedgerEntry | None:
+        query = f"SELECT {', '.join(LEDGER_COLUMNS)} FROM {LEDGER} WHERE slot = ?"  # noqa: S608 - constants
         found = connection.execute(query, (slot,)).fetchone()
-        return None if found is None else LedgerRow(found[0], Position(slot, *found[1:]))
+        return None if found is None else entry_in(found)
 
-    def lock(self, connection: Connection, slot: str, term: int) -> LedgerRow | None:  # noqa: ARG002
+    def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:  # noqa: ARG002
         """The transaction holds the one lock there is already."""
         return self.stored(connection, slot)
 
-    def move_ledger(self, connection: Connection, row: LedgerRow) -> None:
-        at = row.position
-        values = (at.slot, row.term, at.batch_id, at.segment_id, at.rows)
-        connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, ("slot",)), values)
+    def move_ledger(self, connection: Connection, entry: LedgerEntry) -> None:
+        connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, ("slot",)), ledger_values(entry))
 
     def columns(self, connection: Connection, table: str) -> dict[str, str]:
         with closing(connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))) as found:
@@ -162,24 +160,11 @@ class Sqlite(Dialect):
             key = found.fetchall()
         return frozenset(self.fold(name) for name, declared in key if len(key) == 1 and declared.upper() == "INTEGER")
 
-    def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
-        parts = [
-            f"{self.quote(name)} {self.type_name(kind)}{' NOT NULL' if name in key else ''}"
-            for name, kind in columns.items()
-        ]
-        if key:
-            parts.append(f"PRIMARY KEY ({self.listed(key)})")
-        return f"CREATE TABLE {self.quote(table)} ({', '.join(parts)})"
-
     def create_table(self, connection: Connection, table: str, statement: str) -> None:  # noqa: ARG002 - it is in it
         connection.execute(statement)
 
     def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
-        refused: dict[int, str] = {}
-        refuse_missing_keys(table, key, refused)
-        named = zip(table.column_names, table.columns, strict=True)
-        columns = [_values(column, name, refused) for name, column in named]
-        return Rows.of(table.column_names, list(zip(*columns, strict=True)), refused)
+        return Rows.of(table, key, _values, lambda columns: list(zip(*columns, strict=True)))
 
     def insert(self, connection: Connection, table: str, rows: Rows, key: Sequence[str]) -> Mapping[int, str]:
         connection.executemany(self._upsert(table, rows.columns, key), rows.values)
@@ -189,12 +174,9 @@ class Sqlite(Dialect):
         """The statement that inserts a row, replacing the one with the same key if there are key columns."""
         marks = ", ".join("?" for _ in columns)
         insert = f"INSERT INTO {self.quote(table)} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
-        if not key:
-            return insert
-        updates = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in columns if name not in key)
-        return f"{insert} ON CONFLICT ({self.listed(key)}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+        return f"{insert} {self.on_conflict(columns, key)}" if key else insert
 
-    def type_name(self, kind: ArrowType) -> str:
+    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002
         return _TYPE_NAMES.get(kind_of(kind), "TEXT")
 
     def fits(self, kind: ArrowType, declared: str) -> bool:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -28,7 +28,13 @@ _KINDS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
     (_IS.is_nested, "nested"),
     (lambda some: "binary" in str(some), "binary"),  # of any length, and views
 )
-_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 6}
+
+T = TypeVar("T")
+Encode: TypeAlias = Callable[[Any, str, dict[int, str]], T]
+"""Makes of a column and its name what a database takes, and adds the rows it cannot take to those refused."""
+Fits: TypeAlias = Callable[[ArrowType, str, list[int]], bool]
+"""Whether a column keeps values of an Arrow type, by the name of its own type and the numbers in its brackets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +50,16 @@ class Rows:
     """Why the others cannot, by their index in the chunk."""
 
     @classmethod
-    def of(cls, columns: Iterable[str], values: Sequence[Any], refused: dict[int, str]) -> Rows:
+    def of(
+        cls, table: pa.Table, key: Collection[str], encode: Encode[T], join: Callable[[list[T]], Sequence[Any]]
+    ) -> Rows:
+        """The rows of a table, each column as `encode` makes it, joined to rows. Those without a key are refused."""
+        refused: dict[int, str] = {}
+        _refuse_missing_keys(table, key, refused)
+        named = zip(table.column_names, table.columns, strict=True)
+        values = join([encode(column, name, refused) for name, column in named])
         numbers = [number for number in range(len(values)) if number not in refused]
-        return cls(tuple(columns), [values[number] for number in numbers], numbers, refused)
+        return cls(tuple(table.column_names), [values[number] for number in numbers], numbers, refused)
 
 
 def stored_type(arrow_type: ArrowType) -> ArrowType:
@@ -65,7 +78,7 @@ def kind_of(arrow_type: ArrowType) -> Kind:
 
 
 def decimals_of(moment: ArrowType) -> int:
-    """Digits after the second's point that a timestamp, time or duration may have."""
+    """Digits after the second's point that a timestamp, time or duration has once it is `in_microseconds`."""
     return _DIGITS[moment.unit]
 
 
@@ -118,7 +131,7 @@ def _text(value: bytes | None, row: int, name: str, refused: dict[int, str]) -> 
         return None
 
 
-def refuse_missing_keys(table: pa.Table, key: Collection[str], refused: dict[int, str]) -> None:
+def _refuse_missing_keys(table: pa.Table, key: Collection[str], refused: dict[int, str]) -> None:
     """A row without a key cannot be replaced, and each repetition would add it again."""
     for name in key:
         if name in table.column_names:

@@ -24,6 +24,7 @@ import pytest
 import redis
 
 from tests.fixtures_redis import PASSWORD, RedisServer
+from tests.ledger_cases import CASES, REFUSALS, STORED
 from tests.processes import CHECKOUT, Child
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import (
@@ -150,6 +151,42 @@ def test_a_chunk_cut_in_two_by_the_ledger_is_refused(server: RedisServer) -> Non
         with pytest.raises(HistoryError, match="cuts this chunk in two"):
             sink.write(chunk(ids(2, 3), first=1))
     assert stream_ids(server) == [1, 2]
+
+
+@pytest.mark.parametrize("term", [4, 5, 6])
+def test_the_script_decides_as_every_ledger_does(server: RedisServer, term: int) -> None:
+    at = STORED.position
+    entry = {"term": STORED.term, "batch_id": at.batch_id, "rows": at.rows, "segment_id": at.segment_id}
+    with opened(server, kind="stream", key="orders") as sink, server.client() as client:
+        for case in (case for case in CASES if case.term == term):
+            client.delete("orders")
+            client.hset(f"{LEDGER}{SLOT}", mapping=entry)
+            if case.verdict in REFUSALS:
+                kind, told = REFUSALS[case.verdict]
+                with pytest.raises(kind, match=told):
+                    sink.write(case.chunk())
+            else:
+                assert sink.write(case.chunk()) is None
+            is_new = case.verdict == "new"
+            assert stream_ids(server) == (list(case.rows) if is_new else []), case
+            assert sink.last(SLOT) == (case.chunk().position if is_new else at), case
+
+
+def test_a_term_without_a_position_refuses_lower_ones_alone(server: RedisServer) -> None:
+    """What is left of a script that an operator ended between its first write and its rows."""
+    with opened(server, kind="stream", key="orders") as sink, server.client() as client:
+        client.hset(f"{LEDGER}{SLOT}", "term", 5)
+        assert sink.last(SLOT) is None
+        with pytest.raises(FencedError, match="term 5 has written, this sender's is 4"):
+            sink.write(chunk(ids(1), term=4))
+        assert sink.write(chunk(ids(2), term=5)) is None
+    assert stream_ids(server) == [2]
+
+
+def test_an_answer_that_nobody_expects_is_no_success(server: RedisServer) -> None:
+    new = next(case for case in CASES if case.verdict == "new")
+    with opened(server) as sink, pytest.raises(PermanentError, match=r"the script answered .*, expected DONE or KNOWN"):
+        sink._check_answer(["REFUSED", "5", "7", "4", "m"], new.chunk(), "batch 0")
 
 
 def test_a_chunk_less_its_rows_still_moves_the_ledger(server: RedisServer) -> None:

@@ -103,6 +103,32 @@ def test_urls_that_cannot_work(url: str, message: str) -> None:
     assert "er2" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("url", "arguments", "message"),
+    [
+        ("postgresql://me:hunter2@db:x/shop", {}, "expected host:port"),
+        ("postgresql://me:hunter2@db/shop?sslmod=off", {}, "unknown options sslmod; known are application_name"),
+        ("postgresql://me:hunt?er2@db/shop", {}, "as %2F, %3F and %40"),
+        ("postgresql://me:hunt/er2@db/shop", {}, "as %2F, %3F and %40"),
+        ("me:hunter2@db/shop", {}, "cannot reach '\\?' databases"),
+        ("postgresql://me:hunter2@db/shop", {"password_env": "X"}, "give one of them"),
+        ("postgresql://db/shop", {"table": "t" * 64}, "at most 63 bytes"),
+        ("postgresql://db/shop", {"schema": ""}, "expected the name of a schema"),
+        ("postgresql://db/shop", {"statement_timeout_s": 0}, "statement_timeout_s=0: expected a number"),
+        ("mariadb://me:hunter2@db", {}, "expected one host and a database"),
+        ("mariadb://a,b/shop", {}, "expected one host and a database"),
+        ("mysql://db/shop?sslmode=off", {}, "unknown options sslmode; known are read_default_file"),
+        ("mysql://db/shop?ssl_disabled=no", {}, "expected ssl_disabled=true"),
+        ("sqlite:///x.db", {"schema": "s"}, "neither schema nor password_env"),
+    ],
+)
+def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"table": "flights"} | arguments
+    with pytest.raises(ConfigError, match=message) as caught:
+        SqlSink(url, **given)
+    assert "hunt" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["mariadb://u:hunt er2@db/shop", "mysql://u:hunt er2@db", "sqlite://u:hunt er2@db"])
 def test_a_password_with_a_blank_does_not_show(url: str) -> None:
     with pytest.raises(ConfigError, match="://…: ") as caught:

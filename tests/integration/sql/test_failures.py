@@ -5,52 +5,30 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 import pyarrow as pa
 import pymysql
 import pytest
 
-import wal_sink_backends.sql_mariadb as mariadb_module
-import wal_sink_backends.sql_postgresql_session as postgresql_module
-from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, Server, program
-from tests.sql_chunks import SLOT, chunk, ids, opened
+import wal_sink_backends.sql_dialects as dialects_module
+from tests.databases import USER, PostgresqlServer, Server, program
+from tests.sql_chunks import SLOT, chunk, ids, opened, sink_to
 from tests.sql_proxy import How, SqlProxy
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import DeliveryError, FencedError, HistoryError, PermanentError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.testing import FakeQuery
 from wal_sink_backends.sql import SqlSink
-from wal_sink_backends.sql_dialects import LedgerRow
 
 PASSING: tuple[type[Exception], ...] = (psycopg.Error, pymysql.MySQLError, OSError)
 """What may be tried again: whatever is not of ours."""
-
-
-@pytest.fixture(autouse=True)
-def password(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
-
-
-@pytest.fixture(params=["postgresql", "mariadb"])
-def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def database(server: Server) -> str:
-    return server.new_database()
 
 
 @pytest.fixture
 def proxy(server: Server) -> Iterator[SqlProxy]:
     with SqlProxy(server.port) as running:
         yield running
-
-
-def sink_to(server: Server, database: str, *, port: int | None = None, **options: Any) -> SqlSink:
-    return SqlSink(server.url(database, port=port), "flights", password_env=PASSWORD_VARIABLE, **options)
 
 
 def stored(server: Server, database: str) -> list[int]:
@@ -130,8 +108,7 @@ def test_a_server_that_stops_and_comes_back(server: Server, database: str, proxy
 def test_a_server_that_says_nothing_any_more(
     server: Server, database: str, proxy: SqlProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql_module, "_GRACE_S", 0.2)
-    monkeypatch.setattr(mariadb_module, "_GRACE_S", 0.2)
+    monkeypatch.setattr(dialects_module, "_GRACE_S", 0.2)
     with opened(sink_to(server, database, port=proxy.port, statement_timeout_s=1, busy_timeout_s=1)) as sink:
         sink.write(chunk(ids(1)))
         proxy.cut(commit_request(server), "swallow")
@@ -173,7 +150,7 @@ def test_nobody_passes_while_another_writes_the_slot(server: Server, database: s
                     assert (other._dialect.lock(connection, SLOT, 2) is None) is (first == 0)
                     with pytest.raises(PASSING, match=r"(?i)lock"):
                         sink.write(chunk(ids(first + 1), first=first))
-                    other._dialect.move_ledger(connection, LedgerRow(1, Position(SLOT, 0, first, "a")))
+                    other._dialect.move_ledger(connection, LedgerEntry(1, Position(SLOT, 0, first, "a")))
             sink.write(chunk(ids(first + 1), first=first))
     assert stored(server, database) == [0, 1, 2]
 

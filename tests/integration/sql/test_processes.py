@@ -16,17 +16,6 @@ from wal_sink.testing import crash_matrix
 from wal_sink_backends.sql import SqlSink
 
 
-@pytest.fixture(params=["postgresql", "mariadb"])
-def server(request: pytest.FixtureRequest) -> Server:
-    found: Server = request.getfixturevalue(request.param)
-    return found
-
-
-@pytest.fixture
-def database(server: Server) -> str:
-    return server.new_database()
-
-
 def check(server: Server, database: str, story: str) -> int:
     """Rows and ledger are equal, nothing is there twice; how many rows there are.
 

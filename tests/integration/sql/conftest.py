@@ -1,0 +1,33 @@
+"""What tests of `SqlSink` on real servers start from: a new database, on either of them unless one is asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.databases import PASSWORD, PASSWORD_VARIABLE, MariadbServer, PostgresqlServer, Server
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
+
+
+@pytest.fixture(params=["postgresql", "mariadb"])
+def server(request: pytest.FixtureRequest) -> Server:
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def database(server: Server) -> str:
+    return server.new_database()
+
+
+@pytest.fixture
+def pg(postgresql: PostgresqlServer) -> str:
+    return postgresql.new_database()
+
+
+@pytest.fixture
+def maria(mariadb: MariadbServer) -> str:
+    return mariadb.new_database()

@@ -1,0 +1,98 @@
+"""`SqlSink` on MariaDB: its types, engines, indexes, limits, modes and rights."""
+
+from __future__ import annotations
+
+import math
+
+import pyarrow as pa
+import pytest
+
+from tests.databases import USER, MariadbServer
+from tests.sql_chunks import as_owner, chunk, ids, opened, sink_to, stored, write
+from wal_sink.errors import PermanentError
+from wal_sink.sink import Rejected
+
+
+def test_rejects_numbers_it_cannot_hold(mariadb: MariadbServer, maria: str) -> None:
+    table = pa.table({"v": pa.array([1.5, math.nan, math.inf, None])})
+    (rejected,) = write(sink_to(mariadb, maria), chunk(table))
+    assert isinstance(rejected, Rejected)
+    assert set(rejected.reasons) == {1, 2}
+    assert "column 'v' is nan" in rejected.reasons[1]
+
+
+def test_rejects_years_beyond_its_calendar(mariadb: MariadbServer, maria: str) -> None:
+    (rejected,) = write(sink_to(mariadb, maria), chunk(pa.table({"d": pa.array([0, 10**8], pa.date32())})))
+    assert isinstance(rejected, Rejected)
+    assert set(rejected.reasons) == {1}
+
+
+def test_tables_without_transactions_are_refused(mariadb: MariadbServer, maria: str) -> None:
+    mariadb.query(maria, "CREATE TABLE flights (id BIGINT) ENGINE=Aria")
+    with pytest.raises(PermanentError, match="flights is kept by Aria, which has no transactions"):
+        write(sink_to(mariadb, maria), chunk(ids(1)))
+
+
+def test_a_second_unique_index_would_replace_other_rows(mariadb: MariadbServer, maria: str) -> None:
+    mariadb.query(maria, "CREATE TABLE flights (nr INT AUTO_INCREMENT PRIMARY KEY, id BIGINT UNIQUE, other BIGINT)")
+    table = pa.table({"id": [1, 2], "other": [7, 7]})
+    write(sink_to(mariadb, maria, mode="upsert", key="id"), chunk(table))
+    mariadb.query(maria, "ALTER TABLE flights ADD UNIQUE second (other, nr), ADD UNIQUE third (other, id)")
+    with pytest.raises(PermanentError, match="unique index 'third' is not that of the key"):
+        write(sink_to(mariadb, maria, mode="upsert", key="id"), chunk(table, first=2))
+
+
+def test_null_where_it_would_put_a_value_of_its_own_is_rejected(mariadb: MariadbServer, maria: str) -> None:
+    as_owner(mariadb, maria, "CREATE TABLE flights (Id BIGINT AUTO_INCREMENT PRIMARY KEY, at TIMESTAMP(6) NOT NULL)")
+    instants = pa.array([3_000_000, 1_000_000, None, 2_000_000], pa.timestamp("us", "UTC"))
+    rows = chunk(pa.table({"id": [7, None, 8, 9], "at": instants}))
+    (rejected,) = write(sink_to(mariadb, maria), rows)
+    reason = "column '{}' is NULL, which the database would replace"
+    assert rejected == Rejected({1: reason.format("id"), 2: reason.format("at")})
+    assert stored(mariadb, maria) == []
+    assert write(sink_to(mariadb, maria), rows.without([1, 2])) == [None]
+    assert stored(mariadb, maria) == [(7,), (9,)]
+
+
+def test_an_enum_would_take_the_text_of_a_number_for_a_place(mariadb: MariadbServer, maria: str) -> None:
+    as_owner(mariadb, maria, "CREATE TABLE flights (name ENUM('a', 'b'))")
+    with pytest.raises(PermanentError, match=r"column 'name' is declared \"enum\('a','b'\)\", which would alter text"):
+        write(sink_to(mariadb, maria), chunk(pa.table({"name": ["2"]})))
+
+
+def test_a_row_larger_than_the_server_takes_is_rejected(mariadb: MariadbServer, maria: str) -> None:
+    """The server of the tests takes 4 MiB at once; what comes in several statements is one transaction all the same."""
+    sink = sink_to(mariadb, maria)
+    with opened(sink):
+        texts = ["x" * (3 << 20), "y" * (5 << 20), "z" * (2 << 20), "w"]
+        rejected = sink.write(chunk(pa.table({"v": texts})))
+        assert isinstance(rejected, Rejected)
+        assert set(rejected.reasons) == {1}
+        assert sink.write(chunk(pa.table({"v": texts})).without([1])) is None
+    assert mariadb.query(maria, "SELECT count(*), sum(length(v)) FROM flights") == [(3, (5 << 20) + 1)]
+
+
+def test_values_are_strict_whatever_the_server_is(mariadb: MariadbServer, maria: str) -> None:
+    mariadb.query(maria, "CREATE TABLE flights (id INT PRIMARY KEY AUTO_INCREMENT, name VARCHAR(2))")
+    mariadb.query("mysql", "SET GLOBAL sql_mode = ''")
+    try:
+        (rejected,) = write(sink_to(mariadb, maria), chunk(pa.table({"id": [0, 1], "name": ["ab", "abc"]})))
+        assert isinstance(rejected, Rejected)
+        assert set(rejected.reasons) == {1}
+        write(sink_to(mariadb, maria), chunk(pa.table({"id": [0], "name": ["ab"]})))
+    finally:
+        mariadb.query("mysql", "SET GLOBAL sql_mode = DEFAULT")
+    assert stored(mariadb, maria, "id, name") == [(0, "ab")]
+
+
+def test_with_the_least_rights(mariadb: MariadbServer, maria: str) -> None:
+    mariadb.query(maria, "CREATE TABLE flights (id BIGINT)")
+    mariadb.query(maria, f"REVOKE ALL ON {maria}.* FROM {USER}@'%'")
+    mariadb.query(maria, f"GRANT INSERT ON {maria}.flights TO {USER}@'%'")
+    with pytest.raises(PermanentError, match="no ledger yet, and this user may not make it") as caught:
+        write(sink_to(mariadb, maria, create_table=False), chunk(ids(1)))
+    ddl, grant = str(caught.value).partition("run: ")[2].split("; ")
+    for statement in (ddl, grant.replace("this user", f"{USER}@'%'")):
+        mariadb.query(maria, statement)
+    assert write(sink_to(mariadb, maria, create_table=False), chunk(ids(1)), chunk(ids(2), first=1)) == [None, None]
+    assert stored(mariadb, maria) == [(1,), (2,)]

@@ -1,0 +1,165 @@
+"""`SqlSink` on PostgreSQL: its types, constraints, schemas, rights and settings."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.databases import USER, PostgresqlServer
+from tests.sql_chunks import SLOT, as_owner, chunk, ids, opened, sink_to, stored, write
+from wal_sink.chunk import Position
+from wal_sink.errors import PermanentError
+from wal_sink.sink import Rejected
+
+
+def test_types_by_name(postgresql: PostgresqlServer, pg: str) -> None:
+    table = pa.table(
+        {
+            "a": pa.array([1], pa.int8()),
+            "b": pa.array([1], pa.int32()),
+            "c": pa.array([1], pa.int64()),
+            "d": pa.array([1], pa.float32()),
+            "e": pa.array([Decimal(1)], pa.decimal128(10, 2)),
+            "f": pa.array([0], pa.timestamp("us", "UTC")),
+            "g": pa.array([0], pa.duration("us")),
+            "h": pa.array([[1]]),
+            "i": pa.array([2**64 - 1], pa.uint64()),
+        }
+    )
+    write(sink_to(postgresql, pg), chunk(table))
+    found = postgresql.query(
+        pg,
+        "SELECT format_type(atttypid, atttypmod) FROM pg_attribute WHERE attrelid = 'flights'::regclass AND attnum > 0",
+    )
+    assert [name for (name,) in found] == [
+        *("smallint", "integer", "bigint", "real", "numeric(10,2)"),
+        *("timestamp with time zone", "interval", "jsonb", "numeric(20,0)"),
+    ]
+    assert stored(postgresql, pg, "i") == [(2**64 - 1,)]
+
+
+def test_keeps_what_is_no_number_and_far_years(postgresql: PostgresqlServer, pg: str) -> None:
+    numbers = pa.array([math.nan, math.inf, -math.inf])
+    years = pa.array([-719_529, 10**8, 0], pa.date32())
+    instants = pa.array([-62_198_755_200_000_000, 900_000_000_000_000_000, -1], pa.timestamp("us", "UTC"))
+    durations = pa.array([-93_784_500_000, 2**62, 0], pa.duration("us"))
+    table = pa.table({"n": range(3), "x": numbers, "d": years, "t": instants, "i": durations})
+    assert write(sink_to(postgresql, pg), chunk(table)) == [None]
+    as_text = "n, x::text, d::text, (t AT TIME ZONE 'UTC')::text, extract(epoch FROM i)::text"
+    assert stored(postgresql, pg, as_text) == [
+        (0, "NaN", "0002-12-31 BC", "0002-01-01 00:00:00 BC", "-93784.500000"),
+        (1, "Infinity", "275760-09-13", str(np.datetime64(9 * 10**11, "s")).replace("T", " "), "4611686018427.387904"),
+        (2, "-Infinity", "1970-01-01", "1969-12-31 23:59:59.999999", "0.000000"),
+    ]
+
+
+def test_rejects_what_its_types_cannot_hold(postgresql: PostgresqlServer, pg: str) -> None:
+    table = pa.table(
+        {
+            "name": ["a\0b", "ok", "ok", "ok"],
+            "at": pa.array([0, -(2**63) + 1, 0, 0], pa.timestamp("us")),
+            "doc": pa.array([["x"], ["x"], ["\0"], ["x"]]),
+        }
+    )
+    (rejected,) = write(sink_to(postgresql, pg), chunk(table))
+    assert isinstance(rejected, Rejected)
+    assert set(rejected.reasons) == {0, 1, 2}
+    assert "'name' holds a NUL character" in rejected.reasons[0]
+    assert "out of range" in rejected.reasons[1]
+
+
+def test_columns_that_read_text(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(
+        postgresql,
+        pg,
+        "CREATE TYPE mood AS ENUM ('fine', 'bad')",
+        "CREATE DOMAIN code AS varchar(3) CHECK (value ~ '^[A-Z]+$')",
+        "CREATE TABLE flights (id uuid, feels mood, code code, doc jsonb)",
+    )
+    one = "5e9f0f6e-0000-4000-8000-00000000fa4e"
+    table = pa.table(
+        {"id": [one, "no", one], "feels": ["fine", "fine", "so so"], "code": ["ABC"] * 3, "doc": ["[1]"] * 3}
+    )
+    (rejected,) = write(sink_to(postgresql, pg), chunk(table))
+    assert isinstance(rejected, Rejected)
+    assert set(rejected.reasons) == {1, 2}
+    assert write(sink_to(postgresql, pg), chunk(table).without([1, 2])) == [None]
+
+
+def test_deferred_constraints_name_their_rows_too(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(postgresql, pg, "CREATE TABLE flights (id bigint UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+    (rejected,) = write(sink_to(postgresql, pg), chunk(ids(1, 2, 1)))
+    assert isinstance(rejected, Rejected)
+    assert set(rejected.reasons) == {2}
+
+
+def test_a_refusal_that_no_single_row_explains_is_permanent(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(
+        postgresql,
+        pg,
+        "CREATE TABLE flights (id bigint)",
+        "CREATE FUNCTION few() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF (SELECT count(*) FROM added) > 2 THEN RAISE 'too many at once'; END IF; RETURN NULL; END $$",
+        "CREATE TRIGGER few AFTER INSERT ON flights REFERENCING NEW TABLE AS added EXECUTE FUNCTION few()",
+    )
+    with pytest.raises(PermanentError, match="refused as a whole, though each row alone is taken: too many at once"):
+        write(sink_to(postgresql, pg), chunk(ids(1, 2, 3)))
+    assert stored(postgresql, pg) == []
+
+
+def test_an_unlogged_table_is_refused(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(postgresql, pg, "CREATE UNLOGGED TABLE flights (id bigint)")
+    with pytest.raises(PermanentError, match="flights is UNLOGGED"):
+        write(sink_to(postgresql, pg), chunk(ids(1)))
+
+
+def test_schema_and_names_with_anything_in_them(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(postgresql, pg, 'CREATE SCHEMA "a%s ""b"')
+    sink = sink_to(postgresql, pg, 'weird %s "table', schema='a%s "b', mode="upsert", key="k%s")
+    assert write(sink, chunk(pa.table({"k%s": [1, 1], 'v"': [2, 3]}))) == [None]
+    assert postgresql.query(pg, 'SELECT * FROM "a%s ""b"."weird %s ""table"') == [(1, 3)]
+    with opened(sink):
+        assert sink.last(SLOT) == Position(SLOT, 0, 2, "a")
+
+
+def test_with_the_least_rights(postgresql: PostgresqlServer, pg: str) -> None:
+    """INSERT on the table, and SELECT, INSERT and UPDATE on a ledger that somebody else made."""
+    postgresql.query(pg, "ALTER SCHEMA public OWNER TO admin")
+    postgresql.query(pg, "CREATE TABLE flights (id bigint)")
+    with pytest.raises(PermanentError, match="no ledger yet, and this user may not make it") as caught:
+        write(sink_to(postgresql, pg, create_table=False), chunk(ids(1)))
+    ddl, grant = str(caught.value).partition("run: ")[2].split("; ")
+    for statement in (ddl, grant.replace("this user", USER)):
+        postgresql.query(pg, statement)
+    with pytest.raises(PermanentError, match="permission denied for table flights"):
+        write(sink_to(postgresql, pg, create_table=False), chunk(ids(1)))
+    postgresql.query(pg, f"GRANT INSERT ON flights TO {USER}")
+    assert write(sink_to(postgresql, pg, create_table=False), chunk(ids(1)), chunk(ids(2), first=1)) == [None, None]
+    assert stored(postgresql, pg) == [(1,), (2,)]
+
+
+def test_upserts_with_the_least_rights(postgresql: PostgresqlServer, pg: str) -> None:
+    write(sink_to(postgresql, pg, "other"), chunk(ids(1), slot="other"))
+    postgresql.query(pg, "ALTER SCHEMA public OWNER TO admin")
+    postgresql.query(pg, "CREATE TABLE flights (id bigint PRIMARY KEY, late bigint)")
+    postgresql.query(pg, f"GRANT SELECT, INSERT, UPDATE ON flights TO {USER}")
+    sink = sink_to(postgresql, pg, mode="upsert", key="id", create_table=False)
+    assert write(sink, chunk(pa.table({"id": [1, 1], "late": [2, 3]}))) == [None]
+    assert stored(postgresql, pg, "id, late") == [(1, 3)]
+
+
+def test_commits_are_durable_whatever_the_role_has_set(postgresql: PostgresqlServer, pg: str) -> None:
+    postgresql.query("postgres", f"ALTER ROLE {USER} IN DATABASE {pg} SET synchronous_commit = off")
+    as_owner(
+        postgresql,
+        pg,
+        "CREATE TABLE flights (id bigint, how text DEFAULT current_setting('synchronous_commit'), "
+        "level text DEFAULT current_setting('transaction_isolation'))",
+    )
+    postgresql.query("postgres", f"ALTER ROLE {USER} IN DATABASE {pg} SET default_transaction_isolation = serializable")
+    write(sink_to(postgresql, pg), chunk(ids(1)))
+    assert stored(postgresql, pg, "id, how, level") == [(1, "on", "read committed")]

@@ -1,0 +1,59 @@
+"""The rule by which a transactional target knows a chunk again, in every order of term, batch, segment and rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import re
+
+import pytest
+
+from tests.ledger_cases import CASES, REFUSALS, SLOT, STORED, Case
+from wal_sink import LedgerEntry, Position
+from wal_sink.errors import FencedError
+
+WHERE = "ledger in db://shop"
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_chunk_is_new_known_or_refused(case: Case) -> None:
+    if case.verdict in REFUSALS:
+        kind, told = REFUSALS[case.verdict]
+        with pytest.raises(kind, match=told) as caught:
+            STORED.has(case.chunk(), WHERE)
+        assert caught.type is kind
+        with pytest.raises(kind, match=re.escape(str(caught.value))):
+            STORED.check(case.chunk(), WHERE)
+    else:
+        assert STORED.has(case.chunk(), WHERE) is (case.verdict == "known")
+        STORED.check(case.chunk(), WHERE)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.verdict in REFUSALS], ids=str)
+def test_a_refusal_says_which_chunk_and_which_ledger(case: Case) -> None:
+    chunk = case.chunk()
+    place = f"batch {case.batch_id}, chunk {chunk.key}, slot {SLOT!r} of {WHERE}: "
+    with pytest.raises(REFUSALS[case.verdict][0], match=f"^{re.escape(place)}"):
+        STORED.has(chunk, WHERE)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.end == 3], ids=str)
+def test_the_term_alone_is_checked_without_a_look_at_the_rows(case: Case) -> None:
+    if case.term < STORED.term:
+        with pytest.raises(FencedError, match="term 5 has written, this sender's is 4"):
+            STORED.check_term(case.chunk(), WHERE)
+    else:
+        STORED.check_term(case.chunk(), WHERE)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.verdict == "new"], ids=str)
+def test_what_was_stored_with_a_chunk_knows_it_again(case: Case) -> None:
+    chunk = case.chunk()
+    entry = LedgerEntry.of(chunk)
+    assert entry == LedgerEntry(case.term, Position(SLOT, case.batch_id, case.end, case.segment_id))
+    assert entry.has(chunk, WHERE)
+    assert entry.has(dataclasses.replace(chunk, term=case.term + 1), WHERE), "whoever brings it"
+
+
+def test_an_entry_travels() -> None:
+    assert pickle.loads(pickle.dumps(STORED)) == STORED  # noqa: S301 - as Spark does

@@ -1,0 +1,147 @@
+"""The sink of `docs/writing-a-sink.md`, as it stands there, over a target with transactions."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+from tests.ledger_cases import CASES, REFUSALS, SLOT, STORED, Verdict
+from tests.processes import CHECKOUT
+from wal_sink import LedgerEntry, Rejected, SinkContext
+from wal_sink.testing import SinkContract
+
+PAGE = CHECKOUT / "docs" / "writing-a-sink.md"
+CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
+
+
+@dataclass
+class Target:
+    """Rows and a ledger. Whatever was committed since a transaction began makes it fail."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ledgers: dict[str, SimpleNamespace] = field(default_factory=dict)
+    commits: int = 0
+    refuses: Callable[[dict[str, Any]], bool] = lambda _: False
+
+
+TARGETS: dict[str, Target] = {}
+_numbers = itertools.count()
+
+
+def as_row(entry: LedgerEntry) -> SimpleNamespace:
+    at = entry.position
+    return SimpleNamespace(term=entry.term, batch_id=at.batch_id, rows=at.rows, segment_id=at.segment_id)
+
+
+class Client:
+    """The fictitious client of the page, and each of its transactions."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.inserted: list[dict[str, Any]] = []
+        self.ledgers: dict[str, SimpleNamespace] = {}
+        self.rolled_back = False
+
+    def ledger(self, slot: str) -> SimpleNamespace | None:
+        return self.target.ledgers.get(slot)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Client]:
+        step, began = Client(self.target), self.target.commits
+        yield step
+        if not step.rolled_back:
+            assert self.target.commits == began, "somebody else has committed"
+            self.target.rows += step.inserted
+            self.target.ledgers |= step.ledgers
+            self.target.commits += 1
+
+    def insert(self, rows: list[dict[str, Any]]) -> dict[int, str]:
+        self.inserted += rows
+        return {index: "refused" for index, row in enumerate(rows) if self.target.refuses(row)}
+
+    def put_ledger(self, entry: LedgerEntry) -> None:
+        self.ledgers[entry.position.slot] = as_row(entry)
+
+    def roll_back(self) -> None:
+        self.rolled_back = True
+
+    def close(self) -> None:
+        del self.target
+
+
+def _page() -> Any:
+    """The page's code as a module, under the page's own line numbers."""
+    text = PAGE.read_text()
+    (block,) = re.finditer(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    module: Any = ModuleType("the_page_on_writing_a_sink")
+    module.connect = lambda address: Client(TARGETS[address])
+    sys.modules[module.__name__] = module  # where pickle looks for the class
+    lines_before = text[: block.start(1)].count("\n")
+    exec(compile("\n" * lines_before + block[1], str(PAGE), "exec"), module.__dict__)  # noqa: S102 - our own page
+    return module
+
+
+StockSink = _page().StockSink
+
+
+def opened(address: str) -> Any:
+    sink = StockSink(address)
+    sink.open(CONTEXT)
+    return sink
+
+
+@pytest.fixture
+def address() -> str:
+    address = f"stock://{next(_numbers)}"
+    TARGETS[address] = Target()
+    return address
+
+
+class TestTheContract(SinkContract):
+    column_names = ("dots", "spaces")
+
+    @pytest.fixture
+    def target(self, address: str) -> str:
+        return address
+
+    def make_sink(self, target: str) -> object:
+        return StockSink(target)
+
+    def rows_in(self, target: str) -> list[dict[str, Any]]:
+        return TARGETS[target].rows
+
+
+@pytest.mark.parametrize("verdict", get_args(Verdict))
+def test_it_follows_the_rule(address: str, verdict: Verdict) -> None:
+    for case in (case for case in CASES if case.verdict == verdict):
+        target = TARGETS[address] = Target(ledgers={SLOT: as_row(STORED)})
+        sink, chunk = opened(address), case.chunk()
+        if verdict in REFUSALS:
+            kind, told = REFUSALS[verdict]
+            with pytest.raises(kind, match=told):
+                sink.write(chunk)
+        else:
+            assert sink.write(chunk) is None
+        is_new = verdict == "new"
+        assert [row["id"] for row in target.rows] == (list(case.rows) if is_new else []), case
+        assert sink.last(SLOT) == (chunk.position if is_new else STORED.position), case
+
+
+def test_a_chunk_with_a_refused_row_leaves_nothing(address: str) -> None:
+    target = TARGETS[address]
+    target.refuses = lambda row: row["id"] == 5
+    chunk = next(case for case in CASES if case.verdict == "new" and case.rows == (4, 5)).chunk()
+    sink = opened(address)
+    assert sink.write(chunk) == Rejected({1: "refused"})
+    assert (target.rows, sink.last(SLOT)) == ([], None)
+    assert sink.write(chunk.without([1])) is None
+    assert (target.rows, sink.last(SLOT)) == ([{"id": 4}], chunk.position)
+    sink.close()
