@@ -9,12 +9,12 @@ import logging
 from collections.abc import Sequence
 
 from wal_sink import paths
-from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
 from wal_sink.orders import SinkFailedError
+from wal_sink.preparing import opened_sink
 from wal_sink.records import BegunRecord, Manifest, PreparedRecord, Release, TokenRecord
 from wal_sink.serving import Serving
-from wal_sink.sink import MakeSink, SinkContext, Transaction, TwoPhaseSink
+from wal_sink.sink import MakeSink, SinkContext, Transaction
 from wal_sink.sink_session import SinkSession, call_sink
 
 ABORT_EVERY_BATCHES = 16
@@ -98,10 +98,7 @@ def _abort_one(session: SinkSession, sink: str, record: BegunRecord, token: str)
     transaction = Transaction(
         record.transaction_id, record.wal_id, sink, record.batch_id, record.partition, record.roll
     )
-    session.open()
-    target = session.sink
-    if not isinstance(target, TwoPhaseSink):
-        raise WalSinkError(f"sink {sink!r}: {target.describe()} is no TwoPhaseSink")
+    target = opened_sink(session)
     what = f"batch {record.batch_id}, transaction {record.transaction_id}: {target.describe()}: abort"
     session.call(what, target.abort, transaction, token)
 

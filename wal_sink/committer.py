@@ -96,7 +96,7 @@ class Committer:
         self._tidied_through = self.marked_through
         try:
             abort_abandoned(self._log, self._serving, self.term.number, through=self.marked_through)
-        except (StoreError, OutcomeUnknownError) as error:
+        except (StoreError, OutcomeUnknownError, CorruptError) as error:
             _logger.warning("sink %s: aborting what was abandoned failed: %s", self.name, error)
 
     def _deliver_next(self, *, search: bool) -> bool:

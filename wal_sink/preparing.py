@@ -103,6 +103,14 @@ def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
     return StagedPartition(segments, handles)
 
 
+def opened_sink(session: SinkSession) -> TwoPhaseSink:
+    """The sink of a session, opened. Raises `SinkFailedError`."""
+    session.open()
+    if not isinstance(session.sink, TwoPhaseSink):
+        raise SinkFailedError(FailureKind.PERMANENT, f"{session.sink.describe()} is no TwoPhaseSink")
+    return session.sink
+
+
 class OpenTransaction:
     """One transaction of one sink, from `begin` to `prepare`. Raises `SinkFailedError` and what the store raises."""
 
@@ -227,11 +235,7 @@ class Preparer:
             self._caller = self._log.runtime.new_caller()
             made = call_sink(self._caller, f"sink {self.sink!r}", self._given.make_sink, timeout_s=limit_s)
             self._session = SinkSession(made, self._caller, self._context(), timeout_s=limit_s)
-        self._session.open()
-        sink = self._session.sink
-        if not isinstance(sink, TwoPhaseSink):
-            raise SinkFailedError(FailureKind.PERMANENT, f"sink {self.sink!r}: {sink.describe()} is no TwoPhaseSink")
-        return self._session, sink
+        return self._session, opened_sink(self._session)
 
     def _try(self, step: Callable[[], _Result]) -> _Result | None:
         """Do a step, unless this sink failed before. A failure ends the task only where the rows are not kept."""

@@ -22,7 +22,7 @@ from wal_sink.records import Replayed, WalRecord
 from wal_sink.registry import registered
 from wal_sink.rejections import refused_rows
 from wal_sink.runtime import SYSTEM
-from wal_sink.sink import BatchSink, Lookup, Rejected, SegmentSink, Sink, TransactionalSink, as_sink
+from wal_sink.sink import BatchSink, Lookup, Rejected, SegmentSink, Sink, TransactionalSink, TwoPhaseSink, as_sink
 from wal_sink.sink_session import SinkSession, rejected_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec, mask_url
@@ -97,7 +97,7 @@ class DeadLetters:
         repeats what a plain sink was just being sent. Raises `FencedError` if somebody else began to replay.
         """
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
-        if isinstance(sink, (BatchSink, SegmentSink)):
+        if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{sink.describe()} cannot be given single rows: replay to a function of one Chunk")
         term = claim(self._log, paths.replayer_role(self._name))  # first: what another sent by then shows as sent
         letters = rows = rejected = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +12,12 @@ import pyarrow as pa
 from wal_sink.carriers import LocalCarrier
 from wal_sink.chunk import Chunk
 from wal_sink.guarantees import promise
+from wal_sink.preparing import Preparation
 from wal_sink.run import Run
 from wal_sink.runtime import Runtime
 from wal_sink.serving import Serving
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import BatchSink, as_sink
+from wal_sink.sink import BatchSink, TwoPhaseSink, as_sink
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
@@ -74,7 +75,11 @@ def serving(run: Run, name: str, to: object, **delivery: Any) -> Serving:
     sink = as_sink(given.to)
     assert not isinstance(sink, BatchSink)
     carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
-    return Serving(name, given, promise(sink, given, name), carrier)
+    made = Serving(name, given, promise(sink, given, name), carrier)
+    if not isinstance(sink, TwoPhaseSink):
+        return made
+    preparation = None if given.where == "driver" else Preparation(name, lambda: sink, given.attempt_timeout_s)
+    return replace(made, make_sink=lambda: sink, preparation=preparation)
 
 
 def numbers(batch_id: int, count: int) -> pa.Table:

@@ -32,7 +32,7 @@ from wal_sink.estimation.sizes import manifest_bytes, marker_bytes, progress_byt
 from wal_sink.guarantees import Ability
 from wal_sink.retention import COLLECT_EVERY_BATCHES
 from wal_sink.runtime import SYSTEM
-from wal_sink.segments import SegmentLimits, SegmentWriter
+from wal_sink.segment_writer import SegmentLimits, SegmentWriter
 from wal_sink.settings import Settings
 from wal_sink.slots import DeliverySlots
 from wal_sink.stager import Attempt, Staged
