@@ -1,5 +1,9 @@
 """Fixtures of all tests. `tests.components.require` decides between skipping and failing for a missing component."""
 
+from pathlib import Path
+
+import pytest
+
 pytest_plugins = [
     "tests.fixtures_dynamodb",
     "tests.fixtures_http",
@@ -8,4 +12,15 @@ pytest_plugins = [
     "tests.fixtures_s3",
     "tests.fixtures_spark",
     "tests.fixtures_sql",
+    "tests.simulation.telling",
 ]
+
+COVERING = ("unit", "simulation")
+"""Folders whose tests have to reach every branch of the core; under the others' tests it is not watched, for speed."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] not in COVERING:
+            item.add_marker(pytest.mark.no_cover)
