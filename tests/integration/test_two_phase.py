@@ -1,0 +1,84 @@
+"""Two-phase sinks under a running query: prepared by the workers that stage, published by whoever delivers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as f
+
+from tests.integration.held_folder import HeldFolder
+from tests.integration.streams import Place, small_chunks
+from wal_sink import Delivery
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+ENOUGH = 100_000
+"""Rows of which Spark hands some to a worker before it has seen the last."""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> HeldFolder:
+    return HeldFolder(tmp_path / "target")
+
+
+def ids(target: HeldFolder) -> list[int]:
+    return sorted(row["id"] for row in target.rows())
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_workers_prepare_what_the_driver_publishes(
+    spark: SparkSession, place: Place, target: HeldFolder, keep: bool
+) -> None:
+    place.feed.add(range(10), range(10, 30))
+    with place.sink(Delivery(target, keep_segments=keep), settings=small_chunks()) as sink:
+        sink.run(place.writer(spark))
+    assert ids(target) == list(range(30))
+    assert target.left() == []
+    assert len(target.called("begin")) == 2
+    assert all(on_executor and pid != os.getpid() for pid, on_executor in target.called("begin"))
+    assert target.called("commit") == [(os.getpid(), False)] * 2
+    assert target.called("abort") == []
+    assert bool(list(Path(place.wal).rglob("*.parquet"))) is keep
+
+
+def test_on_executors_they_publish_too(spark: SparkSession, place: Place, target: HeldFolder) -> None:
+    place.feed.add(range(10))
+    with place.sink(Delivery(target, where="executors")) as sink:
+        sink.run(place.writer(spark))
+    assert ids(target) == list(range(10))
+    assert all(on_executor for _, on_executor in target.called("commit"))
+
+
+def test_a_sink_of_the_driver_prepares_when_it_delivers(spark: SparkSession, place: Place, target: HeldFolder) -> None:
+    place.feed.add(range(10))
+    with place.sink(Delivery(target, where="driver")) as sink:
+        sink.run(place.writer(spark))
+    assert ids(target) == list(range(10))
+    assert target.called("begin") == [(os.getpid(), False)]
+
+
+def test_a_query_that_fails_while_it_stages_leaves_nothing_that_a_later_start_does_not_abort(
+    spark: SparkSession, place: Place, target: HeldFolder
+) -> None:
+    place.feed.add(range(ENOUGH))
+    failing = f.when(f.col("id") == ENOUGH - 1, f.raise_error(f.lit("the last"))).otherwise(f.col("id"))
+    writer = place.feed.stream(spark).select(failing.alias("id")).writeStream.trigger(availableNow=True)
+    with pytest.raises(Exception, match="the last"):
+        place.sink(target).run(writer)
+    assert ids(target) == []
+    assert len(target.left()) == len(target.called("begin")) == 1, "Spark ends a worker whose task failed"
+    place.run(spark, target)
+    place.run(spark, target)
+    assert ids(target) == list(range(ENOUGH))
+    assert target.left() == []
