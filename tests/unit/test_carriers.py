@@ -15,10 +15,11 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder, serving
 from wal_sink.calls import DirectCaller, ThreadCaller
-from wal_sink.carriers import LocalCarrier, carry_out, copier
+from wal_sink.carriers import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS, LocalCarrier, carry_out, copier, is_small
 from wal_sink.chunk import Chunk
 from wal_sink.errors import DeliveryError, PermanentError
 from wal_sink.orders import Assignment, Failure, FailureKind, Order
+from wal_sink.records import SegmentRef
 from wal_sink.run import Run
 from wal_sink.serving import StoppedError
 from wal_sink.settings import Delivery
@@ -283,3 +284,28 @@ def test_after_a_segment_that_failed_the_others_are_left_for_the_next_attempt() 
         run.deliver_all()
 
     assert tried == [1]
+
+
+@pytest.mark.parametrize(
+    ("segments", "size", "handles", "small"),
+    [
+        (1, SMALL_BATCH_BYTES, 0, True),
+        (1, SMALL_BATCH_BYTES + 1, 0, False),
+        (SMALL_BATCH_SEGMENTS, 1, 0, True),
+        (SMALL_BATCH_SEGMENTS + 1, 1, 0, False),
+        (2, SMALL_BATCH_BYTES, 2, True),
+        (2, SMALL_BATCH_BYTES, 1, False),
+        (SMALL_BATCH_SEGMENTS + 1, 1, SMALL_BATCH_SEGMENTS + 1, False),
+    ],
+)
+def test_small_is_what_has_few_bytes_to_move_and_few_segments(
+    segments: int, size: int, handles: int, small: bool
+) -> None:
+    """`size` is that of each segment."""
+    refs = [SegmentRef(path="p", id=str(number), rows=1, bytes=size, crc32=0) for number in range(segments)]
+    orders = [
+        Order(number, ref, 0, maybe_sent=False, handle="h" if number < handles else None)
+        for number, ref in enumerate(refs)
+    ]
+    manifest: Any = SimpleNamespace(bytes=sum(ref.bytes for ref in refs), segments=refs)
+    assert is_small(manifest, orders) is small

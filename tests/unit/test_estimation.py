@@ -21,7 +21,6 @@ from wal_sink.estimation.plan import (
     LOCAL_MODEL,
     OTHER_MODEL,
     S3_MODEL,
-    SMALL_BATCH_BYTES,
     Plan,
     Prices,
     StoreModel,
@@ -161,12 +160,12 @@ def test_so_many_segments_at_once_as_delivery_gets_slots() -> None:
 
 
 def test_small_batches_go_one_segment_after_the_other_through_the_driver() -> None:
-    executors = pytest.importorskip("wal_sink.spark.executors")
-    assert executors.SMALL_BATCH_BYTES == SMALL_BATCH_BYTES
     small = Plan(1, segments=4, rows_per_s=1000)
     assert estimate(small, S3_MODEL).delivery_tasks == 1
     assert estimate(replace(small, where="executors"), S3_MODEL).delivery_tasks == 3
     assert estimate(replace(small, rows_per_s=10_000), S3_MODEL).delivery_tasks == 3
+    assert estimate(replace(small, segments=16), S3_MODEL).delivery_tasks == 1
+    assert estimate(replace(small, segments=17), S3_MODEL).delivery_tasks == 3
 
 
 @each_chunked_kind

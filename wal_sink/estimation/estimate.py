@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 
 from wal_sink import paths
+from wal_sink.carriers import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS
 from wal_sink.estimation import sizes
-from wal_sink.estimation.plan import SMALL_BATCH_BYTES, Plan, Shape, StoreModel, shape_of
+from wal_sink.estimation.plan import Plan, Shape, StoreModel, shape_of
 from wal_sink.estimation.requests import (
     TERMS,
     Protocol,
@@ -191,7 +192,8 @@ def is_in_driver(plan: Plan, shape: Shape) -> bool:
     """Whether the driver delivers, one segment after the other. A whole-batch writer reads on executors."""
     if plan.ability is Ability.BATCH_WRITER:
         return False
-    return plan.where == "driver" or (plan.where == "auto" and shape.bytes <= SMALL_BATCH_BYTES)
+    is_small = shape.bytes <= SMALL_BATCH_BYTES and shape.segments <= SMALL_BATCH_SEGMENTS
+    return plan.where == "driver" or (plan.where == "auto" and is_small)
 
 
 def _repeated_rows(plan: Plan, shape: Shape, tasks: int) -> int:

@@ -11,8 +11,6 @@ from wal_sink.settings import Settings, Where
 
 PRICES_AS_OF = "2026-11-21"
 """When the prices of `S3_PRICES` were looked up; see docs/SCALE.md for where."""
-SMALL_BATCH_BYTES = 4 << 20
-"""Segment bytes up to which `where="auto"` delivers in the driver, as `wal_sink.spark.executors` has it."""
 
 
 def _check(owner: object, least: float, *names: str) -> None:

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from wal_sink.carriers import LocalCarrier, carry_out, failed
+from wal_sink.carriers import LocalCarrier, carry_out, failed, is_small
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, kind_of
@@ -26,11 +26,6 @@ from wal_sink.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-SMALL_BATCH_BYTES = 4 << 20
-"""Segment bytes up to which the driver delivers itself: a Spark job alone costs about 100 ms (measured)."""
-FEW_HANDLES = 16
-"""Prepared segments up to which the driver publishes them itself."""
 
 
 class ExecutorCarrier:
@@ -90,15 +85,8 @@ class AutoCarrier:
         self._executors = executors
 
     def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
-        carrier = self._driver if _is_small(manifest, orders) else self._executors
+        carrier = self._driver if is_small(manifest, orders) else self._executors
         return carrier.deliver(assignment, manifest, orders)
-
-
-def _is_small(manifest: Manifest, orders: Sequence[Order]) -> bool:
-    """Of what two-phase sinks have prepared no rows are moved any more."""
-    if len(orders) <= FEW_HANDLES and orders and all(order.handle is not None for order in orders):
-        return True
-    return manifest.bytes <= SMALL_BATCH_BYTES
 
 
 @dataclass(frozen=True, slots=True)
