@@ -29,7 +29,12 @@ class ChildError(AssertionError):
 
 
 def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment, such that a child and its Spark workers use this interpreter and this checkout."""
+    """This process's environment, such that a child and its Spark workers use this interpreter and this checkout.
+
+    Its JVMs start quickly, those too whose options the program does not choose.
+    """
+    from tests.quick_java import QUICK_SPARK  # noqa: PLC0415 - which starts a child itself
+
     paths = [str(CHECKOUT), str(CHECKOUT / "backends"), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,
@@ -38,6 +43,7 @@ def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
         "PYTHONUNBUFFERED": "1",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
+    environment.setdefault("JDK_JAVA_OPTIONS", QUICK_SPARK)
     return {**environment, **(extra or {})}
 
 
