@@ -49,6 +49,14 @@ _NEXT_STEP = {
 }
 
 
+class S3Error(StoreError):
+    """A failed request to S3. `code` is S3's own, such as `NoSuchUpload`; empty if there was no answer."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class S3Store(Store):
     """A `Store` in a bucket, below a prefix. `StoreSpec.options` are those of `s3fs.S3FileSystem`."""
 
@@ -91,6 +99,19 @@ class S3Store(Store):
         check_path(path)
         return SpooledSegment(self.url_of(path), partial(self._put, path, action="write", mode="overwrite"))
 
+    def request(self, operation: str, path: str, **arguments: Any) -> Mapping[str, Any]:
+        """One request about the object at `path`, for what a `Store` has no word for: S3's answer, as boto3 has it.
+
+        `operation` is the name boto3 has for it, `arguments` its own besides `Bucket` and `Key`. Raises `S3Error`.
+        """
+        try:
+            answer: Mapping[str, Any] = self._fs.call_s3(
+                operation, Bucket=self._bucket, Key=self._prefix + check_path(path), **arguments
+            )
+        except _FAILURES as error:
+            raise self._failure(operation.replace("_", " ") + " of", path, error) from self._spec.cause(error)
+        return answer
+
     def _put(self, path: str, data: bytes, *, action: str, mode: str) -> None:
         try:
             self._fs.pipe_file(self._target(path), data, chunksize=_PUT_LIMIT, mode=mode)
@@ -132,12 +153,12 @@ class S3Store(Store):
     def _target(self, path: str) -> str:
         return f"{self._bucket}/{self._prefix}{check_path(path)}"
 
-    def _failure(self, action: str, path: str, error: Exception) -> StoreError:
+    def _failure(self, action: str, path: str, error: Exception) -> S3Error:
         """The one place where errors of s3fs, botocore and aiohttp become ours."""
         code = _code(error) or type(error).__name__
         step = _NEXT_STEP.get(code) or _NEXT_STEP.get(type(error).__name__, "check endpoint, credentials and rights")
         text = self._spec.scrub(str(error) or type(error).__name__)
-        return StoreError(f"cannot {action} {self.url_of(path)}: {code} ({text}); {step}")
+        return S3Error(f"cannot {action} {self.url_of(path)}: {code} ({text}); {step}", code=_code(error))
 
 
 def _check_is_listing(page: Mapping[str, Any], head: str) -> None:
