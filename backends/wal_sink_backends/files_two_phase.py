@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -82,9 +83,8 @@ class TwoPhaseFilesSink(TwoPhaseSink):
     def begin(self, transaction: Transaction) -> str:
         """Begin a file that nobody sees. Raises `StoreError`."""
         self._leave()
-        held = self._holder().hold(transaction.id, self._names.name_of(transaction))
-        self._writing = _Writing(transaction, held, new_file(self._format, held.write))
-        return held.token
+        self._writing = _Writing.begun(transaction, self._holder(), self._names.name_of(transaction), self._format)
+        return self._writing.held.token
 
     def write(self, chunk: Chunk) -> None:
         """Append a chunk. Raises `PermanentError` for a column the format cannot carry, `StoreError`."""
@@ -166,11 +166,16 @@ class TwoPhaseFilesSink(TwoPhaseSink):
             )
 
 
+@dataclass(slots=True)
 class _Writing:
     """A file under construction."""
 
-    def __init__(self, transaction: Transaction, held: HeldFile, file: RowsFile) -> None:
-        self.transaction = transaction
-        self.held = held
-        self.file = file
-        self.rows = 0
+    transaction: Transaction
+    held: HeldFile
+    file: RowsFile
+    rows: int = 0
+
+    @classmethod
+    def begun(cls, transaction: Transaction, holder: FileHolder, name: str, form: Format) -> _Writing:
+        held = holder.hold(transaction.id, name)
+        return cls(transaction, held, new_file(form, held.write))
