@@ -118,7 +118,8 @@ class HeldLocalFile:
         self._store = store
         self._held = held
         self._name = name
-        self._file: IO[bytes] | None = self._do(lambda: store.in_folder(held.parent, self._open))
+        self._file: IO[bytes] | None = None
+        self._file = self._do(lambda: store.in_folder(held.parent, self._open))
 
     def write(self, data: bytes) -> int:
         file = self._opened()
