@@ -13,6 +13,7 @@ from wal_sink.stores.s3 import S3Error, S3Store
 from wal_sink_backends.files_held import handle_of, handle_text
 
 MAX_PARTS = 10_000
+PARTS_PAGE = 1_000
 MAX_ETAG_CHARS = 2_000
 """What a handle may spend on the parts; the more of them are listed when they are published."""
 
@@ -185,7 +186,7 @@ class HeldUpload:
 
 
 def _parts_of(store: S3Store, given: _Handle) -> Iterator[tuple[int, str]]:
-    question: dict[str, Any] = {"UploadId": given.upload}
+    question: dict[str, Any] = {"UploadId": given.upload, "MaxParts": PARTS_PAGE}
     while True:
         page = store.request("list_parts", given.name, **question)
         yield from ((part["PartNumber"], _bare(part["ETag"])) for part in page.get("Parts", ()))

@@ -29,6 +29,10 @@ class S3Server:
         """Every request so far as `METHOD /path?query`."""
         self.after_request: Callable[[str, str, int], None] | None = None
         """Called with method, path and status after each request, before another one is looked at."""
+        self.forgets_completed = False
+        """Whether an upload is unknown once it was completed; else completing it again succeeds, as long as it is the
+        newest of its object. S3 has been seen to do either.
+        """
         self._turn = threading.Lock()
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
@@ -121,7 +125,7 @@ class S3Server:
     def _knows(self, upload: str) -> bool:
         """Whether an upload is open, or was completed: moto falls over others."""
         bucket = s3_backends[_MOTO_ACCOUNT]["aws"].buckets[self.bucket]
-        completed = (key.multipart.id for key in bucket.keys.values() if key.multipart)
+        completed = (key.multipart.id for key in bucket.keys.values() if key.multipart and not self.forgets_completed)
         return upload in bucket.multiparts or upload in completed
 
 
