@@ -306,7 +306,7 @@ def test_what_a_death_leaves_in_the_bucket_is_aborted_by_a_later_start(prefix: P
 
     undisturbed = live(place_of(new_prefix().sink))
     unknown = [number for number, point in enumerate(undisturbed, 1) if _leaves_an_unknown_upload(point)]
-    for number in sorted({*range(1, len(undisturbed) + 1, 13), *unknown[:3]}):
+    for number in sorted({*range(1, len(undisturbed) + 1, 29), *unknown[:3]}):
         fresh = new_prefix()
         place = place_of(fresh.sink)
         live(place, dies_at=number)
