@@ -56,7 +56,7 @@ class FilesSink(Sink):
         check_format(format)
         check_chunk_template(name_template)
         self._folder = Folder(url, storage_options, options_from_env)
-        self._format = format
+        self._format: Format = format
         self._name_template = name_template
 
     def describe(self) -> str:

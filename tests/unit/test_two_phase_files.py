@@ -148,12 +148,9 @@ def test_a_file_of_the_same_bytes_under_that_name_is_another_one(tmp_path: Path,
     before = shown(tmp_path)
     held = prepared(tmp_path)
     for _ in range(2):
-        with pytest.raises(
-            PermanentError, match=r"0-0-0.jsonl is there, and it is not the file of transaction"
-        ) as error:
+        with pytest.raises(PermanentError, match=r"0-0-0.jsonl is there, and it is not the file .*\{wal_id\} in it"):
             committed(tmp_path, held)
-    assert "{wal_id}" in str(error.value), way
-    assert shown(tmp_path) == before
+    assert shown(tmp_path) == before, way
     assert len(held_files(tmp_path)) == 1
     (tmp_path / "0-0-0.jsonl").rename(tmp_path / "old.jsonl")
     committed(tmp_path, held)

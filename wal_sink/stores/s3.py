@@ -29,11 +29,15 @@ _CLIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standa
 
 _FAILURES = (OSError, BotoCoreError, ClientError, aiohttp.ClientError, http.client.HTTPException)
 _EXISTS = {"PreconditionFailed", "412"}
+_RIGHTS = (
+    "give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without the last, S3 "
+    "answers so for absent objects too), for multipart uploads s3:AbortMultipartUpload, s3:ListMultipartUploadParts"
+)
 _NEXT_STEP = {
     "NoSuchBucket": "there is no such bucket: create it or correct the URL",
     "NoSuchKey": "there is no such object",
-    "AccessDenied": "give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without the "
-    "last, S3 answers so for absent objects too)",
+    "AccessDenied": _RIGHTS,
+    "403": _RIGHTS,  # a HEAD has no body to say so
     "InvalidAccessKeyId": "S3 does not know this access key: correct the credentials",
     "SignatureDoesNotMatch": "the secret does not belong to the access key: correct the credentials",
     "ExpiredToken": "the session's credentials expired: renew them",
@@ -50,7 +54,7 @@ _NEXT_STEP = {
 
 
 class S3Error(StoreError):
-    """A failed request to S3. `code` is S3's own, such as `NoSuchUpload`; empty if there was no answer."""
+    """What `S3Store.request` raises. `code` is S3's own, such as `NoSuchUpload`; empty if there was no answer."""
 
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)
@@ -109,7 +113,8 @@ class S3Store(Store):
                 operation, Bucket=self._bucket, Key=self._prefix + check_path(path), **arguments
             )
         except _FAILURES as error:
-            raise self._failure(operation.replace("_", " ") + " of", path, error) from self._spec.cause(error)
+            failure = self._failure(operation.replace("_", " ") + " of", path, error)
+            raise S3Error(str(failure), code=_code(error)) from self._spec.cause(error)
         return answer
 
     def _put(self, path: str, data: bytes, *, action: str, mode: str) -> None:
@@ -153,12 +158,12 @@ class S3Store(Store):
     def _target(self, path: str) -> str:
         return f"{self._bucket}/{self._prefix}{check_path(path)}"
 
-    def _failure(self, action: str, path: str, error: Exception) -> S3Error:
+    def _failure(self, action: str, path: str, error: Exception) -> StoreError:
         """The one place where errors of s3fs, botocore and aiohttp become ours."""
         code = _code(error) or type(error).__name__
         step = _NEXT_STEP.get(code) or _NEXT_STEP.get(type(error).__name__, "check endpoint, credentials and rights")
         text = self._spec.scrub(str(error) or type(error).__name__)
-        return S3Error(f"cannot {action} {self.url_of(path)}: {code} ({text}); {step}", code=_code(error))
+        return StoreError(f"cannot {action} {self.url_of(path)}: {code} ({text}); {step}")
 
 
 def _check_is_listing(page: Mapping[str, Any], head: str) -> None:
