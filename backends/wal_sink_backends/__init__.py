@@ -6,6 +6,7 @@ A sink whose driver is an optional dependency is imported from its own module, a
 from __future__ import annotations
 
 from wal_sink_backends.files import FilesSink
+from wal_sink_backends.files_two_phase import TwoPhaseFilesSink
 from wal_sink_backends.sql import SqlSink
 
-__all__ = ["FilesSink", "SqlSink"]
+__all__ = ["FilesSink", "SqlSink", "TwoPhaseFilesSink"]

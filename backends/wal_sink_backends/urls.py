@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, cast
 from urllib.parse import parse_qsl, urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.files import FilesSink
+from wal_sink_backends.files_formats import Format
+from wal_sink_backends.files_two_phase import TwoPhaseFilesSink
 from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_addresses import parsed_option
+
+_TWO_PHASE_OPTIONS = ("name_template", "part_bytes")
 
 
 def sqlite_sink(url: str) -> SqlSink:
@@ -24,11 +28,31 @@ def sqlite_sink(url: str) -> SqlSink:
     return SqlSink(_bare(url), arguments.pop("table"), **arguments)
 
 
-def files_sink(url: str) -> FilesSink:
-    """`files:///folder?format=csv` or `files+s3://bucket/prefix?format=parquet`: one object per chunk."""
-    options = _options(url, "format")
+def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
+    """`files:///folder?format=csv` or `files+s3://bucket/prefix?format=parquet`: one object per chunk.
+
+    With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`.
+    """
+    options = _options(url, "format", "commit", *_TWO_PHASE_OPTIONS)
     address = _bare(url).removeprefix("files+").replace("files://", "file://", 1)
-    return FilesSink(address, format=cast("Literal['jsonl']", options.get("format", "jsonl")))
+    form = cast("Format", options.pop("format", "jsonl"))
+    commit = options.pop("commit", "chunk")
+    if commit not in {"chunk", "two-phase"}:
+        raise ConfigError(f"{mask_url(url)}: commit={commit}: expected chunk (each as it comes) or two-phase")
+    if commit == "two-phase":
+        arguments: dict[str, Any] = dict(options)
+        if "part_bytes" in options:
+            arguments["part_bytes"] = _whole_number("part_bytes", options["part_bytes"], url)
+        return TwoPhaseFilesSink(address, format=form, **arguments)
+    if options:
+        raise ConfigError(f"{mask_url(url)}: {', '.join(sorted(options))} needs commit=two-phase besides")
+    return FilesSink(address, format=form)
+
+
+def _whole_number(name: str, text: str, url: str) -> int:
+    if not text.isascii() or not text.isdecimal():
+        raise ConfigError(f"{mask_url(url)}: {name}={text!r}: expected a whole number")
+    return int(text)
 
 
 def _bare(url: str) -> str:

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import parse_qs
 
 import boto3
 from moto.s3.models import s3_backends
@@ -28,6 +29,10 @@ class S3Server:
         """Every request so far as `METHOD /path?query`."""
         self.after_request: Callable[[str, str, int], None] | None = None
         """Called with method, path and status after each request, before another one is looked at."""
+        self.forgets_completed = False
+        """Whether an upload is unknown once it was completed; else completing it again succeeds, as long as it is the
+        newest of its object. S3 has been seen to do either.
+        """
         self._turn = threading.Lock()
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
@@ -77,6 +82,11 @@ class S3Server:
         keys = s3_backends[_MOTO_ACCOUNT]["aws"].buckets[self.bucket].keys
         return {name: bytes(key.value) for name, key in keys.items()}
 
+    def uploads(self, prefix: str = "") -> list[tuple[str, str]]:
+        """Key and id of every multipart upload that is open, asked of the server."""
+        pages = self.client().get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=prefix)
+        return [(some["Key"], some["UploadId"]) for page in pages for some in page.get("Uploads", ())]
+
     def clear(self) -> None:
         """Delete all objects, without a request."""
         s3_backends[_MOTO_ACCOUNT]["aws"].buckets[self.bucket].keys.clear()
@@ -99,12 +109,24 @@ class S3Server:
 
             with self._turn:
                 self.requests.append(f"{method} {path}{'?' if query else ''}{query}")
-                answer = list((app if _is_intact(environ) else _refuse_damaged)(environ, start))
+                answer = list(self._responder(app, environ)(environ, start))
                 if self.after_request is not None:
                     self.after_request(method, path, int(statuses[-1].partition(" ")[0]))
                 return answer
 
         return answer
+
+    def _responder(self, app: _Wsgi, environ: dict[str, Any]) -> _Wsgi:
+        if not _is_intact(environ):
+            return _refuse_damaged
+        upload = parse_qs(environ.get("QUERY_STRING", "")).get("uploadId", [""])[0]
+        return _refuse_upload if upload and not self._knows(upload) else app
+
+    def _knows(self, upload: str) -> bool:
+        """Whether an upload is open, or was completed: moto falls over others."""
+        bucket = s3_backends[_MOTO_ACCOUNT]["aws"].buckets[self.bucket]
+        completed = (key.multipart.id for key in bucket.keys.values() if key.multipart and not self.forgets_completed)
+        return upload in bucket.multiparts or upload in completed
 
 
 def _is_intact(environ: dict[str, Any]) -> bool:
@@ -121,3 +143,8 @@ def _is_intact(environ: dict[str, Any]) -> bool:
 def _refuse_damaged(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     start_response("400 Bad Request", [("Content-Type", "application/xml")])
     return [b"<Error><Code>BadDigest</Code><Message>the body is not what was summed</Message></Error>"]
+
+
+def _refuse_upload(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    start_response("404 Not Found", [("Content-Type", "application/xml")])
+    return [b"<Error><Code>NoSuchUpload</Code><Message>The specified upload does not exist.</Message></Error>"]

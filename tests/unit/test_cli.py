@@ -170,6 +170,14 @@ def test_drain_into_files(wal: str, tmp_path: Path) -> None:
     assert len(list((tmp_path / "out").rglob("*.csv"))) == BATCHES * 3
 
 
+def test_drain_into_files_that_appear_at_once(wal: str, tmp_path: Path) -> None:
+    """What was staged without this sink is prepared when it is delivered."""
+    result = drained(wal, f"files://{tmp_path}/out?format=csv&commit=two-phase")
+    assert "exactly once: rows are held back invisibly" in result.stdout
+    assert len(list((tmp_path / "out").rglob("*.csv"))) == BATCHES
+    assert not list((tmp_path / "out" / ".wal-sink-held").iterdir())
+
+
 def test_drain_to_an_object_of_a_module_in_the_current_directory(
     wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,7 +102,7 @@ def test_a_part_left_by_a_store_that_is_not_atomic_is_completed(
             return self._store.segment(path)
 
     store = Doubtful(open_store(StoreSpec(str(tmp_path))))
-    monkeypatch.setattr("wal_sink_backends.files.open_store", lambda _spec: store)
+    monkeypatch.setattr("wal_sink_backends.files_folder.open_store", lambda _spec: store)
     sink = opened(FilesSink(str(tmp_path)))
     sink.write(chunk())
     (name,) = files(tmp_path)

@@ -15,14 +15,16 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tests.processes import CHECKOUT, python_environment
-from tests.unit import wrong_sinks
+from tests.unit import wrong_sinks, wrong_two_phase
 from tests.unit.wrong_sinks import Contract
 from wal_sink.testing import SinkContract
 
-SINKS = CHECKOUT / "tests" / "unit" / "wrong_sinks.py"
+MODULES = (wrong_sinks, wrong_two_phase)
+SINKS = [CHECKOUT / "tests" / "unit" / f"{module.__name__.rpartition('.')[2]}.py" for module in MODULES]
 CONTRACTS: list[type[Contract]] = [
     thing
-    for name, thing in inspect.getmembers(wrong_sinks, inspect.isclass)
+    for module in MODULES
+    for name, thing in inspect.getmembers(module, inspect.isclass)
     if name.startswith("Test") and issubclass(thing, Contract)
 ]
 LIMIT_S = 280.0
@@ -30,9 +32,9 @@ LIMIT_S = 280.0
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
-    """The contract's tests that failed, by class of `wrong_sinks`."""
+    """The contract's tests that failed, by class of the modules of wrong sinks."""
     report = tmp_path_factory.mktemp("kit") / "report.xml"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", str(SINKS)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", *map(str, SINKS)]
     done = subprocess.run(
         command, cwd=CHECKOUT, env=python_environment(), capture_output=True, text=True, timeout=LIMIT_S, check=False
     )

@@ -29,11 +29,15 @@ _CLIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standa
 
 _FAILURES = (OSError, BotoCoreError, ClientError, aiohttp.ClientError, http.client.HTTPException)
 _EXISTS = {"PreconditionFailed", "412"}
+_RIGHTS = (
+    "give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without the last, S3 "
+    "answers so for absent objects too), for multipart uploads s3:AbortMultipartUpload, s3:ListMultipartUploadParts"
+)
 _NEXT_STEP = {
     "NoSuchBucket": "there is no such bucket: create it or correct the URL",
     "NoSuchKey": "there is no such object",
-    "AccessDenied": "give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without the "
-    "last, S3 answers so for absent objects too)",
+    "AccessDenied": _RIGHTS,
+    "403": _RIGHTS,  # a HEAD has no body to say so
     "InvalidAccessKeyId": "S3 does not know this access key: correct the credentials",
     "SignatureDoesNotMatch": "the secret does not belong to the access key: correct the credentials",
     "ExpiredToken": "the session's credentials expired: renew them",
@@ -47,6 +51,14 @@ _NEXT_STEP = {
     "ReadTimeoutError": "the endpoint did not answer in time: check it, or raise config_kwargs={'read_timeout': …}",
     "ParamValidationError": "correct the bucket's name",
 }
+
+
+class S3Error(StoreError):
+    """What `S3Store.request` raises. `code` is S3's own, such as `NoSuchUpload`; empty if there was no answer."""
+
+    def __init__(self, message: str, *, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class S3Store(Store):
@@ -90,6 +102,20 @@ class S3Store(Store):
     def segment(self, path: str) -> SegmentStream:
         check_path(path)
         return SpooledSegment(self.url_of(path), partial(self._put, path, action="write", mode="overwrite"))
+
+    def request(self, operation: str, path: str, **arguments: Any) -> Mapping[str, Any]:
+        """One request about the object at `path`, for what a `Store` has no word for: S3's answer, as boto3 has it.
+
+        `operation` is the name boto3 has for it, `arguments` its own besides `Bucket` and `Key`. Raises `S3Error`.
+        """
+        try:
+            answer: Mapping[str, Any] = self._fs.call_s3(
+                operation, Bucket=self._bucket, Key=self._prefix + check_path(path), **arguments
+            )
+        except _FAILURES as error:
+            failure = self._failure(operation.replace("_", " ") + " of", path, error)
+            raise S3Error(str(failure), code=_code(error)) from self._spec.cause(error)
+        return answer
 
     def _put(self, path: str, data: bytes, *, action: str, mode: str) -> None:
         try:

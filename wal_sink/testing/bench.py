@@ -5,13 +5,14 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pyarrow as pa
 
 from wal_sink.chunk import Chunk, Position, chunk_key
-from wal_sink.sink import SegmentSink, Sink, SinkContext
+from wal_sink.runtime import SYSTEM
+from wal_sink.sink import SegmentSink, Sink, SinkContext, Transaction, TwoPhaseSink
 from wal_sink.testing.own_lines import OwnLines
 from wal_sink.testing.tables import spark_schema_of
 
@@ -73,7 +74,49 @@ def send(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
     if isinstance(sink, SegmentSink):
         first = chunks[0]
         return [sink.write_segment(int(first.position.slot.rpartition("/")[2]), first.batch_id, iter(chunks))]
+    if isinstance(sink, TwoPhaseSink):
+        written: list[object] = []
+        held = prepare(sink, chunks, written=written)
+        return [*written, commit(sink, held)]
     return [sink.write(chunk) for chunk in chunks]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a two-phase sink prepared, as it lies in the WAL until it is published or aborted."""
+
+    transaction: Transaction
+    token: str
+    handle: str
+
+
+def attempt_at(chunk: Chunk) -> Transaction:
+    """A new transaction of the segment of a chunk. Its id is new in every run of the tests: targets may be kept."""
+    ordinal = int(chunk.position.slot.rpartition("/")[2])
+    return Transaction(SYSTEM.new_id(), _WAL, "default", chunk.batch_id, partition=ordinal, roll=0)
+
+
+def prepare(sink: TwoPhaseSink, chunks: Sequence[Chunk], *, written: list[object] | None = None) -> Held:
+    """Begin, write and prepare chunks of one segment as staging does, which aborts what fails.
+
+    `written` takes what the writes returned.
+    """
+    transaction, token = attempt_at(chunks[0]), ""
+    try:
+        token = sink.begin(transaction)
+        for chunk in chunks:
+            returned: object = sink.write(chunk)
+            if written is not None:
+                written.append(returned)
+        return Held(transaction, token, sink.prepare())
+    except Exception:
+        sink.abort(transaction, token)
+        raise
+
+
+def commit(sink: TwoPhaseSink, held: Held) -> object:
+    """Publish what was prepared, by whatever instance; what the sink returned."""
+    return sink.commit(held.transaction, held.handle)
 
 
 def deliver(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:

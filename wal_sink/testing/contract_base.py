@@ -11,7 +11,7 @@ import pytest
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.guarantees import Ability, ability_of
-from wal_sink.sink import Lookup, Rejected, Sink, TransactionalSink
+from wal_sink.sink import Lookup, Rejected, Sink, TransactionalSink, TwoPhaseSink
 from wal_sink.testing.bench import chunks_of, deliver, opened, send_failing, shown_error
 from wal_sink.testing.crash_matrix import crash_matrix
 from wal_sink.testing.process import resolve
@@ -165,6 +165,12 @@ class ContractBase:
         sink = self._sink(target)
         if not isinstance(sink, TransactionalSink):
             pytest.skip(f"{sink.describe()} is no TransactionalSink")
+        return sink
+
+    def _two_phase(self, target: Any) -> TwoPhaseSink:
+        sink = self._sink(target)
+        if not isinstance(sink, TwoPhaseSink):
+            pytest.skip(f"{sink.describe()} is no TwoPhaseSink")
         return sink
 
     def _ignores_repetition(self, target: Any) -> Sink:

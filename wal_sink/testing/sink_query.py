@@ -73,9 +73,9 @@ class SinkQuery:
     def crash_at(self, point: str) -> None:
         """Let the process die when it next comes to a point that begins so, such as `"before write"`.
 
-        Points of the sink: before and after `open`, `write` (`write_segment`, `write_batch`), `was_applied`, `last` and
-        `close`. Points of the stores: `before` and `after` `create`, `delete` and `segment`, with the path; `before`
-        `read` and `list`.
+        Points of the sink: before and after `open`, `write` (`write_segment`, `write_batch`), `was_applied`, `last`,
+        `begin`, `prepare`, `commit`, `abort` and `close`. Points of the stores: `before` and `after` `create`, `delete`
+        and `segment`, with the path; `before` `read` and `list`.
         """
         self._deadly = point
 

@@ -137,5 +137,9 @@ _REPEATED = {
     Ability.STORE_POSITION: (
         "write rows and position in one transaction, which compares the stored position and term first"
     ),
+    Ability.HOLD_BACK: (
+        "prepare() must leave the rows invisible; commit(transaction, handle) must ask the target whether that "
+        "transaction is published already; abort() must reach no other transaction than its own"
+    ),
     Ability.ACCEPT: "one chunk may be repeated, not more: does write() send rows of earlier chunks again?",
 }

@@ -107,14 +107,16 @@ class _WatchedTwoPhase(WatchedSink, TwoPhaseSink):
         return begun
 
     def write(self, chunk: Chunk) -> None:
-        self.calls("write", _of(chunk), chunk)
+        returned: None = self.calls("write", _of(chunk), chunk)
+        return returned  # a wrong sink may return something
 
     def prepare(self) -> str:
         handle: str = self.calls("prepare", "")
         return handle
 
     def commit(self, transaction: Transaction, handle: str) -> None:
-        self.calls("commit", _of_transaction(transaction), transaction, handle)
+        returned: None = self.calls("commit", _of_transaction(transaction), transaction, handle)
+        return returned
 
     def abort(self, transaction: Transaction, token: str) -> None:
         self.calls("abort", _of_transaction(transaction), transaction, token)

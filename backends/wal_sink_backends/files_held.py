@@ -1,0 +1,68 @@
+"""What `TwoPhaseFilesSink` needs of a store: files that are held back, then get their name at once or never."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from wal_sink.errors import HandleGoneError
+
+_Handle = TypeVar("_Handle", bound=msgspec.Struct)
+
+
+class HeldFile(Protocol):
+    """A file that nobody sees, being written by this process. Every method raises `StoreError`."""
+
+    @property
+    def token(self) -> str:
+        """What `FileHolder.drop` needs besides the transaction's id to find it after a crash."""
+        ...
+
+    def write(self, data: bytes) -> object:
+        """Append bytes."""
+        ...
+
+    def prepare(self) -> str:
+        """End the writing: durable, and still invisible. Returns the handle for `FileHolder.publish`."""
+        ...
+
+    def close(self) -> None:
+        """Free what this process holds of it; the file stays as it is. Harmless when repeated."""
+        ...
+
+
+class FileHolder(Protocol):
+    """Where files are held back, and published from. Any number of processes may use one at the same time."""
+
+    def hold(self, transaction_id: str, name: str) -> HeldFile:
+        """Begin a file that is to be called `name`, a path in the folder. Raises `StoreError`."""
+        ...
+
+    def publish(self, transaction_id: str, handle: str) -> None:
+        """Give a prepared file its name, at once; nothing happens if this transaction's file has it already.
+
+        Raises `PermanentError` if another file has the name, `HandleGoneError` if the file is neither held nor there,
+        `StoreError` for anything that may pass.
+        """
+        ...
+
+    def drop(self, transaction_id: str, token: str) -> None:
+        """Free what is held; nothing happens where nothing is. A published file stays. Raises `StoreError`."""
+        ...
+
+
+def handle_text(handle: msgspec.Struct) -> str:
+    """A handle as text for the WAL."""
+    return msgspec.json.encode(handle).decode()
+
+
+def handle_of(kind: type[_Handle], text: str) -> _Handle:
+    """The handle behind a text. Another store's, from before the sink's address changed, is not held in this one."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.MsgspecError as error:
+        raise HandleGoneError(
+            f"the handle {text[:80]!r} is not one of this store ({error}); was the sink's folder moved to another "
+            "kind of store after the rows were prepared?"
+        ) from error
