@@ -77,7 +77,9 @@ class Stager:
         offsets = self._checkpoint.require_offsets(batch_id)
         self._refuse_foreign(batch_id, offsets, planned_ms)
         self._history.bind(batch_id)
-        if batch_id <= self._history.newest_known and self._is_replay(batch_id, offsets):
+        # Spark chose a query's first batch after the WAL was read: others may have staged and released it meanwhile.
+        may_be_known = batch_id <= self._history.newest_known or not self._attempts
+        if may_be_known and self._is_replay(batch_id, offsets):
             return None
         self._refuse_gap(batch_id)
         self._attempts += 1
@@ -107,6 +109,7 @@ class Stager:
 
     def _refuse_collected(self, batch_id: int) -> None:
         if batch_id <= (low_water := self._log.low_water()):
+            self._term.check(self._log.store)  # of a succeeded query's batches no others will be asked for
             raise HistoryGone(
                 f"batch {batch_id} of {self._log.store.root}: delivered long ago and collected (low water "
                 f"{low_water}), but the checkpoint {self._checkpoint.root} asks for it again; restore a newer "

@@ -25,7 +25,7 @@ def files(name: str) -> list[str]:
 
 def run(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, *args]
-    env = python_environment()
+    env = python_environment({"PYTEST_ADDOPTS": ""})  # what this run was given is not for that one
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 

@@ -141,3 +141,24 @@ def test_on_a_wal_without_batches_any_may_come_first() -> None:
     query.start_batch(5, 5)
 
     assert query.stage(run, 5)
+
+
+def test_a_first_batch_that_others_delivered_since_the_query_began_is_refused_under_other_offsets() -> None:
+    where = Place()
+    sleeping = where.open({})
+    where.stream(where.open({"a": Recorder()}), 0)
+    query = where.query()
+    query.roll_back(-1)
+    query.start_batch(0, 7)
+    with pytest.raises(DivergentReplay):
+        query.stage(sleeping, 0)
+
+
+def test_of_collected_batches_a_succeeded_query_is_told_that_it_was_succeeded() -> None:
+    where = Place()
+    sleeping = where.open({})
+    run = where.open({"a": Recorder()})
+    where.stream(run, 0)
+    run.log.raise_low_water(0)
+    with pytest.raises(FencedError, match="was succeeded"):
+        where.query().stage(sleeping, 0)
