@@ -110,6 +110,12 @@ class Stager:
     def _refuse_collected(self, batch_id: int) -> None:
         if batch_id <= (low_water := self._log.low_water()):
             self._term.check(self._log.store)  # of a succeeded query's batches no others will be asked for
+            if self._checkpoint.is_completed(batch_id):  # Spark runs no batch that its checkpoint has as complete
+                raise FencedError(
+                    f"batch {batch_id}: {self._checkpoint.root} has it as complete, and the WAL {self._log.store.root} "
+                    f"delivered and collected it (low water {low_water}) since this query chose it: another query "
+                    "runs on this checkpoint. Nothing was written; stop this query"
+                )
             raise HistoryGone(
                 f"batch {batch_id} of {self._log.store.root}: delivered long ago and collected (low water "
                 f"{low_water}), but the checkpoint {self._checkpoint.root} asks for it again; restore a newer "

@@ -66,7 +66,7 @@ def commands() -> list[list[str]]:
     """The lines that start with the command line's name, in order, without their comments."""
     lines = re.findall(r"^    (wal-sink .*)$", (CHECKOUT / "README.md").read_text(), flags=re.MULTILINE)
     found = [shlex.split(line, comments=True) for line in lines]
-    assert [command[1] for command in found] == ["status", "batches", "show", "drain", "dead-letters"]
+    assert [command[1] for command in found] == ["status", "batches", "show", "drain", "dead-letters", "estimate"]
     return found
 
 

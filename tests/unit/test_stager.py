@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
-from wal_sink.errors import ConfigError, DivergentReplay, FencedError, MissingBatch
+from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryGone, MissingBatch
 from wal_sink.run import Run
 from wal_sink.settings import Settings
 from wal_sink.stager import Attempt, Staged
@@ -162,3 +162,26 @@ def test_of_collected_batches_a_succeeded_query_is_told_that_it_was_succeeded() 
     run.log.raise_low_water(0)
     with pytest.raises(FencedError, match="was succeeded"):
         where.query().stage(sleeping, 0)
+
+
+def test_of_batches_collected_since_it_chose_them_a_query_is_told_that_another_runs() -> None:
+    """Although its term is the higher one: it began later, and the earlier query was the faster."""
+    where = Place()
+    run = where.open({"a": Recorder()})
+    sleeping = where.open({})
+    where.stream(run, 0)
+    run.log.raise_low_water(0)
+    with pytest.raises(FencedError, match=r"batch 0: .* has it as complete.*another query runs on this checkpoint"):
+        where.query().stage(sleeping, 0)
+
+
+def test_a_collected_batch_that_a_restored_checkpoint_asks_for_is_gone() -> None:
+    where = Place()
+    where.stream(where.open({"a": Recorder()}), 0)
+    run = where.open({"a": Recorder()})
+    run.log.raise_low_water(0)
+    query = where.query()
+    query.roll_back(-1)
+    query.start_batch(0, 0)
+    with pytest.raises(HistoryGone, match=r"batch 0 .*collected \(low water 0\).*restore a newer checkpoint"):
+        query.stage(run, 0)

@@ -220,7 +220,8 @@ class Judge:
 
     def _judge_batch(self, name: str, facts: SinkFacts, batch_id: int, end: int | None, *, finished: bool) -> None:
         if batch_id not in facts.marked:
-            if finished and batch_id > max(facts.floor or NOTHING, (facts.first_batch or 0) - 1):
+            floor = NOTHING if facts.floor is None else facts.floor
+            if finished and batch_id > max(floor, (facts.first_batch or 0) - 1):
                 self.blame(f"I2: sink {name!r}: batch {batch_id} was never marked")
         elif finished and (attempt := self.released.get(batch_id)) is not None and attempt.end != end:
             self.blame(f"I8: sink {name!r}: batch {batch_id} was delivered, and its other history dropped silently")

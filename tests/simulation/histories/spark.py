@@ -38,10 +38,9 @@ class Query:
             self._write("metadata", json.dumps({"id": QUERY_ID}).encode())
         self.planned_ms = 0
         self.end = 0
-        self.batch_id = self._planned = newest(space, "offsets")
-        if newest(space, "commits") == self._planned:
-            self.batch_id += 1
-        else:
+        self._planned = newest(space, "offsets")
+        self.batch_id = next_batch(space)
+        if self.batch_id == self._planned:
             self._adopt(space.objects[f"offsets/{self.batch_id}"])
 
     def plan(self) -> None:
@@ -81,6 +80,12 @@ def end_in(entry: bytes) -> int:
 
 def newest(space: Space, folder: str) -> int:
     return max((int(name) for name in space.names(folder)), default=-1)
+
+
+def next_batch(space: Space) -> int:
+    """The batch that a query started on this checkpoint runs: an entry without its commit is run again."""
+    planned = newest(space, "offsets")
+    return planned + (newest(space, "commits") == planned)
 
 
 def tamper(space: Space, given: Tamper) -> None:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.plans import NAMES, Plan, Tamper, Tampering
-from tests.simulation.histories.spark import end_in, tamper
+from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import Space
 from tests.simulation.histories.targets import Target
 from wal_sink.calls import DirectCaller
@@ -87,10 +87,10 @@ class World:
         self.hits[given.what] += 1
         self.note(f"-- checkpoint: {given.what}, through batch {given.through}")
         tamper(self.checkpoint, given)
+        self._restored_through = min(self._restored_through, next_batch(self.checkpoint) - 1)
         if given.what is Tampering.FORGET:
             return
         self.restored += 1
-        self._restored_through = min(self._restored_through, given.through)
         if self.running or given.what is Tampering.OTHER:
             self._contradicted = True
         if given.what is Tampering.OTHER:

@@ -1,0 +1,12 @@
+"""Fixtures of several modules here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.vault import Vault
+
+
+@pytest.fixture
+def vault() -> Vault:
+    return Vault()
