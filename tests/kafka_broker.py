@@ -1,28 +1,21 @@
-"""A real Kafka broker on 127.0.0.1: a single KRaft node in a process of its own, from jars that Ivy fetches once.
-
-PySpark carries Ivy, which resolves the jars with its own settings, into the checkout's git-ignored `.cache`.
-"""
+"""A real Kafka broker on 127.0.0.1: a single KRaft node in a process of its own, from jars that Ivy fetches once."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import uuid
 from pathlib import Path
 from typing import Any
 
-import pyspark
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from tests.components import require
-from tests.processes import CHECKOUT, Child
+from tests.jars import Module, jars, java
+from tests.processes import Child
 
 VERSION = "3.9.1"
 USER, PASSWORD = "alice", "alice-hunter2"
-_MODULE = ("org.apache.kafka", "kafka_2.13", VERSION)
-_JARS = CHECKOUT / ".cache" / f"kafka-{VERSION}"
 _ATTEMPTS = 3
 _HEAP = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData")
 
@@ -172,47 +165,12 @@ class KafkaBroker:
 
     def _java(self) -> list[str | Path]:
         logging = f"-Dlog4j.configuration=file:{self._folder}/log4j.properties"
-        return [_java(), *_HEAP, logging, "-cp", f"{self._jars}/*"]
+        return [java(), *_HEAP, logging, "-cp", f"{self._jars}/*"]
 
 
 def kafka_jars() -> Path:
-    """The folder of the broker's jars, fetched if this checkout has none yet; skips or fails the test without Java."""
-    require(_java() != "", "Kafka's broker needs a Java 17 or newer on the PATH, such as Debian's default-jre-headless")
-    if not _JARS.exists():
-        _fetch()
-    return _JARS
-
-
-def _fetch() -> None:
-    """Into a folder of this process, renamed once complete: whoever else does so at the same time does no harm."""
-    ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"), None)
-    require(ivy is not None, "the jars of Kafka's broker come by the Ivy among PySpark's jars: pip install pyspark")
-    unfinished = _JARS.with_name(f"{_JARS.name}.{os.getpid()}")
-    unfinished.mkdir(parents=True, exist_ok=True)
-    cache = unfinished.with_name(f"{unfinished.name}-ivy")
-    pattern = f"{unfinished}/[artifact]-[revision].[ext]"
-    command = [_java(), "-jar", str(ivy), "-dependency", *_MODULE, "-confs", "default", "-retrieve", pattern]
-    try:
-        with Child(
-            [*command, "-cache", cache], log=unfinished.with_name(f"{unfinished.name}.log"), limit_s=240
-        ) as child:
-            fetched = child.wait() == 0 and any(unfinished.glob("kafka_*.jar"))
-            require(fetched, f"Ivy could not fetch {':'.join(_MODULE)}: see {child.log}; a network is needed once")
-        try:
-            unfinished.rename(_JARS)
-        except OSError:
-            if not _JARS.is_dir():  # another process was first
-                raise
-        child.log.unlink()
-    finally:
-        shutil.rmtree(cache, ignore_errors=True)
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _java() -> str:
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home, "bin", "java") if home else shutil.which("java")
-    return str(java) if java and Path(java).exists() else ""
+    """The folder of the broker's jars; skips or fails the test if they cannot be had."""
+    return jars(f"kafka-{VERSION}", [Module("org.apache.kafka", "kafka_2.13", (VERSION,), with_what_it_needs=True)])
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

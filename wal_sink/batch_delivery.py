@@ -10,8 +10,9 @@ from wal_sink.errors import DeliveryError
 from wal_sink.guarantees import Ability
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, Witness, failure_error
 from wal_sink.progress import check_recorded, keep_last_recorded, recorded_rows
+from wal_sink.rates import RowRate
 from wal_sink.records import Manifest, Marker
-from wal_sink.retries import Budget
+from wal_sink.retries import AttemptFailedError, Budget
 from wal_sink.serving import CarrierLostError, Serving, StoppedError, Surroundings
 from wal_sink.terms import Term
 
@@ -27,7 +28,7 @@ _WORST_FIRST = (
 )
 
 
-class _TryAgainError(Exception):
+class _TryAgainError(AttemptFailedError):
     """An attempt failed in a way that a later one may not."""
 
 
@@ -44,14 +45,17 @@ class BatchDelivery:
         wal_id: str,
         before: Marker | None,
         taken_over: bool,
+        rate: RowRate,
         renew_term: Callable[[], Term],
     ) -> None:
         self._serving = serving
         self._shared = shared
         self._manifest = manifest
+        self._rate = rate
         self._renew_term = renew_term
         self._maybe_sent = taken_over
         self._left_behind = False  # whether tasks of an earlier attempt may still be sending
+        self._is_away = False  # whether the target took nothing in the last attempt
         self._has_rejected = False
         self._rows = [0] * len(manifest.segments)
         self._assignment = self._assign(wal_id, term, before)
@@ -92,11 +96,12 @@ class BatchDelivery:
         if self._left_behind:
             self._leave_behind()
         failures: list[Failure] = []
+        took_some = False
         for orders in self._rounds():
             outcomes = self._carry(orders)
-            self._settle(outcomes)
             if any(outcome.chunks for outcome in outcomes):
                 budget.note_progress()
+                took_some = True
             failures = [outcome.failure for outcome in outcomes if outcome.failure]
             if failures:
                 break
@@ -105,7 +110,9 @@ class BatchDelivery:
             failures = [Failure(FailureKind.UNKNOWN, message)]
         if failures:
             self._left_behind = any(failure.kind is FailureKind.LOST for failure in failures)
-            self._fail(min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind)), budget)
+            worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind))
+            asked_s = max(failure.retry_after_s for failure in failures)
+            self._fail(replace(worst, retry_after_s=asked_s), budget, took_some=took_some)
 
     def _leave_behind(self) -> None:
         """Go on under the next term, so that a task of a lost attempt that wakes up finds itself succeeded.
@@ -116,7 +123,7 @@ class BatchDelivery:
         self._left_behind = False
         self.reload_progress()
 
-    def _fail(self, failure: Failure, budget: Budget) -> None:
+    def _fail(self, failure: Failure, budget: Budget, *, took_some: bool) -> None:
         if failure.kind is FailureKind.STOPPED:
             raise StoppedError(failure.message)
         if failure.kind not in {FailureKind.RETRIABLE, FailureKind.UNKNOWN, FailureKind.LOST}:
@@ -126,16 +133,21 @@ class BatchDelivery:
         self.reload_progress()
         if sum(self._rows) > known:  # an attempt that could not tell of it came further all the same
             budget.note_progress()
-        raise _TryAgainError(failure.message)
+            took_some = True
+        self._is_away = not took_some and failure.kind is not FailureKind.LOST
+        raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
 
     def _rounds(self) -> Iterator[list[Order]]:
-        """What is handed to the carrier at a time."""
+        """What is handed to the carrier at a time. A target that was away gets one segment to see if it is back."""
         orders = self._open_orders()
         if self._serving.carrier.whole_batch:
             if orders or not self._manifest.segments:
                 yield orders
         elif self._serving.delivery.order == "total":
             yield from ([order] for order in orders)
+        elif self._is_away and len(orders) > 1:
+            yield orders[:1]
+            yield self._open_orders()
         elif orders:
             yield orders
 
@@ -157,10 +169,16 @@ class BatchDelivery:
         ]
 
     def _carry(self, orders: list[Order]) -> list[Outcome]:
+        self._rate.wait(self._shared.sleep_s)
+        began_s = self._rate.now_s()
+        before = sum(self._rows)
         try:
-            return self._serving.carrier.deliver(self._assignment, self._manifest, orders)
+            outcomes = self._serving.carrier.deliver(self._assignment, self._manifest, orders)
         except CarrierLostError as error:
-            return [Outcome(ordinal=-1, rows=0, failure=Failure(FailureKind.LOST, str(error)))]
+            outcomes = [Outcome(ordinal=-1, rows=0, failure=Failure(FailureKind.LOST, str(error)))]
+        self._settle(outcomes)
+        self._rate.take(sum(self._rows) - before, since_s=began_s)
+        return outcomes
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
@@ -181,6 +199,7 @@ class BatchDelivery:
             at_most_once=self._serving.promise.at_most_once,
             keeps_rejected=self._serving.delivery.on_rejected == "dead_letter",
             attempt_timeout_s=self._serving.delivery.attempt_timeout_s,
+            rows_per_s=self._serving.delivery.rows_per_s,
             prepares_again=self._serving.delivery.on_gone == "prepare_again",
             witness=Witness(before.witness_batch, before.witness_rows) if before and before.witness_rows else None,
         )

@@ -16,6 +16,7 @@ from wal_sink.dead_letters import Kept
 from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.guarantees import Ability
 from wal_sink.log import NOTHING
+from wal_sink.rates import RowRate
 from wal_sink.records import Manifest, Marker, SinkRecord
 from wal_sink.retries import Budget
 from wal_sink.serving import Serving, Surroundings
@@ -36,6 +37,7 @@ class Committer:
         self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
         self._recovering = True
         self._tidied_through: int | None = None
+        self._rate = RowRate(serving.delivery.rows_per_s, shared.log.runtime)
         self.term = term
 
     @property
@@ -154,6 +156,7 @@ class Committer:
             wal_id=wal.wal_id if wal else "",
             before=self._marker,
             taken_over=taken_over,
+            rate=self._rate,
             renew_term=self._renew_term,
         )
 

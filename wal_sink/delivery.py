@@ -12,6 +12,7 @@ from wal_sink.errors import HistoryError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, Witness, kind_of
 from wal_sink.publishing import Publisher
+from wal_sink.rates import RowRate
 from wal_sink.records import Progress, SegmentRef
 from wal_sink.rejections import Rejections
 from wal_sink.segments import SegmentReader, load_segment, read_chunks, read_parquet
@@ -34,6 +35,7 @@ class SegmentDelivery:
         self._session = session
         self._log = log
         self._should_stop = should_stop
+        self._rate = RowRate(assignment.rows_per_s, log.runtime)
 
     def deliver(self, order: Order) -> Outcome:
         """Deliver one segment from `order.start` on. Raises nothing of the sink's, the store's or the history's."""
@@ -79,6 +81,8 @@ class SegmentDelivery:
         run.rows = max(run.rows, self._stored_rows(sink, run.order))
         for chunk in self._chunks(run.order, data, run.rows):
             self._refuse_stopped()
+            self._rate.wait(self._sleep_s)
+            self._rate.take(chunk.num_rows, since_s=self._rate.now_s())
             if self._given.at_most_once:
                 self._send_at_most_once(run, chunk)
             else:
@@ -87,6 +91,10 @@ class SegmentDelivery:
     def _refuse_stopped(self) -> None:
         if self._should_stop():
             raise SinkFailedError(FailureKind.STOPPED, "the run is ending")
+
+    def _sleep_s(self, seconds: float) -> None:
+        self._log.runtime.sleep_s(seconds)
+        self._refuse_stopped()
 
     def _send(self, run: _Run, chunk: Chunk) -> None:
         """Send, then record."""

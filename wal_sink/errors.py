@@ -13,12 +13,16 @@
     ├── UndeliveredError      closed before everything complete was delivered
     └── OutcomeUnknownError   a request may or may not have had its effect
     PermanentError            raised *by sinks*: do not retry this chunk
+    RetryLaterError           raised *by sinks*: retry this chunk, but not before so many seconds
     HandleGoneError           raised *by two-phase sinks*: what was prepared is no longer there to be committed
 
 Every class takes one message, so that an error survives pickling on its way from an executor.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
 
 
 class WalSinkError(Exception):
@@ -80,6 +84,21 @@ class OutcomeUnknownError(WalSinkError):
 
 class PermanentError(Exception):
     """For sinks to raise: this chunk can never succeed, so retrying it is pointless."""
+
+
+class RetryLaterError(Exception):
+    """For sinks to raise: this chunk did not arrive, and the target named the seconds after which to try again.
+
+    The sink's delivery waits at least `after_s` then, in the driver and without a task slot, but no longer than
+    `Delivery.budget_s` permits.
+    """
+
+    def __init__(self, message: str, *, after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.after_s = after_s
+
+    def __reduce__(self) -> tuple[Callable[[str], RetryLaterError], tuple[str]]:
+        return partial(type(self), after_s=self.after_s), (str(self),)
 
 
 class HandleGoneError(Exception):

@@ -64,6 +64,11 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             f"sink {name!r}: keep_segments=False needs a TwoPhaseSink, whose target holds the rows until they are "
             f"published; a {ability.value} sink is sent what the WAL keeps. Leave keep_segments=True"
         )
+    if delivery.rows_per_s is not None and ability is Ability.HOLD_BACK:
+        raise ConfigError(
+            f"sink {name!r}: rows_per_s={delivery.rows_per_s:g} cannot hold for a TwoPhaseSink, which is written while "
+            "Spark stages rows; limit what the query reads in a batch (maxOffsetsPerTrigger, maxFilesPerTrigger)"
+        )
     kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest
     sentence = _sentence(ability, kept)
     if delivery.on_rejected == "dead_letter":

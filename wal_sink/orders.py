@@ -47,6 +47,8 @@ class Assignment:
     witness: Witness | None
     prepares_again: bool = False
     """Of a two-phase sink: whether a handle that is gone is prepared again although it may have been published."""
+    rows_per_s: float | None = None
+    """Most rows a second that each delivery task sends, on average."""
 
     def context(self, *, on_executor: bool) -> SinkContext:
         """What the sink is told when it is opened."""
@@ -98,6 +100,8 @@ class FailureKind(StrEnum):
 class Failure:
     kind: FailureKind
     message: str
+    retry_after_s: float = 0.0
+    """No attempt before so many seconds: the target said so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +121,9 @@ class Outcome:
 class SinkFailedError(Exception):
     """Leaves the calls of a sink with a failure that is the sink's or the store's. Never leaves this package."""
 
-    def __init__(self, kind: FailureKind, message: str) -> None:
+    def __init__(self, kind: FailureKind, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
-        self.failure = Failure(kind, message)
+        self.failure = Failure(kind, message, retry_after_s)
 
 
 def kind_of(error: WalSinkError) -> FailureKind:

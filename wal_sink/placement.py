@@ -100,6 +100,7 @@ class Placement:
             run_id=self.log.run_id,
             job_group=self._job_group(name),
             slots=self._slots,
+            max_concurrency=delivery.max_concurrency,
             should_stop=self.should_stop,
         )
         if delivery.where == "executors":

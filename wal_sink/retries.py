@@ -19,6 +19,14 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class AttemptFailedError(Exception):
+    """One attempt failed. `retry_after_s`: the next one waits at least so long, if the budget permits."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class Caller(Protocol):
     """Calls a function, perhaps several times, and returns its result."""
 
@@ -68,13 +76,16 @@ class Budget:
 
         return call
 
-    def _wait_s(self, state: RetryCallState) -> float:  # noqa: ARG002 - tenacity's signature
-        """Jitter, so that committers that failed together do not come back together.
+    def _wait_s(self, state: RetryCallState) -> float:
+        """Jitter, so that committers that failed together do not come back together; or longer, if the target asks.
 
         Tenacity asks before `note_failure` has counted this one.
         """
         highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self.failures, 16))
-        return highest * (0.5 + self.runtime.new_random().random() / 2)
+        own_s = highest * (0.5 + self.runtime.new_random().random() / 2)
+        error = state.outcome.exception() if state.outcome else None
+        asked_s = error.retry_after_s if isinstance(error, AttemptFailedError) else 0.0
+        return max(own_s, min(asked_s, self.budget_s - self.spent_s()))
 
 
 def _after(first: BaseException, function: Callable[[], T]) -> Callable[[], T]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
@@ -68,6 +69,12 @@ class Delivery:
     """
     order: Literal["batch", "total"] = "batch"
     """`batch`: the segments of a batch side by side; `total`: one after the other. Batches are always in order."""
+    max_concurrency: int | None = None
+    """Most segments of a batch on their way to the sink at once; None: as many as there are task slots for them."""
+    rows_per_s: float | None = None
+    """Most rows a second the sink is given, on average, by all tasks together; None: no limit. Each task sends one
+    chunk at once and waits after it; a sink of whole segments or batches waits between those. Not of `TwoPhaseSink`.
+    """
     max_attempts: int = 8
     """Tries of a batch in a row without any progress before the committer gives up."""
     budget_s: float = 600
@@ -100,7 +107,9 @@ class Delivery:
         _one_of(self, "on_gone", "halt", "prepare_again")
         _one_of(self, "on_failure", "stop", "park")
         _one_of(self, "start_from", None, "earliest", "next")
-        _at_least(self, 1, "max_attempts")
+        _at_least(self, 1, "max_attempts", "max_concurrency")
+        if self.rows_per_s is not None and not 0 < self.rows_per_s < math.inf:
+            raise ConfigError(f"rows_per_s={self.rows_per_s!r}: expected a number of rows above 0")
         for name in ("budget_s", "attempt_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number of seconds above 0")

@@ -19,6 +19,7 @@ from wal_sink.errors import (
     HistoryError,
     OutcomeUnknownError,
     PermanentError,
+    RetryLaterError,
 )
 from wal_sink.orders import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.sink import Rejected, Sink, SinkContext
@@ -38,6 +39,9 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         raise SinkFailedError(FailureKind.PERMANENT, mask_url(f"{what} refused for good: {error}")) from error
     except OutcomeUnknownError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {error}")) from error
+    except RetryLaterError as error:
+        message = mask_url(f"{what}: {error}")
+        raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=error.after_s) from error
     except HandleGoneError as error:
         kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
         raise SinkFailedError(kind, mask_url(f"{what}: {error}")) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
-from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
+from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError, RetryLaterError
 from wal_sink.runtime import SYSTEM
 from wal_sink.stores.spec import MASK, mask_url
 from wal_sink_backends.pacing import Pace, Patience, retry_after_s
@@ -22,8 +22,8 @@ _KEPT_BYTES = 1 << 16
 _READ_BYTES = 1 << 20
 
 
-class TargetFailedError(Exception):
-    """The API could not be reached, or answered with what may pass. A later attempt may succeed."""
+class TargetFailedError(RetryLaterError):
+    """The API could not be reached, or answered with what may pass. A later attempt may succeed, after `after_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +108,9 @@ class Api:
             if meaning == "permanent":
                 raise PermanentError(_permanent(call, answer))
             wait_s = retry_after_s(answer.retry_after, SYSTEM.now())
-            waited = wait_s is not None and patience.wait(max(wait_s, 0.1))
-            if not waited or not (self.repeats_are_harmless or answer.status == _TOO_MANY):
-                raise TargetFailedError(f"{_told(call)} {answer}")
+            may_repeat = self.repeats_are_harmless or answer.status == _TOO_MANY
+            if wait_s is None or not may_repeat or not patience.wait(max(wait_s, 0.1)):
+                raise TargetFailedError(f"{_told(call)} {answer}", after_s=wait_s or 0.0)
 
     def knows(self, call: Call, patience: Patience) -> bool:
         """Ask whether the API has something: 200 and 404 are the two answers."""

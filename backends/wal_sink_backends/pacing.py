@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.errors import ConfigError, PermanentError, RetryLaterError
 from wal_sink.runtime import SYSTEM, Runtime
 
 
-class NotNowError(Exception):
-    """Nothing was sent: the breaker is open, or the rate leaves no room in time. A later attempt may go through."""
+class NotNowError(RetryLaterError):
+    """Nothing was sent: the breaker is open, or the rate leaves no room in time. Says when a later one may go through.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +53,14 @@ class Patience:
         self._runtime = runtime
 
     def wait(self, seconds: float) -> bool:
-        """Sleep; False if that is longer than what is left, having slept for what is left."""
-        slept = min(seconds, self._left_s)
-        if slept > 0:
-            self._runtime.sleep_s(slept)
-        self._left_s -= slept
-        return slept >= seconds
+        """Sleep; False at once if that is longer than what is left, and from then on."""
+        if seconds > self._left_s:
+            self._left_s = 0.0
+            return False
+        if seconds > 0:
+            self._runtime.sleep_s(seconds)
+        self._left_s -= seconds
+        return True
 
 
 class Pace:
@@ -85,12 +88,14 @@ class Pace:
         if self._breaker and (left_s := self._breaker.closed_in_s()) > 0:
             raise NotNowError(
                 f"{self._target} failed {self._pacing.breaker_failures} times in a row and is not asked for another "
-                f"{left_s:.1f} s (breaker_pause_s={self._pacing.breaker_pause_s:g})"
+                f"{left_s:.1f} s (breaker_pause_s={self._pacing.breaker_pause_s:g})",
+                after_s=left_s,
             )
         while self._bucket and (wait_s := self._bucket.take(rows)) > 0:
             if not patience.wait(wait_s):
                 raise NotNowError(
-                    f"{self._target}: no room within max_wait_s={self._pacing.max_wait_s:g} for {rows} rows"
+                    f"{self._target}: no room within max_wait_s={self._pacing.max_wait_s:g} for {rows} rows",
+                    after_s=wait_s,
                 )
 
     def note(self, *, alive: bool) -> None:

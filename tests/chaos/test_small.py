@@ -7,13 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos import disks, processes, replays
+from tests.chaos import backends, disks, processes, replays
 from tests.chaos.bad_disks import Trouble, disk_of
 from tests.chaos.scenario import Effort
 from tests.components import require
+from tests.databases import HOW_TO_GET_THEM, program
 
 SEED = 20
-SCENARIOS = {scenario.name: scenario for module in (disks, processes, replays) for scenario in module.SCENARIOS}
+SCENARIOS = {
+    scenario.name: scenario for module in (backends, disks, processes, replays) for scenario in module.SCENARIOS
+}
 LONG_S = 600
 
 needs_spark = pytest.mark.spark
@@ -96,3 +99,11 @@ def require_disk(trouble: Trouble, folder: Path, *, for_others: bool = False) ->
     with disk_of(folder) as disk:
         able = disk.can(trouble, for_others=for_others)
     require(able, f"making a disk {trouble} needs root that may mount, or (for some) a user that is not root")
+
+
+@long
+@pytest.mark.parametrize("name", backends.TARGETS)
+def test_processes_killed_before_a_server_lose_and_repeat_nothing(name: str, tmp_path: Path) -> None:
+    if name.startswith(("PostgreSQL", "MariaDB")):
+        require(program("initdb" if name.startswith("P") else "mariadbd") is not None, HOW_TO_GET_THEM)
+    holds(f"killed before {name}", 0.01, tmp_path)

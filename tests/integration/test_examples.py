@@ -11,6 +11,11 @@ from tests.processes import CHECKOUT, Child
 pytestmark = pytest.mark.spark
 
 EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
+SMALL = {
+    "kafka_exactly_once": ["--kills", "1", "--rows", "4000"],
+    "kafka_to_kafka": ["--kills", "1", "--events", "4000"],
+}
+"""Those that take minutes as they stand; here they use the tests' broker."""
 LIMIT_S = 240.0
 
 
@@ -19,9 +24,12 @@ def test_there_are_examples() -> None:
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs_and_ends_well(example: Path, tmp_path: Path) -> None:
+def test_an_example_runs_and_ends_well(example: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     head = example.read_text().splitlines()[0]
     assert head.startswith(f"# python examples/{example.name}"), "its first line is the command that runs it"
-    with Child.python(example, log=tmp_path / "log", limit_s=LIMIT_S) as child:
+    arguments = SMALL.get(example.stem, [])
+    if arguments:
+        arguments = [*arguments, "--brokers", request.getfixturevalue("kafka").address]
+    with Child.python(example, *arguments, log=tmp_path / "log", limit_s=LIMIT_S) as child:
         lines = child.succeed().splitlines()
     assert [line for line in lines if line.strip()][-1].startswith("ok"), "\n".join(lines)

@@ -206,7 +206,7 @@ def test_who_gives_up_says_after_how_many_attempts_and_why(kind: FailureKind) ->
 
 
 def test_every_failed_attempt_is_logged_with_batch_and_sink(caplog: pytest.LogCaptureFixture) -> None:
-    carried_by(Carrying(failed(FailureKind.RETRIABLE), done))[1].deliver_all()
+    carried_by(Carrying(failed(FailureKind.RETRIABLE), done), rows=[2])[1].deliver_all()
 
     assert "batch 0, sink 'a': attempt 1 failed: it is retriable" in caplog.text
 

@@ -399,8 +399,9 @@ def test_a_plain_sink_leaves_repeating_what_may_have_taken_effect_to_the_core(pl
 def test_waiting_is_bounded(plain: Collection) -> None:
     plain.server.faults.append(Fault(status=429, headers={"Retry-After": "86400"}))
     started_s = time.monotonic()
-    with pytest.raises(TargetFailedError, match="429"):
+    with pytest.raises(TargetFailedError, match="429") as caught:
         write(HttpSink(plain.url, pacing=Pacing(max_wait_s=0.2)))
+    assert caught.value.after_s == 86400
     assert time.monotonic() - started_s < 10
     assert len(plain.server.requests) == 1
 

@@ -132,16 +132,24 @@ class Context:
 ORDERS: Any = [Order(number, SimpleNamespace(bytes=1), 0, maybe_sent=False) for number in range(5)]  # type: ignore[arg-type]
 
 
-def carrier(context: Context, slots: DeliverySlots, *, stopped: bool = False) -> ExecutorCarrier:
+def carrier(
+    context: Context, slots: DeliverySlots, *, stopped: bool = False, max_concurrency: int | None = None
+) -> ExecutorCarrier:
     spark: Any = SimpleNamespace(sparkContext=context)
-    store = StoreSpec("memory://x")
     return ExecutorCarrier(
-        spark, PickledSink(b""), store, run_id="r", job_group="g", slots=slots, should_stop=lambda: stopped
+        spark,
+        PickledSink(b""),
+        StoreSpec("memory://x"),
+        run_id="r",
+        job_group="g",
+        slots=slots,
+        should_stop=lambda: stopped,
+        max_concurrency=max_concurrency,
     )
 
 
 def deliver(to: ExecutorCarrier) -> Any:
-    return to.deliver(SimpleNamespace(sink="a"), SimpleNamespace(batch_id=1), ORDERS)  # type: ignore[arg-type]
+    return to.deliver(SimpleNamespace(sink="a", rows_per_s=None), SimpleNamespace(batch_id=1), ORDERS)  # type: ignore[arg-type]
 
 
 def test_the_jobs_of_all_sinks_together_take_no_more_than_there_are() -> None:
@@ -173,3 +181,11 @@ def test_the_slots_of_a_cluster_that_does_not_tell_are_one() -> None:
     context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=fail))
     stopped: Any = SimpleNamespace(_jsc=None)
     assert (task_slots(context), task_slots(stopped)) == (1, 1)
+
+
+def test_a_sink_may_be_given_fewer_than_there_are() -> None:
+    context, slots = Context(), DeliverySlots(lambda: 7)
+    context.go.set()
+    deliver(carrier(context, slots, max_concurrency=2))
+    deliver(carrier(context, slots, max_concurrency=50))
+    assert context.tasks == [2, 5]

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import re
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
 
 from tests.ledger_cases import CASES, REFUSALS, SLOT, STORED, Verdict
-from tests.processes import CHECKOUT
+from tests.unit.page import class_on_the_page
 from wal_sink import LedgerEntry, Rejected, SinkContext
 from wal_sink.testing import SinkContract
 
-PAGE = CHECKOUT / "docs" / "writing-a-sink.md"
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
 
 
@@ -77,19 +74,7 @@ class Client:
         del self.target
 
 
-def _page() -> Any:
-    """The page's code as a module, under the page's own line numbers."""
-    text = PAGE.read_text()
-    (block,) = re.finditer(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
-    module: Any = ModuleType("the_page_on_writing_a_sink")
-    module.connect = lambda address: Client(TARGETS[address])
-    sys.modules[module.__name__] = module  # where pickle looks for the class
-    lines_before = text[: block.start(1)].count("\n")
-    exec(compile("\n" * lines_before + block[1], str(PAGE), "exec"), module.__dict__)  # noqa: S102 - our own page
-    return module
-
-
-StockSink = _page().StockSink
+StockSink = class_on_the_page("StockSink", connect=lambda address: Client(TARGETS[address]))
 
 
 def opened(address: str) -> Any:

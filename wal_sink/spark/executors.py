@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -43,6 +43,7 @@ class ExecutorCarrier:
         job_group: str,
         slots: DeliverySlots,
         should_stop: Callable[[], bool],
+        max_concurrency: int | None = None,
     ) -> None:
         self._context = spark.sparkContext
         self._sink = sink
@@ -50,13 +51,15 @@ class ExecutorCarrier:
         self._run_id = run_id
         self._job_group = job_group
         self._slots = slots
+        self._max_concurrency = max_concurrency
         self._should_stop = should_stop
 
     def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
         """One task a share of the orders; a task stops at its first failure. Raises `CarrierLostError`."""
         if not orders:
             return []
-        with self._slots.taken(len(orders), should_stop=self._should_stop) as tasks:
+        wanted = min(len(orders), self._max_concurrency or len(orders))
+        with self._slots.taken(wanted, should_stop=self._should_stop) as tasks:
             if not tasks:
                 return failed(orders, Failure(FailureKind.STOPPED, "the run is ending"))
             return self._run_job(assignment, manifest, shared_out(orders, tasks))
@@ -64,7 +67,7 @@ class ExecutorCarrier:
     def _run_job(
         self, assignment: Assignment, manifest: Manifest, shares: tuple[tuple[Order, ...], ...]
     ) -> list[Outcome]:
-        task = _DeliveryTask(self._sink, self._store, self._run_id, assignment, shares)
+        task = _DeliveryTask(self._sink, self._store, self._run_id, _for_one_of(len(shares), assignment), shares)
         description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
         if not is_running(self._context):
             raise CarrierLostError(f"{description}: the Spark context was stopped")
@@ -115,6 +118,12 @@ class _DeliveryTask:
             text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {type(error).__name__}: {error}")
             return failed(orders, Failure(FailureKind.RETRIABLE, text))
         return carry_out(self.assignment, orders, self.sink, SYSTEM.new_caller(), log, on_executor=True)
+
+
+def _for_one_of(tasks: int, assignment: Assignment) -> Assignment:
+    """Of so many tasks side by side, each may send its part of the rate."""
+    rate = assignment.rows_per_s
+    return assignment if rate is None else replace(assignment, rows_per_s=rate / tasks)
 
 
 def shared_out(orders: Sequence[Order], most: int) -> tuple[tuple[Order, ...], ...]:

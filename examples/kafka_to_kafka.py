@@ -1,0 +1,144 @@
+# python examples/kafka_to_kafka.py [--brokers HOST:PORT] [--kills 20] [--events 60000]
+"""A Kafka topic → counts and sums in windows of event time, with a watermark → another topic, exactly once.
+
+The query's process is killed at random moments, again and again. What consumers of the second topic see is compared
+with a batch computation over the same events. Without `--brokers` a broker of this checkout's tests is started, on this
+machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from confluent_kafka import Producer
+from pyspark.sql.functions import count, window
+from pyspark.sql.functions import sum as sum_of
+from support.kafka import Child, Topic, brokers_at, spark_with_kafka
+
+from wal_sink import WalSink
+from wal_sink_backends.kafka import KafkaSink
+
+WINDOW_S = 60
+WATERMARK_S = 30
+EVENTS_PER_S = 10
+OUT_OF_ORDER_S = 15
+EVENTS_PER_BATCH = 1_500
+SENSORS = 5
+CLOSING = "closing"
+"""The sensor of the events that come last: they let the watermark pass all windows but their own."""
+
+Event = tuple[str, int, int]
+"""Sensor, second of event time, value."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--brokers", help="HOST:PORT of a cluster; topics are created there")
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--events", type=int, default=60_000)
+    parser.add_argument("--seed", type=int, default=7, help="of the moments")
+    parser.add_argument("--query", nargs=4, metavar=("FOLDER", "BROKERS", "FROM", "TO"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.query:
+        run_query(*options.query)
+        return
+    with tempfile.TemporaryDirectory() as folder, brokers_at(options.brokers, Path(folder)) as brokers:
+        run(Path(folder), brokers, options)
+
+
+def run(folder: Path, brokers: str, options: argparse.Namespace) -> None:
+    """Write the events, let the query live and die, compare."""
+    number, events = random.getrandbits(30), list(events_of(options.events))
+    with closing(Topic(brokers, f"events-{number}")) as source, closing(Topic(brokers, f"windows-{number}")) as target:
+        produce(brokers, source.name, events)
+        program = [sys.executable, __file__, "--query", folder, brokers, source.name, target.name]
+        live_and_die(program, folder, options.kills, random.Random(options.seed))
+        found = [((row["sensor"], row["start"]), (row["events"], row["total"])) for row in target.read()]
+    expected = windows_of(events)
+    times = Counter(window for window, _ in found)
+    lost = len(expected.keys() - times.keys())
+    repeated = len(found) - len(times)
+    wrong = sum(expected.get(window) != values for window, values in found)
+    print(f"{len(expected)} windows expected: {lost} lost, {repeated} repeated, {wrong} wrong")
+    assert (lost, repeated, wrong) == (0, 0, 0)
+    print(f"ok: {len(events)} events in {len(expected)} windows, each once and right, after {options.kills} kills")
+
+
+def live_and_die(program: list[str | Path], folder: Path, kills: int, chance: random.Random) -> None:
+    """Start the query's process and kill it a random while after its next batch; the last one may finish."""
+    for _ in range(kills):
+        with Child(program, log=folder / "log") as child:
+            before = completed(folder)
+            child.wait_until(lambda: completed(folder) > before or not child.running, "a batch was complete")  # noqa: B023
+            time.sleep(chance.uniform(0, 2))
+            child.kill()
+    with Child(program, log=folder / "log") as child:
+        child.succeed()
+
+
+def completed(folder: Path) -> int:
+    return len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
+
+
+def run_query(folder: str, brokers: str, source: str, target: str) -> None:
+    """One life of the query, until it has read all there is. In a process of its own."""
+    spark = spark_with_kafka()
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", brokers).option("subscribe", source)
+    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", EVENTS_PER_BATCH)
+    events = reader.load().selectExpr("from_json(string(value), 'sensor string, at long, value long') AS event")
+    windows = (
+        events.selectExpr("event.sensor", "timestamp_seconds(event.at) AS at", "event.value")
+        .withWatermark("at", f"{WATERMARK_S} seconds")
+        .groupBy(window("at", f"{WINDOW_S} seconds"), "sensor")
+        .agg(count("*").alias("events"), sum_of("value").alias("total"))
+        .selectExpr("sensor", "unix_seconds(window.start) AS start", "events", "total")
+    )
+    sink = KafkaSink(brokers, target, key="sensor", ledger_topic=f"{target}-ledger")
+    with WalSink(sink, wal=f"{folder}/wal", checkpoint=f"{folder}/checkpoint") as served:
+        served.run(windows.writeStream.outputMode("append").trigger(availableNow=True))
+    spark.stop()
+
+
+def events_of(wanted: int) -> Iterator[Event]:
+    """Events of `SENSORS` sensors, out of order by less than the watermark waits."""
+    chance = random.Random(1)
+    for number in range(wanted):
+        late_s = chance.randrange(OUT_OF_ORDER_S)
+        yield f"sensor-{chance.randrange(SENSORS)}", 1_000 + number // EVENTS_PER_S - late_s, chance.randrange(1_000)
+
+
+def windows_of(events: list[Event]) -> dict[tuple[str, int], tuple[int, int]]:
+    """The batch computation: by sensor and start of the window, how many events and their sum."""
+    windows: dict[tuple[str, int], tuple[int, int]] = {}
+    for sensor, at, value in events:
+        window_of = (sensor, at - at % WINDOW_S)
+        number, total = windows.get(window_of, (0, 0))
+        windows[window_of] = (number + 1, total + value)
+    return windows
+
+
+def produce(brokers: str, topic: str, events: list[Event]) -> None:
+    """Write the events in turn into the topic's partitions, and at the end of each one that closes all windows."""
+    producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True})
+    last = max(at for _, at, _ in events)
+    closing_events = [(CLOSING, last + WINDOW_S + 2 * WATERMARK_S, 0)] * Topic.PARTITIONS
+    for number, (sensor, at, value) in enumerate([*events, *closing_events]):
+        message = json.dumps({"sensor": sensor, "at": at, "value": value})
+        producer.produce(topic, message, partition=number % Topic.PARTITIONS)
+        producer.poll(0)
+        if number % 50_000 == 49_999:
+            producer.flush()
+    assert producer.flush(60) == 0
+
+
+if __name__ == "__main__":
+    main()

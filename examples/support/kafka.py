@@ -1,0 +1,89 @@
+"""What the Kafka examples share: brokers, topics, Spark's Kafka connector, and a look at what consumers see."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
+
+from wal_sink.spark.environment import check_java, prepare_python
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for what this checkout's tests have
+
+from tests.kafka_broker import KafkaBroker
+from tests.kafka_connector import kafka_connector
+from tests.processes import Child
+
+__all__ = ["Child", "Topic", "brokers_at", "spark_with_kafka"]
+
+
+@contextmanager
+def brokers_at(given: str | None, folder: Path) -> Iterator[str]:
+    """The given brokers, `HOST:PORT`, or one of our own, on this machine."""
+    if given:
+        yield given
+        return
+    broker = KafkaBroker(folder / "kafka")
+    try:
+        broker.start()
+        yield broker.address
+    finally:
+        broker.kill()
+
+
+def spark_with_kafka() -> SparkSession:
+    """A session with Spark's Kafka connector on its class path; elsewhere that is `spark-submit --packages …`."""
+    check_java()
+    prepare_python()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.sql.shuffle.partitions", 2)
+    spark = builder.config("spark.driver.extraClassPath", f"{kafka_connector()}/*").getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+class Topic:
+    """A topic made for an example. Give it back with `close`."""
+
+    PARTITIONS = 3
+
+    def __init__(self, brokers: str, name: str) -> None:
+        self.name = name
+        admin = AdminClient({"bootstrap.servers": brokers})  # held until it has answered
+        admin.create_topics([NewTopic(name, self.PARTITIONS)])[name].result(30)
+        conf = {"bootstrap.servers": brokers, "group.id": "wal-sink-example", "enable.auto.commit": False}
+        conf |= {"isolation.level": "read_committed", "enable.partition.eof": True}
+        self._consumer: Any = Consumer(conf)
+
+    def messages(self) -> int:
+        """How many it holds, those of open and aborted transactions among them."""
+        partitions = [TopicPartition(self.name, number) for number in range(self.PARTITIONS)]
+        return sum(self._end_of(partition) for partition in partitions)
+
+    @retry(retry=retry_if_exception_type(KafkaException), wait=wait_fixed(0.2), stop=stop_after_delay(20))
+    def _end_of(self, partition: TopicPartition) -> int:
+        """Asked again: the leader of a new topic's partition takes a moment to know that it is."""
+        return int(self._consumer.get_watermark_offsets(partition, timeout=20)[1])
+
+    def read(self) -> Iterator[Any]:
+        """What a consumer of committed messages sees: the decoded JSON of each."""
+        self._consumer.assign([TopicPartition(self.name, number, 0) for number in range(self.PARTITIONS)])
+        ended = 0
+        while ended < self.PARTITIONS:
+            for message in self._consumer.consume(5_000, timeout=20):
+                if message.error() is None:
+                    yield json.loads(message.value())
+                else:
+                    ended += 1  # the end of a partition
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        self._consumer.close()

@@ -1,0 +1,251 @@
+"""Processes that deliver into real servers and are killed at random moments: a scenario for each backend."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import sqlite3
+import statistics
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote, urlencode
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from tests.chaos.backend_life import completed, ids_of
+from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.contract.dynamodb_server import ACCESS, REGION, DynamoDbServer
+from tests.contract.http_target import HttpTarget
+from tests.contract.s3_server import S3Server
+from tests.databases import PASSWORD as SQL_PASSWORD
+from tests.databases import PASSWORD_VARIABLE, USER, MariadbServer, PostgresqlServer, Server
+from tests.fixtures_kafka import new_topic, read
+from tests.fixtures_redis import PASSWORD as REDIS_PASSWORD
+from tests.fixtures_redis import RedisServer
+from tests.kafka_broker import KafkaBroker
+from tests.processes import Child
+
+KILLS = 30
+LONGEST_S = 0.6
+"""A life is killed at most so long after it has opened its WAL."""
+NEVER = 10**6
+"""More batches than any life has the time for."""
+LIFE = Path(__file__).with_name("backend_life.py")
+REDIS_VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows arrive, and how they are counted there: by the target's own client."""
+
+    url: str
+    ids: Callable[[], Sequence[int]]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def killed_before(target_in: Callable[[Path], AbstractContextManager[Target]], effort: Effort) -> Outcome:
+    """Lives killed at random moments, one after the other over the same WAL; then one that may finish."""
+    outcome, chance = Outcome(), random.Random(effort.seed)
+    kills, progress = effort.times(KILLS, least=2), []
+    with target_in(effort.folder) as target:
+        for number in range(kills):
+            before = completed(effort.folder)
+            with _life(effort, target, number, NEVER) as child:
+                child.wait_for_output("ready")
+                time.sleep(chance.uniform(0, LONGEST_S))
+                if not child.running:
+                    outcome.violations.append(f"seed {effort.seed}, life {number} ended by itself: {child.output}")
+                    return outcome
+                child.kill()
+            progress.append(completed(effort.folder) - before)
+            outcome.rounds += 1
+        batches = completed(effort.folder) + 2
+        with _life(effort, target, kills, batches) as child:
+            child.succeed()
+        _count(outcome, batches, target.ids())
+    outcome.detail = f"- batches: {batches}; completed in a life: {statistics.median(progress):g} (median)"
+    return outcome
+
+
+def _life(effort: Effort, target: Target, number: int, batches: int) -> Child:
+    arguments: list[str | Path] = [effort.folder, str(effort.seed * 1_000 + number), str(batches), target.url]
+    return Child.python(LIFE, *arguments, log=effort.folder / f"life-{number}.log", env=target.environment, limit_s=120)
+
+
+def _count(outcome: Outcome, batches: int, found: Sequence[int]) -> None:
+    expected = {row for batch_id in range(batches) for row in ids_of(batch_id)}
+    times = Counter(found)
+    outcome.lost = len(expected - times.keys())
+    outcome.repeated = len(found) - len(times)
+    if foreign := times.keys() - expected:
+        outcome.violations.append(f"rows that nobody sent: {sorted(foreign)[:5]}")
+
+
+def _ids(table: pa.Table) -> list[int]:
+    return [int(row) for row in table["id"].to_numpy()]
+
+
+@contextmanager
+def sqlite_file(folder: Path) -> Iterator[Target]:
+    path = folder / "target.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        database.execute("CREATE TABLE orders (id INTEGER, word TEXT)")
+        yield Target(
+            f"sqlite:///{path}?table=orders", lambda: [row for (row,) in database.execute("SELECT id FROM orders")]
+        )
+
+
+@contextmanager
+def sql_server(kind: type[Server], mode: str, folder: Path) -> Iterator[Target]:  # noqa: ARG001
+    """Not below the scenario's folder, which other users may not enter."""
+    memory = Path("/dev/shm")  # noqa: S108 - a folder of an unforgeable name is made in it
+    with tempfile.TemporaryDirectory(prefix="wal-sink-sql-", dir=memory if memory.is_dir() else None) as place:
+        Path(place).chmod(0o755)
+        server = kind(Path(place) / "server")
+        try:
+            database = server.new_database()
+            key = " PRIMARY KEY" if mode == "upsert" else ""
+            server.query(database, f"CREATE TABLE orders (id BIGINT{key}, word VARCHAR(40))")
+            if kind is PostgresqlServer:
+                server.query(database, f"ALTER TABLE orders OWNER TO {USER}")
+            options = {"table": "orders", "mode": mode, "password_env": PASSWORD_VARIABLE}
+            options |= {"key": "id"} if mode == "upsert" else {}
+            yield Target(
+                server.url(database, options=urlencode(options)),
+                lambda: [int(row) for (row,) in server.query(database, "SELECT id FROM orders")],
+                {PASSWORD_VARIABLE: SQL_PASSWORD},
+            )
+        finally:
+            server.stop()
+
+
+@contextmanager
+def kafka_topic(folder: Path) -> Iterator[Target]:
+    broker = KafkaBroker(folder / "kafka")
+    try:
+        broker.start()
+        topic = new_topic(broker.address)
+        yield Target(
+            f"kafka://{broker.address}/{topic}?key=id&transaction_timeout_s=20",
+            lambda: [json.loads(message.value())["id"] for message in read(broker.address, topic)],
+        )
+    finally:
+        broker.kill()
+
+
+@contextmanager
+def redis_stream(folder: Path) -> Iterator[Target]:
+    (folder / "redis").mkdir()
+    server = RedisServer(folder / "redis")
+    try:
+        server.start()
+        with server.client() as client:
+            yield Target(
+                f"{server.url}?kind=stream&key=orders&password_env={REDIS_VARIABLE}",
+                lambda: [int(row["id"]) for _, row in client.xrange("orders")],
+                {REDIS_VARIABLE: REDIS_PASSWORD},
+            )
+    finally:
+        server.kill()
+
+
+@contextmanager
+def http_api(folder: Path) -> Iterator[Target]:
+    server = HttpTarget(folder / "api.db")
+    server.start()
+    try:
+        url = f"{server.url}/keys/orders#idempotent=true"
+        yield Target(url, lambda: [row["id"] for row in server.store.rows("orders")])
+    finally:
+        server.stop()
+
+
+@contextmanager
+def dynamodb_table(folder: Path) -> Iterator[Target]:  # noqa: ARG001
+    """A row's key is its place in the WAL, so that a row that is sent a second time under another is seen."""
+    server = DynamoDbServer()
+    server.start()
+    try:
+        table = server.new_table(at="S")
+        options = {
+            "region": REGION,
+            "endpoint_url": server.endpoint,
+            "row_key": "at",
+            "ledger_table": f"{table}-ledger",
+        }
+        yield Target(
+            f"dynamodb://{table}?{urlencode(options)}",
+            lambda: server.ids(table),
+            {name.upper(): value for name, value in ACCESS.items()},
+        )
+    finally:
+        server.stop()
+
+
+NAMES = quote("{batch_id}/{partition}-{roll}.{ext}", safe="{}/")
+
+
+@contextmanager
+def held_files(folder: Path) -> Iterator[Target]:
+    out = folder / "out"
+
+    def ids() -> list[int]:
+        return _ids(ds.dataset(out, format="parquet").to_table())
+
+    yield Target(f"files://{quote(str(out))}?format=parquet&commit=two-phase&name_template={NAMES}", ids)
+
+
+@contextmanager
+def held_uploads(folder: Path) -> Iterator[Target]:  # noqa: ARG001
+    server = S3Server()
+    server.start()
+
+    def ids() -> list[int]:
+        client, found = server.client(), list[int]()
+        for one in client.list_objects_v2(Bucket=server.bucket, Prefix="out/").get("Contents", ()):
+            body = client.get_object(Bucket=server.bucket, Key=one["Key"])["Body"].read()
+            found += _ids(pq.read_table(io.BytesIO(body)))
+        return found
+
+    try:
+        environment = {
+            "AWS_ACCESS_KEY_ID": str(server.storage_options["key"]),
+            "AWS_SECRET_ACCESS_KEY": str(server.storage_options["secret"]),
+            "AWS_ENDPOINT_URL": server.endpoint,
+        }
+        url = f"files+s3://{server.bucket}/out?format=parquet&commit=two-phase&name_template={NAMES}"
+        yield Target(url, ids, environment)
+    finally:
+        server.stop()
+
+
+TARGETS: Mapping[str, Callable[[Path], AbstractContextManager[Target]]] = {
+    "SQLite": sqlite_file,
+    "PostgreSQL (COPY)": partial(sql_server, PostgresqlServer, "append"),
+    "PostgreSQL (upsert)": partial(sql_server, PostgresqlServer, "upsert"),
+    "MariaDB": partial(sql_server, MariadbServer, "append"),
+    "Kafka": kafka_topic,
+    "Redis stream": redis_stream,
+    "HTTP API with keys": http_api,
+    "DynamoDB (moto)": dynamodb_table,
+    "files, two-phase": held_files,
+    "files on S3 (moto), two-phase": held_uploads,
+}
+SCENARIOS = [
+    Scenario(
+        name=f"killed before {name}",
+        law="each row is in the target once",
+        unit="kill",
+        run=partial(killed_before, target_in),
+    )
+    for name, target_in in TARGETS.items()
+]
