@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.contests import contests
+from benchmarks.backends import Backends
+from benchmarks.contests import backend_contests, contests
 from benchmarks.flink import Flink, flink_jars
 from benchmarks.machine import machine
-from benchmarks.measure import Bout, Contest, Deadline
+from benchmarks.measure import Bout, Deadline
 from benchmarks.ours import Ours
 from benchmarks.report import write_report
 from benchmarks.results import HERE, RESULTS_JSON, Results
@@ -62,10 +63,15 @@ def measure(sizes: Sizes, *, rounds: int | None, only: list[str], event_log: str
         stack.callback(spark.stop)
         jars = flink_jars()
         flink = None if jars is None else stack.enter_context(Flink(jars, scratch))
-        everything = contests(Ours(spark), SparkRivals(spark), flink, work, sizes)
+        backends = Backends(sizes.backend_rows)
+        stack.callback(backends.close)
+        everything = [
+            *contests(Ours(spark), SparkRivals(spark), flink, work, sizes),
+            *backend_contests(backends),
+        ]
         chosen = [contest for contest in everything if not only or contest.key in only]
         if sizes.warm_up:
-            _warm_up(spark, flink, scratch, chosen)
+            _warm_up(spark, flink, backends, scratch, {contest.key for contest in chosen})
         bout = Bout(chosen, scratch, deadline)
         bout.run(rounds or sizes.rounds)
         notes = [f"load before the run: {load:.1f}{BUSY if load > 1 else ''}", *([] if flink else [NO_FLINK])]
@@ -73,12 +79,12 @@ def measure(sizes: Sizes, *, rounds: int | None, only: list[str], event_log: str
         return Results.of(sizes.name, machine(), chosen, list(bout.measured.values()), notes)
 
 
-def _warm_up(spark: SparkSession, flink: Flink | None, scratch: Path, chosen: list[Contest]) -> None:
+def _warm_up(spark: SparkSession, flink: Flink | None, backends: Backends, scratch: Path, chosen: set[str]) -> None:
     """Run everything once over little, uncounted: JVMs have compiled, workers have started and imported."""
     little = replace(TINY, table_rows=40_000, flight_rows=20_000, small_batches=3, logged_rows=2_000)
     work = write_workloads(scratch / "warm-up", little)
-    keys = {contest.key for contest in chosen if "-flights" not in contest.key}
-    same = contests(Ours(spark), SparkRivals(spark), None, work, little)
+    keys = {key for key in chosen if "-flights" not in key}
+    same = [*contests(Ours(spark), SparkRivals(spark), None, work, little), *backend_contests(backends)]
     Bout([contest for contest in same if contest.key in keys], scratch, Deadline(little.minutes)).run(1, say=_silent)
     if flink is not None and keys & FLINK_CONTESTS:
         flink.warm_up(FLINK_WARM_UP_ROWS)

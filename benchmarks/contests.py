@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.backends import COPY, TRANSACTIONS, Backends
 from benchmarks.flink import Flink
 from benchmarks.measure import Contest, Contestant, Unit
 from benchmarks.ours import NAME, Ours
@@ -46,6 +47,8 @@ TARGETS = (
     Target("csv", "against Flink's WAL sink, its log in memory, CSV", 1.3, FLINK_MEMORY),
     Target("small", "micro-batches of 1,000 rows, batch time against foreachBatch", 1.2, FOREACH_PARQUET),
     Target("latency", "from commits/N to the sink, back to back, ms", 150, ours="batches back to back"),
+    Target("postgresql", "PostgreSQL, against its client's COPY", 0.9, COPY),
+    Target("kafka", "Kafka, against its client's transactions", 0.9, TRANSACTIONS),
     Target("latency", "from commits/N to the sink, every 500 ms, ms", 150, ours="a batch every 500 milliseconds"),
 )
 _KEYS = (
@@ -59,6 +62,8 @@ _KEYS = (
     "staging-flights",
     "null-flights",
     "csv-flights",
+    "postgresql",
+    "kafka",
 )
 _OTHER_UNITS = {
     "staging": Unit.SECONDS,
@@ -71,7 +76,7 @@ UNITS = {key: _OTHER_UNITS.get(key, Unit.ROWS_PER_S) for key in _KEYS}
 
 
 def contests(ours: Ours, spark: SparkRivals, flink: Flink | None, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
-    """Every contest of a run, the shortest last: they are what a lack of time costs first."""
+    """Every contest on Spark, the shortest last: they are what a lack of time costs first."""
     table, flights = work.table, work.flights
     yield _contest("staging", "Staging the table", ours.staging(table), spark.write_parquet(table))
     to_null, to_csv = flink_rivals(flink, "null", sizes), flink_rivals(flink, "csv", sizes)
@@ -88,6 +93,14 @@ def contests(ours: Ours, spark: SparkRivals, flink: Flink | None, work: Workload
     yield _contest("staging-flights", "Staging the flights", ours.staging(flights), spark.write_parquet(flights))
     yield _contest("null-flights", "The flights to nowhere", ours.null(flights), spark.null(flights))
     yield _contest("csv-flights", "The flights to CSV files", ours.csv(flights), spark.csv(flights))
+
+
+def backend_contests(backends: Backends) -> Iterator[Contest]:
+    """Those without Spark, as far as there are servers."""
+    if backends.has_postgresql:
+        yield _contest("postgresql", "Chunks to a PostgreSQL table", *backends.postgresql())
+    if backends.has_kafka:
+        yield _contest("kafka", "Chunks to a Kafka topic", *backends.kafka())
 
 
 def _contest(key: str, title: str, *contestants: Contestant) -> Contest:

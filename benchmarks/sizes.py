@@ -24,6 +24,8 @@ class Sizes:
     """Micro-batches of `small_rows` rows."""
     logged_rows: int
     """Rows through Flink's sink with its log on files, which takes as long as fifty times as many without a log."""
+    backend_rows: int
+    """Rows into PostgreSQL and Kafka, without Spark."""
     warm_up: bool = True
     small_rows: int = 1000
 
@@ -39,6 +41,7 @@ FULL = Sizes(
     sql_files=3,
     small_batches=40,
     logged_rows=120_000,
+    backend_rows=300_000,
 )
 QUICK = Sizes(
     name="quick",
@@ -51,6 +54,7 @@ QUICK = Sizes(
     sql_files=2,
     small_batches=15,
     logged_rows=40_000,
+    backend_rows=150_000,
 )
 TINY = Sizes(
     name="tiny",
@@ -63,6 +67,7 @@ TINY = Sizes(
     sql_files=2,
     small_batches=2,
     logged_rows=2_000,
+    backend_rows=20_000,
     warm_up=False,
     small_rows=10,
 )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -15,21 +15,19 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.json_rows import plain_values, to_json_lines
 
 _VALUE = re.compile(r"(json)|(json|bytes|string):(.+)", re.DOTALL)
-_BATCH_OVERHEAD_BYTES = 61
-_RECORD_OVERHEAD_BYTES = 7
-"""At least; see https://kafka.apache.org/documentation/#recordbatch"""
+_OVERHEAD_BYTES = 61 + 7
+"""Of a batch and of a record, at least; see https://kafka.apache.org/documentation/#recordbatch"""
 _TYPES: Any = pa.types
 
 Bytes: TypeAlias = "bytes | None"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One row on its way."""
+class Message(NamedTuple):
+    """One row on its way. A tuple, since there are as many as rows."""
 
     value: Bytes
     key: Bytes
-    headers: list[tuple[str, Bytes]]
+    headers: Sequence[tuple[str, Bytes]]
     partition: int | None
     """None: the partitioner decides."""
 
@@ -37,8 +35,7 @@ class Message:
     def least_bytes(self) -> int:
         """What it takes at least, in a batch of its own and not compressed."""
         headers = sum(len(name) + len(value or b"") + 2 for name, value in self.headers)
-        size = len(self.value or b"") + len(self.key or b"") + headers
-        return size + _RECORD_OVERHEAD_BYTES + _BATCH_OVERHEAD_BYTES
+        return len(self.value or b"") + len(self.key or b"") + headers + _OVERHEAD_BYTES
 
 
 @dataclass(frozen=True)
@@ -72,10 +69,21 @@ class MessageFormat:
         except ConfigError as error:  # a type nobody can carry, or names that stand twice: no retry will help
             raise PermanentError(str(error)) from error
         rows = zip(values, keys, headers, numbers, strict=True)
-        messages = [Message(*row) for row in rows]
+        messages = list(map(Message._make, rows))
         refusal = partial(self._refusal, partitions=partitions, most_bytes=most_bytes, needs_keys=needs_keys)
-        reasons = ((row, refusal(some)) for row, some in enumerate(messages))
-        return messages, {row: reason for row, reason in reasons if reason}
+        most = most_bytes - _OVERHEAD_BYTES
+        reasons = {
+            row: refusal(some)
+            for row, some in enumerate(messages)
+            if not (  # what most rows are, without a call for each
+                some.value is not None
+                and some.key is not None
+                and not some.headers
+                and some.partition is None
+                and len(some.value) + len(some.key) <= most
+            )
+        }
+        return messages, {row: reason for row, reason in reasons.items() if reason}
 
     def _refusal(self, message: Message, *, partitions: int, most_bytes: int, needs_keys: bool) -> str:
         if needs_keys and message.key is None:
@@ -100,6 +108,8 @@ class MessageFormat:
         return _texts(table, name)
 
     def _headers(self, table: pa.Table) -> list[list[tuple[str, Bytes]]]:
+        if not self.headers:
+            return [[]] * table.num_rows
         columns = {header: _texts(table, column) for header, column in self.headers.items()}
         return [[(header, texts[row]) for header, texts in columns.items()] for row in range(table.num_rows)]
 

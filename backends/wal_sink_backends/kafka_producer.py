@@ -110,8 +110,7 @@ class SlotProducer:
         self._refused = {}
         with self._cluster.translated(what):
             self._producer.begin_transaction()
-            for number, message in messages:
-                self._produce(number, message, what)
+            self._produce_all(messages, what)
             left = self._flush()
         if left and not self._refused:
             raise KafkaAttemptError(f"{what}: {left} messages were not taken within {self._cluster.timeout_s:g} s")
@@ -159,8 +158,19 @@ class SlotProducer:
             pass
         return left
 
+    def _produce_all(self, messages: Sequence[_Numbered], what: str) -> None:
+        produce, topic, report = self._producer.produce, self._topic, self._report
+        for number, message in messages:
+            if message.headers or message.partition is not None:
+                self._produce(number, message, what)
+                continue
+            try:
+                produce(topic, message.value, message.key, on_delivery=partial(report, number))
+            except (BufferError, KafkaException):  # it was not taken
+                self._produce(number, message, what)
+
     def _produce(self, number: int, message: Message, what: str) -> None:
-        options: dict[str, Any] = {"headers": message.headers} if message.headers else {}
+        options: dict[str, Any] = {"headers": list(message.headers)} if message.headers else {}
         if message.partition is not None:
             options["partition"] = message.partition
         deadline_s = 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class DynamoDbServer:
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
     def start(self) -> None:
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # which tells of every request otherwise
         self._server.start()
         running = self._server._server
         assert running is not None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks.contests import TARGETS, Target, contests
+from benchmarks.backends import Backends
+from benchmarks.contests import TARGETS, Target, backend_contests, contests
 from benchmarks.flink import Flink
 from benchmarks.measure import Bout, Contest, Contestant, Deadline, Measured, Unit, ratio
 from benchmarks.ours import Ours
@@ -17,6 +19,8 @@ from benchmarks.results import Results
 from benchmarks.sizes import SIZES, TINY
 from benchmarks.spark_rivals import SparkRivals
 from benchmarks.workloads import table_of, write_workloads
+from tests.components import require
+from tests.databases import HOW_TO_GET_THEM, program
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,11 +76,16 @@ def test_every_target_is_of_a_contest_and_its_contestants(tmp_path: Path) -> Non
     work = write_workloads(tmp_path, TINY)
     flink = Flink(tmp_path, tmp_path)
     spark: SparkSession = None  # type: ignore[assignment]  # nothing is measured
-    there = {
-        (contest.key, contestant.name)
-        for contest in contests(Ours(spark), SparkRivals(spark), flink, work, TINY)
-        for contestant in contest.contestants
-    }
+    with closing(Backends(0)) as backends:
+        backends.has_postgresql = backends.has_kafka = True  # none is started before it is measured
+        there = {
+            (contest.key, contestant.name)
+            for contest in (
+                *contests(Ours(spark), SparkRivals(spark), flink, work, TINY),
+                *backend_contests(backends),
+            )
+            for contestant in contest.contestants
+        }
     for target in TARGETS:
         assert {(target.contest, target.ours), (target.contest, target.rival or target.ours)} <= there
 
@@ -119,3 +128,10 @@ def test_ours_and_spark_rivals_are_measured(spark: SparkSession, tmp_path: Path)
     bout.run(1, silent)
     assert {key for key, _ in bout.measured} == set(SPARK_CONTESTS)
     assert all(one.values[0] > 0 for one in bout.measured.values())
+
+
+def test_backends_and_their_clients_are_measured(tmp_path: Path) -> None:
+    require(program("initdb") is not None, HOW_TO_GET_THEM)
+    with closing(Backends(20_000)) as backends:
+        for contestant in (*backends.postgresql(), *backends.kafka()):
+            assert contestant.measure(tmp_path) > 0, contestant.name
