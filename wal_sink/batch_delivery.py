@@ -105,6 +105,7 @@ class BatchDelivery:
             failures = [outcome.failure for outcome in outcomes if outcome.failure]
             if failures:
                 break
+        may_be_away = bool(failures) and not took_some
         if not failures and (left := self._open_orders()):
             message = f"{len(left)} of {len(self._manifest.segments)} segments came back without an outcome"
             failures = [Failure(FailureKind.UNKNOWN, message)]
@@ -112,7 +113,7 @@ class BatchDelivery:
             self._left_behind = any(failure.kind is FailureKind.LOST for failure in failures)
             worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind))
             asked_s = max(failure.retry_after_s for failure in failures)
-            self._fail(replace(worst, retry_after_s=asked_s), budget, took_some=took_some)
+            self._fail(replace(worst, retry_after_s=asked_s), budget, may_be_away=may_be_away)
 
     def _leave_behind(self) -> None:
         """Go on under the next term, so that a task of a lost attempt that wakes up finds itself succeeded.
@@ -123,7 +124,7 @@ class BatchDelivery:
         self._left_behind = False
         self.reload_progress()
 
-    def _fail(self, failure: Failure, budget: Budget, *, took_some: bool) -> None:
+    def _fail(self, failure: Failure, budget: Budget, *, may_be_away: bool) -> None:
         if failure.kind is FailureKind.STOPPED:
             raise StoppedError(failure.message)
         if failure.kind not in {FailureKind.RETRIABLE, FailureKind.UNKNOWN, FailureKind.LOST}:
@@ -133,8 +134,8 @@ class BatchDelivery:
         self.reload_progress()
         if sum(self._rows) > known:  # an attempt that could not tell of it came further all the same
             budget.note_progress()
-            took_some = True
-        self._is_away = not took_some and failure.kind is not FailureKind.LOST
+            may_be_away = False
+        self._is_away = may_be_away and failure.kind is not FailureKind.LOST
         raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
 
     def _rounds(self) -> Iterator[list[Order]]:

@@ -17,8 +17,7 @@ from wal_sink.runtime import SYSTEM, Runtime
 
 
 class NotNowError(RetryLaterError):
-    """Nothing was sent: the breaker is open, or the rate leaves no room in time. Says when a later one may go through.
-    """
+    """Nothing was sent: the breaker is open, or the rate leaves no room in time. `after_s` tells when to come back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -223,9 +223,9 @@ def doubtful_chunk_not_looked_up(patch: Patch) -> None:
     """After a failed send the next attempt does not know that its first chunk may have arrived."""
     fail = BatchDelivery._fail
 
-    def forgetful(self: BatchDelivery, *args: Any, took_some: bool) -> None:
+    def forgetful(self: BatchDelivery, *args: Any, may_be_away: bool) -> None:
         try:
-            fail(self, *args, took_some=took_some)
+            fail(self, *args, may_be_away=may_be_away)
         finally:
             self._maybe_sent = False
 
