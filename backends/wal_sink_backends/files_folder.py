@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink_backends.environment import from_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,10 +27,7 @@ class Folder:
 
     def open(self, who: str) -> Store:
         """Read the environment, open the store; `who` is for messages. `PermanentError` if either lacks something."""
-        missing = [name for name in self._options_from_env.values() if name not in os.environ]
-        if missing:
-            raise PermanentError(f"{who}: the environment variable {missing[0]} is not set where the sink runs; set it")
-        options = {option: os.environ[name] for option, name in self._options_from_env.items()}
+        options = from_environment(self._options_from_env, who)
         self._opened = StoreSpec(self.spec.url, {**self.spec.options, **options})
         return self.store(who)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
@@ -13,6 +12,7 @@ from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink.stores.spec import mask_url
+from wal_sink_backends.environment import from_environment
 from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
 
@@ -192,12 +192,8 @@ class HttpSink(Sink):
             raise PermanentError(f"{self!r}: the client cannot be made: {type(error).__name__}") from None
 
     def _environment(self) -> dict[str, str]:
-        missing = [name for name in self._headers_from_env.values() if name not in os.environ]
-        if missing:
-            raise PermanentError(
-                f"{self!r}: the environment variable {missing[0]} is not set where the sink runs; set it"
-            )
-        values = {header: os.environ[name].strip() for header, name in self._headers_from_env.items()}
+        found = from_environment(self._headers_from_env, repr(self))
+        values = {header: value.strip() for header, value in found.items()}
         for header, value in values.items():
             if _CONTROL.search(value) or not value.isascii():
                 raise PermanentError(

@@ -6,7 +6,6 @@ Every wait is bounded, and no message shows a secret of the configuration.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.runtime import SYSTEM
+from wal_sink_backends.environment import from_environment
 
 try:
     from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -157,12 +157,7 @@ class ClusterSpec:
 
     def connect(self) -> Cluster:
         """Clients of the cluster; reads the environment. `PermanentError` for what is missing there or is refused."""
-        missing = [name for name in self.conf_from_env.values() if name not in os.environ]
-        if missing:
-            raise PermanentError(
-                f"Kafka at {self.servers}: the environment variable {missing[0]} is not set where the sink runs; set it"
-            )
-        from_env = {option: os.environ[name] for option, name in self.conf_from_env.items()}
+        from_env = from_environment(self.conf_from_env, f"Kafka at {self.servers}")
         named = {str(value) for name, value in self.conf.items() if any(part in name for part in _SECRET_PARTS)}
         secrets = {text for text in {*from_env.values(), *named} if len(text) >= _SHORTEST_SECRET}
         return Cluster(self.servers, {**self.conf, **from_env}, frozenset(secrets), self.timeout_s)

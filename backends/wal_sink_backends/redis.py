@@ -6,7 +6,6 @@ The ledger is a hash for each slot, `wal_sink:ledger:<slot>`: term, batch_id, se
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
+from wal_sink_backends.environment import from_environment
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis_script import LEDGER, SCRIPT
 
@@ -173,11 +173,7 @@ class RedisSink(TransactionalSink):
     def _connection_options(self) -> dict[str, Any]:
         options: dict[str, Any] = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
         if self._password_env is not None:
-            if self._password_env not in os.environ:
-                raise PermanentError(
-                    f"{self!r}: the environment variable {self._password_env} is not set where the sink runs; set it"
-                )
-            options["password"] = os.environ[self._password_env]
+            options |= from_environment({"password": self._password_env}, repr(self))
         if self._ca_file is not None:
             options["ssl_ca_certs"] = self._ca_file
         return options

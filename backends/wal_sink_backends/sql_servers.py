@@ -4,13 +4,13 @@ go in between savepoints, so that refused ones can be told by number.
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink_backends.environment import from_environment
 from wal_sink_backends.sql_dialects import (
     LEDGER,
     LEDGER_COLUMNS,
@@ -139,11 +139,7 @@ class ServerDialect(Dialect):
         name = self.at.password_env
         if name is None:
             return self.at.password
-        if name not in os.environ:
-            raise PermanentError(
-                f"{self.address}: the environment variable {name} is not set where the sink runs; set it"
-            )
-        return os.environ[name]
+        return from_environment({"password": name}, str(self.address))["password"]
 
     def is_usable(self, connection: ServerSession) -> bool:
         return connection.usable
