@@ -17,7 +17,8 @@ from wal_sink.committer import Committer, newest_marker
 from wal_sink.delivery import SegmentDelivery
 from wal_sink.errors import StoreError
 from wal_sink.log import Log
-from wal_sink.orders import SinkFailedError
+from wal_sink.orders import FailureKind, SinkFailedError
+from wal_sink.publishing import Publisher
 from wal_sink.records import Manifest
 from wal_sink.releasing import Released, Releaser
 from wal_sink.retention import Collector
@@ -241,3 +242,33 @@ def highest_manifest_by_attempt_alone(patch: Patch) -> None:
         return found
 
     patch.setattr(Releaser, "_highest_manifest", highest)
+
+
+def what_is_gone_taken_for_published(patch: Patch) -> None:
+    commit = Publisher._commit
+
+    def careless(self: Publisher, order: Any, prepared: Any, *, term_checked: bool) -> None:
+        try:
+            commit(self, order, prepared, term_checked=term_checked)
+        except SinkFailedError as error:
+            if error.failure.kind is not FailureKind.NEVER_PUBLISHED:
+                raise
+
+    patch.setattr(Publisher, "_commit", careless)
+
+
+def preparation_not_recorded(patch: Patch) -> None:
+    """What is prepared at delivery is committed without a record, as if nobody else could do the same."""
+    patch.setattr(Publisher, "_record", lambda *_: True)
+
+
+def what_was_published_is_not_remembered(patch: Patch) -> None:
+    """A commit whose answer was lost is taken for none: the rows are prepared and published a second time."""
+    commit = Publisher._commit
+
+    def again(self: Publisher, order: Any, prepared: Any, *, term_checked: bool) -> None:
+        if order.maybe_sent and prepared.number == 0:
+            raise SinkFailedError(FailureKind.NEVER_PUBLISHED, "planted")
+        commit(self, order, prepared, term_checked=term_checked)
+
+    patch.setattr(Publisher, "_commit", again)

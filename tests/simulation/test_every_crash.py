@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.histories.exhaustive import every_crash, traced
-from tests.simulation.histories.plans import KINDS, LifePlan
+from tests.simulation.histories.plans import HOLDING, KINDS, LifePlan
 
 LEAST_POINTS = 110
 """What a run of three batches must at least do; fewer means that the matrix shrank."""
@@ -35,6 +35,14 @@ def test_no_crash_and_no_two_crashes_break_a_law(kind: str, tell: Callable[[str]
 def test_nor_do_they_where_batches_are_collected(kind: str) -> None:
     crashes = every_crash(kind, ((2,), (1,), (1,)), COLLECTING)
 
+    assert not crashes.violations, "\n".join(crashes.violations[:10])
+    assert crashes.worlds >= 800
+
+
+def test_nor_do_they_where_a_target_forgets_what_it_holds(tell: Callable[[str], None]) -> None:
+    crashes = every_crash(HOLDING, ((3, 1), (2,)), forgets=True)
+
+    tell(f"every crash, {HOLDING}, forgetful: {crashes.single} single, {crashes.double} double")
     assert not crashes.violations, "\n".join(crashes.violations[:10])
     assert crashes.worlds >= 800
 

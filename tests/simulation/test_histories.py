@@ -43,6 +43,9 @@ LEAST_TOUCHED = {
     Tampering.SAME: 500,
     Tampering.OTHER: 400,
     "refused history": 300,
+    "published": 1500,
+    "gone": 100,
+    "aborted": 60,
     "shuffled listing": 3000,
     "listing in two looks": 1000,
 }
@@ -140,6 +143,9 @@ PLANTED: list[Plant] = [
     bugs.known_batch_taken_for_a_replay,
     bugs.doubtful_chunk_not_looked_up,
     bugs.highest_manifest_by_attempt_alone,
+    bugs.what_is_gone_taken_for_published,
+    bugs.what_was_published_is_not_remembered,
+    bugs.preparation_not_recorded,
 ]
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tests.simulation.histories.plans import (
-    KINDS,
+    HOLDING,
+    SENDING,
     At,
     Deed,
     Fault,
@@ -69,6 +70,8 @@ _CHUNK_ROWS = _often((2, 5), (1, 3), (3, 1))
 
 FAMILY = 8
 """How many seeds in a row are drawn together."""
+_HOLDING_EVERY = 6
+"""One family of so many has a two-phase sink; by its number, so that all else is drawn as if there were none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +101,13 @@ class _Drawing:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._random = random.Random(seed).random
-        self._kinds: tuple[str, ...] = (self._one_of(KINDS),)
+        self._kinds: tuple[str, ...] = (self._one_of(SENDING),)
         if self.chance(0.07):
-            self._kinds += (self._one_of(KINDS),)
+            self._kinds += (self._one_of(SENDING),)
+        family = seed // FAMILY
+        if family % _HOLDING_EVERY == 0:
+            self._kinds = (HOLDING, *self._kinds[1:])
+        self._forgets = family % (3 * _HOLDING_EVERY) == 0
         collects = self.chance(0.2)
         self._batches = self._one_of(_COLLECTED if collects else _BATCHES)
         self._chunk_rows = self._one_of(_CHUNK_ROWS)
@@ -143,6 +150,7 @@ class _Drawing:
             disorder=self._disorder,
             two_looks=self._two_looks,
             uneven=self._uneven,
+            forgets=self._forgets,
         )
 
     def _last(self) -> LifePlan:

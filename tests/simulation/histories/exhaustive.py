@@ -46,9 +46,11 @@ class Crashes:
         ]
 
 
-def every_crash(kind: str, batches: Shape = THREE_BATCHES, each: LifePlan = AS_USUAL) -> Crashes:
-    """Try them all. `each` is how every process lives that is not dead."""
-    plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each)
+def every_crash(
+    kind: str, batches: Shape = THREE_BATCHES, each: LifePlan = AS_USUAL, *, forgets: bool = False
+) -> Crashes:
+    """Try them all. `each` is how every process lives that is not dead; `forgets` as in `Plan`."""
+    plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each, forgets=forgets)
     crashes = Crashes(kind)
     with small_world(), without_collector():
         for first, world, points in _deaths(World(plan)):

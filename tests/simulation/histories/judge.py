@@ -187,7 +187,8 @@ class Judge:
         self, facts: SinkFacts, name: str, process: int, numbers: list[int], *, batch_id: int, ordinal: int, term: int
     ) -> None:
         """I7: what a succeeded process still sends is the chunk (segment, batch) it had in hand."""
-        unit = {"segment": (batch_id, ordinal), "batch": (batch_id, 0)}.get(facts.kind, (batch_id, numbers[0]))
+        whole = {"segment": (batch_id, ordinal), "two_phase": (batch_id, ordinal), "batch": (batch_id, 0)}
+        unit = whole.get(facts.kind, (batch_id, numbers[0]))
         held = facts.late.setdefault((process, term), set())
         held.add(unit)
         facts.late_rows += len(numbers)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from functools import cache
 from typing import cast
 
 from tests.simulation.histories.branching import Branching, died
 from tests.simulation.histories.coroutines import Coroutine, running
 from tests.simulation.histories.plans import Deed, Fault, LifePlan
-from tests.simulation.histories.segments import read_numbered, stage_numbered
+from tests.simulation.histories.segments import COLUMN, read_numbered, stage_numbered
 from tests.simulation.histories.spark import Query, QueryFailedError
 from tests.simulation.histories.stores import SimulatedStore, failure_of
 from tests.simulation.histories.targets import Target, batch_writer, sink_of
@@ -18,10 +19,11 @@ from tests.simulation.histories.world import World
 from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
 from wal_sink.errors import FencedError, HistoryError, StoreError, WalSinkError
 from wal_sink.guarantees import Promise, promise
+from wal_sink.preparing import Preparation
 from wal_sink.run import Run
 from wal_sink.serving import Carrier, Serving
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import BatchSink
+from wal_sink.sink import BatchSink, Sink, TwoPhaseSink
 from wal_sink.stager import Attempt as Folder
 from wal_sink.stager import Staged
 from wal_sink.testing import Crash
@@ -70,6 +72,10 @@ class Life:
                 self._at_step.remove(step)
                 self._suffer(step.fault, what, where)
                 break
+
+    def met(self, what: str) -> None:
+        """Count something that a target saw."""
+        self.world.hits[what] += 1
 
     def refuse_create(self, path: str) -> None:
         self.full_for -= 1
@@ -190,7 +196,8 @@ class Life:
         partitions = self.world.plan.batches[batch_id]
 
         def write(folder: Folder) -> Staged:
-            return stage_numbered(run.log, folder, attempt.first, partitions, uneven=self.world.plan.uneven)
+            order = run.staging_order(folder, columns=(COLUMN,), spark_schema="")
+            return stage_numbered(run.log, order, attempt.first, partitions, uneven=self.world.plan.uneven)
 
         if run.stage(batch_id, write, planned_ms=query.planned_ms) is None:
             self.world.hits["replayed batch"] += 1
@@ -201,6 +208,9 @@ class Life:
             self._deliver(run)
 
     def _deliver(self, run: Run) -> None:
+        if self.world.plan.forgets:
+            for target in self.world.targets.values():
+                target.held.clear()
         for committer in run.committers:
             while run.deliver_next(committer):
                 continue
@@ -224,7 +234,11 @@ class Life:
             carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
         if any(fault.deed in IN_JOBS for fault in self.plan.faults):
             carrier = UnreliableCarrier(carrier, self)
-        return Serving(name, delivery_of(kind), promise_of(kind), carrier)
+        serving = Serving(name, delivery_of(kind), promise_of(kind), carrier)
+        if not isinstance(sink, TwoPhaseSink):
+            return serving
+        preparation = Preparation(name, lambda: cast("Sink", sink_of(kind, self, target)), 60)
+        return replace(serving, make_sink=preparation.make_sink, preparation=preparation)
 
 
 class _Step:

@@ -8,7 +8,11 @@ from enum import StrEnum
 Shape = tuple[tuple[int, ...], ...]
 """Rows by batch and partition."""
 
-KINDS: tuple[str, ...] = ("plain", "at_most_once", "idempotent", "lookup", "transactional", "segment", "batch")
+SENDING: tuple[str, ...] = ("plain", "at_most_once", "idempotent", "lookup", "transactional", "segment", "batch")
+"""The kinds of sinks that get their rows once the batch is complete."""
+HOLDING = "two_phase"
+"""The kind that gets them while they are staged, and publishes them then."""
+KINDS: tuple[str, ...] = (*SENDING, HOLDING)
 """Every kind of sink."""
 
 NAMES: tuple[str, ...] = ("default", "other")
@@ -108,5 +112,7 @@ class Plan:
     """Other than 0: listings and deletions come in any order."""
     two_looks: bool = False
     """Whether a listing looks twice, and things may happen in between."""
+    forgets: bool = False
+    """Whether two-phase targets lose what they hold each time a process begins to deliver."""
     uneven: bool = False
     """Whether chunks are cut where bytes, not rows, would cut them."""

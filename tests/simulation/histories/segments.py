@@ -10,13 +10,15 @@ import zlib
 from collections.abc import Sequence
 from typing import cast
 
+import msgspec
 import pyarrow as pa
 
 from wal_sink import paths
 from wal_sink.errors import CorruptError
 from wal_sink.log import Log
+from wal_sink.preparing import Preparer, StagedPartition, StagingOrder, joined
 from wal_sink.records import SegmentRef
-from wal_sink.stager import Attempt as Folder
+from wal_sink.segments import chunk_ends
 from wal_sink.stager import Staged
 
 ROWS = 64
@@ -48,25 +50,53 @@ def read_numbered(data: bytes, ref: SegmentRef, *, columns: int, start: int, whe
     return _NumberedRows(first + start)
 
 
-def stage_numbered(log: Log, folder: Folder, first: int, partitions: Sequence[int], *, uneven: bool) -> Staged:
+def stage_numbered(log: Log, order: StagingOrder, first: int, partitions: Sequence[int], *, uneven: bool) -> Staged:
     """Stage rows from number `first` on, as Spark's tasks would: a segment for every partition that has rows."""
-    segments = []
+    staged = []
     for number, rows in enumerate(partitions):
         if rows:
-            segments.append(_segment(log, folder, number, first, rows, uneven=uneven))
+            staged.append(_partition(log, order, number, first, rows, uneven=uneven))
             first += rows
-    return Staged(segments=segments, columns=(COLUMN,))
+    whole = joined(staged)
+    return Staged(segments=whole.segments, columns=(COLUMN,), prepared=whole.prepared)
 
 
-def _segment(log: Log, folder: Folder, partition: int, first: int, rows: int, *, uneven: bool) -> SegmentRef:
+def _partition(
+    log: Log, order: StagingOrder, partition: int, first: int, rows: int, *, uneven: bool
+) -> StagedPartition:
+    """What `stage_partition` does, with a file that costs nothing."""
     segment_id = log.runtime.new_id()
-    path = paths.segment(folder.folder, partition, 0, segment_id)
-    data = b"%d %d" % (first, rows)
-    stream = log.store.segment(path)
+    ref = SegmentRef(
+        path=paths.segment(order.folder, partition, 0, segment_id),
+        id=segment_id,
+        rows=rows,
+        bytes=0,
+        crc32=0,
+        chunk_ends=(1, rows) if uneven and rows > 1 else None,
+    )
+    preparers = [Preparer(order, given, log, partition, on_executor=False) for given in order.preparations]
+    ends = chunk_ends(ref, order.limits.chunk_rows) if preparers else ()
+    try:
+        for preparer in preparers:
+            preparer.begin(segment_id, 0)
+            start = 0
+            for end in ends:
+                preparer.take(start, end, _ALL.slice(first + start, end - start))
+                start = end
+            preparer.end()
+        ref = _written(log, ref, first)
+    finally:
+        for preparer in preparers:
+            preparer.close()
+    return StagedPartition((ref,), {preparer.sink: tuple(preparer.handles) for preparer in preparers})
+
+
+def _written(log: Log, ref: SegmentRef, first: int) -> SegmentRef:
+    data = b"%d %d" % (first, ref.rows)
+    stream = log.store.segment(ref.path)
     stream.write(data)
     stream.commit()
-    ends = (1, rows) if uneven and rows > 1 else None
-    return SegmentRef(path=path, id=segment_id, rows=rows, bytes=len(data), crc32=zlib.crc32(data), chunk_ends=ends)
+    return msgspec.structs.replace(ref, bytes=len(data), crc32=zlib.crc32(data))
 
 
 def numbers_in(table: pa.Table) -> list[int]:

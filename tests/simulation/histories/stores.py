@@ -186,5 +186,5 @@ class _Stream(SegmentStream):
 def failure_of(what: str, where: str) -> Exception:
     """What goes wrong at a point: the store's error, or the target's."""
     text = f"simulated failure {what} {where}"
-    at_target = what.endswith(("sink", "lookup", "last"))
+    at_target = what.endswith(("sink", "lookup", "last", "begin", "hold", "prepare", "abort"))
     return ConnectionError(text) if at_target else StoreError(text)

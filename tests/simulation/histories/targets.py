@@ -10,12 +10,21 @@ from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.segments import numbers_in
 from wal_sink.chunk import Chunk, Position
 from wal_sink.delivery import chunks_of
-from wal_sink.errors import FencedError
+from wal_sink.errors import FencedError, HandleGoneError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment
 from wal_sink.records import Manifest
 from wal_sink.segments import load_segment
-from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
+from wal_sink.sink import (
+    BatchSink,
+    ReleasedBatch,
+    SegmentSink,
+    Sink,
+    SinkContext,
+    Transaction,
+    TransactionalSink,
+    TwoPhaseSink,
+)
 
 
 class Caller(Protocol):
@@ -23,6 +32,7 @@ class Caller(Protocol):
 
     number: int
 
+    def met(self, what: str) -> None: ...
     def point(self, what: str, where: str) -> None: ...
 
 
@@ -34,9 +44,14 @@ class Target:
     judge: Judge
     keys: set[str] = field(default_factory=set)
     ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
+    held: dict[str, list[int]] = field(default_factory=dict)
+    """Rows by the transaction that holds them back."""
+    shown: dict[str, list[int]] = field(default_factory=dict)
+    """The same of those that were published."""
 
     def copy(self, judge: Judge) -> Target:
-        return Target(self.name, judge, self.keys.copy(), self.ledger.copy())
+        held = {number: rows.copy() for number, rows in self.held.items()}
+        return Target(self.name, judge, self.keys.copy(), self.ledger.copy(), held, self.shown.copy())
 
     def called(self, life: Caller, chunk: Chunk, numbers: list[int]) -> None:
         ordinal = int(chunk.position.slot.rpartition("/")[2])
@@ -100,6 +115,62 @@ class WholeSegmentSink(SegmentSink):
             send(self._life, self._target, chunk, self._target.take)
 
 
+class HoldingSink(TwoPhaseSink):
+    """Its target remembers what it published, so that it can tell what never was."""
+
+    def __init__(self, life: Caller, target: Target) -> None:
+        self._life = life
+        self._target = target
+        self._term = 0
+        self._rows: list[int] = []
+
+    def open(self, context: SinkContext) -> None:
+        self._term = context.term
+
+    def begin(self, transaction: Transaction) -> str:
+        self._life.point("before begin", transaction.id)
+        self._rows = self._target.held[transaction.id] = []
+        self._life.point("after begin", transaction.id)
+        return ""
+
+    def write(self, chunk: Chunk) -> None:
+        self._life.point("before hold", chunk.key)
+        self._rows += numbers_in(chunk.table)
+        self._life.point("after hold", chunk.key)
+
+    def prepare(self) -> str:
+        self._life.point("before prepare", "")
+        return "a handle"
+
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        assert handle == "a handle"
+        target, term = self._target, self._term  # it may be opened again before this call goes on
+        self._life.point("before sink", transaction.id)
+        rows = target.held.get(transaction.id) or target.shown.get(transaction.id)
+        if rows is None:
+            self._life.met("gone")
+            raise HandleGoneError(f"{transaction.id} is gone", never_published=True)
+        target.judge.sent(
+            self._life.number,
+            target.name,
+            rows,
+            batch_id=transaction.batch_id,
+            ordinal=transaction.partition,
+            term=term,
+        )
+        if target.held.pop(transaction.id, None) is not None:
+            target.shown[transaction.id] = rows
+            target.judge.took_effect(target.name, transaction.id, rows)
+            self._life.met("published")
+        self._life.point("after sink", transaction.id)
+
+    def abort(self, transaction: Transaction, token: str) -> None:  # noqa: ARG002 - the id is enough
+        self._life.point("before abort", transaction.id)
+        if self._target.held.pop(transaction.id, None) is not None:
+            self._life.met("aborted")
+        self._life.point("after abort", transaction.id)
+
+
 class WholeBatchSink(BatchSink):
     def write_batch(self, batch: ReleasedBatch) -> None:
         raise AssertionError(f"`batch_writer` writes batch {batch.batch_id}")
@@ -112,6 +183,7 @@ _SINKS: dict[str, Callable[[Caller, Target], Sink]] = {
     "lookup": LookupSink,
     "transactional": LedgerSink,
     "segment": WholeSegmentSink,
+    "two_phase": HoldingSink,
 }
 
 
