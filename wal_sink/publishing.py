@@ -88,7 +88,8 @@ class Publisher:
     def _may_prepare_again(self, order: Order, error: SinkFailedError) -> bool:
         """Whether a failed commit shows that the rows are surely not in the target. Raises what to do if that is open.
 
-        What nobody tried to commit before cannot have been published: then it was the target that dropped it.
+        What nobody tried to commit before cannot have been published: then it was the target that dropped it. Nobody
+        did as far as this process knows, which is all there is to know as long as nobody succeeded it.
         """
         if error.failure.kind not in _GONE:
             return False
@@ -98,14 +99,16 @@ class Publisher:
                 f"{error.failure.message}. Its rows were not kept in the WAL (keep_segments=False); restore what the "
                 "target held, or run the query again from an older checkpoint into a new WAL",
             ) from error
-        certain = error.failure.kind is FailureKind.NEVER_PUBLISHED or not order.maybe_sent
-        if not (certain or self._given.prepares_again):
+        if error.failure.kind is FailureKind.NEVER_PUBLISHED or self._given.prepares_again:
+            return True
+        if order.maybe_sent:
             raise SinkFailedError(
                 FailureKind.PERMANENT,
                 f"{error.failure.message}. An earlier attempt may have published it, so that its rows were in the "
                 f"target once; they are kept in {self._log.store.url_of(order.segment.path)}. Look whether the target "
                 f"had batch {self._given.batch_id}; if not, start once with Delivery(…, on_gone='prepare_again')",
             ) from error
+        self._given.term.check(self._log.store)
         return True
 
     def _prepare(self, order: Order, *, number: int) -> _Prepared:

@@ -12,6 +12,7 @@ from wal_sink import (
     CorruptError,
     Delivery,
     DeliveryError,
+    FencedError,
     HandleGoneError,
     Transaction,
     paths,
@@ -87,6 +88,25 @@ def test_what_may_have_been_published_and_is_gone_stops_delivery_until_somebody_
         where.open({"a": VaultSink(vault)}).deliver_all()
     where.open({"a": Delivery(VaultSink(vault), on_gone="prepare_again")}).deliver_all()
     assert shown(vault) == [0, 1, 2, 3, 4]
+
+
+def test_who_was_succeeded_prepares_nothing_again_for_its_successor_to_find(vault: Vault) -> None:
+    """Found by TLC: the successor, whose answer was lost, would take that for what it has to publish."""
+    vault.remembers_commits = False
+    where = place(5)
+
+    class Asleep(VaultSink):
+        def commit(self, transaction: Transaction, handle: str) -> None:
+            where.open({"a": VaultSink(vault)}).deliver_all()
+            vault.take_shown()
+            super().commit(transaction, handle)
+
+    run = where.open({"a": Asleep(vault)})
+    staged(where, run)
+    with pytest.raises(FencedError):
+        run.deliver_all()
+    assert (vault.held, vault.shown) == ({}, {})
+    assert not where.wal.list(paths.progress_folder("a", 0))
 
 
 def test_a_target_that_knows_better_needs_nobody_to_look(vault: Vault) -> None:

@@ -1,0 +1,4 @@
+---- MODULE TwoPhaseSegments ----
+\* Two segments, each published by itself.
+EXTENDS TwoPhase
+====
