@@ -6,12 +6,10 @@ The servers are those of the tests, started when they are first measured. Connec
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +21,7 @@ from benchmarks.clock import Stopwatch
 from benchmarks.measure import Contestant
 from benchmarks.ours import NAME
 from benchmarks.workloads import table_of
-from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, program
+from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, program, servers_folder
 from tests.fixtures_kafka import new_topic
 from tests.jars import java
 from tests.kafka_broker import KafkaBroker
@@ -46,7 +44,7 @@ class Backends:
         self.has_postgresql = program("initdb") is not None
         self.has_kafka = java() != ""
         self._stack = ExitStack()
-        self._folder = Path(self._stack.enter_context(_open_folder()))
+        self._folder = self._stack.enter_context(servers_folder())
 
     def close(self) -> None:
         self._stack.close()
@@ -169,11 +167,3 @@ def _written(sink: TransactionalSink, tables: Sequence[pa.Table]) -> float:
 def _check(found: int, expected: int) -> None:
     if found != expected:
         raise RuntimeError(f"found {found}, expected {expected}")
-
-
-def _open_folder() -> tempfile.TemporaryDirectory[str]:
-    """One that the database's user may enter."""
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of an unforgeable name is made in it
-    folder = tempfile.TemporaryDirectory(prefix="wal-sink-bench-", dir=memory if memory.is_dir() else None)
-    Path(folder.name).chmod(0o755)
-    return folder

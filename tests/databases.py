@@ -7,10 +7,11 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -40,6 +41,15 @@ def program(name: str) -> Path | None:
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/libexec")
     newest = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     return Path(found) if found else next(reversed(newest), None)
+
+
+@contextmanager
+def servers_folder() -> Iterator[Path]:
+    """For a server's files: other users may enter it, unlike pytest's folders; in memory, where that is a folder."""
+    memory = Path("/dev/shm")  # noqa: S108 - a folder of an unforgeable name is made in it
+    with tempfile.TemporaryDirectory(prefix="wal-sink-sql-", dir=memory if memory.is_dir() else None) as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 def as_user(user: str) -> list[str]:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.components import require
-from tests.databases import HOW_TO_GET_THEM, MariadbServer, PostgresqlServer, program
+from tests.databases import HOW_TO_GET_THEM, MariadbServer, PostgresqlServer, program, servers_folder
 
 
 @pytest.fixture(scope="session")
 def sql_folder() -> Iterator[Path]:
-    """Not below pytest's own folder, which other users may not enter; in memory where that is a folder too."""
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of an unforgeable name is made in it
-    with tempfile.TemporaryDirectory(prefix="wal-sink-sql-", dir=memory if memory.is_dir() else None) as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
+    with servers_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

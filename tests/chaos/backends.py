@@ -7,7 +7,6 @@ import json
 import random
 import sqlite3
 import statistics
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from tests.contract.dynamodb_server import ACCESS, REGION, DynamoDbServer
 from tests.contract.http_target import HttpTarget
 from tests.contract.s3_server import S3Server
 from tests.databases import PASSWORD as SQL_PASSWORD
-from tests.databases import PASSWORD_VARIABLE, USER, MariadbServer, PostgresqlServer, Server
+from tests.databases import PASSWORD_VARIABLE, USER, MariadbServer, PostgresqlServer, Server, servers_folder
 from tests.fixtures_kafka import new_topic, read
 from tests.fixtures_redis import PASSWORD as REDIS_PASSWORD
 from tests.fixtures_redis import RedisServer
@@ -106,11 +105,8 @@ def sqlite_file(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def sql_server(kind: type[Server], mode: str, folder: Path) -> Iterator[Target]:  # noqa: ARG001
-    """Not below the scenario's folder, which other users may not enter."""
-    memory = Path("/dev/shm")  # noqa: S108 - a folder of an unforgeable name is made in it
-    with tempfile.TemporaryDirectory(prefix="wal-sink-sql-", dir=memory if memory.is_dir() else None) as place:
-        Path(place).chmod(0o755)
-        server = kind(Path(place) / "server")
+    with servers_folder() as place:
+        server = kind(place / "server")
         try:
             database = server.new_database()
             key = " PRIMARY KEY" if mode == "upsert" else ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka_connector import kafka_connector
 from tests.processes import CHECKOUT, Child
 
 pytestmark = pytest.mark.spark
@@ -29,6 +30,7 @@ def test_an_example_runs_and_ends_well(example: Path, tmp_path: Path, request: p
     assert head.startswith(f"# python examples/{example.name}"), "its first line is the command that runs it"
     arguments = SMALL.get(example.stem, [])
     if arguments:
+        kafka_connector()  # fetched here, where a test that cannot have it is skipped
         arguments = [*arguments, "--brokers", request.getfixturevalue("kafka").address]
     with Child.python(example, *arguments, log=tmp_path / "log", limit_s=LIMIT_S) as child:
         lines = child.succeed().splitlines()
