@@ -153,8 +153,9 @@ class BatchDelivery:
             yield orders
 
     def _open_orders(self) -> list[Order]:
-        # With several segments, their single chunks would all go unchecked.
-        term_checked = len(self._manifest.segments) == 1 and not self._maybe_sent
+        # With several segments, their single chunks would all go unchecked; and a rate may have been waited for.
+        is_paced = self._serving.delivery.rows_per_s is not None
+        term_checked = len(self._manifest.segments) == 1 and not self._maybe_sent and not is_paced
         handles = self._manifest.prepared.get(self._serving.name)
         return [
             Order(

@@ -12,7 +12,7 @@ import pytest
 from tests.simulation.small_run import Place, Recorder
 from tests.unit.test_batch_delivery import Carrying, carried_by, done, failed
 from tests.unit.vault import Vault, VaultSink
-from wal_sink import ConfigError, Delivery, DeliveryError, RetryLaterError, SegmentSink
+from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, RetryLaterError, SegmentSink
 from wal_sink.chunk import Chunk
 from wal_sink.orders import Failure, FailureKind, Order, Outcome
 from wal_sink.rates import RowRate
@@ -99,6 +99,25 @@ def test_a_run_that_ends_does_not_wait_for_the_rate() -> None:
         run.deliver_all()
     assert to.at_s == [0.0]
     assert run.log.runtime.monotonic_s() <= 1.0
+
+
+def test_who_was_succeeded_while_it_waited_for_the_rate_sends_nothing_more() -> None:
+    place, to = Place(rows=lambda _: [4]), Clocked()
+    run = clocked(place, to, rows_per_s=1)
+    place.stream(run, 0)
+    for done_through in place.query().batches(run, 2):
+        assert done_through == 1
+    committer = run.committers[0]
+    wait = committer._rate.wait
+
+    def succeeded_meanwhile(sleep: Callable[[float], None]) -> None:
+        wait(sleep)
+        place.open({"a": Recorder()})
+
+    committer._rate.wait = succeeded_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(FencedError):
+        run.deliver_all()
+    assert to.batches == [0, 0]
 
 
 def test_tasks_side_by_side_share_the_rate() -> None:
