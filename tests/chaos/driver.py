@@ -98,8 +98,6 @@ def _session(job: Job) -> SparkSession:
         # Lost executors are what is being tried: neither may the application end for them, nor may a task.
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "8",
-        # A Spark that is killed while it writes offsets/0 leaves a temporary file there, and 4.3 then refuses to start.
-        "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
     }
     session = SparkSession.builder.master(job.master).appName("wal-sink chaos").config(map=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")

@@ -96,6 +96,8 @@ def _session(job: Job) -> SparkSession:
         "spark.sql.files.openCostInBytes": "0",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",
+        # Killed before it has noted its first batch, Spark 4.3 would take its own checkpoint for another's.
+        "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
         "spark.sql.warehouse.dir": f"{job.scratch}/warehouse",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
