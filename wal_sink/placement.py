@@ -29,8 +29,8 @@ _logger = logging.getLogger(__name__)
 class Placement:
     """Decides for the sinks of one run, given the run's log, its store, and Spark if there is one.
 
-    `max_tasks` limits the task slots that all its sinks together take; None: one less than the cluster has. Raises
-    `ConfigError` if Spark's executors do not see the store that the driver sees.
+    `max_tasks` limits the task slots that all its sinks together take; None: one less than the cluster has, and all of
+    them for what takes seconds. Raises `ConfigError` if Spark's executors do not see the store that the driver sees.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Placement:
         self.store = store
         self.spark = spark
         self.should_stop = should_stop
-        self._slots = DeliverySlots(lambda: max_tasks or _slots_to_spare(spark))
+        self._slots = DeliverySlots(lambda: max_tasks or max(1, _slots(spark) - 1), lambda: max_tasks or _slots(spark))
         if spark is not None:
             from wal_sink.spark.environment import check_shared_store  # noqa: PLC0415 - the core runs without Spark
 
@@ -131,8 +131,7 @@ def _two_phase(serving: Serving, sink: TwoPhaseSink, travels: PickledSink | None
     return replace(serving, make_sink=travels or (lambda: sink), preparation=preparation)
 
 
-def _slots_to_spare(spark: SparkSession | None) -> int:
-    """All but one, which is left to staging; but never none."""
+def _slots(spark: SparkSession | None) -> int:
     from wal_sink.spark.environment import task_slots  # noqa: PLC0415 - the core runs without Spark
 
-    return max(1, task_slots(spark.sparkContext) - 1) if spark is not None else 1
+    return task_slots(spark.sparkContext) if spark is not None else 1

@@ -13,6 +13,8 @@ from wal_sink.runtime import Runtime
 from wal_sink.settings import Delivery
 
 FIRST_WAIT_S = 0.1
+WAIT_GROWTH = 4.0
+"""So that a failed request is repeated at once and eight attempts still outlast a server's restart."""
 LONGEST_WAIT_S = 30.0
 
 _logger = logging.getLogger(__name__)
@@ -81,7 +83,7 @@ class Budget:
 
         Tenacity asks before `note_failure` has counted this one.
         """
-        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(self.failures, 16))
+        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * WAIT_GROWTH ** min(self.failures, 16))
         own_s = highest * (0.5 + self.runtime.new_random().random() / 2)
         error = state.outcome.exception() if state.outcome else None
         asked_s = error.retry_after_s if isinstance(error, AttemptFailedError) else 0.0

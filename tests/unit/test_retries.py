@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from wal_sink.retries import FIRST_WAIT_S, LONGEST_WAIT_S, Budget
+from wal_sink.retries import FIRST_WAIT_S, LONGEST_WAIT_S, WAIT_GROWTH, Budget
 from wal_sink.settings import Delivery
 from wal_sink.testing import simulated_runtime
 
@@ -59,6 +59,19 @@ def test_gives_up_after_the_last_attempt_with_the_last_error() -> None:
     assert len(waits) == 2
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_as_it_comes_it_outlasts_a_server_that_restarts(seed: int) -> None:
+    given, _ = budget(seed=seed)
+    back_s = given.runtime.monotonic_s() + 40
+
+    def ask() -> str:
+        if given.runtime.monotonic_s() < back_s:
+            raise OSError("connection refused")
+        return "done"
+
+    assert given.retrying(OSError, sleep=given.runtime.sleep_s, what="test")(ask) == "done"
+
+
 def test_gives_up_when_its_time_is_spent() -> None:
     given, waits = budget(max_attempts=10_000, budget_s=60)
     failing = Failing(10_000)
@@ -97,13 +110,13 @@ def test_other_errors_pass_at_once() -> None:
     assert waits == []
 
 
-def test_the_first_wait_is_the_shortest_and_waits_double_up_to_the_longest() -> None:
+def test_the_first_wait_is_the_shortest_and_waits_grow_up_to_the_longest() -> None:
     given, waits = budget(max_attempts=14, budget_s=1e9)
 
     run(given, Failing(13), waits)
 
     for number, wait in enumerate(waits):
-        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2**number)
+        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * WAIT_GROWTH**number)
         assert highest / 2 <= wait <= highest, f"wait {number}"
     assert waits[-1] >= LONGEST_WAIT_S / 2
 

@@ -12,7 +12,8 @@ import pytest
 from py4j.protocol import Py4JError
 
 from wal_sink.orders import FailureKind, Order
-from wal_sink.slots import DeliverySlots
+from wal_sink.slots import LENT_S, DeliverySlots
+from wal_sink.spark import executors
 from wal_sink.spark.environment import task_slots
 from wal_sink.spark.executors import ExecutorCarrier
 from wal_sink.spark.pickling import PickledSink
@@ -31,6 +32,28 @@ def test_a_job_takes_what_is_free_and_at_most_what_it_wants() -> None:
         assert (first, second) == (3, 1)
     with slots.taken(9, should_stop=go_on) as all_of_them:
         assert all_of_them == 4
+
+
+def test_what_takes_seconds_gets_the_slots_of_staging_too() -> None:
+    slots = DeliverySlots(lambda: 3, lambda: 4)
+    with slots.taken(9, should_stop=go_on, work_s=4 * LENT_S) as quick:
+        assert quick == 4
+    with slots.taken(9, should_stop=go_on, work_s=4 * LENT_S + 0.1) as slow:
+        assert slow == 3
+    with slots.taken(2, should_stop=go_on, work_s=2 * LENT_S) as some:
+        assert some == 2
+    with slots.taken(9, should_stop=go_on) as unknown:
+        assert unknown == 3
+
+
+def test_slots_that_others_hold_are_not_lent_twice() -> None:
+    slots = DeliverySlots(lambda: 3, lambda: 4)
+    with slots.taken(3, should_stop=go_on), slots.taken(3, should_stop=go_on, work_s=LENT_S) as quick:
+        assert quick == 1
+        other = Waiting(slots, 1, [])
+        assert not other.go.wait(0.05)
+        assert other.granted is None
+    other.end()
 
 
 def test_slots_come_back_after_an_error_too() -> None:
@@ -189,3 +212,20 @@ def test_a_sink_may_be_given_fewer_than_there_are() -> None:
     deliver(carrier(context, slots, max_concurrency=2))
     deliver(carrier(context, slots, max_concurrency=50))
     assert context.tasks == [2, 5]
+
+
+def test_what_the_last_batch_took_tells_whether_the_next_one_gets_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    context, now = Context(), [0.0]
+    context.go.set()
+    takes_s = iter([9.9, 5.1, 1.0])
+
+    def after_each_job() -> float:
+        if context.started.acquire(blocking=False):
+            now[0] += next(takes_s)
+        return now[0]
+
+    monkeypatch.setattr(executors, "SYSTEM", SimpleNamespace(monotonic_s=after_each_job))
+    to = carrier(context, DeliverySlots(lambda: 1, lambda: 2))
+    for _ in range(3):
+        deliver(to)
+    assert context.tasks == [1, 2, 1]

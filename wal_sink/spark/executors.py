@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -53,16 +54,23 @@ class ExecutorCarrier:
         self._slots = slots
         self._max_concurrency = max_concurrency
         self._should_stop = should_stop
+        self._s_per_byte = math.inf
+        """Of one task, as the last job had it."""
 
     def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
         """One task a share of the orders; a task stops at its first failure. Raises `CarrierLostError`."""
         if not orders:
             return []
         wanted = min(len(orders), self._max_concurrency or len(orders))
-        with self._slots.taken(wanted, should_stop=self._should_stop) as tasks:
+        size = max(1, sum(order.segment.bytes for order in orders))
+        with self._slots.taken(wanted, should_stop=self._should_stop, work_s=self._s_per_byte * size) as tasks:
             if not tasks:
                 return failed(orders, Failure(FailureKind.STOPPED, "the run is ending"))
-            return self._run_job(assignment, manifest, shared_out(orders, tasks))
+            began_s = SYSTEM.monotonic_s()
+            outcomes = self._run_job(assignment, manifest, shared_out(orders, tasks))
+            whole = not any(outcome.failure for outcome in outcomes)
+            self._s_per_byte = (SYSTEM.monotonic_s() - began_s) * tasks / size if whole else math.inf
+            return outcomes
 
     def _run_job(
         self, assignment: Assignment, manifest: Manifest, shares: tuple[tuple[Order, ...], ...]
