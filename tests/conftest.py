@@ -1,5 +1,6 @@
 """Fixtures of all tests. `tests.components.require` decides between skipping and failing for a missing component."""
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -24,3 +25,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(here).parts[0] not in COVERING:
             item.add_marker(pytest.mark.no_cover)
+
+
+def pytest_collection_finish() -> None:
+    """What thousands of collected tests and their modules hold, no collection of garbage has to look at again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The same for what a module's tests leave behind: crashes that are played collect garbage thousands of times."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect(1)
+        gc.freeze()
