@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 import wal_sink.walsink
+from wal_sink.cli import options
 from wal_sink.cli.main import main
 from wal_sink.run import Run
-from wal_sink.settings import Settings
+from wal_sink.settings import Delivery, Settings
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
@@ -40,6 +42,10 @@ def slow(chunk):
 def fail(chunk):
     from wal_sink import PermanentError
     raise PermanentError("the target is gone")
+
+def refuse(chunk):
+    from wal_sink import Rejected
+    return Rejected({0: "not this one"})
 """
 
 
@@ -214,6 +220,23 @@ def test_a_target_that_gave_up_is_exit_code_1(wal: str, tmp_path: Path, monkeypa
     assert "the target is gone" in result.stderr
     assert "DeliveryError" in result.stderr
     assert result.stdout == ""
+
+
+def test_what_the_target_refuses_is_kept_if_asked_for(
+    wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = own_module(tmp_path, monkeypatch)
+    assert "not this one" in drained(wal, f"{module}:refuse", exit_code=1).stderr
+    drained(wal, f"{module}:refuse", "--on-rejected", "dead_letter")
+    assert invoke_json("status", wal)["sinks"][0]["delivered_through"] == BATCHES - 1
+    assert invoke_json("dead-letters", "list", wal)
+
+
+def test_every_policy_of_a_delivery_can_be_given() -> None:
+    names = {field.name for field in fields(Delivery)}
+    said_otherwise = {"to", "guarantee", "start_from"}
+    of_a_cluster_or_a_query = {"where", "max_concurrency", "on_failure", "keep_segments"}
+    assert set(options._POLICY_NAMES) == names - said_otherwise - of_a_cluster_or_a_query
 
 
 def own_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -40,6 +40,7 @@ REFRESH_S = 0.5
 )
 @click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest it can honour.")
 @click.option("--start-from", type=click.Choice(["earliest", "next"]), help="Where a new name begins.")
+@options.delivery_policies
 @click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
 @options.storage_options
 @options.checkpoint_options
@@ -60,7 +61,8 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
         raise NoWal(no_wal(before))
     to_there = target(to)
     _check_start(before, name, more["start_from"])
-    made = Delivery(to_there, guarantee=more["guarantee"], start_from=more["start_from"], where="driver")
+    began = {"guarantee": more["guarantee"], "start_from": more["start_from"], "where": "driver"}
+    made = Delivery(to_there, **began, **options.policies(more))
     sink = _sink(spec, before, {name: made}, more)
     shown = sys.stderr.isatty() if progress is None else progress
     stopped = _deliver(sink, before, name, follow=more["follow"], timeout_s=more["timeout"], progress=shown)

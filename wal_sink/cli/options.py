@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import click
@@ -44,6 +44,31 @@ def _options_of_a_store(verb: F, pairs: str, text: str, variable: str, whose: st
         metavar="JSON",
         help=f"Storage options for {whose} as one JSON object; keep secrets in the environment.",
     )(verb)
+
+
+def delivery_policies(verb: F) -> F:
+    """Add how a sink is served; `policies` makes the arguments of a `Delivery` of what the verb gets."""
+    for policy in reversed(_POLICIES):
+        verb = policy(verb)
+    return verb
+
+
+def policies(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What was said of them; the rest is as `Delivery` has it."""
+    return {name: given[name] for name in _POLICY_NAMES if given[name] is not None}
+
+
+_POLICY_NAMES = ("on_rejected", "on_gone", "order", "rows_per_s", "max_attempts", "budget_s", "attempt_timeout_s")
+_SECONDS = click.FloatRange(min=0, min_open=True)
+_POLICIES: tuple[Callable[[Any], Any], ...] = (
+    click.option("--on-rejected", type=click.Choice(["halt", "dead_letter"]), help="Rows the target refuses."),
+    click.option("--on-gone", type=click.Choice(["halt", "prepare_again"]), help="What a two-phase target lost."),
+    click.option("--order", type=click.Choice(["batch", "total"]), help="total: one segment after the other."),
+    click.option("--rows-per-s", type=_SECONDS, metavar="ROWS", help="Most rows a second."),
+    click.option("--max-attempts", type=click.IntRange(min=1), help="At a batch in a row without progress."),
+    click.option("--budget", "budget_s", type=_SECONDS, metavar="SECONDS", help="Of a batch without progress."),
+    click.option("--attempt-timeout", "attempt_timeout_s", type=_SECONDS, metavar="SECONDS", help="Of one call."),
+)
 
 
 def merged_options(pairs: tuple[str, ...], text: str | None, named: str) -> dict[str, object]:
