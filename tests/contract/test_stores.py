@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from botocore.exceptions import ClientError
@@ -563,6 +563,19 @@ class TestS3:
                 stream.commit()
             assert len(s3.read("s")) == size
         assert [request.split()[0] for request in requests] == ["PUT", "GET"]
+
+    def test_each_store_has_the_credentials_it_was_given(
+        self, s3_server: S3Server, s3_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """All share what they know of S3, and nothing else."""
+        (tmp_path / "config").write_text("[profile night]\naws_access_key_id=Owl\naws_secret_access_key=feathers\n")
+        monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+        anonymous = {key: value for key, value in s3_server.storage_options.items() if key not in ("key", "secret")}
+        given = [{**anonymous, "profile": "night"}, {**anonymous, "key": "Lark", "secret": "wings"}]
+        stores: list[Any] = [open_store(StoreSpec(s3_url, options)) for options in given]
+        signers = [store._fs.s3._request_signer._credentials.access_key for store in stores]
+        assert signers == ["Owl", "Lark"]
+        assert stores[0]._fs.session.profile == "night"
 
     def test_an_absent_object_is_one_get(self, s3: Store, s3_server: S3Server) -> None:
         with s3_server.counting() as requests, pytest.raises(ObjectMissing):

@@ -6,12 +6,14 @@ A create is a PUT with `If-None-Match: *`. Nothing here asks whether an object e
 from __future__ import annotations
 
 import http.client
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import aiohttp
 import s3fs
+from aiobotocore.session import AioSession
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.handlers import add_expect_header
 
@@ -181,6 +183,27 @@ def _code(error: BaseException | None) -> str:
     return ""
 
 
+_OPTIONS = frozenset(inspect.signature(s3fs.S3FileSystem.__init__).parameters) | {
+    "skip_instance_cache",
+    "use_listings_cache",
+    "listings_expiry_time",
+    "max_paths",
+}
+"""What s3fs and fsspec keep for themselves; s3fs makes its session of the others, such as `profile`."""
+
+
+def _session(options: Mapping[str, Any]) -> AioSession:
+    """One of its own, with its own credentials, but the descriptions of S3 that another has read: megabytes."""
+    session = AioSession(**{name: value for name, value in options.items() if name not in _OPTIONS})
+    session.register_component("data_loader", _descriptions())
+    return session
+
+
+@lru_cache(maxsize=1)
+def _descriptions() -> Any:
+    return AioSession().get_component("data_loader")
+
+
 def _connect(spec: StoreSpec) -> Any:
     given = spec.options.get("config_kwargs") or {}
     if not isinstance(given, Mapping):
@@ -193,7 +216,7 @@ def _connect(spec: StoreSpec) -> Any:
         "asynchronous": False,
     }
     try:
-        fs = s3fs.S3FileSystem(**options)
+        fs = s3fs.S3FileSystem(**{"session": _session(options), **options})
         fs.retries = 1  # botocore repeats already; s3fs around it would multiply the waiting by 5, for reads by 25
         fs.connect()
         # aiohttp waits for "100 Continue" without a time limit: a mute endpoint would hold a create for ever (measured)
