@@ -19,6 +19,7 @@ from typing import NoReturn
 
 from benchmarks.backends import Backends
 from benchmarks.contests import UNITS, WITHOUT_TARGET, Sides, contests
+from benchmarks.figures import README, write_figures
 from benchmarks.flink import Flink, flink_jars
 from benchmarks.machine import machine
 from benchmarks.measure import Bout, Contest, Deadline
@@ -70,6 +71,9 @@ def main(argv: list[str] | None = None) -> None:
     results = Results.load(out / RESULTS_JSON)
     write_report(results, out)
     print(f"written: {out / 'RESULTS.md'}")
+    if out.resolve() == HERE:
+        write_figures(results, README)
+        print(f"written: the figures in {README.name}")
 
 
 def measure(plan: Plan, command: str, save: Callable[[Results], None]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.contests import WITHOUT_TARGET
 from benchmarks.measure import NAME, Measured, Ratio, ratio
 from benchmarks.plots import bar_chart, number_text
 from benchmarks.results import Results, Verdict
@@ -46,6 +47,17 @@ def verdict_table(results: Results) -> Iterator[str]:
     yield "| what | wanted | found | reached |"
     yield "|---|---|---|---|"
     yield from (_verdict(verdict) for verdict in results.verdicts())
+
+
+def table_without_targets(results: Results) -> Iterator[str]:
+    """What the other contests came to."""
+    yield "| what | rival | found |"
+    yield "|---|---|---|"
+    for key, title in results.titles.items():
+        if key in WITHOUT_TARGET:
+            measured = results.of_contest(key)
+            for rival in measured[1:]:
+                yield f"| {title} | {rival.name} | {_spread(ratio(measured[0].values, rival.values))} |"
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -15,6 +15,7 @@ import benchmarks.__main__ as run
 from benchmarks.backends import Backends
 from benchmarks.backends.http import body_of
 from benchmarks.contests import TARGETS, UNITS, WITHOUT_TARGET, Sides, Target, contests
+from benchmarks.figures import BEGIN, END, README, committed_figures, figures, figures_in, write_figures
 from benchmarks.flink import Flink
 from benchmarks.measure import Bout, Contest, Contestant, Deadline, Measured, Unit, ratio
 from benchmarks.ours import Ours
@@ -186,6 +187,38 @@ def test_results_are_written_and_read_again_and_every_plot_is_a_picture(tmp_path
     assert "| whole path, SQLite | ≥ 0.9 | not measured | |" in text
     assert "- a note\n- another\n" in text
     assert ET.fromstring((tmp_path / PLOTS / "null.svg").read_text()).tag.endswith("svg")  # noqa: S314
+
+
+def test_the_figures_stand_between_the_readmes_markers_with_every_target(tmp_path: Path) -> None:
+    measured = [
+        Measured(contest, name, Unit.ROWS_PER_S, [value])
+        for contest, name, value in (
+            ("null", "wal-sink", 4.0),
+            ("null", "foreachBatch + mapInArrow", 10.0),
+            ("sqlite", "wal-sink", 8.0),
+            ("sqlite", "sqlite3's executemany", 10.0),
+        )
+    ]
+    titles = {"null": "Nowhere & back", "sqlite": "The table to SQLite"}
+    results = Results("tiny", MACHINE, titles, measured, ["a note"], date="2026-11-22", command="make bench")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nof another run\n{END}\nafter\n")
+
+    for _ in range(2):
+        write_figures(results, readme)
+
+    text = readme.read_text()
+    assert text == f"before\n{BEGIN}{figures(results)}{END}\nafter\n"
+    assert "`make bench` on 2026-11-22: 2 cores, Python 3.11." in text
+    assert "| whole path, null sink, against foreachBatch | ≥ 0.6 | 0.4 (0.4 to 0.4) | **no** |" in text
+    assert all(f"| {target.what} |" in text for target in TARGETS)
+    assert "| The table to SQLite | sqlite3's executemany | 0.8 (0.8 to 0.8) |" in text
+    assert "![Nowhere & back](benchmarks/plots/null.svg)" in text
+
+
+def test_the_readmes_figures_are_those_of_the_committed_results() -> None:
+    """Without results there are none. `make bench ARGS=--report` writes both again."""
+    assert figures_in(README.read_text()) == committed_figures()
 
 
 def test_the_table_is_the_same_each_time_and_its_digests_are_64_digits() -> None:
