@@ -5,93 +5,149 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import os
+import shlex
 import shutil
+import signal
+import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NoReturn
 
 from benchmarks.backends import Backends
-from benchmarks.contests import backend_contests, contests
+from benchmarks.contests import UNITS, WITHOUT_TARGET, Sides, contests
+from benchmarks.figures import README, write_figures
 from benchmarks.flink import Flink, flink_jars
 from benchmarks.machine import machine
-from benchmarks.measure import Bout, Deadline
+from benchmarks.measure import Bout, Contest, Deadline
 from benchmarks.ours import Ours
 from benchmarks.report import write_report
 from benchmarks.results import HERE, RESULTS_JSON, Results
-from benchmarks.session import CHECKOUT, start_session
+from benchmarks.session import CHECKOUT, Session
 from benchmarks.sizes import FULL, QUICK, SIZES, TINY, Sizes
 from benchmarks.spark_rivals import SparkRivals
 from benchmarks.workloads import write_workloads
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 CACHE = CHECKOUT / ".cache" / "bench"
 NO_FLINK = "Flink's jars or a Java compiler were not there: Flink was not measured"
 BUSY = ": the machine had other work, which these numbers include"
 GRACE_MINUTES = 0.5
-"""After its time is over a run may finish what it is measuring; what hangs longer is ended, with nothing written."""
+"""After its time is over a run may finish what it is measuring; what hangs longer is ended, the last round unsaved."""
 FLINK_CONTESTS = {"null", "csv"}
 FLINK_WARM_UP_ROWS = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run is asked for."""
+
+    sizes: Sizes
+    rounds: int | None = None
+    """None: the size's own number, fewer of contests without a target."""
+    only: tuple[str, ...] = ()
+    """Keys of contests; none: all."""
+    event_log: Path | None = None
+
+    @property
+    def keys(self) -> set[str]:
+        return set(self.only or UNITS)
+
+    @property
+    def fewer(self) -> dict[str, int]:
+        return {} if self.rounds else dict.fromkeys(WITHOUT_TARGET, self.sizes.rounds_without_target)
 
 
 def main(argv: list[str] | None = None) -> None:
     options = _options(argv)
     out = Path(options.out)
     if not options.report:
-        results = measure(SIZES[options.size], rounds=options.rounds, only=options.only, event_log=options.event_log)
         out.mkdir(parents=True, exist_ok=True)
-        results.save(out / RESULTS_JSON)
-    write_report(Results.load(out / RESULTS_JSON), out)
+        log = Path(options.event_log).absolute() if options.event_log else None
+        plan = Plan(SIZES[options.size], options.rounds, tuple(options.only), log)
+        measure(plan, _command(argv), lambda results: results.save(out / RESULTS_JSON))
+    results = Results.load(out / RESULTS_JSON)
+    write_report(results, out)
     print(f"written: {out / 'RESULTS.md'}")
+    if out.resolve() == HERE:
+        write_figures(results, README)
+        print(f"written: the figures in {README.name}")
 
 
-def measure(sizes: Sizes, *, rounds: int | None, only: list[str], event_log: str | None) -> Results:
-    """One whole run, in a scratch folder on the disk of this checkout, which is removed at the end."""
+def measure(plan: Plan, command: str, save: Callable[[Results], None]) -> None:
+    """One whole run, saved after each round; its scratch folder is on the disk of this checkout, removed at the end."""
+    sizes = plan.sizes
     deadline = Deadline(sizes.minutes)
     faulthandler.dump_traceback_later((sizes.minutes + GRACE_MINUTES) * 60, exit=True)
     CACHE.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(dir=CACHE))
     load = os.getloadavg()[0]
+    began = Results(sizes.name, machine(), date=datetime.now(UTC).date().isoformat(), command=command)
     with ExitStack() as stack:
         stack.callback(faulthandler.cancel_dump_traceback_later)
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _end))
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-        work = write_workloads(scratch / "work", sizes)
-        spark = start_session(scratch, Path(event_log).absolute() if event_log else None)
-        stack.callback(spark.stop)
-        jars = flink_jars()
-        flink = None if jars is None else stack.enter_context(Flink(jars, scratch))
-        backends = Backends(sizes.backend_rows)
-        stack.callback(backends.close)
-        everything = [
-            *contests(Ours(spark), SparkRivals(spark), flink, work, sizes),
-            *backend_contests(backends),
-        ]
-        chosen = [contest for contest in everything if not only or contest.key in only]
+        sides = _sides(plan, scratch, stack)
+        chosen, absent = _present(plan, sides, scratch)
+        notes = [f"load before the run: {load:.1f}{BUSY if load > 1 else ''}", *absent]
         if sizes.warm_up:
-            _warm_up(spark, flink, backends, scratch, {contest.key for contest in chosen})
-        bout = Bout(chosen, scratch, deadline)
-        bout.run(rounds or sizes.rounds)
-        notes = [f"load before the run: {load:.1f}{BUSY if load > 1 else ''}", *([] if flink else [NO_FLINK])]
-        notes += [f"left out for lack of time: {one}" for one in bout.skipped]
-        return Results.of(sizes.name, machine(), chosen, list(bout.measured.values()), notes)
+            _warm_up(sides, scratch, {contest.key for contest in chosen})
+        bout, rounds = Bout(chosen, scratch, deadline), plan.rounds or sizes.rounds
+
+        def keep(done: int) -> None:
+            ended = [] if done == rounds else [f"the run ended early: after {done} of {rounds} rounds"]
+            late = [f"left out for lack of time: {one}" for one in bout.skipped]
+            save(began.with_measured(chosen, bout.measured.values(), [*notes, *ended, *late]))
+
+        bout.run(rounds, fewer=plan.fewer, after_round=keep)
 
 
-def _warm_up(spark: SparkSession, flink: Flink | None, backends: Backends, scratch: Path, chosen: set[str]) -> None:
+def _sides(plan: Plan, scratch: Path, stack: ExitStack) -> Sides:
+    """Nothing but Flink is started yet, and only if it is asked for."""
+    session = Session(scratch, plan.event_log)
+    stack.callback(session.stop)
+    jars = flink_jars() if plan.keys & FLINK_CONTESTS else None
+    flink = None if jars is None else stack.enter_context(Flink(jars, scratch))
+    backends = Backends()
+    stack.callback(backends.close)
+    return Sides(Ours(session), SparkRivals(session), flink, backends)
+
+
+def _present(plan: Plan, sides: Sides, scratch: Path) -> tuple[list[Contest], list[str]]:
+    """What can be measured of what is asked for, and notes of what cannot."""
+    work = write_workloads(scratch / "work", plan.sizes)
+    wanted = [contest for contest in contests(sides, work, plan.sizes) if contest.key in plan.keys]
+    missing = {contest.key: contest.missing() for contest in wanted}
+    notes = [f"{key} was not measured: {why}" for key, why in missing.items() if why]
+    notes += [NO_FLINK] if plan.keys & FLINK_CONTESTS and sides.flink is None else []
+    return [contest for contest in wanted if not missing[contest.key]], notes
+
+
+def _warm_up(sides: Sides, scratch: Path, chosen: set[str]) -> None:
     """Run everything once over little, uncounted: JVMs have compiled, workers have started and imported."""
     little = replace(TINY, table_rows=40_000, flight_rows=20_000, small_batches=3, logged_rows=2_000)
     work = write_workloads(scratch / "warm-up", little)
     keys = {key for key in chosen if "-flights" not in key}
-    same = [*contests(Ours(spark), SparkRivals(spark), None, work, little), *backend_contests(backends)]
-    Bout([contest for contest in same if contest.key in keys], scratch, Deadline(little.minutes)).run(1, say=_silent)
-    if flink is not None and keys & FLINK_CONTESTS:
-        flink.warm_up(FLINK_WARM_UP_ROWS)
+    same = [contest for contest in contests(replace(sides, flink=None), work, little) if contest.key in keys]
+    Bout(same, scratch, Deadline(little.minutes)).run(1, say=_silent)
+    if sides.flink is not None and keys & FLINK_CONTESTS:
+        sides.flink.warm_up(FLINK_WARM_UP_ROWS)
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """Whoever ends the run ends its servers, too."""
+    sys.exit(128 + number)
 
 
 def _silent(_: str) -> None:
     return
+
+
+def _command(argv: list[str] | None) -> str:
+    given = shlex.join(sys.argv[1:] if argv is None else argv)
+    return f'make bench ARGS="{given}"' if given else "make bench"
 
 
 def _options(argv: list[str] | None) -> argparse.Namespace:
@@ -100,10 +156,12 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     size.add_argument("--quick", dest="size", action="store_const", const=QUICK.name, help="at most 5 minutes")
     size.add_argument("--size", choices=sorted(SIZES), help="the default takes up to 30 minutes")
     parser.set_defaults(size=FULL.name)
-    parser.add_argument("--rounds", type=int, help="instead of the size's own number")
-    parser.add_argument("--only", action="append", default=[], metavar="CONTEST", help="such as null; repeatable")
+    parser.add_argument("--rounds", type=int, help="instead of the size's own number, of every contest")
+    parser.add_argument(
+        "--only", action="append", choices=UNITS, default=[], metavar="CONTEST", help="such as null; repeatable"
+    )
     parser.add_argument("--out", default=str(HERE), help="the folder of results.json, RESULTS.md and plots")
-    parser.add_argument("--report", action="store_true", help="measure nothing, write RESULTS.md again")
+    parser.add_argument("--report", action="store_true", help="measure nothing, write RESULTS.md and figures again")
     parser.add_argument("--event-log", metavar="FOLDER", help="let Spark write its event log there, for a profile")
     return parser.parse_args(argv)
 

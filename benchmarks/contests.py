@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.backends import COPY, TRANSACTIONS, Backends
+from benchmarks.backends import Backends
+from benchmarks.backends.kafka import TRANSACTIONS
+from benchmarks.backends.sql import COPY_ROWS, COPY_TEXT
 from benchmarks.flink import Flink
-from benchmarks.measure import Contest, Contestant, Unit
-from benchmarks.ours import NAME, Ours
+from benchmarks.measure import NAME, Contest, Contestant, Unit
+from benchmarks.ours import Ours
 from benchmarks.sizes import Sizes
 from benchmarks.spark_rivals import FOREACH_ARROW, FOREACH_PARQUET, WRITE_PARQUET, SparkRivals
 from benchmarks.workloads import Workloads
+from tests.jars import java
 
 FLINK_FILE = "Flink's WAL sink, log on files"
 FLINK_MEMORY = "Flink's WAL sink, log in memory"
@@ -41,15 +44,17 @@ TARGETS = (
     Target("csv", "whole path, CSV written with Arrow on executors", 0.8, FOREACH_ARROW),
     Target("csv-flights", "the same, flights", 0.8, FOREACH_ARROW),
     Target("sql", "whole path, SQLite", 0.9, FOREACH_ARROW),
+    Target("postgresql-path", "whole path, PostgreSQL by COPY", 0.9, FOREACH_ARROW),
     Target("null", "against Flink's WAL sink, its log on files, null", 10, FLINK_FILE),
     Target("csv", "against Flink's WAL sink, its log on files, CSV", 10, FLINK_FILE),
     Target("null", "against Flink's WAL sink, its log in memory, null", 2, FLINK_MEMORY),
     Target("csv", "against Flink's WAL sink, its log in memory, CSV", 1.3, FLINK_MEMORY),
     Target("small", "micro-batches of 1,000 rows, batch time against foreachBatch", 1.2, FOREACH_PARQUET),
     Target("latency", "from commits/N to the sink, back to back, ms", 150, ours="batches back to back"),
-    Target("postgresql", "PostgreSQL, against its client's COPY", 0.9, COPY),
-    Target("kafka", "Kafka, against its client's transactions", 0.9, TRANSACTIONS),
     Target("latency", "from commits/N to the sink, every 500 ms, ms", 150, ours="a batch every 500 milliseconds"),
+    Target("postgresql", "PostgreSQL, against its client's COPY of text made in one loop", 0.9, COPY_TEXT),
+    Target("postgresql", "PostgreSQL, against its client's COPY row by row", 0.9, COPY_ROWS),
+    Target("kafka", "Kafka, against its client's transactions", 0.9, TRANSACTIONS),
 )
 _KEYS = (
     "staging",
@@ -58,12 +63,19 @@ _KEYS = (
     "small",
     "latency",
     "sql",
+    "postgresql-path",
     "parquet",
     "staging-flights",
     "null-flights",
     "csv-flights",
     "postgresql",
     "kafka",
+    "sqlite",
+    "mariadb",
+    "redis",
+    "http",
+    "dynamodb",
+    "files",
 )
 _OTHER_UNITS = {
     "staging": Unit.SECONDS,
@@ -73,10 +85,31 @@ _OTHER_UNITS = {
 }
 UNITS = {key: _OTHER_UNITS.get(key, Unit.ROWS_PER_S) for key in _KEYS}
 """What each contest counts."""
+WITHOUT_TARGET = frozenset(UNITS).difference(target.contest for target in TARGETS)
+NO_JAVA = "Spark needs a Java 17 or newer on the PATH"
 
 
-def contests(ours: Ours, spark: SparkRivals, flink: Flink | None, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
-    """Every contest on Spark, the shortest last: they are what a lack of time costs first."""
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Everybody who takes part."""
+
+    ours: Ours
+    spark: SparkRivals
+    flink: Flink | None
+    backends: Backends
+
+
+def contests(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
+    """Every contest, the shortest of those on Spark last: they are what a lack of time costs first."""
+    yield from _on_spark(sides, work, sizes)
+    for backend in sides.backends:
+        contestants = backend.contestants(sizes.backend_rows)
+        yield Contest(backend.key, backend.title, UNITS[backend.key], tuple(contestants), backend.missing)
+
+
+def _on_spark(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
+    ours, spark, flink = sides.ours, sides.spark, sides.flink
+    sqlite, postgresql = sides.backends.sqlite, sides.backends.postgresql
     table, flights = work.table, work.flights
     yield _contest("staging", "Staging the table", ours.staging(table), spark.write_parquet(table))
     to_null, to_csv = flink_rivals(flink, "null", sizes), flink_rivals(flink, "csv", sizes)
@@ -87,7 +120,9 @@ def contests(ours: Ours, spark: SparkRivals, flink: Flink | None, work: Workload
     yield _contest(
         "latency", f"From commits/N to the sink, {sizes.small_rows:,} rows a batch", *ours.latency(work.small)
     )
-    yield _contest("sql", "The table to SQLite", ours.sql(work.sql), spark.sql(work.sql))
+    yield _contest("sql", "The table to SQLite", ours.sql(work.sql, sqlite), spark.sql(work.sql, sqlite))
+    both = (ours.sql(work.sql, postgresql), spark.sql(work.sql, postgresql))
+    yield _contest("postgresql-path", "The table to PostgreSQL", *both, missing=postgresql.missing)
     files = (ours.parquet(table), spark.file_sink(table), spark.foreach_parquet(table))
     yield _contest("parquet", "The table to Parquet files", *files)
     yield _contest("staging-flights", "Staging the flights", ours.staging(flights), spark.write_parquet(flights))
@@ -95,16 +130,8 @@ def contests(ours: Ours, spark: SparkRivals, flink: Flink | None, work: Workload
     yield _contest("csv-flights", "The flights to CSV files", ours.csv(flights), spark.csv(flights))
 
 
-def backend_contests(backends: Backends) -> Iterator[Contest]:
-    """Those without Spark, as far as there are servers."""
-    if backends.has_postgresql:
-        yield _contest("postgresql", "Chunks to a PostgreSQL table", *backends.postgresql())
-    if backends.has_kafka:
-        yield _contest("kafka", "Chunks to a Kafka topic", *backends.kafka())
-
-
-def _contest(key: str, title: str, *contestants: Contestant) -> Contest:
-    return Contest(key, title, UNITS[key], contestants)
+def _contest(key: str, title: str, *contestants: Contestant, missing: Callable[[], str] = lambda: "") -> Contest:
+    return Contest(key, title, UNITS[key], contestants, lambda: missing() if java() else NO_JAVA)
 
 
 def flink_rivals(flink: Flink | None, target: str, sizes: Sizes) -> Iterator[Contestant]:

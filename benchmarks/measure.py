@@ -6,10 +6,14 @@ import os
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
+
+NAME = "wal-sink"
+"""What our own side is called."""
 
 
 class Unit(StrEnum):
@@ -41,6 +45,8 @@ class Contest:
     title: str
     unit: Unit
     contestants: tuple[Contestant, ...]
+    missing: Callable[[], str] = lambda: ""
+    """Why it cannot be measured here; empty if it can."""
 
 
 @dataclass(slots=True)
@@ -72,6 +78,9 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(statistics.median(quotients), min(quotients), max(quotients))
 
 
+NONE: Mapping[str, int] = MappingProxyType({})
+
+
 class Deadline:
     """How long a whole run may take."""
 
@@ -98,11 +107,23 @@ class Bout:
         self.skipped: list[str] = []
         """What there was no time for."""
 
-    def run(self, rounds: int, say: Callable[[str], None] = print) -> None:
-        """Measure so many rounds, or as many as there is time for."""
+    def run(
+        self,
+        rounds: int,
+        say: Callable[[str], None] = print,
+        *,
+        fewer: Mapping[str, int] = NONE,
+        after_round: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """Measure so many rounds, `fewer` of some contests, or as many as there is time for.
+
+        `after_round` is told how many are done.
+        """
         for number in range(rounds):
             for contest in self._contests:
-                self._round(contest, number, say)
+                if number < fewer.get(contest.key, rounds):
+                    self._round(contest, number, say)
+            after_round(number + 1)
 
     def _round(self, contest: Contest, number: int, say: Callable[[str], None]) -> None:
         """Whole or not at all, so that every contestant of a contest has as many numbers."""

@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.backends.sql import TABLE, SqlBackend
 from benchmarks.clock import Stopwatch, batch_ms, planned_s
-from benchmarks.measure import Contestant
+from benchmarks.measure import NAME, Contestant
 from benchmarks.sinks import CsvSink, NullSink, StampSink
 from benchmarks.workloads import Workload
 from wal_sink import Settings, Sink, WalSink
@@ -24,7 +25,6 @@ from wal_sink_backends import FilesSink, SqlSink
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAME = "wal-sink"
 PACE = "500 milliseconds"
 
 
@@ -32,7 +32,11 @@ PACE = "500 milliseconds"
 class Ours:
     """Makes our contestants for one Spark session."""
 
-    spark: SparkSession
+    session: Callable[[], SparkSession]
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.session()
 
     def staging(self, work: Workload) -> Contestant:
         return Contestant(NAME, partial(self._stage, work))
@@ -46,8 +50,13 @@ class Ours:
     def parquet(self, work: Workload) -> Contestant:
         return self._query(work, lambda place: FilesSink(str(place / "out"), format="parquet"))
 
-    def sql(self, work: Workload) -> Contestant:
-        return self._query(work, lambda place: SqlSink(f"sqlite:///{place / 'out.db'}", "target"))
+    def sql(self, work: Workload, database: SqlBackend) -> Contestant:
+        def rate(place: Path) -> float:
+            return database.rate(
+                work.rows, lambda name: self._seconds(work, SqlSink(database.url(name), TABLE), place), place
+            )
+
+        return Contestant(NAME, rate)
 
     def batch_time(self, work: Workload) -> Contestant:
         return Contestant(NAME, partial(self._batch_ms, work))
@@ -70,11 +79,11 @@ class Ours:
         return took_s
 
     def _query(self, work: Workload, sink: Callable[[Path], Sink]) -> Contestant:
-        def rate(place: Path) -> float:
-            ended_s = self._run(work, sink(place), place)
-            return work.rows / (ended_s - planned_s(place / "checkpoint"))
+        return Contestant(NAME, lambda place: work.rows / self._seconds(work, sink(place), place))
 
-        return Contestant(NAME, rate)
+    def _seconds(self, work: Workload, sink: Sink, place: Path) -> float:
+        ended_s = self._run(work, sink, place)
+        return ended_s - planned_s(place / "checkpoint")
 
     def _run(self, work: Workload, sink: Sink, place: Path) -> float:
         """Run a whole query; when it had ended, with everything delivered."""
@@ -108,6 +117,7 @@ class Ours:
         return statistics.median(waits)
 
     def _wal(self, sink: Sink, place: Path) -> WalSink:
+        self.session()  # which has to be there before a log is opened
         return WalSink(sink, wal=str(place / "wal"), checkpoint=str(place / "checkpoint"))
 
 

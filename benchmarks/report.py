@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.measure import Measured, ratio
-from benchmarks.ours import NAME
+from benchmarks.contests import WITHOUT_TARGET
+from benchmarks.measure import NAME, Measured, Ratio, ratio
 from benchmarks.plots import bar_chart, number_text
 from benchmarks.results import Results, Verdict
 
@@ -31,16 +31,33 @@ def _lines(results: Results) -> Iterator[str]:
     yield ""
     yield from (f"- {what}: {value}" for what, value in results.machine.items())
     yield f"- sizes: {results.sizes}"
+    yield from (f"- {what}: {value}" for what, value in (("date", results.date), ("command", results.command)) if value)
     yield from (f"- {note}" for note in results.notes)
     yield ""
     yield "## What must be reached"
     yield ""
-    yield "| what | wanted | found | reached |"
-    yield "|---|---|---|---|"
-    yield from (_verdict(verdict) for verdict in results.verdicts())
+    yield from verdict_table(results)
     for key, title in results.titles.items():
         if measured := results.of_contest(key):
             yield from _contest(key, title, measured)
+
+
+def verdict_table(results: Results) -> Iterator[str]:
+    """Every target, reached or not."""
+    yield "| what | wanted | found | reached |"
+    yield "|---|---|---|---|"
+    yield from (_verdict(verdict) for verdict in results.verdicts())
+
+
+def table_without_targets(results: Results) -> Iterator[str]:
+    """What the other contests came to."""
+    yield "| what | rival | found |"
+    yield "|---|---|---|"
+    for key, title in results.titles.items():
+        if key in WITHOUT_TARGET:
+            measured = results.of_contest(key)
+            for rival in measured[1:]:
+                yield f"| {title} | {rival.name} | {_spread(ratio(measured[0].values, rival.values))} |"
 
 
 def _verdict(verdict: Verdict) -> str:
@@ -49,8 +66,11 @@ def _verdict(verdict: Verdict) -> str:
     wanted = f"| {target.what} | {sign} {target.bound:g} |"
     if found is None:
         return f"{wanted} not measured | |"
-    spread = f"{number_text(found.median)} ({number_text(found.least)} to {number_text(found.most)})"
-    return f"{wanted} {spread} | {'yes' if verdict.holds else '**no**'} |"
+    return f"{wanted} {_spread(found)} | {'yes' if verdict.holds else '**no**'} |"
+
+
+def _spread(found: Ratio) -> str:
+    return f"{number_text(found.median)} ({number_text(found.least)} to {number_text(found.most)})"
 
 
 def _contest(key: str, title: str, measured: list[Measured]) -> Iterator[str]:

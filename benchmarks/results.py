@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.contests import TARGETS, UNITS, Target
@@ -33,25 +34,30 @@ class Results:
 
     sizes: str
     machine: dict[str, str]
-    titles: dict[str, str]
-    measured: list[Measured]
+    titles: dict[str, str] = field(default_factory=dict)
+    measured: list[Measured] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    date: str = ""
+    """The day it began, in UTC."""
+    command: str = ""
 
-    @classmethod
-    def of(
-        cls, sizes: str, machine: dict[str, str], contests: list[Contest], measured: list[Measured], notes: list[str]
-    ) -> Results:
+    def with_measured(self, contests: Iterable[Contest], measured: Iterable[Measured], notes: Iterable[str]) -> Results:
+        """The same run, further on: with what was measured of these contests, and more notes."""
         titles = {contest.key: contest.title for contest in contests}
-        return cls(sizes, machine, titles, [one for one in measured if one.values], notes)
+        there = [one for one in measured if one.values]
+        return replace(self, titles=titles, measured=there, notes=[*self.notes, *notes])
 
     @classmethod
     def load(cls, path: Path) -> Results:
         data = json.loads(path.read_text())
         measured = [Measured(**{**one, "unit": Unit(one["unit"])}) for one in data["measured"]]
-        return cls(data["sizes"], data["machine"], data["titles"], measured, data["notes"])
+        return cls(**{**data, "measured": measured})
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        """Whole or not at all: a run that is ended leaves what its last round left."""
+        unfinished = path.with_suffix(".tmp")
+        unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n")
+        unfinished.replace(path)
 
     def of_contest(self, key: str) -> list[Measured]:
         return [one for one in self.measured if one.contest == key]

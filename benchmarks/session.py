@@ -28,6 +28,24 @@ _CONF: dict[str, bool | float | int | str | None] = {
 }
 
 
+class Session:
+    """Spark's one session, started when it is first called for. Stop it at the end."""
+
+    def __init__(self, scratch: Path, event_log: Path | None = None) -> None:
+        self._scratch = scratch
+        self._event_log = event_log
+        self._started: SparkSession | None = None
+
+    def __call__(self) -> SparkSession:
+        if self._started is None:
+            self._started = start_session(self._scratch, self._event_log)
+        return self._started
+
+    def stop(self) -> None:
+        if self._started is not None:
+            self._started.stop()
+
+
 def start_session(scratch: Path, event_log: Path | None = None) -> SparkSession:
     """Start Spark on 127.0.0.1, its workers with this interpreter. `event_log` is a folder for Spark's own account."""
     paths = [str(CHECKOUT), str(CHECKOUT / "backends"), os.environ.get("PYTHONPATH", "")]

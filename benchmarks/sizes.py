@@ -18,14 +18,16 @@ class Sizes:
     """Each is one partition of its batch."""
     files_per_batch: int
     flight_rows: int
-    sql_files: int
-    """How many of the table's files go into SQLite."""
+    sql_rows: int
+    """Rows of the table that go into a database."""
     small_batches: int
     """Micro-batches of `small_rows` rows."""
     logged_rows: int
     """Rows through Flink's sink with its log on files, which takes as long as fifty times as many without a log."""
     backend_rows: int
-    """Rows into PostgreSQL and Kafka, without Spark."""
+    """Rows into each backend without Spark; fewer where that would take long."""
+    rounds_without_target: int
+    """Of contests that only report: no more than this many rounds."""
     warm_up: bool = True
     small_rows: int = 1000
 
@@ -38,10 +40,11 @@ FULL = Sizes(
     table_files=12,
     files_per_batch=4,
     flight_rows=336_776,
-    sql_files=3,
+    sql_rows=750_000,
     small_batches=40,
     logged_rows=120_000,
     backend_rows=300_000,
+    rounds_without_target=3,
 )
 QUICK = Sizes(
     name="quick",
@@ -51,10 +54,11 @@ QUICK = Sizes(
     table_files=8,
     files_per_batch=4,
     flight_rows=336_776,
-    sql_files=2,
+    sql_rows=300_000,
     small_batches=15,
     logged_rows=40_000,
     backend_rows=150_000,
+    rounds_without_target=1,
 )
 TINY = Sizes(
     name="tiny",
@@ -64,10 +68,11 @@ TINY = Sizes(
     table_files=4,
     files_per_batch=2,
     flight_rows=2_000,
-    sql_files=2,
+    sql_rows=2_400,
     small_batches=2,
     logged_rows=2_000,
     backend_rows=20_000,
+    rounds_without_target=1,
     warm_up=False,
     small_rows=10,
 )

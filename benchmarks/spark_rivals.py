@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from benchmarks.backends.sql import TABLE, SqlBackend
 from benchmarks.clock import Stopwatch, batch_ms, planned_s
 from benchmarks.measure import Contestant
 from benchmarks.sinks import TAKEN, Consume, CsvSink, Direct, DirectSql, NullSink
@@ -30,7 +29,11 @@ FILE_SINK = "Spark's streaming file sink"
 class SparkRivals:
     """Makes Spark's own contestants for one session."""
 
-    spark: SparkSession
+    session: Callable[[], SparkSession]
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.session()
 
     def write_parquet(self, work: Workload) -> Contestant:
         return Contestant(WRITE_PARQUET, partial(self._write_parquet, work))
@@ -41,24 +44,24 @@ class SparkRivals:
     def csv(self, work: Workload) -> Contestant:
         return self._direct(work, lambda place: Direct(CsvSink(place / "out")))
 
-    def sql(self, work: Workload) -> Contestant:
-        def consume(place: Path) -> Consume:
-            with closing(sqlite3.connect(place / "out.db")) as database:
-                database.execute("PRAGMA journal_mode=WAL")  # once, before tasks open it side by side
-            return DirectSql(f"sqlite:///{place / 'out.db'}", "target")
+    def sql(self, work: Workload, database: SqlBackend) -> Contestant:
+        def rate(place: Path) -> float:
+            return database.rate(
+                work.rows, lambda name: self._seconds(work, DirectSql(database.url(name), TABLE), place), place
+            )
 
-        return self._direct(work, consume)
+        return Contestant(FOREACH_ARROW, rate)
 
     def foreach_parquet(self, work: Workload) -> Contestant:
         def rate(place: Path) -> float:
-            return self._rate(work, place, _writes_parquet(work.stream(self.spark).writeStream, place))
+            return work.rows / _seconds(_writes_parquet(work.stream(self.spark).writeStream, place), place)
 
         return Contestant(FOREACH_PARQUET, rate)
 
     def file_sink(self, work: Workload) -> Contestant:
         def rate(place: Path) -> float:
             writer = work.stream(self.spark).writeStream.format("parquet").option("path", str(place / "out"))
-            return self._rate(work, place, writer)
+            return work.rows / _seconds(writer, place)
 
         return Contestant(FILE_SINK, rate)
 
@@ -80,21 +83,20 @@ class SparkRivals:
     def _direct(self, work: Workload, consume: Callable[[Path], Consume]) -> Contestant:
         def rate(place: Path) -> float:
             (place / "out").mkdir()
-            task, taken = consume(place), list[int]()
-
-            def write(df: DataFrame, _: int) -> None:
-                taken.extend(row.rows for row in df.mapInArrow(task, TAKEN).collect())
-
-            found = self._rate(work, place, work.stream(self.spark).writeStream.foreachBatch(write))
-            if sum(taken) != work.rows:
-                raise RuntimeError(f"expected {work.rows} rows, found {sum(taken)}")
-            return found
+            return work.rows / self._seconds(work, consume(place), place)
 
         return Contestant(FOREACH_ARROW, rate)
 
-    def _rate(self, work: Workload, place: Path, writer: DataStreamWriter) -> float:
-        _to_the_end(writer, place).awaitTermination()
-        return work.rows / (Stopwatch.now_s() - planned_s(place / "checkpoint"))
+    def _seconds(self, work: Workload, task: Consume, place: Path) -> float:
+        taken: list[int] = []
+
+        def write(df: DataFrame, _: int) -> None:
+            taken.extend(row.rows for row in df.mapInArrow(task, TAKEN).collect())
+
+        seconds = _seconds(work.stream(self.spark).writeStream.foreachBatch(write), place)
+        if sum(taken) != work.rows:
+            raise RuntimeError(f"expected {work.rows} rows, found {sum(taken)}")
+        return seconds
 
 
 def _writes_parquet(writer: DataStreamWriter, place: Path) -> DataStreamWriter:
@@ -102,6 +104,11 @@ def _writes_parquet(writer: DataStreamWriter, place: Path) -> DataStreamWriter:
         df.write.mode("append").parquet(str(place / "out"))
 
     return writer.foreachBatch(write)
+
+
+def _seconds(writer: DataStreamWriter, place: Path) -> float:
+    _to_the_end(writer, place).awaitTermination()
+    return Stopwatch.now_s() - planned_s(place / "checkpoint")
 
 
 def _to_the_end(writer: DataStreamWriter, place: Path) -> StreamingQuery:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FIRST_MICROS = 1_767_225_600_000_000
-FLIGHT_FILES = 6
+FLIGHT_FILES = SQL_FILES = 6
+FILES_PER_BATCH = 2
+"""Of the flights and of what goes into a database: three batches, so that staging and delivering can overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +40,6 @@ class Workload:
     def stream(self, spark: SparkSession) -> DataFrame:
         reader = spark.readStream.schema(self.batch(spark).schema)
         return reader.option("maxFilesPerTrigger", self.files_per_batch).parquet(str(self.folder))
-
-    def part(self, folder: Path, files: int) -> Workload:
-        """The first so many files as a workload of their own, linked into a folder."""
-        chosen = self._files[:files]
-        if not folder.exists():
-            folder.mkdir(parents=True)
-            for file in chosen:
-                (folder / file.name).hardlink_to(file)
-        rows = sum(pq.read_metadata(file).num_rows for file in chosen)
-        return Workload(folder, rows, min(self.files_per_batch, files))
-
-    @property
-    def _files(self) -> list[Path]:
-        return sorted(self.folder.glob("*.parquet"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +60,13 @@ def write_workloads(folder: Path, sizes: Sizes) -> Workloads:
     small = Workload(folder / "small", sizes.small_rows * sizes.small_batches, files_per_batch=1)
     for number in range(sizes.small_batches):
         _write(small.folder, number, table_of(number * sizes.small_rows, sizes.small_rows))
-    flights = Workload(folder / "flights", sizes.flight_rows, files_per_batch=2)
+    flights = Workload(folder / "flights", sizes.flight_rows, FILES_PER_BATCH)
     for number, part in enumerate(_parts(_flights().slice(0, sizes.flight_rows), FLIGHT_FILES)):
         _write(flights.folder, number, part)
-    return Workloads(table, flights, table.part(folder / "sql", sizes.sql_files), small)
+    sql = Workload(folder / "sql", sizes.sql_rows, FILES_PER_BATCH)
+    for number, part in enumerate(_parts(table_of(0, sizes.sql_rows), SQL_FILES)):
+        _write(sql.folder, number, part)
+    return Workloads(table, flights, sql, small)
 
 
 def table_of(first: int, rows: int) -> pa.Table:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,8 +11,11 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+import benchmarks.__main__ as run
 from benchmarks.backends import Backends
-from benchmarks.contests import TARGETS, Target, backend_contests, contests
+from benchmarks.backends.http import body_of
+from benchmarks.contests import TARGETS, UNITS, WITHOUT_TARGET, Sides, Target, contests
+from benchmarks.figures import BEGIN, END, README, committed_figures, figures, figures_in, write_figures
 from benchmarks.flink import Flink
 from benchmarks.measure import Bout, Contest, Contestant, Deadline, Measured, Unit, ratio
 from benchmarks.ours import Ours
@@ -20,14 +25,25 @@ from benchmarks.sizes import SIZES, TINY
 from benchmarks.spark_rivals import SparkRivals
 from benchmarks.workloads import table_of, write_workloads
 from tests.components import require
-from tests.databases import HOW_TO_GET_THEM, program
+from wal_sink import Chunk
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MACHINE = {"cores": "2"}
+MACHINE = {"cores": "2", "Python": "3.11"}
 SPARK_CONTESTS = ("staging", "csv-flights", "sql", "parquet", "small", "latency")
 """Each way a contestant measures, once."""
+BACKENDS = ("postgresql", "kafka", "sqlite", "mariadb", "redis", "http", "dynamodb", "files")
+
+
+@pytest.fixture(scope="module")
+def backends() -> Iterator[Backends]:
+    with closing(Backends()) as found:
+        yield found
+
+
+def no_spark() -> SparkSession:
+    raise AssertionError("nothing is measured")
 
 
 def silent(_: str) -> None:
@@ -61,6 +77,16 @@ def test_without_time_left_a_round_is_left_out_and_told(tmp_path: Path) -> None:
     assert (seen, bout.skipped) == ([], ["c, round 1"])
 
 
+def test_contests_that_only_report_have_fewer_rounds(tmp_path: Path) -> None:
+    seen: list[str] = []
+    both = [Contest(key, key, Unit.SECONDS, (counting(key, seen),)) for key in ("a", "b")]
+    Bout(both, tmp_path, Deadline(1)).run(3, silent, fewer={"b": 1})
+    assert "".join(seen) == "abaa"
+    plan = run.Plan(SIZES["full"])
+    assert set(plan.fewer) == WITHOUT_TARGET == {"parquet", "sqlite", "mariadb", "redis", "http", "dynamodb", "files"}
+    assert run.Plan(SIZES["full"], rounds=9).fewer == {}
+
+
 def test_a_ratio_is_taken_round_by_round() -> None:
     found = ratio([1.0, 20.0, 3.0], [2.0, 40.0, 3.0])
     assert (found.median, found.least, found.most) == (0.5, 0.5, 1.0)
@@ -72,29 +98,85 @@ def test_more_rows_and_less_time_reach_a_target() -> None:
     assert not target.holds(0.9, Unit.SECONDS)
 
 
-def test_every_target_is_of_a_contest_and_its_contestants(tmp_path: Path) -> None:
+def test_every_target_is_of_a_contest_and_its_contestants(backends: Backends, tmp_path: Path) -> None:
     work = write_workloads(tmp_path, TINY)
-    flink = Flink(tmp_path, tmp_path)
-    spark: SparkSession = None  # type: ignore[assignment]  # nothing is measured
-    with closing(Backends(0)) as backends:
-        backends.has_postgresql = backends.has_kafka = True  # none is started before it is measured
-        there = {
-            (contest.key, contestant.name)
-            for contest in (
-                *contests(Ours(spark), SparkRivals(spark), flink, work, TINY),
-                *backend_contests(backends),
-            )
-            for contestant in contest.contestants
-        }
+    sides = Sides(Ours(no_spark), SparkRivals(no_spark), Flink(tmp_path, tmp_path), backends)
+    everything = list(contests(sides, work, TINY))
+    there = {(contest.key, contestant.name) for contest in everything for contestant in contest.contestants}
     for target in TARGETS:
         assert {(target.contest, target.ours), (target.contest, target.rival or target.ours)} <= there
+    assert [contest.key for contest in everything if contest.key in BACKENDS] == list(BACKENDS)
+    assert {contest.key for contest in everything} == set(UNITS)
+
+
+def test_without_options_the_full_size_is_measured() -> None:
+    assert run._options([]).size == "full"
+    assert run._options(["--quick"]).size == "quick"
+
+
+def test_every_round_is_kept_whatever_becomes_of_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    values = iter((1.0, 2.0))
+    contest = Contest("sqlite", "A contest", Unit.SECONDS, (Contestant("a", lambda _: next(values)),))
+    monkeypatch.setattr(run, "contests", lambda *_: [contest])
+    kept = tmp_path / "results.json"
+
+    with pytest.raises(StopIteration):
+        run.measure(run.Plan(TINY, rounds=3, only=("sqlite",)), "make bench", lambda results: results.save(kept))
+
+    results = Results.load(kept)
+    assert [one.values for one in results.measured] == [[1.0, 2.0]]
+    assert results.notes[-1] == "the run ended early: after 2 of 3 rounds"
+
+
+def test_a_run_that_is_ended_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def end(_: Path) -> float:
+        signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("it went on")
+
+    monkeypatch.setattr(run, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(run, "contests", lambda *_: [Contest("sqlite", "", Unit.SECONDS, (Contestant("a", end),))])
+    before = signal.getsignal(signal.SIGTERM)
+
+    with pytest.raises(SystemExit):
+        run.measure(run.Plan(TINY, only=("sqlite",)), "make bench", lambda _: None)
+
+    assert list((tmp_path / "cache").iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_what_is_missing_is_told_in_the_notes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[str] = []
+    there = Contest("sqlite", "A contest", Unit.SECONDS, (counting("a", seen),))
+    absent = Contest("redis", "Another", Unit.SECONDS, (counting("b", seen),), lambda: "install it")
+    monkeypatch.setattr(run, "contests", lambda *_: [there, absent])
+
+    run.measure(run.Plan(TINY, only=("sqlite", "redis")), "make bench", lambda results: results.save(tmp_path / "kept"))
+
+    results = Results.load(tmp_path / "kept")
+    assert (seen, list(results.titles)) == (["a"], ["sqlite"])
+    assert results.notes[1:] == ["redis was not measured: install it"]
+
+
+def test_backends_tell_what_they_lack(backends: Backends, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("benchmarks.backends.sql.program", lambda _: None)
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    told = {backend.key: backend.missing() for backend in backends}
+    assert {key for key, why in told.items() if why} == {"postgresql", "kafka", "mariadb", "redis"}
+    assert "apt-get install" in told["postgresql"]
+    assert "Java" in told["kafka"]
+    work = write_workloads(tmp_path, TINY)
+    sides = Sides(Ours(no_spark), SparkRivals(no_spark), None, backends)
+    on_spark = [contest for contest in contests(sides, work, TINY) if contest.key not in BACKENDS]
+    assert all("Java" in contest.missing() for contest in on_spark)
 
 
 def test_results_are_written_and_read_again_and_every_plot_is_a_picture(tmp_path: Path) -> None:
     ours, theirs = Measured("null", "wal-sink", Unit.ROWS_PER_S, [4.0, 6.0]), [10.0, 10.0]
     rival = Measured("null", "foreachBatch + mapInArrow", Unit.ROWS_PER_S, theirs)
     contest = Contest("null", "Nowhere & back", Unit.ROWS_PER_S, ())
-    results = Results.of("tiny", MACHINE, [contest], [ours, rival, Measured("x", "y", Unit.SECONDS)], ["a note"])
+    began = Results("tiny", MACHINE, notes=["a note"], date="2026-11-22", command="make bench")
+    results = began.with_measured([contest], [ours, rival, Measured("x", "y", Unit.SECONDS)], ["another"])
     results.save(tmp_path / "results.json")
     assert Results.load(tmp_path / "results.json") == results
 
@@ -103,8 +185,40 @@ def test_results_are_written_and_read_again_and_every_plot_is_a_picture(tmp_path
     text = (tmp_path / "RESULTS.md").read_text()
     assert "| whole path, null sink, against foreachBatch | ≥ 0.6 | 0.5 (0.4 to 0.6) | **no** |" in text
     assert "| whole path, SQLite | ≥ 0.9 | not measured | |" in text
-    assert "- a note" in text
+    assert "- a note\n- another\n" in text
     assert ET.fromstring((tmp_path / PLOTS / "null.svg").read_text()).tag.endswith("svg")  # noqa: S314
+
+
+def test_the_figures_stand_between_the_readmes_markers_with_every_target(tmp_path: Path) -> None:
+    measured = [
+        Measured(contest, name, Unit.ROWS_PER_S, [value])
+        for contest, name, value in (
+            ("null", "wal-sink", 4.0),
+            ("null", "foreachBatch + mapInArrow", 10.0),
+            ("sqlite", "wal-sink", 8.0),
+            ("sqlite", "sqlite3's executemany", 10.0),
+        )
+    ]
+    titles = {"null": "Nowhere & back", "sqlite": "The table to SQLite"}
+    results = Results("tiny", MACHINE, titles, measured, ["a note"], date="2026-11-22", command="make bench")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nof another run\n{END}\nafter\n")
+
+    for _ in range(2):
+        write_figures(results, readme)
+
+    text = readme.read_text()
+    assert text == f"before\n{BEGIN}{figures(results)}{END}\nafter\n"
+    assert "`make bench` on 2026-11-22: 2 cores, Python 3.11." in text
+    assert "| whole path, null sink, against foreachBatch | ≥ 0.6 | 0.4 (0.4 to 0.4) | **no** |" in text
+    assert all(f"| {target.what} |" in text for target in TARGETS)
+    assert "| The table to SQLite | sqlite3's executemany | 0.8 (0.8 to 0.8) |" in text
+    assert "![Nowhere & back](benchmarks/plots/null.svg)" in text
+
+
+def test_the_readmes_figures_are_those_of_the_committed_results() -> None:
+    """Without results there are none. `make bench ARGS=--report` writes both again."""
+    assert figures_in(README.read_text()) == committed_figures()
 
 
 def test_the_table_is_the_same_each_time_and_its_digests_are_64_digits() -> None:
@@ -120,18 +234,52 @@ def test_sizes_have_a_limit_of_time() -> None:
     assert SIZES["quick"].minutes <= 5
 
 
+def test_what_goes_into_a_database_is_three_batches(tmp_path: Path) -> None:
+    work = write_workloads(tmp_path, TINY).sql
+    assert work.rows == TINY.sql_rows
+    assert len(list(work.folder.iterdir())) == 3 * work.files_per_batch
+
+
 @pytest.mark.spark
-def test_ours_and_spark_rivals_are_measured(spark: SparkSession, tmp_path: Path) -> None:
-    work = write_workloads(tmp_path / "work", TINY)
-    everything = contests(Ours(spark), SparkRivals(spark), None, work, TINY)
-    bout = Bout([contest for contest in everything if contest.key in SPARK_CONTESTS], tmp_path, Deadline(5))
+def test_ours_and_spark_rivals_are_measured(spark: SparkSession, backends: Backends, tmp_path: Path) -> None:
+    measured = measure_on_spark(lambda: spark, backends, SPARK_CONTESTS, tmp_path)
+    assert {key for key, _ in measured} == set(SPARK_CONTESTS)
+    assert all(one.values[0] > 0 for one in measured.values())
+
+
+@pytest.mark.spark
+def test_the_whole_path_into_postgresql_is_measured(spark: SparkSession, backends: Backends, tmp_path: Path) -> None:
+    why = backends.postgresql.missing()
+    require(not why, why)
+    measured = measure_on_spark(lambda: spark, backends, ("postgresql-path",), tmp_path)
+    assert [one.values[0] > 0 for one in measured.values()] == [True, True]
+
+
+def measure_on_spark(
+    session: Callable[[], SparkSession], backends: Backends, keys: tuple[str, ...], folder: Path
+) -> dict[tuple[str, str], Measured]:
+    work = write_workloads(folder / "work", TINY)
+    everything = contests(Sides(Ours(session), SparkRivals(session), None, backends), work, TINY)
+    bout = Bout([contest for contest in everything if contest.key in keys], folder, Deadline(5))
     bout.run(1, silent)
-    assert {key for key, _ in bout.measured} == set(SPARK_CONTESTS)
-    assert all(one.values[0] > 0 for one in bout.measured.values())
+    return bout.measured
 
 
-def test_backends_and_their_clients_are_measured(tmp_path: Path) -> None:
-    require(program("initdb") is not None, HOW_TO_GET_THEM)
-    with closing(Backends(20_000)) as backends:
-        for contestant in (*backends.postgresql(), *backends.kafka()):
-            assert contestant.measure(tmp_path) > 0, contestant.name
+@pytest.mark.parametrize("key", BACKENDS)
+def test_a_backend_and_its_client_are_measured(key: str, backends: Backends, tmp_path: Path) -> None:
+    (backend,) = (one for one in backends if one.key == key)
+    why = backend.missing()
+    require(not why, why)
+    for number, contestant in enumerate(backend.contestants(TINY.backend_rows)):
+        (tmp_path / str(number)).mkdir()
+        assert contestant.measure(tmp_path / str(number)) > 0, contestant.name
+
+
+def test_rows_that_did_not_arrive_end_the_run(backends: Backends, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="found 0, expected 3"):
+        backends.sqlite.rate(3, lambda _: 1.0, tmp_path)
+
+
+def test_the_rival_posts_the_bodies_that_our_sink_posts() -> None:
+    table = table_of(0, 100)
+    assert body_of(table) == Chunk.of(table, key="k").to_json()
