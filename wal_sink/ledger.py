@@ -55,7 +55,7 @@ class LedgerEntry:
                 f"{_place(chunk, where)}: the target holds rows of segment {at.segment_id}, the chunk is of segment "
                 f"{due.segment_id}; find out which WAL wrote there before going on"
             )
-        if at.rows < due.rows and any(row < at.rows for row in chunk.rows):
+        if at.rows < due.rows and chunk.rows and chunk.rows[0] < at.rows:
             raise HistoryError(
                 f"{_place(chunk, where)}: the target holds the first {at.rows} rows of the segment, which cuts this "
                 "chunk in two; find out which WAL wrote there before going on"

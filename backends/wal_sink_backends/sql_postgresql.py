@@ -195,4 +195,4 @@ class Postgresql(ServerDialect):
 
 
 def _lines(rows: Sequence[str]) -> bytes:
-    return "".join(f"{row}\n" for row in rows).encode()
+    return "\n".join([*rows, ""]).encode()

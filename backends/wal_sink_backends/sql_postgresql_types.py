@@ -130,9 +130,16 @@ def _lines(columns: list[Array]) -> list[str]:
     return lines
 
 
+_WITH_ESCAPES = {"text", "binary", "nested"}
+"""Columns whose texts may hold what COPY has a meaning for."""
+
+
 def _fields(column: Any, name: str, refused: dict[int, str]) -> Array:
     """A column as text that the input functions of PostgreSQL's types read."""
-    texts = _TEXTS[kind_of(column.type)](array_of(column), name, refused)
+    kind = kind_of(column.type)
+    texts = _TEXTS[kind](array_of(column), name, refused)
+    if kind not in _WITH_ESCAPES:
+        return texts
     for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         texts = _compute.replace_substring(texts, character, escape)
     return texts
@@ -145,12 +152,25 @@ def _cast(array: Array, _name: str, _refused: dict[int, str]) -> Array:
 
 
 def _text(array: Array, name: str, refused: dict[int, str]) -> Array:
+    whole = _whole_text(array)
+    if whole is not None:
+        return whole
     texts = texts_of(array, name, refused)
     for row, text in enumerate(texts):
         if text is not None and "\0" in text:
             refused.setdefault(row, f"column {name!r} holds a NUL character, which PostgreSQL's texts cannot")
             texts[row] = None
     return pa.array(texts, pa.string())
+
+
+def _whole_text(array: Array) -> Array | None:
+    """The array, if all of it is UTF-8 without a NUL: nothing has to be looked at in Python then."""
+    try:
+        texts = array.cast(pa.string())
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    return None if _compute.any(_compute.match_substring(texts, "\0")).as_py() else texts
 
 
 def _binary(array: Array, _name: str, _refused: dict[int, str]) -> Array:

@@ -58,6 +58,8 @@ class Rows:
         _refuse_missing_keys(table, key, refused)
         named = zip(table.column_names, table.columns, strict=True)
         values = join([encode(column, name, refused) for name, column in named])
+        if not refused:
+            return cls(tuple(table.column_names), values, range(len(values)))
         numbers = [number for number in range(len(values)) if number not in refused]
         return cls(tuple(table.column_names), [values[number] for number in numbers], numbers, refused)
 
