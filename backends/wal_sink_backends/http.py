@@ -15,6 +15,7 @@ from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
+from wal_sink_backends.url_options import options_in
 
 __all__ = ["HttpLookupSink", "HttpSink", "Pacing", "Statuses", "TargetFailedError", "http_sink"]
 
@@ -309,25 +310,12 @@ def http_sink(url: str) -> HttpSink:
     numbers with commas).
     """
     address, _, fragment = url.partition("#")
-    given = _pairs_after_hash(address, fragment)
-    unknown = sorted({name for name, _ in given}.difference(_OPTIONS))
-    if unknown or len(dict(given)) < len(given):
-        raise ConfigError(
-            f"{mask_url(address)}: unknown or repeated options after '#': {', '.join(unknown) or 'one stands twice'}; "
-            f"known are {', '.join(_OPTIONS)}"
-        )
-    options = {name: _read(address, name, text) for name, text in given}
+    given = options_in(fragment, _OPTIONS, address)
+    options = {name: _read(address, name, text) for name, text in given.items()}
     pacing = Pacing(**{name: options.pop(name) for name in _PACING if name in options})
     statuses = Statuses(**{name: options.pop(name) for name in _STATUSES if name in options})
     kind = HttpLookupSink if "lookup_url" in options else HttpSink
     return kind(address, pacing=pacing, statuses=statuses, **options)
-
-
-def _pairs_after_hash(address: str, fragment: str) -> list[tuple[str, str]]:
-    try:
-        return parse_qsl(fragment, keep_blank_values=True, strict_parsing=bool(fragment))
-    except ValueError:
-        raise ConfigError(f"{mask_url(address)}: expected name=value&name=value after '#'") from None
 
 
 def _read(address: str, name: str, text: str) -> Any:

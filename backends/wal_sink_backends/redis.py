@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
@@ -21,6 +21,7 @@ from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis_script import LEDGER, SCRIPT
+from wal_sink_backends.url_options import options_in
 
 __all__ = ["RedisSink", "redis_sink"]
 
@@ -331,10 +332,7 @@ def redis_sink(url: str) -> RedisSink:
     Options: `key` (required), `kind`, `maxlen`, `password_env`, `ca_file`, `wait_replicas`, `timeout_s`.
     """
     bare, _, query = url.removeprefix("redis+").partition("?")
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(set(given).difference(_OPTIONS))
-    if unknown:
-        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are {', '.join(_OPTIONS)}")
+    given = options_in(query, _OPTIONS, url)
     if "key" not in given:
         raise ConfigError(f"{mask_url(url)}: which keys? Add ?key=orders:{{id}}")
     options: dict[str, Any] = {}

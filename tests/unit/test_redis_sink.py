@@ -751,6 +751,7 @@ def test_by_the_path_of_a_socket(server: RedisServer) -> None:
     ("query", "message"),
     [
         ("key=a:{id}&kond=set", "unknown options kond; known are key, kind, maxlen"),
+        ("key=a:{id}&kind=set&key=b:{id}", "options given twice: key"),
         ("kind=set", "which keys"),
         ("key=a&kind=stream&maxlen=many", "maxlen='many': expected a number"),
     ],
