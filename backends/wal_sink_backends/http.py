@@ -54,7 +54,8 @@ class HttpSink(Sink):
 
     A row refused for good is returned as `Rejected` with the answer's text, and the others are written: with `"rows"`;
     else, where at least once is all that is kept, by halving a refused chunk until the rows are found. An idempotent
-    sink never halves: the parts would go under other keys than the chunk when it comes again.
+    sink and one with a lookup never halve: the API may yet take the whole chunk, as it comes again after a crash or by
+    a request that was late, and could not know it from its halves, which have other keys. Use `"rows"` there.
 
     Redirects are not followed. Raises `ConfigError` for arguments that cannot work.
 
@@ -165,8 +166,9 @@ class HttpSink(Sink):
         if self.idempotent or isinstance(self, HttpLookupSink):
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, which "
-                f"names none: {reason}. With body='rows' each row goes alone and the refused ones are told; or let the "
-                "API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
+                f"names none: {reason}. It is not halved: the API may yet take it whole, and not know it from its "
+                "halves, which have other keys. With body='rows' each row goes alone and the refused ones are told; or "
+                "let the API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
             )
 
     def _opened(self) -> Api:

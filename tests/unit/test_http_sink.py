@@ -323,7 +323,9 @@ def test_halving_ends_after_a_hundred_refused_rows(plain: Collection) -> None:
 def test_an_idempotent_sink_never_halves(keyed: Collection, status: int) -> None:
     """The API may take the chunk whole when it comes again, and would not know its parts from it."""
     keyed.server.faults.append(Fault(status=status, body="row 3"))
-    with pytest.raises(PermanentError, match=rf"all 5 rows were refused.*{status}.*row 3.*body='rows'.*chunk_rows"):
+    with pytest.raises(
+        PermanentError, match=rf"all 5 rows were refused.*{status}.*row 3.*not halved.*body='rows'.*chunk_rows"
+    ):
         write(HttpSink(keyed.url, idempotent=True))
     assert keyed.ids == []
 
