@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import json
 import math
 import pickle
@@ -28,7 +29,9 @@ import pytest
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.settings import Delivery
 from wal_sink.sink import Rejected, SinkContext
+from wal_sink.testing import crash_matrix
 from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_dialects import LEDGER
 
@@ -198,6 +201,25 @@ def test_a_table_that_undoes_the_whole_transaction_ends_the_delivery(
         sink.write(chunk(ids(1, bad, 3)))
     assert stored(path) == []
     assert sink.last(SLOT) is None
+
+
+def test_no_disturbance_loses_or_repeats_a_row_where_some_are_refused(tmp_path: Path) -> None:
+    """Whether it is in the table or a dead letter."""
+    numbers = itertools.count()
+
+    def new_target() -> Path:
+        path = tmp_path / f"{next(numbers)}.db"
+        query(path, "CREATE TABLE flights (id INTEGER CHECK (id % 3 <> 1))")
+        return path
+
+    def make_sink(path: Path) -> Delivery:
+        return Delivery(SqlSink(f"sqlite:///{path}", "flights"), on_rejected="dead_letter")
+
+    def rows_in(path: Path) -> list[dict[str, Any]]:
+        return [{"id": row} for (row,) in stored(path)]
+
+    matrix = crash_matrix(make_sink, rows_in, new_target, tables=[ids(0, 1, 2, 3), ids(4, 5)], every=11).check()
+    assert min(matrix.crashes, matrix.failures, matrix.takeovers) > 0
 
 
 def trigger(how: str) -> str:
