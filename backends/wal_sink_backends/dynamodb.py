@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
@@ -21,6 +21,7 @@ from wal_sink_backends.dynamodb_calls import (
 )
 from wal_sink_backends.dynamodb_items import Item, Nulls, encoded
 from wal_sink_backends.pacing import Patience
+from wal_sink_backends.url_options import options_in
 
 __all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError", "dynamodb_sink"]
 
@@ -241,14 +242,13 @@ def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
     Further options are the arguments of both sinks, by their names.
     """
     parts = urlsplit(url)
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    given = options_in(parts.query, _OPTIONS, url)
     mode = given.pop("mode", "transactional")
     if mode not in _MODES:
         raise ConfigError(f"{mask_url(url)}: mode={mode!r}: expected one of {', '.join(_MODES)}")
     kind, known = _MODES[mode]
-    unknown = sorted(set(given).difference(known))
-    if unknown:
-        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are mode, {', '.join(known)}")
+    if unfit := sorted(set(given).difference(known)):
+        raise ConfigError(f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; it has {', '.join(known)}")
     if not parts.netloc or parts.path.strip("/"):
         raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")
     try:
@@ -268,3 +268,4 @@ _MODES: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
     "transactional": (DynamoDbSink, {**_BOTH, "ledger_table": str, "create_ledger": _bool}),
     "put": (DynamoDbPutSink, {**_BOTH, "max_wait_s": float}),
 }
+_OPTIONS = ("mode", *dict.fromkeys(name for _, known in _MODES.values() for name in known))

@@ -15,6 +15,7 @@ from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
+from wal_sink_backends.url_options import options_in
 
 __all__ = ["HttpLookupSink", "HttpSink", "Pacing", "Statuses", "TargetFailedError", "http_sink"]
 
@@ -53,7 +54,8 @@ class HttpSink(Sink):
 
     A row refused for good is returned as `Rejected` with the answer's text, and the others are written: with `"rows"`;
     else, where at least once is all that is kept, by halving a refused chunk until the rows are found. An idempotent
-    sink never halves: the parts would go under other keys than the chunk when it comes again.
+    sink and one with a lookup never halve: the API may yet take the whole chunk, as it comes again after a crash or by
+    a request that was late, and could not know it from its halves, which have other keys. Use `"rows"` there.
 
     Redirects are not followed. Raises `ConfigError` for arguments that cannot work.
 
@@ -164,8 +166,9 @@ class HttpSink(Sink):
         if self.idempotent or isinstance(self, HttpLookupSink):
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, which "
-                f"names none: {reason}. With body='rows' each row goes alone and the refused ones are told; or let the "
-                "API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
+                f"names none: {reason}. It is not halved: the API may yet take it whole, and not know it from its "
+                "halves, which have other keys. With body='rows' each row goes alone and the refused ones are told; or "
+                "let the API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
             )
 
     def _opened(self) -> Api:
@@ -309,25 +312,12 @@ def http_sink(url: str) -> HttpSink:
     numbers with commas).
     """
     address, _, fragment = url.partition("#")
-    given = _pairs_after_hash(address, fragment)
-    unknown = sorted({name for name, _ in given}.difference(_OPTIONS))
-    if unknown or len(dict(given)) < len(given):
-        raise ConfigError(
-            f"{mask_url(address)}: unknown or repeated options after '#': {', '.join(unknown) or 'one stands twice'}; "
-            f"known are {', '.join(_OPTIONS)}"
-        )
-    options = {name: _read(address, name, text) for name, text in given}
+    given = options_in(fragment, _OPTIONS, address)
+    options = {name: _read(address, name, text) for name, text in given.items()}
     pacing = Pacing(**{name: options.pop(name) for name in _PACING if name in options})
     statuses = Statuses(**{name: options.pop(name) for name in _STATUSES if name in options})
     kind = HttpLookupSink if "lookup_url" in options else HttpSink
     return kind(address, pacing=pacing, statuses=statuses, **options)
-
-
-def _pairs_after_hash(address: str, fragment: str) -> list[tuple[str, str]]:
-    try:
-        return parse_qsl(fragment, keep_blank_values=True, strict_parsing=bool(fragment))
-    except ValueError:
-        raise ConfigError(f"{mask_url(address)}: expected name=value&name=value after '#'") from None
 
 
 def _read(address: str, name: str, text: str) -> Any:

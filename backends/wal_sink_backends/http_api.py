@@ -107,19 +107,16 @@ class Api:
                 return str(answer)
             if meaning == "permanent":
                 raise PermanentError(_permanent(call, answer))
-            wait_s = retry_after_s(answer.retry_after, SYSTEM.now())
             may_repeat = self.repeats_are_harmless or answer.status == _TOO_MANY
-            if wait_s is None or not may_repeat or not patience.wait(max(wait_s, 0.1)):
-                raise TargetFailedError(f"{_told(call)} {answer}", after_s=wait_s or 0.0)
+            _wait_as_told(call, answer, patience, may_repeat=may_repeat)
 
     def knows(self, call: Call, patience: Patience) -> bool:
-        """Ask whether the API has something: 200 and 404 are the two answers."""
-        answer = self._ask(call, patience)
-        if answer.status in (200, 404):
-            return answer.status == 200
-        if self.statuses.meaning(answer.status) == "retry":
-            raise TargetFailedError(f"{_told(call)} {answer}")
-        raise PermanentError(f"{_told(call)} {answer}; expected 200 (it has the chunk) or 404 (it has not)")
+        """Ask whether the API has something: 200 and 404 are the two answers. Waits as `send` does."""
+        while (answer := self._ask(call, patience)).status not in (200, 404):
+            if self.statuses.meaning(answer.status) != "retry":
+                raise PermanentError(f"{_told(call)} {answer}; expected 200 (it has the chunk) or 404 (it has not)")
+            _wait_as_told(call, answer, patience, may_repeat=True)
+        return answer.status == 200
 
     def _ask(self, call: Call, patience: Patience) -> Answer:
         """One request, admitted by the pace and reported to it."""
@@ -176,6 +173,13 @@ class Api:
         for secret in self.secrets:
             text = text.replace(secret, MASK)
         return text
+
+
+def _wait_as_told(call: Call, answer: Answer, patience: Patience, *, may_repeat: bool) -> None:
+    """Return when the request may go again. `TargetFailedError` if the API does not say when, or patience ends."""
+    wait_s = retry_after_s(answer.retry_after, SYSTEM.now())
+    if wait_s is None or not may_repeat or not patience.wait(max(wait_s, 0.1)):
+        raise TargetFailedError(f"{_told(call)} {answer}", after_s=wait_s or 0.0)
 
 
 def _told(call: Call) -> str:

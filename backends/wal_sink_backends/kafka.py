@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -15,10 +15,11 @@ from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
-from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic
+from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic, is_secret
 from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord
 from wal_sink_backends.kafka_messages import Message, MessageFormat
 from wal_sink_backends.kafka_producer import SlotProducer, most_bytes
+from wal_sink_backends.url_options import options_in
 
 LEDGER_TOPIC = "wal-sink-ledger"
 Partitioner: TypeAlias = Literal[
@@ -260,20 +261,19 @@ _OPTIONS = (
 def kafka_sink(url: str) -> KafkaSink:
     """`kafka://host:9092,host2:9092/topic?key=id&value=json`: the arguments of `KafkaSink` as options.
 
-    `conf.NAME=value` sets a property of librdkafka, `env.NAME=VARIABLE` takes it from the environment.
+    `conf.NAME=value` sets a property of librdkafka, `env.NAME=VARIABLE` takes it from the environment, where secrets
+    have to be.
     """
     if re.search(r"\s", url):  # before anything of it is shown: what masks a password ends at a blank
         raise ConfigError("kafka://…: the URL has blanks or line breaks; write a blank as %20")
     parts = urlsplit(url)
-    servers, topic, options = parts.netloc, parts.path.strip("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
+    servers, topic = parts.netloc, parts.path.strip("/")
+    options = options_in(parts.query, _OPTIONS, url, families=("conf.", "env."))
     conf = {name[len("conf.") :]: options.pop(name) for name in list(options) if name.startswith("conf.")}
     from_env = {name[len("env.") :]: options.pop(name) for name in list(options) if name.startswith("env.")}
-    unknown = sorted(set(options).difference(_OPTIONS))
-    if unknown:
-        known = ", ".join((*_OPTIONS, "conf.NAME", "env.NAME"))
-        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are {known}")
-    if "@" in servers or any("password" in name for name in conf):
-        raise ConfigError(f"{mask_url(url)}: no login in a URL; say ?env.sasl.password=VARIABLE")
+    secret = next(filter(is_secret, conf), "sasl.password" if "@" in servers else None)
+    if secret is not None:
+        raise ConfigError(f"{mask_url(url)}: no secrets in a URL; say ?env.{secret}=VARIABLE, read where the sink runs")
     if not servers or not topic:
         raise ConfigError(f"{mask_url(url)}: expected kafka://host:9092,host2:9092/topic?key=COLUMN")
     arguments: dict[str, Any] = {**options, **_typed(options, mask_url(url))}

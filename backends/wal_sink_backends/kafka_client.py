@@ -50,6 +50,8 @@ _SHARED = (
 )
 """How the properties begin that every client takes; the others are the producer's."""
 _SECRET_PARTS = ("password", "secret", "key", "token", "jaas", "pem", "assertion", "credential", "oauthbearer.config")
+_NO_SECRETS = (".location", ".file", ".url", ".id", ".keytab", ".algorithm", ".ca.pem", ".certificate.pem")
+"""How properties end that have such a part in their names and are public, or only tell where a secret is."""
 _RESERVED: Mapping[str, str] = {
     "bootstrap.servers": "bootstrap_servers",
     "metadata.broker.list": "bootstrap_servers",
@@ -99,6 +101,12 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 
 CLIENT_ERRORS = (KafkaException, SystemError)
 """SystemError: confluent-kafka reports on messages while an error of its own is on its way, which becomes the cause."""
+
+
+def is_secret(name: str) -> bool:
+    """Whether a property holds what nobody may read; one that is not known to be harmless by its end counts as such."""
+    folded = name.lower()
+    return any(part in folded for part in _SECRET_PARTS) and not folded.endswith(_NO_SECRETS)
 
 
 class KafkaAttemptError(Exception):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
@@ -21,6 +21,7 @@ from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis_script import LEDGER, SCRIPT
+from wal_sink_backends.url_options import options_in
 
 __all__ = ["RedisSink", "redis_sink"]
 
@@ -51,7 +52,8 @@ class RedisSink(TransactionalSink):
     - `set`: `SADD` of the row as a JSON object; equal rows are one member.
 
     Texts are UTF-8, binary is bytes, numbers are decimal digits, booleans true and false, the rest as `Chunk.to_json`
-    has it. A row with NULL in a column of `key` is returned as `Rejected`.
+    has it. A row is returned as `Rejected`, with nothing written, if a column of `key` is NULL in it, or if Redis has
+    something of another type under its key.
 
     Each chunk is one Lua script: rows and position at once, a lower term refused. Redis serves nobody else meanwhile,
     so keep `chunk_rows` moderate. Redis acknowledges before it has written to disk unless it runs with `appendonly yes`
@@ -122,8 +124,9 @@ class RedisSink(TransactionalSink):
     def write(self, chunk: Chunk) -> Rejected | None:
         """Rows and position in one script; nothing if the ledger is there already.
 
-        Raises `FencedError` for a lower term than the ledger's, `HistoryError` for other rows than the ledger tells
-        of, `PermanentError` for what no retry changes; anything else may be tried again.
+        Returns `Rejected` for rows that Redis cannot take, with nothing written. Raises `FencedError` for a lower term
+        than the ledger's, `HistoryError` for other rows than the ledger tells of, `PermanentError` for what no retry
+        changes; anything else may be tried again.
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {mask_url(self._url)}"
         keys, values, refused = encoded(chunk, self._kind, self._template, what)
@@ -139,23 +142,35 @@ class RedisSink(TransactionalSink):
         head = (chunk.term, at.batch_id, at.rows, at.segment_id, first, self._kind, self._maxlen or 0)
         with translated(what):
             answer = self._opened().eval(SCRIPT, 1 + len(keys), f"{LEDGER}{at.slot}", *keys, *head, *values)
-            self._check_answer([part.decode("utf-8", "replace") for part in answer], chunk, what)
+            verdict, *details = [part.decode("utf-8", "replace") for part in answer]
+            if verdict == "WRONGTYPE":
+                return Rejected(self._reasons(keys, details, what))
+            self._check_verdict(verdict, details, chunk, what)
             self._wait(what)
         return None
 
-    def _check_answer(self, answer: list[str], chunk: Chunk, what: str) -> None:
+    def _reasons(self, keys: Sequence[bytes], found: Sequence[str], what: str) -> dict[int, str]:
+        """Why rows are refused, given pairs of their numbers and the types of what Redis has under their keys."""
+        reasons = {
+            int(row): f"key {keys[int(row)].decode('utf-8', 'replace')!r} is a {kind} already; expected a {self._kind}"
+            for row, kind in zip(found[::2], found[1::2], strict=True)
+        }
+        if not self._template.columns:  # the key of every row, now and later: that is no fault of theirs
+            raise PermanentError(f"{what}: {reasons[0]}, or no key")
+        return reasons
+
+    def _check_verdict(self, verdict: str, details: list[str], chunk: Chunk, what: str) -> None:
         """What the script found, as an error; `DONE` and `KNOWN` are none."""
-        verdict, *details = answer
-        if verdict == "WRONGTYPE":
-            key, found, expected = details
-            raise PermanentError(f"{what}: key {key!r} is a {found} already; expected a {expected}, or no key")
+        if verdict == "BAD LEDGER":
+            slot = f"{LEDGER}{chunk.position.slot}"
+            raise PermanentError(f"{what}: key {slot!r} is a {details[0]} already; expected a hash, or no key")
         if verdict == "REFUSED":
             term, batch_id, rows, segment_id = details
             at = Position(chunk.position.slot, int(batch_id), int(rows), segment_id)
             LedgerEntry(int(term), at).check(chunk, f"{LEDGER}… in {mask_url(self._url)}")
         if verdict not in ("DONE", "KNOWN"):
             raise PermanentError(
-                f"{what}: the script answered {answer}, expected DONE or KNOWN; is its ledger damaged?"
+                f"{what}: the script answered {[verdict, *details]}, expected DONE or KNOWN; is its ledger damaged?"
             )
 
     def _wait(self, what: str) -> None:
@@ -317,10 +332,7 @@ def redis_sink(url: str) -> RedisSink:
     Options: `key` (required), `kind`, `maxlen`, `password_env`, `ca_file`, `wait_replicas`, `timeout_s`.
     """
     bare, _, query = url.removeprefix("redis+").partition("?")
-    given = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(set(given).difference(_OPTIONS))
-    if unknown:
-        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are {', '.join(_OPTIONS)}")
+    given = options_in(query, _OPTIONS, url)
     if "key" not in given:
         raise ConfigError(f"{mask_url(url)}: which keys? Add ?key=orders:{{id}}")
     options: dict[str, Any] = {}

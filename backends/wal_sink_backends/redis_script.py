@@ -3,7 +3,8 @@
 Scripts run alone, but what they wrote before an error stays. So everything that can fail is tried first: the term is
 written before any row (which shows whether the ledger may be written, and whether there is memory; Redis asks that of a
 script only before its first write), and the type of every key is looked at. What follows cannot fail. On disk and on
-replicas a script's writes are one transaction.
+replicas a script's writes are one transaction. Where keys have the wrong type, nothing is written, and their rows are
+named: the chunk comes again without them.
 
 Which chunk is known, and which is refused, is the rule of `LedgerEntry.has`, once more in Lua.
 """
@@ -19,11 +20,11 @@ local first, kind, maxlen = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 
 local function wrong_type(key, expected)
     local found = redis.call('TYPE', key).ok
-    if found ~= expected and found ~= 'none' then return {'WRONGTYPE', key, found, expected} end
+    if found ~= expected and found ~= 'none' then return found end
 end
 
 local wrong = wrong_type(ledger, 'hash')
-if wrong then return wrong end
+if wrong then return {'BAD LEDGER', wrong} end
 local at = redis.call('HMGET', ledger, 'term', 'batch_id', 'rows', 'segment_id')
 for i, absent in ipairs({'0', '-1', '0', ''}) do at[i] = at[i] or absent end
 local at_term, at_batch, at_rows, at_segment = tonumber(at[1]), tonumber(at[2]), tonumber(at[3]), at[4]
@@ -32,10 +33,15 @@ local known = at_batch > batch or (same and at_rows >= rows)
 if at_term > term or (same and (at_segment ~= segment or (not known and first < at_rows))) then
     return {'REFUSED', at[1], at[2], at[3], at[4]}
 end
-for i = 2, #KEYS do
-    wrong = not known and KEYS[i] ~= KEYS[i - 1] and wrong_type(KEYS[i], kind)
-    if wrong then return wrong end
+local refused = {'WRONGTYPE'}
+for i = 2, known and 1 or #KEYS do
+    if KEYS[i] ~= KEYS[i - 1] then wrong = wrong_type(KEYS[i], kind) end
+    if wrong then
+        refused[#refused + 1] = tostring(i - 2)
+        refused[#refused + 1] = wrong
+    end
 end
+if #refused > 1 then return refused end
 redis.call('HSET', ledger, 'term', ARGV[1])
 if known then return {'KNOWN'} end
 
@@ -61,5 +67,6 @@ redis.call('HSET', ledger, 'batch_id', ARGV[2], 'rows', ARGV[3], 'segment_id', s
 return {'DONE'}
 """
 """KEYS: the ledger's, then a row's each. ARGV: term, batch, rows, segment, first row, kind, maxlen; then for each row a
-count, so many texts to write, a count, and so many fields to remove.
+count, so many texts to write, a count, and so many fields to remove. Rows of the wrong type come back as pairs: the
+row's number, counted from 0, and the type that its key has.
 """

@@ -46,9 +46,9 @@ class SqlSink(TransactionalSink):
     here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments it is open
     which does, unless the `Delivery` has `order="total"`.
 
-    Columns go by name. What a column would alter is refused before anything is written. Rows that PostgreSQL or MariaDB
-    refuse one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed, and
-    so are strings that are no UTF-8, and NULLs in a key or where the database would generate a value.
+    Columns go by name. What a column would alter is refused before anything is written. Rows that the
+    database refuses one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed,
+    and so are strings that are no UTF-8, and NULLs in a key or where the database would generate a value.
 
     No call hangs: `connect_timeout_s`, `statement_timeout_s` for each statement and `busy_timeout_s` for a lock bound
     them, in seconds. Runs on the driver or on executors, in any number of processes; SQLite on one machine only, with
@@ -115,7 +115,7 @@ class SqlSink(TransactionalSink):
 
         Returns `Rejected` for rows that the database refuses for good, with nothing committed. Raises `FencedError` for
         a lower term than the ledger's, `HistoryError` for other rows than the ledger tells of, `PermanentError` if
-        table and rows do not fit or SQLite refuses a row; anything else may be tried again.
+        table and rows do not fit; anything else may be tried again.
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: table {self._table!r} in {self._dialect.address}"
         connection = self._connected()

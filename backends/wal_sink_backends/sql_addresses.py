@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.sql_dialects import Dialect, Limits
+from wal_sink_backends.url_options import options_in
 
 if TYPE_CHECKING:
     from wal_sink_backends.sql import SqlSink
@@ -139,7 +140,7 @@ def _address(url: str, scheme: str, known: tuple[str, ...], schema: str | None, 
         password=unquote(password) if colon else None,
         password_env=password_env,
         schema=schema,
-        options=_options(url, query, known),
+        options=options_in(query, known, url),
     )
 
 
@@ -153,20 +154,6 @@ def _host(text: str, url: str) -> tuple[str, int | None]:
         return unquote(parts.hostname or ""), parts.port
     except ValueError:  # its message shows what may be a part of a password
         raise ConfigError(f"{mask_url(url)}: expected host:port, with a number from 1 to 65535 as the port") from None
-
-
-def _options(url: str, query: str, known: tuple[str, ...]) -> dict[str, str]:
-    try:
-        given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError:
-        raise ConfigError(f"{mask_url(url)}: expected ?option=value&option=value behind the database") from None
-    names = [name for name, _ in given]
-    unknown = sorted(set(names).difference(known))
-    if unknown:
-        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are {', '.join(known)}")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{mask_url(url)}: options given twice: {', '.join(twice)}")
-    return dict(given)
 
 
 # By URL.
@@ -189,7 +176,7 @@ def _sink(url: str, drivers: tuple[str, ...]) -> SqlSink:
     bare, _, query = url.partition("?")
     if "@" in query:
         _address(url, bare.partition("://")[0], (), None, None)  # refuses it
-    given = _options(url, query, (*SINK_OPTIONS, *drivers))
+    given = options_in(query, (*SINK_OPTIONS, *drivers), url)
     if "table" not in given:
         raise ConfigError(f"{mask_url(url)}: which table? Add ?table=NAME")
     own: dict[str, Any] = {name: parsed_option(name, given[name], url) for name in SINK_OPTIONS if name in given}

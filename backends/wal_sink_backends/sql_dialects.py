@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,18 +14,22 @@ from wal_sink.ledger import LedgerEntry
 from wal_sink.runtime import SYSTEM
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
 
     from wal_sink_backends.sql_values import ArrowType, Rows
 
+    Put: TypeAlias = Callable[[Sequence[Any]], str | None]
+    """Inserts encoded rows. Raises what the driver does, or returns why no database could be sent them."""
+
 LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
 _GRACE_S = 5.0
+_SAVEPOINT = "wal_sink_rows"
 Connection: TypeAlias = Any
-"""A dialect's connection: `close`, and what the dialect itself needs of it."""
+"""A dialect's connection: `execute`, `close`, and what the dialect itself needs of it."""
 _SEARCH_S = 30.0
 """For finding refused rows: well below what an attempt to deliver may take."""
 
@@ -99,9 +104,37 @@ class Dialect(ABC):
     def transaction(self, connection: Connection) -> AbstractContextManager[None]:
         """A transaction, committed at the end of the block, else rolled back."""
 
+    # The driver's errors.
+
     @abstractmethod
-    def translated(self, what: str) -> AbstractContextManager[None]:
+    def driver_error(self) -> type[Exception] | tuple[type[Exception], ...]:
+        """What all of them are. `ConfigError` if the driver is not installed."""
+
+    @abstractmethod
+    def passes(self, error: Any) -> bool:
+        """Whether another attempt may succeed."""
+
+    @abstractmethod
+    def refuses_rows(self, error: Any) -> bool:
+        """Whether it is about single rows: a constraint, a value that a column cannot hold."""
+
+    @abstractmethod
+    def shown(self, error: Any) -> str:
+        """What the database says, less what repeats values of rows."""
+
+    def told(self, error: Any) -> str:
+        """The same where it ends the delivery."""
+        return self.shown(error)
+
+    @contextmanager
+    def translated(self, what: str) -> Iterator[None]:
         """A context in which the driver's errors become `PermanentError`, or pass if a retry may help."""
+        try:
+            yield
+        except self.driver_error() as error:
+            if self.passes(error):
+                raise
+            raise PermanentError(f"{what}: {self.told(error)}") from error
 
     # The ledger.
 
@@ -164,12 +197,35 @@ class Dialect(ABC):
         """The rows as `insert` takes them. `ConfigError` or `PermanentError` for a column that nobody can carry."""
 
     @abstractmethod
+    def putting(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
+        """What inserts some of the rows, each replacing the one with the same key if there are key columns."""
+
+    def release(self, connection: Connection, savepoint: str) -> None:
+        """Forget a savepoint, where a new one of its name would not take its place."""
+        connection.execute(f"RELEASE SAVEPOINT {savepoint}")
+
     def insert(self, connection: Connection, table: str, rows: Rows, key: Sequence[str]) -> Mapping[int, str]:
-        """Insert all rows, each replacing the one with the same key if there are key columns.
+        """Insert all rows within the transaction, each replacing the one with the same key if there are key columns.
 
         Returns the rows that the database refuses, by their index in the chunk; the transaction is then to be rolled
-        back. Where it does not say which they are, they are found by trying again with ever smaller parts.
+        back. It does not say which they are: they are found by trying again with ever smaller parts.
         """
+        put = self.putting(connection, table, rows.columns, key)
+
+        def attempt(first: int, end: int) -> str | None:
+            connection.execute(f"SAVEPOINT {_SAVEPOINT}")
+            try:
+                reason = put(rows.values[first:end])
+            except self.driver_error() as error:
+                if not self.refuses_rows(error):
+                    raise
+                reason = self.shown(error)
+            if reason is not None:
+                connection.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
+            self.release(connection, _SAVEPOINT)
+            return reason
+
+        return refused_rows(rows.numbers, attempt)
 
     def on_conflict(self, columns: Sequence[str], key: Sequence[str]) -> str:
         """What an INSERT of these columns says for rows whose key is there: that they are replaced."""

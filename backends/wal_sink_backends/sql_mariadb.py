@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from wal_sink_backends.sql_servers import Put
+    from wal_sink_backends.sql_dialects import Put
     from wal_sink_backends.sql_values import ArrowType, Rows
 
 _DEFAULT_PORT = 3306

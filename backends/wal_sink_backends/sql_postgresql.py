@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wal_sink.ledger import LedgerEntry
-    from wal_sink_backends.sql_servers import Put
+    from wal_sink_backends.sql_dialects import Put
     from wal_sink_backends.sql_values import ArrowType, Rows
 
 _DENIED = frozenset({"42501", "3F000"})

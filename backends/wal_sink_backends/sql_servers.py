@@ -1,13 +1,11 @@
-"""What `SqlSink` does alike on every database server: the ledger's row is locked in the rows' transaction, and the rows
-go in between savepoints, so that refused ones can be told by number.
-"""
+"""What `SqlSink` does alike on every database server: the ledger's row is locked in the rows' transaction."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink_backends.environment import from_environment
@@ -19,20 +17,14 @@ from wal_sink_backends.sql_dialects import (
     Limits,
     entry_in,
     ledger_values,
-    refused_rows,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from wal_sink.ledger import LedgerEntry
     from wal_sink_backends.sql_addresses import Address
-    from wal_sink_backends.sql_values import Rows
 
-    Put: TypeAlias = Callable[[Sequence[str]], str | None]
-    """Inserts encoded rows. Raises what the driver does, or returns why no server could be sent them."""
-
-_SAVEPOINT = "wal_sink_rows"
 _EMPTY = -1
 """The batch of a ledger's row that was only made to be locked."""
 
@@ -97,40 +89,9 @@ class ServerDialect(Dialect):
     def address(self) -> str:  # type: ignore[override]
         return f"{self.at}/{self.at.schema}" if self.at.schema else str(self.at)
 
-    # The driver's errors.
-
-    @abstractmethod
-    def driver_error(self) -> type[Exception]:
-        """What all of them are. `ConfigError` if the driver is not installed."""
-
-    @abstractmethod
-    def passes(self, error: Any) -> bool:
-        """Whether another attempt may succeed."""
-
-    @abstractmethod
-    def refuses_rows(self, error: Any) -> bool:
-        """Whether it is about single rows: a constraint, a value that a column cannot hold."""
-
     @abstractmethod
     def refuses_creation(self, error: Any) -> bool:
         """Whether this user may not make a table here."""
-
-    @abstractmethod
-    def shown(self, error: Any) -> str:
-        """What the server says, less what repeats values of rows."""
-
-    def told(self, error: Any) -> str:
-        """The same where it ends the delivery."""
-        return self.shown(error)
-
-    @contextmanager
-    def translated(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except self.driver_error() as error:
-            if self.passes(error):
-                raise
-            raise PermanentError(f"{what}: {self.told(error)}") from error
 
     # Connections.
 
@@ -212,27 +173,8 @@ class ServerDialect(Dialect):
     def create_table(self, connection: Connection, table: str, statement: str) -> None:
         self.create_once(connection, table, statement)
 
-    @abstractmethod
-    def putting(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
-        """What inserts some of the rows, each replacing the one with the same key if there are key columns."""
-
-    def insert(self, connection: ServerSession, table: str, rows: Rows, key: Sequence[str]) -> Mapping[int, str]:
-        put = self.putting(connection, table, rows.columns, key)
-
-        def attempt(first: int, end: int) -> str | None:
-            connection.execute(f"SAVEPOINT {_SAVEPOINT}")
-            try:
-                reason = put(rows.values[first:end])
-            except self.driver_error() as error:
-                if not self.refuses_rows(error):
-                    raise
-                reason = self.shown(error)
-            if reason is not None:
-                connection.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
-            connection.release(_SAVEPOINT)
-            return reason
-
-        return refused_rows(rows.numbers, attempt)
+    def release(self, connection: ServerSession, savepoint: str) -> None:
+        connection.release(savepoint)
 
     # Names.
 

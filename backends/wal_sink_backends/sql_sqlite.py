@@ -16,11 +16,12 @@ from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, D
 from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
     from wal_sink.ledger import LedgerEntry
+    from wal_sink_backends.sql_dialects import Put
     from wal_sink_backends.sql_values import ArrowType
 
 _MAY_PASS = frozenset(
@@ -36,6 +37,10 @@ _MAY_PASS = frozenset(
     }
 )
 """Primary result codes another attempt may not meet: https://www.sqlite.org/rescode.html"""
+_ABOUT_ROWS = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
+"""Those of a single row: a constraint or a trigger, no number where a rowid is due, a text above SQLite's limit."""
+_UNFIT = (OverflowError, UnicodeEncodeError)
+"""What Python's driver raises for a value that it cannot hand over."""
 
 _SWITCH_ATTEMPTS = 20
 _TYPE_NAMES: dict[Kind, str] = {"integer": "INTEGER", "number": "REAL", "boolean": "BOOLEAN", "binary": "BLOB"}
@@ -65,6 +70,25 @@ class Sqlite(Dialect):
     @property
     def address(self) -> str:  # type: ignore[override]
         return f"sqlite:///{self.path}"
+
+    # The driver's errors.
+
+    def driver_error(self) -> tuple[type[Exception], ...]:
+        return (sqlite3.Error, *_UNFIT)
+
+    def passes(self, error: Exception) -> bool:
+        return _code_of(error) in _MAY_PASS
+
+    def refuses_rows(self, error: Exception) -> bool:
+        return isinstance(error, _UNFIT) or _code_of(error) in _ABOUT_ROWS
+
+    def shown(self, error: Exception) -> str:
+        return f"SQLite cannot hold a value: {error}" if isinstance(error, _UNFIT) else str(error)
+
+    def told(self, error: Exception) -> str:
+        return f"{self.shown(error)}; change the table or the rows"
+
+    # Connections.
 
     def connect(self) -> Connection:
         if socket.gethostname() != self.host:
@@ -105,15 +129,6 @@ class Sqlite(Dialect):
                 with self.transaction(connection):  # waits until the other one has done
                     pass
 
-    def make_ledger(self, connection: Connection) -> None:
-        if self.columns(connection, LEDGER):
-            return
-        with self.transaction(connection):
-            connection.execute(
-                f"CREATE TABLE IF NOT EXISTS {LEDGER} (slot TEXT NOT NULL PRIMARY KEY, term INTEGER NOT NULL, "
-                "batch_id INTEGER NOT NULL, segment_id TEXT NOT NULL, rows INTEGER NOT NULL)"
-            )
-
     @contextmanager
     def transaction(self, connection: Connection) -> Iterator[None]:
         connection.execute("BEGIN IMMEDIATE")  # takes the one write lock before the ledger is read
@@ -124,16 +139,16 @@ class Sqlite(Dialect):
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
 
-    @contextmanager
-    def translated(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF in _MAY_PASS:
-                raise
-            raise PermanentError(f"{what}: {error}; change the table or the rows") from error
-        except (OverflowError, UnicodeEncodeError) as error:
-            raise PermanentError(f"{what}: SQLite cannot hold a value: {error}; cast the column to a string") from error
+    # The ledger.
+
+    def make_ledger(self, connection: Connection) -> None:
+        if self.columns(connection, LEDGER):
+            return
+        with self.transaction(connection):
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {LEDGER} (slot TEXT NOT NULL PRIMARY KEY, term INTEGER NOT NULL, "
+                "batch_id INTEGER NOT NULL, segment_id TEXT NOT NULL, rows INTEGER NOT NULL)"
+            )
 
     def stored(self, connection: Connection, slot: str) -> LedgerEntry | None:
         query = f"SELECT {', '.join(LEDGER_COLUMNS)} FROM {LEDGER} WHERE slot = ?"  # noqa: S608 - constants
@@ -146,6 +161,8 @@ class Sqlite(Dialect):
 
     def move_ledger(self, connection: Connection, entry: LedgerEntry) -> None:
         connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, ("slot",)), ledger_values(entry))
+
+    # The target table.
 
     def columns(self, connection: Connection, table: str) -> dict[str, str]:
         with closing(connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))) as found:
@@ -166,9 +183,21 @@ class Sqlite(Dialect):
     def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
         return Rows.of(table, key, _values, lambda columns: list(zip(*columns, strict=True)))
 
-    def insert(self, connection: Connection, table: str, rows: Rows, key: Sequence[str]) -> Mapping[int, str]:
-        connection.executemany(self._upsert(table, rows.columns, key), rows.values)
-        return {}
+    def putting(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
+        insert = self._upsert(table, columns, key)
+
+        def put(rows: Sequence[Any]) -> None:
+            try:
+                connection.executemany(insert, rows)
+            except sqlite3.IntegrityError as error:
+                if not connection.in_transaction:  # what follows would be committed row by row
+                    raise PermanentError(
+                        f"table {table!r}: {error}, and it then undoes the whole transaction (ON CONFLICT ROLLBACK, or "
+                        "RAISE(ROLLBACK) of a trigger); change that to ABORT"
+                    ) from error
+                raise
+
+        return put
 
     def _upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
         """The statement that inserts a row, replacing the one with the same key if there are key columns."""
@@ -182,8 +211,15 @@ class Sqlite(Dialect):
     def fits(self, kind: ArrowType, declared: str) -> bool:
         return _affinity(declared) in _FITTING.get(kind_of(kind), frozenset({"TEXT", "BLOB"}))
 
+    # Names.
+
     def fold(self, name: str) -> str:
         return name.lower()
+
+
+def _code_of(error: Exception) -> int:
+    """The primary result code."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
 
 
 def _affinity(declared: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, cast
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.stores.spec import mask_url
@@ -12,7 +12,9 @@ from wal_sink_backends.files_formats import Format
 from wal_sink_backends.files_two_phase import TwoPhaseFilesSink
 from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_addresses import parsed_option
+from wal_sink_backends.url_options import options_in
 
+_SQLITE_OPTIONS = ("table", "mode", "key", "create_table", "busy_timeout_s")
 _TWO_PHASE_OPTIONS = ("name_template", "part_bytes")
 
 
@@ -21,7 +23,7 @@ def sqlite_sink(url: str) -> SqlSink:
 
     Options besides: `create_table`, `busy_timeout_s`.
     """
-    options = _options(url, "table", "mode", "key", "create_table", "busy_timeout_s")
+    options = options_in(urlsplit(url).query, _SQLITE_OPTIONS, url)
     if "table" not in options:
         raise ConfigError(f"{mask_url(url)}: which table? Add ?table=NAME")
     arguments: dict[str, Any] = {name: parsed_option(name, text, url) for name, text in options.items()}
@@ -33,7 +35,7 @@ def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
 
     With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`.
     """
-    options = _options(url, "format", "commit", *_TWO_PHASE_OPTIONS)
+    options = options_in(urlsplit(url).query, ("format", "commit", *_TWO_PHASE_OPTIONS), url)
     address = _bare(url).removeprefix("files+").replace("files://", "file://", 1)
     form = cast("Format", options.pop("format", "jsonl"))
     commit = options.pop("commit", "chunk")
@@ -57,11 +59,3 @@ def _whole_number(name: str, text: str, url: str) -> int:
 
 def _bare(url: str) -> str:
     return url.partition("?")[0]
-
-
-def _options(url: str, *known: str) -> dict[str, str]:
-    options = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
-    unknown = sorted(set(options).difference(known))
-    if unknown:
-        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are {', '.join(known)}")
-    return options

@@ -323,7 +323,9 @@ def test_halving_ends_after_a_hundred_refused_rows(plain: Collection) -> None:
 def test_an_idempotent_sink_never_halves(keyed: Collection, status: int) -> None:
     """The API may take the chunk whole when it comes again, and would not know its parts from it."""
     keyed.server.faults.append(Fault(status=status, body="row 3"))
-    with pytest.raises(PermanentError, match=rf"all 5 rows were refused.*{status}.*row 3.*body='rows'.*chunk_rows"):
+    with pytest.raises(
+        PermanentError, match=rf"all 5 rows were refused.*{status}.*row 3.*not halved.*body='rows'.*chunk_rows"
+    ):
         write(HttpSink(keyed.url, idempotent=True))
     assert keyed.ids == []
 
@@ -358,6 +360,24 @@ def test_other_answers_than_yes_and_no_are_errors(plain: Collection) -> None:
             with pytest.raises(error, match=f"chunk k: GET .*/chunks/k answered {status}"):
                 sink.was_applied("k")
         assert sink.was_applied("k") is False
+
+
+def test_a_lookup_waits_as_long_as_it_is_told(plain: Collection) -> None:
+    sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}")
+    plain.server.faults += [Fault(status=status, headers={"Retry-After": "0"}) for status in (429, 503)]
+    with opened(sink):
+        assert sink.was_applied("k") is False
+    assert len(plain.server.requests) == 3
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_lookup_that_would_wait_too_long_tells_when_to_come_back(plain: Collection, status: int) -> None:
+    sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}", pacing=Pacing(max_wait_s=0.2))
+    plain.server.faults.append(Fault(status=status, headers={"Retry-After": "86400"}))
+    with opened(sink), pytest.raises(TargetFailedError, match=f"GET .*/chunks/k answered {status}") as caught:
+        sink.was_applied("k")
+    assert caught.value.after_s == 86400
+    assert len(plain.server.requests) == 1
 
 
 # Pacing.
@@ -606,12 +626,12 @@ def test_headers_by_url(keyed: Collection, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("idempotnt=true", "unknown or repeated options after '#': idempotnt; known are body, method, idempotent"),
-        ("body=json&body=rows", "one stands twice"),
+        ("idempotnt=true", "unknown options idempotnt; known are body, method, idempotent"),
+        ("body=json&body=rows", "options given twice: body"),
         ("idempotent=yes", "option idempotent='yes' is not what it takes"),
         ("rows_per_s=fast", "option rows_per_s='fast'"),
         ("headers_from_env=X-Key", "option headers_from_env='X-Key'"),
-        ("section", "expected name=value"),
+        ("section", "expected options as name=value"),
         ("body=xml", "body='xml'"),
     ],
 )

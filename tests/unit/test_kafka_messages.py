@@ -201,6 +201,11 @@ def test_a_url_says_all_the_arguments() -> None:
         ("kafka:///flights", "expected kafka://"),
         ("kafka://user:hunter2@host/flights", "env.sasl.password"),
         ("kafka://host/flights?conf.sasl.password=hunter2", "env.sasl.password"),
+        ("kafka://host/flights?conf.sasl.oauthbearer.client.secret=hunter2", "env.sasl.oauthbearer.client.secret=VAR"),
+        ("kafka://host/flights?conf.ssl.key.pem=hunter2", "env.ssl.key.pem=VARIABLE"),
+        ("kafka://host/flights?conf.sasl.jaas.config=hunter2", "env.sasl.jaas.config=VARIABLE"),
+        ("kafka://host/flights?key=id&key=name", "options given twice: key"),
+        ("kafka://host/flights?conf.debug=all&conf.debug=none", "options given twice: conf.debug"),
         ("kafka://u:x hunter2@host/flights", "the URL has blanks"),
         ("kafka://host/flights?conf.sasl.password=x hunter2", "the URL has blanks"),
         ("kafka://host/flights?ledger_replication=many", "ledger_replication='many' is no number"),
@@ -212,6 +217,14 @@ def test_a_url_that_cannot_work_is_refused_by_name(url: str, named: str) -> None
     with pytest.raises(ConfigError, match=named) as caught:
         kafka_sink(url)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ssl.key.location", "ssl.ca.pem", "ssl.certificate.pem", "sasl.kerberos.keytab", "sasl.oauthbearer.client.id"],
+)
+def test_what_is_no_secret_may_stand_in_a_url(name: str) -> None:
+    assert kafka_sink(f"kafka://host/flights?conf.{name}=x")._spec.conf == {name: "x"}
 
 
 def test_secrets_of_conf_show_nowhere() -> None:

@@ -186,7 +186,7 @@ def test_a_term_without_a_position_refuses_lower_ones_alone(server: RedisServer)
 def test_an_answer_that_nobody_expects_is_no_success(server: RedisServer) -> None:
     new = next(case for case in CASES if case.verdict == "new")
     with opened(server) as sink, pytest.raises(PermanentError, match=r"the script answered .*, expected DONE or KNOWN"):
-        sink._check_answer(["REFUSED", "5", "7", "4", "m"], new.chunk(), "batch 0")
+        sink._check_verdict("REFUSED", ["5", "7", "4", "m"], new.chunk(), "batch 0")
 
 
 def test_a_chunk_less_its_rows_still_moves_the_ledger(server: RedisServer) -> None:
@@ -304,12 +304,31 @@ def test_as_many_columns_as_a_script_takes(server: RedisServer) -> None:
             sink.write(chunk(table.append_column("one more", pa.array([1, 2])), first=2))
 
 
-def test_a_key_of_another_type_is_refused_before_anything_is_written(server: RedisServer) -> None:
-    with opened(server) as sink, server.client() as client:
+@pytest.mark.parametrize("kind", ["hash", "stream", "set"])
+def test_rows_under_keys_of_another_type_are_named_before_anything_is_written(server: RedisServer, kind: Kind) -> None:
+    with opened(server, kind=kind) as sink, server.client() as client:
         client.set("orders:2", "a text")
-        with pytest.raises(PermanentError, match="key 'orders:2' is a string already; expected a hash"):
+        client.rpush("orders:4", "a list")
+        reasons = {
+            1: f"key 'orders:2' is a string already; expected a {kind}",
+            2: f"key 'orders:2' is a string already; expected a {kind}",
+            4: f"key 'orders:4' is a list already; expected a {kind}",
+        }
+        some = chunk(ids(1, 2, 2, 3, 4, 5))
+        assert sink.write(some) == Rejected(reasons)
+        assert sorted(client.keys("*")) == ["orders:2", "orders:4"]
+        assert sink.write(some.without(reasons)) is None
+        assert sorted(client.keys("orders:*")) == [f"orders:{row}" for row in (1, 2, 3, 4, 5)]
+        assert sink.last(SLOT) == some.position
+        assert sink.write(some) is None, "the ledger has it"
+
+
+def test_one_key_for_all_rows_of_another_type_is_no_fault_of_rows(server: RedisServer) -> None:
+    with opened(server, kind="stream", key="orders") as sink, server.client() as client:
+        client.set("orders", "a text")
+        with pytest.raises(PermanentError, match="key 'orders' is a string already; expected a stream, or no key"):
             sink.write(chunk(ids(1, 2)))
-        assert client.keys("*") == ["orders:2"]
+        assert client.keys("*") == ["orders"]
 
 
 def test_a_ledger_of_another_type_is_refused(server: RedisServer) -> None:
@@ -732,6 +751,7 @@ def test_by_the_path_of_a_socket(server: RedisServer) -> None:
     ("query", "message"),
     [
         ("key=a:{id}&kond=set", "unknown options kond; known are key, kind, maxlen"),
+        ("key=a:{id}&kind=set&key=b:{id}", "options given twice: key"),
         ("kind=set", "which keys"),
         ("key=a&kind=stream&maxlen=many", "maxlen='many': expected a number"),
     ],

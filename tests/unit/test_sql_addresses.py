@@ -84,7 +84,7 @@ def test_an_option_file_may_tell_the_port() -> None:
         ("postgresql://u:hunter2@db/shop?table=t&create_table=no", "create_table='no': expected true or false"),
         ("postgresql://u:hunter2@db/shop?table=t&busy_timeout_s=soon", "busy_timeout_s='soon': expected a number"),
         ("postgresql://u:hunter2@db/shop?table=t&busy_timeout_s=nan", "busy_timeout_s=nan: expected a number"),
-        ("postgresql://u:hunter2@db/shop?table", "expected \\?option=value"),
+        ("postgresql://u:hunter2@db/shop?table", "expected options as name=value"),
         ("postgresql://u:hunter2@db/shop/more?table=t", "expected postgresql://user@host:port/database"),
         ("postgresql://u:hunter2@db/shop?table=t&mode=replace", "expected 'append' or 'upsert'"),
         ("postgresql://u:hunt?er2@db/shop?table=t", "as %2F, %3F and %40"),
@@ -144,7 +144,7 @@ def test_all_of_an_sqlite_url(tmp_path: Path) -> None:
     assert sink._create_table is False
     assert isinstance(sink._dialect, Sqlite)
     assert sink._dialect.busy_timeout_s == 2.5
-    for wrong in ("create_table=no", "busy_timeout_s=soon", "busy_timeout_s=0", "schema=x"):
+    for wrong in ("create_table=no", "busy_timeout_s=soon", "busy_timeout_s=0", "schema=x", "table=u"):
         with pytest.raises(ConfigError, match=wrong.partition("=")[0]):
             sqlite_sink(f"sqlite:///{tmp_path}/x.db?table=t&{wrong}")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import json
 import math
 import pickle
@@ -28,7 +29,9 @@ import pytest
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.settings import Delivery
 from wal_sink.sink import Rejected, SinkContext
+from wal_sink.testing import crash_matrix
 from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_dialects import LEDGER
 
@@ -147,13 +150,80 @@ def test_the_position_outlives_the_connection(sink: SqlSink, path: Path) -> None
     assert stored(path) == [(1,)]
 
 
-def test_a_failed_insert_leaves_neither_rows_nor_position(sink: SqlSink, path: Path) -> None:
+def test_refused_rows_are_named_and_leave_neither_rows_nor_position(sink: SqlSink, path: Path) -> None:
     query(path, "CREATE TABLE flights (id INTEGER CHECK (id < 3))")
-    with pytest.raises(PermanentError, match=r"chunk a-0-3: table 'flights'.*CHECK constraint failed"):
-        sink.write(chunk(ids(1, 2, 3)))
+    reason = "CHECK constraint failed: id < 3"
+    assert sink.write(chunk(ids(5, 1, 3, 2))) == Rejected({0: reason, 2: reason})
     assert stored(path) == []
     assert sink.last(SLOT) is None
-    sink.write(chunk(ids(1, 2)))
+    assert sink.write(chunk(ids(5, 1, 3, 2)).without([0, 2])) is None
+    assert stored(path) == [(1,), (2,)]
+    assert sink.last(SLOT) == Position(SLOT, 0, 4, "a")
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "reason"),
+    [
+        ("INTEGER NOT NULL", pa.array([1, None]), "NOT NULL constraint failed: flights.id"),
+        ("BIGINT PRIMARY KEY", pa.array([1, 1]), "UNIQUE constraint failed: flights.id"),
+        ("INTEGER", pa.array([1, 2**64 - 1], pa.uint64()), "SQLite cannot hold a value: Python int too large"),
+        ("TEXT", pa.array(["a", "x" * 2000]), "string or blob too big"),
+    ],
+    ids=["NULL", "a key that is there", "a number out of range", "a text too long"],
+)
+def test_whatever_a_row_is_refused_for_it_is_named(
+    sink: SqlSink, path: Path, declared: str, values: Any, reason: str
+) -> None:
+    query(path, f"CREATE TABLE flights (id {declared})")
+    connection: Any = sink._connection
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 1000)
+    rejected = sink.write(chunk(pa.table({"id": values})))
+    assert isinstance(rejected, Rejected)
+    assert list(rejected.reasons) == [1]
+    assert rejected.reasons[1].startswith(reason)
+    assert stored(path) == []
+
+
+def test_what_a_trigger_refuses_is_a_row_too(sink: SqlSink, path: Path) -> None:
+    query(path, "CREATE TABLE flights (id INTEGER)")
+    query(path, trigger("ABORT"))
+    assert sink.write(chunk(ids(1, 2, 3))) == Rejected({1: "no twos"})
+
+
+@pytest.mark.parametrize("bad", [None, 2], ids=["a constraint", "a trigger"])
+def test_a_table_that_undoes_the_whole_transaction_ends_the_delivery(
+    sink: SqlSink, path: Path, bad: int | None
+) -> None:
+    """The savepoints are gone then, and the rows that follow would be committed one by one."""
+    query(path, "CREATE TABLE flights (id INTEGER NOT NULL ON CONFLICT ROLLBACK)")
+    query(path, trigger("ROLLBACK"))
+    with pytest.raises(PermanentError, match=r"undoes the whole transaction .* change that to ABORT"):
+        sink.write(chunk(ids(1, bad, 3)))
+    assert stored(path) == []
+    assert sink.last(SLOT) is None
+
+
+def test_no_disturbance_loses_or_repeats_a_row_where_some_are_refused(tmp_path: Path) -> None:
+    """Whether it is in the table or a dead letter."""
+    numbers = itertools.count()
+
+    def new_target() -> Path:
+        path = tmp_path / f"{next(numbers)}.db"
+        query(path, "CREATE TABLE flights (id INTEGER CHECK (id % 3 <> 1))")
+        return path
+
+    def make_sink(path: Path) -> Delivery:
+        return Delivery(SqlSink(f"sqlite:///{path}", "flights"), on_rejected="dead_letter")
+
+    def rows_in(path: Path) -> list[dict[str, Any]]:
+        return [{"id": row} for (row,) in stored(path)]
+
+    matrix = crash_matrix(make_sink, rows_in, new_target, tables=[ids(0, 1, 2, 3), ids(4, 5)], every=11).check()
+    assert min(matrix.crashes, matrix.failures, matrix.takeovers) > 0
+
+
+def trigger(how: str) -> str:
+    return f"CREATE TRIGGER picky BEFORE INSERT ON flights WHEN NEW.id = 2 BEGIN SELECT RAISE({how}, 'no twos'); END"
 
 
 def test_upsert_replaces_rows_of_the_same_key(path: Path) -> None:
@@ -342,9 +412,9 @@ def test_nested_values_are_json_text(sink: SqlSink, path: Path) -> None:
     assert [None if text is None else json.loads(text) for (text,) in found] == values
 
 
-def test_values_no_integer_column_holds_are_refused(sink: SqlSink, path: Path) -> None:
-    with pytest.raises(PermanentError, match="SQLite cannot hold a value"):
-        sink.write(chunk(pa.table({"id": pa.array([2**64 - 1], pa.uint64())})))
+def test_rows_refused_before_the_table_was_there_leave_none(sink: SqlSink, path: Path) -> None:
+    rejected = sink.write(chunk(pa.table({"id": pa.array([2**64 - 1], pa.uint64())})))
+    assert rejected == Rejected({0: "SQLite cannot hold a value: Python int too large to convert to SQLite INTEGER"})
     assert query(path, "SELECT name FROM sqlite_master WHERE name = 'flights'") == []
 
 

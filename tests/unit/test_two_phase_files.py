@@ -358,6 +358,7 @@ def test_by_url(tmp_path: Path) -> None:
     ("query", "message"),
     [
         ("commit=two-phase&fromat=csv", "unknown options fromat; known are format, commit, name_template, part_bytes"),
+        ("format=csv&format=json", "options given twice: format"),
         ("commit=2pc", "commit=2pc: expected chunk .* or two-phase"),
         ("name_template=x", "name_template needs commit=two-phase"),
         ("commit=two-phase&part_bytes=8MiB", "part_bytes='8MiB': expected a whole number"),
