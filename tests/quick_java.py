@@ -65,7 +65,8 @@ def main() -> None:
     program = wanted.with_suffix(".py")
     program.write_text(_TYPICAL_LIFE)
     options = f"{QUICK} -XX:ArchiveClassesAtExit={unfinished} -Xlog:cds=off -Xlog:cds+dynamic=off"
-    with Child.python(program, options, log=wanted.with_suffix(".log"), limit_s=180) as child:
+    plain = {"JDK_JAVA_OPTIONS": ""}  # what else a child is told names the archive that is to be written
+    with Child.python(program, options, log=wanted.with_suffix(".log"), env=plain, limit_s=180) as child:
         child.wait_for_all()  # the JVM outlives its Python, and writes as the last thing it does
     if unfinished.exists():
         unfinished.replace(wanted)
