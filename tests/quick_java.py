@@ -71,7 +71,10 @@ def main() -> None:
     if unfinished.exists():
         unfinished.replace(wanted)
     else:
-        sys.stdout.write(f"Java wrote no archive of its classes (see {child.log}): the tests will start more slowly\n")
+        told = f"Java wrote no archive of its classes (see {child.log}): the tests will start more slowly\n"
+        if os.environ.get("WAL_SINK_TEST_ALL"):
+            raise SystemExit(told)
+        sys.stdout.write(told)
 
 
 if __name__ == "__main__":

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
 from tests import quick_java
-from tests.components import require
-from tests.fixtures_spark import JAVA_HINT
 
 
-@pytest.mark.spark
-def test_a_new_checkout_gets_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require(shutil.which("java") is not None, JAVA_HINT)
+def test_the_life_that_writes_it_is_told_of_no_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java writes none if it was told to use one that is not there."""
     monkeypatch.setattr(quick_java, "_FOLDER", tmp_path)
+    monkeypatch.setattr(quick_java, "_TYPICAL_LIFE", "import os; print(os.environ['JDK_JAVA_OPTIONS'] == '')")
+    monkeypatch.delenv("WAL_SINK_TEST_ALL", raising=False)
     quick_java.main()
-    assert quick_java.archive().parent == tmp_path
-    assert quick_java.archive().stat().st_size > 10 << 20
+    assert quick_java.archive().with_suffix(".log").read_text() == "True\n"
+
+
+def test_where_nothing_may_be_missing_it_must_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick_java, "_FOLDER", tmp_path)
+    monkeypatch.setattr(quick_java, "_TYPICAL_LIFE", "")
+    monkeypatch.setenv("WAL_SINK_TEST_ALL", "1")
+    with pytest.raises(SystemExit, match="wrote no archive"):
+        quick_java.main()
 
 
 def test_what_is_there_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
