@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.chaos.backend_life import NAME, ids_of
 from tests.chaos.lives import tally
@@ -63,6 +64,15 @@ def killed_before(target_in: Callable[[Path], AbstractContextManager[Target]], e
     return lives.outcome
 
 
+class Span(NamedTuple):
+    """How long a batch took."""
+
+    batch_s: float
+    """From its plan to its marker."""
+    delivery_s: float
+    """From its release to its marker."""
+
+
 Death = Callable[["Lives", Child, Seen], float]
 """Waits, if need be, for what a life has to reach before it is killed; returns at most how long after that."""
 
@@ -71,14 +81,14 @@ def at_work(lives: Lives, child: Child, before: Seen) -> float:
     """Once it has completed and delivered a batch itself, somewhere in the next one."""
     marker = lives.place.wal / paths.marker(NAME, before.completed + 1)
     child.wait_until(marker.exists, "it delivered a batch that it completed")
-    return lives.typical_s(before)
+    return lives.typical(before).batch_s
 
 
 def delivering(lives: Lives, child: Child, before: Seen) -> float:
-    """Once it has begun to deliver the first batch that it completed itself."""
+    """While it delivers the first batch that it completed itself; a two-phase sink publishes in a moment."""
     release = lives.place.wal / paths.release(before.completed + 1)
     child.wait_until(release.exists, "it began to deliver a batch that it completed")
-    return lives.typical_s(before)
+    return lives.typical(before).delivery_s
 
 
 def early(lives: Lives, child: Child, before: Seen) -> float:
@@ -109,7 +119,7 @@ class Lives:
         """Batches, by life."""
         self._effort = effort
         self._target = target
-        self._batches_s: list[float] = []
+        self._spans: list[Span] = []
 
     @property
     def hits(self) -> int:
@@ -132,7 +142,7 @@ class Lives:
         seen = self.seen()  # nothing of it runs any more
         self.met[met(self.place, before, seen)] += 1
         self.completed.append(seen.completed - before.completed)
-        self._batches_s += self._spans_s(before, seen)
+        self._spans += self._whole(before, seen)
         self.outcome.rounds += 1
         return True
 
@@ -143,16 +153,18 @@ class Lives:
             child.succeed()
         return batches
 
-    def typical_s(self, before: Seen) -> float:
+    def typical(self, before: Seen) -> Span:
         """How long a batch takes that one life does from its plan to its marker; the present life counts too."""
-        return statistics.median([*self._batches_s, *self._spans_s(before, self.seen())])
+        spans = [*self._spans, *self._whole(before, self.seen())]
+        return Span(*(statistics.median(every) for every in zip(*spans, strict=True)))
 
-    def _spans_s(self, before: Seen, seen: Seen) -> Iterable[float]:
-        """Of each batch that this life did from its plan to its marker."""
+    def _whole(self, before: Seen, seen: Seen) -> Iterable[Span]:
+        """Each batch that this life did from its plan to its marker."""
         for batch_id in range(before.planned + 1, seen.marked + 1):
             planned = self.place.checkpoint / "offsets" / str(batch_id)
-            marker = self.place.wal / paths.marker(NAME, batch_id)
-            yield marker.stat().st_mtime - planned.stat().st_mtime
+            released = self.place.wal / paths.release(batch_id)
+            marked_s = (self.place.wal / paths.marker(NAME, batch_id)).stat().st_mtime
+            yield Span(marked_s - planned.stat().st_mtime, marked_s - released.stat().st_mtime)
 
     def _life(self, batches: int) -> Child:
         number, folder = self.outcome.rounds, self._effort.folder
