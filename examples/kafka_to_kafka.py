@@ -13,7 +13,6 @@ import json
 import random
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,7 +21,7 @@ from pathlib import Path
 from confluent_kafka import Producer
 from pyspark.sql.functions import count, window
 from pyspark.sql.functions import sum as sum_of
-from support.kafka import Child, Topic, brokers_at, spark_with_kafka
+from support.kafka import Child, Topic, brokers_at, kill, spark_with_kafka, wait_at_most
 
 from wal_sink import WalSink
 from wal_sink_backends.kafka import KafkaSink
@@ -31,7 +30,9 @@ WINDOW_S = 60
 WATERMARK_S = 30
 EVENTS_PER_S = 10
 OUT_OF_ORDER_S = 15
-EVENTS_PER_BATCH = 1_500
+LONGEST_S = 2.0
+BATCHES_A_LIFE = 2
+"""A process that has completed so many is killed at once, so that there is work left for those after it."""
 SENSORS = 5
 CLOSING = "closing"
 """The sensor of the events that come last: they let the watermark pass all windows but their own."""
@@ -46,7 +47,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--events", type=int, default=60_000)
     parser.add_argument("--seed", type=int, default=7, help="of the moments")
-    parser.add_argument("--query", nargs=4, metavar=("FOLDER", "BROKERS", "FROM", "TO"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--query", nargs=5, metavar=("FOLDER", "BROKERS", "FROM", "TO", "PER_BATCH"), help=argparse.SUPPRESS
+    )
     options = parser.parse_args()
     if options.query:
         run_query(*options.query)
@@ -57,10 +60,11 @@ def main() -> None:
 
 def run(folder: Path, brokers: str, options: argparse.Namespace) -> None:
     """Write the events, let the query live and die, compare."""
+    per_batch = options.events // (options.kills * (BATCHES_A_LIFE + 1) + 1)
     number, events = random.getrandbits(30), list(events_of(options.events))
     with closing(Topic(brokers, f"events-{number}")) as source, closing(Topic(brokers, f"windows-{number}")) as target:
         produce(brokers, source.name, events)
-        program = [sys.executable, __file__, "--query", folder, brokers, source.name, target.name]
+        program = [sys.executable, __file__, "--query", folder, brokers, source.name, target.name, str(per_batch)]
         live_and_die(program, folder, options.kills, random.Random(options.seed))
         found = [((row["sensor"], row["start"]), (row["events"], row["total"])) for row in target.read()]
     expected = windows_of(events)
@@ -74,13 +78,23 @@ def run(folder: Path, brokers: str, options: argparse.Namespace) -> None:
 
 
 def live_and_die(program: list[str | Path], folder: Path, kills: int, chance: random.Random) -> None:
-    """Start the query's process and kill it a random while after its next batch; the last one may finish."""
-    for _ in range(kills):
+    """Start the query's process and kill it while it works, again and again; the last one may finish.
+
+    Two of three die a random while after their next batch; the third a random while after it took over from the one
+    before it, which may be before its first new batch.
+    """
+    before_a_batch = 0
+    for number in range(kills):
+        done, takeovers = completed(folder), taken_over(folder)
         with Child(program, log=folder / "log") as child:
-            before = completed(folder)
-            child.wait_until(lambda: completed(folder) > before or not child.running, "a batch was complete")  # noqa: B023
-            time.sleep(chance.uniform(0, 2))
-            child.kill()
+            if number % 3 < 2:
+                child.wait_until(lambda: completed(folder) > done, "a batch was complete")  # noqa: B023
+            else:
+                child.wait_until(lambda: taken_over(folder) > takeovers, "it took over")  # noqa: B023
+            wait_at_most(chance.uniform(0, LONGEST_S), lambda: completed(folder) >= done + BATCHES_A_LIFE)  # noqa: B023
+            kill(child)
+        before_a_batch += completed(folder) == done
+    print(f"killed {kills} times, {before_a_batch} of them before a new batch was complete")
     with Child(program, log=folder / "log") as child:
         child.succeed()
 
@@ -89,11 +103,16 @@ def completed(folder: Path) -> int:
     return len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
 
 
-def run_query(folder: str, brokers: str, source: str, target: str) -> None:
+def taken_over(folder: Path) -> int:
+    """How many queries have begun to write into the WAL."""
+    return len(list((folder / "wal" / "terms" / "stager").glob("[0-9]*")))
+
+
+def run_query(folder: str, brokers: str, source: str, target: str, per_batch: str) -> None:
     """One life of the query, until it has read all there is. In a process of its own."""
     spark = spark_with_kafka()
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", brokers).option("subscribe", source)
-    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", EVENTS_PER_BATCH)
+    reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", per_batch)
     events = reader.load().selectExpr("from_json(string(value), 'sensor string, at long, value long') AS event")
     windows = (
         events.selectExpr("event.sensor", "timestamp_seconds(event.at) AS at", "event.value")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from tests.kafka_broker import KafkaBroker
 from tests.kafka_connector import kafka_connector
 from tests.processes import Child
 
-__all__ = ["Child", "Topic", "brokers_at", "spark_with_kafka"]
+__all__ = ["Child", "Topic", "brokers_at", "kill", "spark_with_kafka", "wait_at_most"]
 
 
 @contextmanager
@@ -50,6 +52,20 @@ def spark_with_kafka() -> SparkSession:
     spark = builder.config("spark.driver.extraClassPath", f"{kafka_connector()}/*").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def wait_at_most(longest_s: float, reached: Callable[[], bool]) -> None:
+    """Sleep so long, but no longer than it takes to reach something."""
+    until_s = time.monotonic() + longest_s
+    while time.monotonic() < until_s and not reached():
+        time.sleep(0.02)
+
+
+def kill(child: Child) -> None:
+    """Kill a process that runs; `AssertionError` with its output if it ended by itself."""
+    child.kill()
+    code = child.wait()
+    assert code == -signal.SIGKILL, f"it ended by itself, with {code}, before it could be killed:\n{child.output}"
 
 
 class Topic:

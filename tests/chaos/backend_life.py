@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tests.chaos.made_up import in_two, live_through, serving
 from wal_sink.backend_urls import sink_from_url
-from wal_sink.carriers import LocalCarrier
-from wal_sink.guarantees import promise
 from wal_sink.preparing import Preparation
 from wal_sink.run import Run
 from wal_sink.serving import Serving
@@ -26,45 +25,32 @@ from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
-ROWS = 120
-CHUNK_ROWS = 20
+ROWS = 60
+CHUNK_ROWS = 15
 NAME = "default"
 
 
-def ids_of(batch_id: int) -> list[int]:
-    return list(range(batch_id * ROWS, (batch_id + 1) * ROWS))
-
-
-def completed(folder: Path) -> int:
-    """How many batches the query has completed."""
-    return sum(1 for name in (folder / "checkpoint" / "commits").glob("*") if name.name.isdecimal())
+def ids_of(batch_id: int) -> range:
+    return range(batch_id * ROWS, (batch_id + 1) * ROWS)
 
 
 def live(folder: Path, chance: random.Random, batches: int, url: str) -> None:
-    """Take over what is there, then stage, complete and deliver until `batches` are done."""
+    """One process: take over what is there, then stage, complete and deliver until `batches` are done."""
     checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
     run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings(chunk_rows=CHUNK_ROWS))
-    run.open([_serving(run, url)])
-    print("ready", flush=True)  # noqa: T201 - told to who kills
-    run.deliver_all()
-    run.become_stager()
-    query = FakeQuery(checkpoint, lambda batch_id, _: _partitions(batch_id, chance))
-    for _ in query.batches(run, batches):
-        run.deliver_all()
-    run.deliver_all()
+    query = FakeQuery(checkpoint, lambda batch_id, _: [_table(part) for part in in_two(ids_of(batch_id), chance)])
+    live_through(run, [_serving(run, url)], query, batches)
 
 
 def _serving(run: Run, url: str) -> Serving:
     sink = _sink(url)
     delivery = Delivery(sink)
-    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
-    kept = promise(sink, delivery, NAME)
-    assert kept.guarantee == "exactly_once", kept.sentence
-    serving = Serving(NAME, delivery, kept, carrier, identity=sink.describe())
+    made = serving(run, NAME, sink, delivery)
+    assert made.promise.guarantee == "exactly_once", made.promise.sentence
     if not isinstance(sink, TwoPhaseSink):
-        return serving
+        return made
     preparation = Preparation(NAME, lambda: _sink(url), delivery.attempt_timeout_s)
-    return replace(serving, make_sink=lambda: sink, preparation=preparation)
+    return replace(made, make_sink=lambda: sink, preparation=preparation)
 
 
 def _sink(url: str) -> Sink:
@@ -73,12 +59,8 @@ def _sink(url: str) -> Sink:
     return sink
 
 
-def _partitions(batch_id: int, chance: random.Random) -> Sequence[pa.Table]:
-    """The batch's rows, shared out anew each time it is evaluated, as Spark does."""
-    ids = ids_of(batch_id)
-    chance.shuffle(ids)
-    cut = chance.randint(1, ROWS - 1)
-    return [pa.table({"id": part, "word": [f"word {row}" for row in part]}) for part in (ids[:cut], ids[cut:])]
+def _table(ids: Sequence[int]) -> pa.Table:
+    return pa.table({"id": ids, "word": [f"word {row}" for row in ids]})
 
 
 if __name__ == "__main__":

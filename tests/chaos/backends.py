@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import sqlite3
-import statistics
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -20,8 +15,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tests.chaos.backend_life import completed, ids_of
-from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.chaos.backend_deaths import Target, killed_before
+from tests.chaos.scenario import Scenario
 from tests.contract.dynamodb_server import ACCESS, REGION, DynamoDbServer
 from tests.contract.http_target import HttpTarget
 from tests.contract.s3_server import S3Server
@@ -31,62 +26,8 @@ from tests.fixtures_kafka import new_topic, read
 from tests.fixtures_redis import PASSWORD as REDIS_PASSWORD
 from tests.fixtures_redis import RedisServer
 from tests.kafka_broker import KafkaBroker
-from tests.processes import Child
 
-KILLS = 30
-LONGEST_S = 0.6
-"""A life is killed at most so long after it has opened its WAL."""
-NEVER = 10**6
-"""More batches than any life has the time for."""
-LIFE = Path(__file__).with_name("backend_life.py")
 REDIS_VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
-
-
-@dataclass(frozen=True)
-class Target:
-    """Where rows arrive, and how they are counted there: by the target's own client."""
-
-    url: str
-    ids: Callable[[], Sequence[int]]
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-def killed_before(target_in: Callable[[Path], AbstractContextManager[Target]], effort: Effort) -> Outcome:
-    """Lives killed at random moments, one after the other over the same WAL; then one that may finish."""
-    outcome, chance = Outcome(), random.Random(effort.seed)
-    kills, progress = effort.times(KILLS, least=2), []
-    with target_in(effort.folder) as target:
-        for number in range(kills):
-            before = completed(effort.folder)
-            with _life(effort, target, number, NEVER) as child:
-                child.wait_for_output("ready")
-                time.sleep(chance.uniform(0, LONGEST_S))
-                if not child.running:
-                    outcome.violations.append(f"seed {effort.seed}, life {number} ended by itself: {child.output}")
-                    return outcome
-                child.kill()
-            progress.append(completed(effort.folder) - before)
-            outcome.rounds += 1
-        batches = completed(effort.folder) + 2
-        with _life(effort, target, kills, batches) as child:
-            child.succeed()
-        _count(outcome, batches, target.ids())
-    outcome.detail = f"- batches: {batches}; completed in a life: {statistics.median(progress):g} (median)"
-    return outcome
-
-
-def _life(effort: Effort, target: Target, number: int, batches: int) -> Child:
-    arguments: list[str | Path] = [effort.folder, str(effort.seed * 1_000 + number), str(batches), target.url]
-    return Child.python(LIFE, *arguments, log=effort.folder / f"life-{number}.log", env=target.environment, limit_s=120)
-
-
-def _count(outcome: Outcome, batches: int, found: Sequence[int]) -> None:
-    expected = {row for batch_id in range(batches) for row in ids_of(batch_id)}
-    times = Counter(found)
-    outcome.lost = len(expected - times.keys())
-    outcome.repeated = len(found) - len(times)
-    if foreign := times.keys() - expected:
-        outcome.violations.append(f"rows that nobody sent: {sorted(foreign)[:5]}")
 
 
 def _ids(table: pa.Table) -> list[int]:

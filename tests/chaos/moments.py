@@ -26,18 +26,18 @@ class Seen:
     stager_term: int
     committer_term: int
     marked: int
-    """The newest batch that the plain target has whole."""
+    """The newest batch that the sink, the plain one if no other is named, has whole."""
 
     @classmethod
-    def of(cls, place: Place) -> Seen:
+    def of(cls, place: Place, sink: str = PLAIN) -> Seen:
         wal, checkpoint = place.wal, place.checkpoint
         return cls(
             files=_newest(checkpoint / "sources" / "0"),
             planned=_newest(checkpoint / "offsets"),
             completed=_newest(checkpoint / "commits"),
             stager_term=_newest(wal / paths.terms(paths.STAGER_ROLE)),
-            committer_term=_newest(wal / paths.terms(paths.committer_role(PLAIN))),
-            marked=_newest(wal / paths.markers(PLAIN)),
+            committer_term=_newest(wal / paths.terms(paths.committer_role(sink))),
+            marked=_newest(wal / paths.markers(sink)),
         )
 
 
@@ -58,7 +58,7 @@ def moment(place: Place, before: Seen) -> Moment:
     """Where a driver ended that found the place as `before` says."""
     seen = Seen.of(place)
     delivery, window, left_open = _delivery(place, seen)
-    return Moment(_query(place, seen, before), delivery, window, left_open)
+    return Moment(query_met(place, seen, before), delivery, window, left_open)
 
 
 def too_early(place: Place) -> list[int]:
@@ -67,7 +67,8 @@ def too_early(place: Place) -> list[int]:
     return sorted({sent.batch for sent in Targets(place.root).sent() if sent.batch > completed})
 
 
-def _query(place: Place, seen: Seen, before: Seen) -> str:
+def query_met(place: Place, seen: Seen, before: Seen) -> str:
+    """What the query of an ended process was about, delivery aside."""
     if seen.stager_term == before.stager_term:
         return "taking over" if seen.committer_term > before.committer_term else "starting"
     if seen.planned == seen.completed:

@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from tests.chaos.made_up import in_two, live_through, serving
 from tests.chaos.scenario import Outcome
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, TABLE, Plain, Row, Targets, count, row_of
-from wal_sink.carriers import LocalCarrier
-from wal_sink.guarantees import promise
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
-from wal_sink.serving import Serving
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sink import Sink
 from wal_sink.stores.base import Store
@@ -65,13 +63,9 @@ def live(ground: Ground, batches: int, chance: random.Random, wrap: Wrap = lambd
         IDEMPOTENT: FilesSink(str(ground.targets.files)),
         PLAIN: Plain(ground.targets.plain),
     }
-    run.open([_serving(run, name, sink) for name, sink in sinks.items()])
-    run.deliver_all()
-    run.become_stager()
-    query = FakeQuery(checkpoint, lambda batch_id, _: _partitions(batch_id, chance))
-    for _ in query.batches(run, batches):
-        run.deliver_all()
-    run.deliver_all()
+    servings = [serving(run, name, sink, Delivery(sink, max_attempts=ATTEMPTS)) for name, sink in sinks.items()]
+    query = FakeQuery(checkpoint, lambda batch_id, _: [_table(part) for part in in_two(rows_of(batch_id), chance)])
+    live_through(run, servings, query, batches)
 
 
 def counted(outcome: Outcome, ground: Ground, batches: int, what: str, *, allowed: int) -> None:
@@ -89,20 +83,6 @@ def counted(outcome: Outcome, ground: Ground, batches: int, what: str, *, allowe
 
 def rows_of(batch_id: int) -> list[Row]:
     return [row_of(number) for number in range(batch_id * ROWS, (batch_id + 1) * ROWS)]
-
-
-def _serving(run: Run, name: str, sink: Sink) -> Serving:
-    delivery = Delivery(sink, max_attempts=ATTEMPTS)
-    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
-    return Serving(name, delivery, promise(sink, delivery, name), carrier, identity=sink.describe())
-
-
-def _partitions(batch_id: int, chance: random.Random) -> Sequence[pa.Table]:
-    """The batch's rows, shared out anew each time it is evaluated, as Spark does."""
-    rows = rows_of(batch_id)
-    chance.shuffle(rows)
-    cut = chance.randint(1, len(rows) - 1)
-    return [_table(rows[:cut]), _table(rows[cut:])]
 
 
 def _table(rows: Sequence[Row]) -> pa.Table:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos import backends, disks, processes, replays
+from tests.chaos.backend_deaths import Lives, Target, tell
 from tests.chaos.bad_disks import Trouble, disk_of
 from tests.chaos.scenario import Effort
 from tests.components import require
@@ -107,3 +108,15 @@ def test_processes_killed_before_a_server_lose_and_repeat_nothing(name: str, tmp
     if name.startswith(("PostgreSQL", "MariaDB")):
         require(program("initdb" if name.startswith("P") else "mariadbd") is not None, HOW_TO_GET_THEM)
     holds(f"killed before {name}", 0.01, tmp_path)
+
+
+def test_kills_that_met_no_work_do_not_hold(tmp_path: Path) -> None:
+    lives = Lives(Effort(SEED, tmp_path), Target("", list))
+    lives.outcome.rounds, lives.completed = 30, [0] * 30
+    lives.met.update({"taking over": 18, "between two batches": 2, "its first batch: delivering": 1, "delivering": 9})
+    tell(lives, 30, batches=1)
+    assert not lives.outcome.holds
+    lives.met.update({"taking over": -1, "delivering": 1})
+    lives.outcome.violations.clear()
+    tell(lives, 30, batches=1)
+    assert lives.outcome.holds

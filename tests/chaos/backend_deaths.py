@@ -1,0 +1,211 @@
+"""Processes that deliver into one target and are killed at random moments, most of them in the middle of their work."""
+
+from __future__ import annotations
+
+import random
+import signal
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.chaos.backend_life import NAME, ids_of
+from tests.chaos.lives import tally
+from tests.chaos.moments import Seen, query_met
+from tests.chaos.scenario import Effort, Outcome
+from tests.integration.streams import Place
+from tests.processes import Child
+from wal_sink import paths
+
+KILLS = 30
+LEAST_HITS = 1 / 3
+"""Of the kills, at least so many must meet a batch in progress, of a process that has delivered one before."""
+SPARE = 2
+"""So many more processes are killed if they do not: in a small share, all may fall between two batches."""
+EARLY_S = 0.6
+"""A life that dies early dies at most so long after it took over."""
+LIMIT_S = 120.0
+NEVER = 10**6
+"""More batches than any life has the time for."""
+LIFE = Path(__file__).with_name("backend_life.py")
+IN_PROGRESS = frozenset(
+    {"staging", "staging, a segment whole", "between stage and commit", "complete but not released", "delivering"}
+)
+FIRST = "its first batch: "
+"""Of a life that has delivered nothing yet: it may still be connecting, and the target know nothing of it."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where rows arrive, and how they are counted there: by the target's own client."""
+
+    url: str
+    ids: Callable[[], Sequence[int]]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def killed_before(target_in: Callable[[Path], AbstractContextManager[Target]], effort: Effort) -> Outcome:
+    """Lives killed at random moments, one after the other over the same WAL; then one that may finish."""
+    kills = effort.times(KILLS, least=2)
+    with target_in(effort.folder) as target:
+        lives = Lives(effort, target)
+        for death in [*deaths(kills, lives.chance), *[at_work] * SPARE]:
+            if lives.outcome.rounds >= kills and lives.hits >= LEAST_HITS * kills:
+                break
+            if not lives.end_by(death):
+                return lives.outcome
+        batches = lives.finish()
+        count(lives.outcome, batches, target.ids())
+    tell(lives, kills, batches)
+    return lives.outcome
+
+
+class Span(NamedTuple):
+    """How long a batch took."""
+
+    batch_s: float
+    """From its plan to its marker."""
+    delivery_s: float
+    """From its release to its marker."""
+
+
+Death = Callable[["Lives", Child, Seen], float]
+"""Waits, if need be, for what a life has to reach before it is killed; returns at most how long after that."""
+
+
+def at_work(lives: Lives, child: Child, before: Seen) -> float:
+    """Once it has completed and delivered a batch itself, somewhere in the next one."""
+    marker = lives.place.wal / paths.marker(NAME, before.completed + 1)
+    child.wait_until(marker.exists, "it delivered a batch that it completed")
+    return lives.typical(before).batch_s
+
+
+def delivering(lives: Lives, child: Child, before: Seen) -> float:
+    """While it delivers the first batch that it completed itself; a two-phase sink publishes in a moment."""
+    release = lives.place.wal / paths.release(before.completed + 1)
+    child.wait_until(release.exists, "it began to deliver a batch that it completed")
+    return lives.typical(before).delivery_s
+
+
+def early(lives: Lives, child: Child, before: Seen) -> float:
+    """Once it has taken over: it connects, delivers what its predecessor left, or begins its first batch."""
+    child.wait_until(lambda: lives.seen().committer_term > before.committer_term, "it took over")
+    return EARLY_S
+
+
+DEATHS: Sequence[Death] = (at_work, at_work, early, at_work, delivering, early)
+
+
+def deaths(kills: int, chance: random.Random) -> list[Death]:
+    """The first whole batch shows how long one takes; from then on in any order."""
+    mixed = [DEATHS[number % len(DEATHS)] for number in range(1, kills)]
+    chance.shuffle(mixed)
+    return [at_work, *mixed]
+
+
+class Lives:
+    """The processes over one WAL, one after the other, and where each was when it was killed."""
+
+    def __init__(self, effort: Effort, target: Target) -> None:
+        self.place = Place(effort.folder)
+        self.chance = random.Random(effort.seed)
+        self.outcome = Outcome()
+        self.met: Counter[str] = Counter()
+        self.completed: list[int] = []
+        """Batches, by life."""
+        self._effort = effort
+        self._target = target
+        self._spans: list[Span] = []
+
+    @property
+    def hits(self) -> int:
+        """Kills that met a batch in progress, its process's first aside."""
+        return sum(self.met[what] for what in IN_PROGRESS)
+
+    def seen(self) -> Seen:
+        return Seen.of(self.place, NAME)
+
+    def end_by(self, death: Death) -> bool:
+        """One life; False if it ended by itself."""
+        before = self.seen()
+        with self._life(NEVER) as child:
+            time.sleep(self.chance.uniform(0, death(self, child, before)))
+            child.kill()
+            if child.wait() != -signal.SIGKILL:
+                what = f"seed {self._effort.seed}, life {self.outcome.rounds}"
+                self.outcome.violations.append(f"{what} ended by itself: {child.output}")
+                return False
+        seen = self.seen()  # nothing of it runs any more
+        self.met[met(self.place, before, seen)] += 1
+        self.completed.append(seen.completed - before.completed)
+        self._spans += self._whole(before, seen)
+        self.outcome.rounds += 1
+        return True
+
+    def finish(self) -> int:
+        """A last life that nobody kills; the number of batches there are then."""
+        batches = self.seen().completed + 2
+        with self._life(batches) as child:
+            child.succeed()
+        return batches
+
+    def typical(self, before: Seen) -> Span:
+        """How long a batch takes that one life does from its plan to its marker; the present life counts too."""
+        spans = [*self._spans, *self._whole(before, self.seen())]
+        return Span(*(statistics.median(every) for every in zip(*spans, strict=True)))
+
+    def _whole(self, before: Seen, seen: Seen) -> Iterable[Span]:
+        """Each batch that this life did from its plan to its marker."""
+        for batch_id in range(before.planned + 1, seen.marked + 1):
+            planned = self.place.checkpoint / "offsets" / str(batch_id)
+            released = self.place.wal / paths.release(batch_id)
+            marked_s = (self.place.wal / paths.marker(NAME, batch_id)).stat().st_mtime
+            yield Span(marked_s - planned.stat().st_mtime, marked_s - released.stat().st_mtime)
+
+    def _life(self, batches: int) -> Child:
+        number, folder = self.outcome.rounds, self._effort.folder
+        told: list[str | Path] = [folder, str(self._effort.seed * 1_000 + number), str(batches), self._target.url]
+        log = folder / f"life-{number}.log"
+        return Child.python(LIFE, *told, log=log, env=self._target.environment, limit_s=LIMIT_S)
+
+
+def met(place: Place, before: Seen, seen: Seen) -> str:
+    """What a killed life was about, by what it left on the store."""
+    if seen.marked < before.completed:
+        return "taking over"
+    if seen.marked == seen.completed:
+        what = query_met(place, seen, before)
+    else:
+        released = (place.wal / paths.release(seen.marked + 1)).exists()
+        what = "delivering" if released else "complete but not released"
+    return FIRST + what if what in IN_PROGRESS and seen.marked == before.marked else what
+
+
+def count(outcome: Outcome, batches: int, found: Sequence[int]) -> None:
+    """Compare what is in the target with what the batches held."""
+    expected = {row for batch_id in range(batches) for row in ids_of(batch_id)}
+    times = Counter(found)
+    outcome.lost = len(expected - times.keys())
+    outcome.repeated = len(found) - len(times)
+    if foreign := times.keys() - expected:
+        outcome.violations.append(f"rows that nobody sent: {sorted(foreign)[:5]}")
+
+
+def tell(lives: Lives, kills: int, batches: int) -> None:
+    """What the kills met; a violation if nearly all of them came too early or too late to matter."""
+    outcome = lives.outcome
+    if lives.hits < LEAST_HITS * kills:
+        outcome.violations.append(f"only {lives.hits} of {outcome.rounds} kills met a batch in progress")
+    done = lives.completed
+    by_life = f"{statistics.median(done):g} (median), {min(done)} to {max(done)}"
+    outcome.detail = "\n".join(
+        [
+            tally("met by the kills", lives.met),
+            f"- in progress, in a process that had delivered a batch: {lives.hits} of {outcome.rounds} kills",
+            f"- batches: {batches}, {sum(done)} of them by processes that were killed; by life: {by_life}",
+        ]
+    )

@@ -1,0 +1,40 @@
+"""What processes without Spark share: a query that is made up, and one thread that takes over, stages and delivers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TypeVar
+
+from wal_sink.carriers import LocalCarrier
+from wal_sink.guarantees import promise
+from wal_sink.run import Run
+from wal_sink.serving import Serving
+from wal_sink.settings import Delivery
+from wal_sink.sink import Sink
+from wal_sink.testing import FakeQuery
+
+T = TypeVar("T")
+
+
+def live_through(run: Run, servings: Sequence[Serving], query: FakeQuery, batches: int) -> None:
+    """Take over what is there, then stage, complete and deliver until `batches` are done."""
+    run.open(servings)
+    run.deliver_all()
+    run.become_stager()
+    for _ in query.batches(run, batches):
+        run.deliver_all()
+    run.deliver_all()
+
+
+def serving(run: Run, name: str, sink: Sink, delivery: Delivery) -> Serving:
+    """A sink that this process itself delivers to."""
+    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
+    return Serving(name, delivery, promise(sink, delivery, name), carrier, identity=sink.describe())
+
+
+def in_two(rows: Sequence[T], chance: random.Random) -> tuple[list[T], list[T]]:
+    """A batch's rows as two partitions, shared out anew each time it is evaluated, as Spark does."""
+    shuffled = chance.sample(rows, len(rows))
+    cut = chance.randint(1, len(rows) - 1)
+    return shuffled[:cut], shuffled[cut:]
