@@ -35,7 +35,7 @@ mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal
 	$(BIN)/python benchmarks/mutation/run.py $(ARGS)
 
 .PHONY: chaos
-chaos: need-java $(STAMP) ## crash, race and corrupt it for an hour or so; the report: benchmarks/CHAOS.md; ARGS="--share 0.05"
+chaos: need-java $(STAMP) ## crash, race and corrupt it, for hours; the report: benchmarks/CHAOS.md; ARGS="--share 0.05", ARGS=--resume
 	@$(BIN)/python -m tests.quick_java
 	$(BIN)/python -m tests.chaos $(ARGS)
 
