@@ -213,5 +213,6 @@ class CommitterThread:
         return self._polls % SEARCH_EVERY_POLLS == SEARCH_EVERY_POLLS - 1
 
     def _is_pending(self) -> bool:
+        """Whether there is a batch to wait for. Another driver may have staged it, before this one staged the next."""
         batch_id = self._committer.next_batch()
-        return batch_id is not None and self._run.history.is_pending(batch_id)
+        return batch_id is not None and self._run.history.is_pending_from(batch_id)

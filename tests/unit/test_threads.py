@@ -56,6 +56,24 @@ def test_a_batch_is_delivered_while_the_query_runs_once_it_is_complete() -> None
     ended(thread)
 
 
+def test_a_batch_of_another_driver_does_not_keep_back_those_that_follow_it() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    thread = committing(run)
+    assert eventually(thread.caught_up.is_set)
+    other = place.open({}, runtime=SYSTEM)
+    query = place.query()
+    next(query.batches(other, 1))
+    run.become_stager()
+    query.start_batch(1, 1)
+    query.stage(run, 1)
+    thread.wake()
+    query.complete_batch(1)
+
+    assert eventually(lambda: sink.batches == [0, 1])
+    ended(thread)
+
+
 def test_idle_it_asks_for_nothing() -> None:
     place = Place()
     run = place.open({"a": Recorder()}, runtime=SYSTEM)
