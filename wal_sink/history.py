@@ -96,7 +96,8 @@ class History:
 
     def is_pending_from(self, batch_id: int) -> bool:
         """Whether this run staged the batch, or a later one, that some sink of it does not have."""
-        return any(staged >= batch_id for staged in self._pending)
+        with self._lock:
+            return any(staged >= batch_id for staged in self._pending)
 
     def pending(self, *, before: int) -> tuple[int, int]:
         """Batches below `before`, and their segment bytes, that this run staged and some sink of it does not have."""
