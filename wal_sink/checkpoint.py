@@ -154,11 +154,7 @@ class Gate:
 
     def is_open(self, batch_id: int) -> bool:
         """Whether the batch is complete, as remembered or as asked for this very batch. At most one read."""
-        return self.is_known_open(batch_id) or self._ask(lambda: self._is_completed(batch_id)) >= batch_id
-
-    def is_known_open(self, batch_id: int) -> bool:
-        """Whether the batch is complete, as remembered. Asks nothing."""
-        return batch_id <= self._completed_through
+        return batch_id <= self._completed_through or self._ask(lambda: self._is_completed(batch_id)) >= batch_id
 
     def is_open_now(self, batch_id: int) -> bool:
         """Whether the batch is complete, asked and not remembered. A read, and a listing if the entry is not there."""

@@ -70,11 +70,6 @@ class Committer:
             return None
         return max(self.marked_through + 1, wal.first_batch, self._first_batch)
 
-    def is_known_complete(self) -> bool:
-        """Whether the next batch is complete for all this process knows. Asks nobody."""
-        batch_id = self.next_batch()
-        return batch_id is not None and self._shared.gate.is_known_open(batch_id)
-
     def deliver_next(self, *, search: bool) -> bool:
         """Deliver the next batch if it can be released; False if there is nothing to do now.
 

@@ -94,10 +94,9 @@ class History:
         with self._lock:
             return self._staged.get(batch_id)
 
-    def is_pending_from(self, batch_id: int) -> bool:
-        """Whether this run staged the batch, or a later one, that some sink of it does not have."""
-        with self._lock:
-            return any(staged >= batch_id for staged in self._pending)
+    def is_pending(self, batch_id: int) -> bool:
+        """Whether this run staged the batch and some sink of it does not have it."""
+        return batch_id in self._pending
 
     def pending(self, *, before: int) -> tuple[int, int]:
         """Batches below `before`, and their segment bytes, that this run staged and some sink of it does not have."""

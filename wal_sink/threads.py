@@ -6,7 +6,6 @@ A plain daemon thread: one that inherits from the stream's thread would die with
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable
 
@@ -15,9 +14,7 @@ from wal_sink.errors import DeliveryError
 from wal_sink.run import Run
 from wal_sink.serving import StoppedError
 
-SHORTEST_POLL_S = 0.01
-FIRST_POLL_S = 0.03
-"""Spark completes a checkpoint on a local disk some 40 ms after `foreachBatch` (measured); the rest is learnt."""
+FIRST_POLL_S = 0.01
 LONGEST_POLL_S = 1.0
 LONGEST_FOLLOWING_POLL_S = 5.0
 SEARCH_EVERY_POLLS = 8
@@ -45,11 +42,7 @@ class CommitterThread:
         self._finishing = False
         self._asked = 0
         self._answered = 0
-        self._is_new = False
         self._polls = 0
-        self._staged_s = -math.inf
-        self._completion_s = FIRST_POLL_S
-        """After so long the last batches were complete."""
         self.caught_up = threading.Event()
         """Set once there was nothing left to do, or the thread ended."""
         self.error: BaseException | None = None
@@ -65,15 +58,12 @@ class CommitterThread:
 
     def start(self) -> None:
         """Deliver what earlier runs left."""
-        with self._changed:
-            self._is_new = True
-            self._rouse()
+        self.wake()
 
     def wake(self) -> None:
         """A batch was staged: begin to poll for its completion."""
         with self._changed:
             self._polls = 0
-            self._staged_s = self._now_s()
             self._rouse()
 
     def follow(self, *, on: bool = True) -> None:
@@ -150,11 +140,8 @@ class CommitterThread:
             unanswered = asked > self._answered
             # A search finds all that is complete, and the gate remembers: the next is due when that is delivered.
             search = idle and (unanswered or self._is_time_to_search())
-            asks = search or unanswered or self._may_be_complete()
-            asked_s = self._now_s()
-            idle = not (asks and self._run.deliver_next(self._committer, search=search))
+            idle = not self._run.deliver_next(self._committer, search=search)
             if not idle:
-                self._learn(asked_s)
                 self._polls = 0
             elif (search or not unanswered) and not self._wait(asked):
                 return
@@ -167,7 +154,6 @@ class CommitterThread:
     def _wait(self, asked: int) -> bool:
         """Wait until there may be something to do; False if there is nothing to wait for and the thread has ended."""
         with self._changed:
-            self._is_new = False
             answering = asked > self._answered
             self._answered = asked
             self.caught_up.set()
@@ -183,29 +169,10 @@ class CommitterThread:
 
     def _poll_s(self) -> float | None:
         """How long until the gate is asked again; None: until somebody wakes this thread."""
-        if self._follow:
-            return min(LONGEST_FOLLOWING_POLL_S, SHORTEST_POLL_S * 2.0 ** min(self._polls, 16))
-        if not self._is_pending():
-            return None
-        if self._polls == 0:
-            return max(SHORTEST_POLL_S, self._staged_s + self._completion_s - self._now_s())
-        return min(LONGEST_POLL_S, self._completion_s * 2.0 ** min(self._polls - 2, 16))
-
-    def _may_be_complete(self) -> bool:
-        """Whether the gate is worth a question: of a batch that was staged a moment ago the answer is known."""
-        if self._follow or self._is_new or self._committer.is_known_complete():
-            return True
-        return self._is_pending() and self._now_s() >= self._staged_s + self._completion_s
-
-    def _learn(self, found_s: float) -> None:
-        """The first question comes a little sooner each time, until it is too soon."""
-        if self._polls == 1:
-            self._completion_s = max(SHORTEST_POLL_S, 0.8 * self._completion_s)
-        elif self._polls > 1:
-            self._completion_s = min(LONGEST_POLL_S, found_s - self._staged_s)
-
-    def _now_s(self) -> float:
-        return self._run.log.runtime.monotonic_s()
+        longest = LONGEST_FOLLOWING_POLL_S if self._follow else LONGEST_POLL_S
+        if self._follow or self._is_pending():
+            return min(longest, FIRST_POLL_S * 2.0 ** min(self._polls, 16))
+        return None
 
     def _is_time_to_search(self) -> bool:
         if self._follow and self._run.history.wal is None:
@@ -213,6 +180,5 @@ class CommitterThread:
         return self._polls % SEARCH_EVERY_POLLS == SEARCH_EVERY_POLLS - 1
 
     def _is_pending(self) -> bool:
-        """Whether there is a batch to wait for. Another driver may have staged it, before this one staged the next."""
         batch_id = self._committer.next_batch()
-        return batch_id is not None and self._run.history.is_pending_from(batch_id)
+        return batch_id is not None and self._run.history.is_pending(batch_id)

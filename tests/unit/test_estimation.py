@@ -26,7 +26,7 @@ from wal_sink.estimation.plan import (
     StoreModel,
     shape_of,
 )
-from wal_sink.estimation.requests import total
+from wal_sink.estimation.requests import polls_until, total
 from wal_sink.estimation.sizes import manifest_bytes, marker_bytes, progress_bytes, release_bytes
 from wal_sink.guarantees import Ability
 from wal_sink.retention import COLLECT_EVERY_BATCHES
@@ -273,6 +273,10 @@ def test_a_delivery_is_never_faster_than_the_limits_let_it() -> None:
     plan = Plan(10_000, sink_call_s=0, where="executors")
     unlimited = replace(S3_MODEL, writes_per_s=None, reads_per_s=None)
     assert estimate(plan, unlimited).delivery_s < 40_000 / 3500 < estimate(plan, S3_MODEL).delivery_s
+
+
+def test_polls_double_their_pauses() -> None:
+    assert [polls_until(delay, 0.01, 1.0) for delay in (0, 0.01, 0.011, 0.03, 0.44, 3)] == [1, 2, 3, 3, 7, 10]
 
 
 # --- limits and dollars

@@ -340,4 +340,4 @@ def test_reads_of_the_checkpoint() -> None:
     life.checkpoint.taken()
     assert list(life.batches(run, 2)) == [2]
     found = total(life.checkpoint.taken())
-    assert found == Requests(gets=counting.checkpoint_gets(sinks=1))
+    assert found == Requests(gets=counting.checkpoint_gets(sinks=1, polls=1))

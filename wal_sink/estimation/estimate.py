@@ -16,15 +16,19 @@ from wal_sink.estimation.requests import (
     Traffic,
     checkpoint_gets,
     joined,
+    polls_until,
     scaled,
     total,
 )
 from wal_sink.guarantees import Ability
 from wal_sink.retention import COLLECT_EVERY_BATCHES
+from wal_sink.threads import FIRST_POLL_S, LONGEST_POLL_S
 
 MONTH_S = 730 * 3600
 JOB_S = 0.11
 """Of a Spark job that does nothing but start (measured); a batch delivered on executors takes one."""
+COMMIT_S = 0.04
+"""From the end of staging to Spark's `commits/N`, besides four requests of its store (assumed; local: 38 to 81 ms)."""
 CHECKPOINT_REQUESTS_OF_START = 5
 OF_TAKEOVER = 6
 """Reads of a batch that another run began: release, manifest, marker, low water, dead letters, and the look for a
@@ -113,7 +117,8 @@ def estimate(plan: Plan, store: StoreModel) -> Estimate:
     protocol = Protocol(store, plan.ability, plan.at_most_once, plan.sinks, plan.settings.retention_batches)
     collection = protocol.of_collection(shape)
     traffic = joined(protocol.of_batch(shape), scaled(collection, 1 / COLLECT_EVERY_BATCHES))
-    from_checkpoint = checkpoint_gets(plan.sinks)
+    polls = polls_until(COMMIT_S + 4 * store.write_s, FIRST_POLL_S, LONGEST_POLL_S)
+    from_checkpoint = checkpoint_gets(plan.sinks, polls)
     stored = _stored_bytes(plan, shape, protocol)
     tasks = _tasks(plan, shape)
     delivery_s = _delivery_s(plan, shape, store, protocol, tasks)

@@ -190,9 +190,16 @@ class Done:
         return shape.segments - self.whole
 
 
-def checkpoint_gets(sinks: int) -> float:
-    """Reads of the checkpoint for a batch: its offsets twice, and for each sink its completion, mostly within two.
+def checkpoint_gets(sinks: int, polls: float) -> float:
+    """Reads of the checkpoint for a batch, at most: its offsets twice, and for each sink its gate and the next one."""
+    return 2 + sinks * (polls + 1)
 
-    A committer asks when the batches before were complete, and again if that was too soon.
-    """
-    return 2 + 2 * sinks
+
+def polls_until(commit_delay_s: float, first_s: float, longest_s: float) -> int:
+    """How often a committer asks for a batch's completion, which comes so long after it was staged."""
+    asked, at_s, pause_s = 1, 0.0, first_s
+    while at_s < commit_delay_s:
+        at_s += pause_s
+        pause_s = min(longest_s, pause_s * 2)
+        asked += 1
+    return asked
