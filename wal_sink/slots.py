@@ -1,6 +1,7 @@
 """Task slots of the cluster that delivery may take, shared by all sinks of a run: staging needs the others.
 
-What takes little time may have them all. Spark serves its jobs in their order, so that staging waits for that once.
+What by experience takes little time may have them all. Spark serves its jobs in their order, so that staging waits for
+that once: for seconds, or for one `attempt_timeout_s` if the sink hangs, after which it gets no slot of staging's.
 """
 
 from __future__ import annotations

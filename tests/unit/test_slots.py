@@ -12,6 +12,7 @@ import pytest
 from py4j.protocol import Py4JError
 
 from wal_sink.orders import FailureKind, Order
+from wal_sink.serving import CarrierLostError
 from wal_sink.slots import LENT_S, DeliverySlots
 from wal_sink.spark import executors
 from wal_sink.spark.environment import task_slots
@@ -229,3 +230,16 @@ def test_what_the_last_batch_took_tells_whether_the_next_one_gets_every_slot(mon
     for _ in range(3):
         deliver(to)
     assert context.tasks == [1, 2, 1]
+
+
+def test_after_a_job_that_was_lost_staging_keeps_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    context = Context()
+    context.go.set()
+    to = carrier(context, DeliverySlots(lambda: 1, lambda: 2))
+    deliver(to)
+    with monkeypatch.context() as patch, pytest.raises(CarrierLostError):
+        patch.setattr(executors, "is_running", lambda _: False)
+        deliver(to)
+    deliver(to)
+    deliver(to)
+    assert context.tasks == [1, 1, 2]

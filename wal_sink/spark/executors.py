@@ -66,10 +66,10 @@ class ExecutorCarrier:
         with self._slots.taken(wanted, should_stop=self._should_stop, work_s=self._s_per_byte * size) as tasks:
             if not tasks:
                 return failed(orders, Failure(FailureKind.STOPPED, "the run is ending"))
-            began_s = SYSTEM.monotonic_s()
+            began_s, self._s_per_byte = SYSTEM.monotonic_s(), math.inf  # unless all goes well
             outcomes = self._run_job(assignment, manifest, shared_out(orders, tasks))
-            whole = not any(outcome.failure for outcome in outcomes)
-            self._s_per_byte = (SYSTEM.monotonic_s() - began_s) * tasks / size if whole else math.inf
+            if not any(outcome.failure for outcome in outcomes):
+                self._s_per_byte = (SYSTEM.monotonic_s() - began_s) * tasks / size
             return outcomes
 
     def _run_job(
