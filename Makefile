@@ -25,9 +25,10 @@ demo: need-java $(STAMP) ## kill a driver in the middle of a stream, see that no
 demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 	$(BIN)/wal-sink demo --s3
 
+# Hundreds of Pythons are started: where they may write no bytecode, each compiles all of it.
 test: need-java $(STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
 	@$(BIN)/python -m tests.quick_java
-	$(BIN)/python -m pytest $(or $(ARGS),--cov -n 2 --dist worksteal)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(or $(ARGS),--cov -n 2 --dist worksteal)
 	$(if $(ARGS),,@echo "branch coverage of the committing core: 100 %")
 
 mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/terms.py chooses; resumable

@@ -12,7 +12,7 @@ from benchmarks.flink import Flink
 from benchmarks.measure import NAME, Contest, Contestant, Unit
 from benchmarks.ours import Ours
 from benchmarks.sizes import Sizes
-from benchmarks.spark_rivals import FOREACH_ARROW, FOREACH_PARQUET, WRITE_PARQUET, SparkRivals
+from benchmarks.spark_rivals import FOREACH_ARROW, FOREACH_PARQUET, MOVED, WRITE_PARQUET, SparkRivals
 from benchmarks.workloads import Workloads
 from tests.jars import java
 
@@ -31,24 +31,26 @@ class Target:
     rival: str | None = None
     """None: the bound is on our own number."""
     ours: str = NAME
+    floor: str | None = None
+    """Who does less than we must, on the same Spark: what it reaches, no log on Spark can go beyond."""
 
     def holds(self, found: float, unit: Unit) -> bool:
         return found >= self.bound if unit.more_is_better else found <= self.bound
 
 
 TARGETS = (
-    Target("staging", "staging against Spark's df.write.parquet, its time", 0.8, WRITE_PARQUET),
-    Target("staging-flights", "the same, flights", 0.8, WRITE_PARQUET),
+    Target("staging", "staging against Spark's df.write.parquet, its time", 0.8, WRITE_PARQUET, floor=MOVED),
+    Target("staging-flights", "the same, flights", 0.8, WRITE_PARQUET, floor=MOVED),
     Target("null", "whole path, null sink, against foreachBatch", 0.6, FOREACH_ARROW),
     Target("null-flights", "the same, flights", 0.6, FOREACH_ARROW),
     Target("csv", "whole path, CSV written with Arrow on executors", 0.8, FOREACH_ARROW),
     Target("csv-flights", "the same, flights", 0.8, FOREACH_ARROW),
     Target("sql", "whole path, SQLite", 0.9, FOREACH_ARROW),
     Target("postgresql-path", "whole path, PostgreSQL by COPY", 0.9, FOREACH_ARROW),
-    Target("null", "against Flink's WAL sink, its log on files, null", 10, FLINK_FILE),
-    Target("csv", "against Flink's WAL sink, its log on files, CSV", 10, FLINK_FILE),
-    Target("null", "against Flink's WAL sink, its log in memory, null", 2, FLINK_MEMORY),
-    Target("csv", "against Flink's WAL sink, its log in memory, CSV", 1.3, FLINK_MEMORY),
+    Target("null", "against Flink's WAL sink, its log on files, null", 10, FLINK_FILE, floor=FOREACH_ARROW),
+    Target("csv", "against Flink's WAL sink, its log on files, CSV", 10, FLINK_FILE, floor=FOREACH_ARROW),
+    Target("null", "against Flink's WAL sink, its log in memory, null", 2, FLINK_MEMORY, floor=FOREACH_ARROW),
+    Target("csv", "against Flink's WAL sink, its log in memory, CSV", 1.3, FLINK_MEMORY, floor=FOREACH_ARROW),
     Target("small", "micro-batches of 1,000 rows, batch time against foreachBatch", 1.2, FOREACH_PARQUET),
     Target("latency", "from commits/N to the sink, back to back, ms", 150, ours="batches back to back"),
     Target("latency", "from commits/N to the sink, every 500 ms, ms", 150, ours="a batch every 500 milliseconds"),
@@ -76,6 +78,7 @@ _KEYS = (
     "http",
     "dynamodb",
     "files",
+    "files-two-phase",
 )
 _OTHER_UNITS = {
     "staging": Unit.SECONDS,
@@ -111,7 +114,7 @@ def _on_spark(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
     ours, spark, flink = sides.ours, sides.spark, sides.flink
     sqlite, postgresql = sides.backends.sqlite, sides.backends.postgresql
     table, flights = work.table, work.flights
-    yield _contest("staging", "Staging the table", ours.staging(table), spark.write_parquet(table))
+    yield _contest("staging", "Staging the table", ours.staging(table), spark.write_parquet(table), spark.moved(table))
     to_null, to_csv = flink_rivals(flink, "null", sizes), flink_rivals(flink, "csv", sizes)
     yield _contest("null", "The table to nowhere", ours.null(table), spark.null(table), *to_null)
     yield _contest("csv", "The table to CSV files", ours.csv(table), spark.csv(table), *to_csv)
@@ -125,7 +128,8 @@ def _on_spark(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
     yield _contest("postgresql-path", "The table to PostgreSQL", *both, missing=postgresql.missing)
     files = (ours.parquet(table), spark.file_sink(table), spark.foreach_parquet(table))
     yield _contest("parquet", "The table to Parquet files", *files)
-    yield _contest("staging-flights", "Staging the flights", ours.staging(flights), spark.write_parquet(flights))
+    staged = (ours.staging(flights), spark.write_parquet(flights), spark.moved(flights))
+    yield _contest("staging-flights", "Staging the flights", *staged)
     yield _contest("null-flights", "The flights to nowhere", ours.null(flights), spark.null(flights))
     yield _contest("csv-flights", "The flights to CSV files", ours.csv(flights), spark.csv(flights))
 

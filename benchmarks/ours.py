@@ -75,7 +75,7 @@ class Ours:
         order = StagingOrder(folder="staged", limits=limits)
         refs = stage_dataframe(df, store=StoreSpec(str(place / "wal")), order=order, description="benchmark").segments
         took_s = watch.seconds()
-        _require(sum(ref.rows for ref in refs), work.rows)
+        work.require_all(sum(ref.rows for ref in refs))
         return took_s
 
     def _query(self, work: Workload, sink: Callable[[Path], Sink]) -> Contestant:
@@ -90,7 +90,7 @@ class Ours:
         with self._wal(sink, place) as wal:
             wal.run(work.stream(self.spark).writeStream.trigger(availableNow=True))
             ended_s = Stopwatch.now_s()
-        _require(delivered_rows(place / "wal"), work.rows)
+        work.require_all(delivered_rows(place / "wal"))
         return ended_s
 
     def _batch_ms(self, work: Workload, place: Path) -> float:
@@ -124,11 +124,6 @@ class Ours:
 def delivered_rows(wal: Path) -> int:
     """Rows of all batches that are marked as delivered."""
     return sum(decode(Marker, file.read_bytes(), file.name).rows for file in wal.glob("sinks/*/markers/*.json"))
-
-
-def _require(found: int, expected: int) -> None:
-    if found != expected:
-        raise RuntimeError(f"expected {expected} rows, found {found}")
 
 
 def _made(folder: Path) -> Path:

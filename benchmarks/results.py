@@ -22,6 +22,8 @@ class Verdict:
     unit: Unit
     found: Ratio | None
     """None: it was not measured in this run."""
+    floor: Ratio | None = None
+    """What the target's floor reaches; None: it has none, or it was not measured."""
 
     @property
     def holds(self) -> bool:
@@ -67,10 +69,16 @@ class Results:
 
     def verdicts(self) -> list[Verdict]:
         """One for each target."""
-        return [Verdict(target, UNITS[target.contest], self._found(target)) for target in TARGETS]
+        return [
+            Verdict(target, UNITS[target.contest], self._found(target, target.ours), self._floor(target))
+            for target in TARGETS
+        ]
 
-    def _found(self, target: Target) -> Ratio | None:
-        ours = self.find(target.contest, target.ours)
+    def _floor(self, target: Target) -> Ratio | None:
+        return self._found(target, target.floor) if target.floor else None
+
+    def _found(self, target: Target, name: str) -> Ratio | None:
+        ours = self.find(target.contest, name)
         if ours is None:
             return None
         if target.rival is None:

@@ -33,6 +33,11 @@ class Workload:
     rows: int
     files_per_batch: int
 
+    def require_all(self, found: int) -> None:
+        """Raises `RuntimeError` if these are not as many rows as there are."""
+        if found != self.rows:
+            raise RuntimeError(f"expected {self.rows} rows, found {found}")
+
     def batch(self, spark: SparkSession) -> DataFrame:
         """All of it as a batch DataFrame."""
         return spark.read.parquet(str(self.folder))

@@ -14,12 +14,14 @@ EXTENDS Integers, FiniteSets, Sequences, TLC
 CONSTANTS
     NRuns,         \* runs 1..NRuns, opened in this order; 0 staged what Prestaged says
     Stages,        \* the runs that have a streaming query
+    Chains,        \* those of them whose own foreachBatch calls `stage`: they claim their term inside their first batch
     Serves,        \* [run -> the sinks it has committers for]
     Sinks,
     Kind,          \* [sink -> "plain" | "idempotent" | "transactional" | "at_most_once"]
     Shape,         \* a batch each: <<chunks of segment 1, chunks of segment 2, ...>>; <<>> is a batch without rows
     Prestaged,     \* how many batches are staged and completed before anything happens
     Retention,     \* Settings.retention_batches
+    Group,         \* how many batches a committer may deliver before it marks them with one marker; 1: each has its own
     MaxRollbacks,  \* how often somebody restores an older checkpoint
     MaxDeletions,  \* how often somebody deletes the checkpoint, so that a new query id begins
     MaxRestarts,   \* how often a query is started again within a living run
@@ -30,7 +32,12 @@ CONSTANTS
     BUG            \* "none", or the planted bug
 
 ASSUME Fixes \subseteq {"confirm_release", "fresh_gate", "term_after_record", "renew_term",
-                       "recheck_low_water", "known_at_query_start", "stager_term", "own_offsets"}
+                       "recheck_low_water", "known_at_query_start", "stager_term", "own_offsets", "first_batch_looked_up",
+                       "running_query_asked"}
+
+\* Else what a succeeded committer marks at the end of its group could let others collect what its successor is about to
+\* deliver again (BUG = "group_longer_than_retention").
+ASSUME Group = 1 \/ Group <= Retention
 
 VARIABLES
     ck,            \* Spark's checkpoint: query id, offsets, completed batches; h counts restorations
@@ -86,7 +93,7 @@ Init ==
     /\ S = [r \in Runs |-> [pc |-> IF r \in Stages THEN "off" ELSE "none", b |-> 0, f |-> 0, x |-> 0, h |-> 0, q |-> 0,
                             t |-> 0, n |-> 0]]
     /\ C = [r \in Runs |-> [s \in Serves[r] |->
-                [pc |-> "claim", term |-> 0, marked |-> -1, began |-> -1, rec |-> TRUE, b |-> -1, att |-> NoAtt,
+                [pc |-> "claim", term |-> 0, marked |-> -1, upto |-> -1, began |-> -1, rec |-> TRUE, b |-> -1, att |-> NoAtt,
                  rows |-> NoRows, seen |-> FALSE, fresh |-> FALSE, tgt |-> -1, why |-> ""]]]
     /\ T = [r \in Runs |-> [s \in Serves[r] |-> IdleTasks]]
     /\ G = [cnt |-> [c \in Cells |-> 0],          \* how often a chunk took effect in a target
@@ -102,6 +109,16 @@ Init ==
             bad |-> {}]                           \* laws seen broken by an action
 
 -----------------------------------------------------------------------------
+(* Groups.  A committer whose target drops what it already has may deliver several batches, one after the other, before it *)
+(* creates one marker, that of the newest, which stands for every batch through its own.                                  *)
+
+DropsRepeats(s) == Kind[s] \in {"idempotent", "transactional"}
+Longest == IF BUG = "group_longer_than_retention" THEN Retention + 2 ELSE Group
+Grouped(s) == Group > 1 /\ (DropsRepeats(s) \/ BUG = "plain_sink_in_groups")
+
+\* Time is not modelled: whoever read its term at the start of a group may trust that for the rest of it.
+MaySkipTerm(s) == (Grouped(s) /\ DropsRepeats(s)) \/ BUG = "plain_sink_skips_its_term"
+
 (* What one read or listing of the store tells *)
 
 Succeeded(role, term) == (term + 1) \in terms[role]            \* terms.Term.check
@@ -174,54 +191,48 @@ Claim(r, s) ==
 \* committer.Committer.load
 Load(r, s) ==
     /\ C[r][s].pc = "load"
-    /\ C' = [C EXCEPT ![r][s].pc = "idle", ![r][s].marked = NewestMarker(s)]
+    /\ C' = [C EXCEPT ![r][s].pc = "idle", ![r][s].marked = NewestMarker(s), ![r][s].upto = NewestMarker(s)]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* run.Run.become_stager: once the committers have caught up (crew.Crew.start); load_owner, then terms.claim
+\* run.Run.become_stager, once the committers have caught up (crew.Crew.start): history.History.ask_owner_again, then
+\* terms.claim.  `WalSink.start` calls it before Spark starts the query; where the user's own foreachBatch calls
+\* `WalSink.stage` (Chains), Spark has chosen and planned the batch before.
 BecomeStager(r) ==
-    /\ R[r].phase = "open" /\ S[r].pc = "off"
+    /\ R[r].phase = "open" /\ S[r].pc = IF r \in Chains THEN "claim" ELSE "off"
     /\ \A s \in Serves[r] : C[r][s].pc \notin {"claim", "load"} /\ ~C[r][s].rec
     /\ ~InError(r)
-    /\ IF wal # 0 /\ R[r].own # wal /\ wal # ck.q /\ BUG # "query_id_not_checked"
-       THEN /\ S' = [S EXCEPT ![r].pc = "dead"]
-            /\ G' = Shout(G, -1, "owner", FALSE)
-            /\ UNCHANGED terms
-       ELSE /\ terms' = [terms EXCEPT !["stager"] = @ \cup {NextTerm("stager")}]
-            /\ S' = [S EXCEPT ![r].pc = "known", ![r].t = NextTerm("stager")]
-            /\ UNCHANGED G
-    /\ UNCHANGED <<ck, wal, man, rel, prog, mark, low, R, C, T>>
+    /\ LET asks == Fixed("known_at_query_start") \/ R[r].own # wal      \* is_owned_by remembers only what was yes
+       IN IF asks /\ wal # 0 /\ wal # ck.q /\ BUG # "query_id_not_checked"
+          THEN /\ S' = [S EXCEPT ![r].pc = "dead"]
+               /\ G' = Shout(G, -1, "owner", FALSE)
+               /\ UNCHANGED terms
+          ELSE /\ terms' = [terms EXCEPT !["stager"] = @ \cup {NextTerm("stager")}]
+               /\ S' = [S EXCEPT ![r].pc = "known", ![r].t = NextTerm("stager"), ![r].n = 0]
+               /\ UNCHANGED G
+    /\ R' = IF wal # 0 THEN [R EXCEPT ![r].own = wal] ELSE R
+    /\ UNCHANGED <<ck, wal, man, rel, prog, mark, low, C, T>>
 
-\* history.History.load_batches
+\* history.History.load_batches, once the term is claimed.  The repair "known_at_query_start": at every start of a query.
 LoadBatches(r) ==
     /\ S[r].pc = "known"
-    /\ R' = [R EXCEPT ![r].known = Max({low} \cup {b \in Traces : b > low})]
-    /\ S' = [S EXCEPT ![r].pc = "start"]
+    /\ R' = IF Fixed("known_at_query_start") \/ R[r].known = -1
+            THEN [R EXCEPT ![r].known = Max({@, low} \cup {b \in Traces : b > low})] ELSE R
+    /\ S' = [S EXCEPT ![r].pc = IF r \in Chains THEN "stage" ELSE "start"]
     /\ UNCHANGED <<ck, store, C, T, G>>
 
 -----------------------------------------------------------------------------
 (* The query of a run: Spark, and the Stager inside its foreachBatch *)
 
-\* Spark starts the query: what was planned and not completed is run again as it was planned.
-\* The repairs "own_offsets" and "stager_term" claim the stager's term anew right before every start of a query
-\* (run.Run.become_stager); that no checkpoint is restored between the two is assumed, so that queries on one history have
-\* terms in the order they start.
+\* Spark starts the query: what was planned and not completed is run again as it was planned.  That no checkpoint is
+\* restored between the claim and this look at the checkpoint is assumed of `WalSink.start` where only "stager_term"
+\* tells whose offsets are in the checkpoint, so that queries on one history have terms in the order they start.
 SparkStart(r) ==
-    /\ S[r].pc = "start"
-    /\ LET claims == Fixed("stager_term") \/ Fixed("own_offsets") IN
-       /\ terms' = IF claims THEN [terms EXCEPT !["stager"] = @ \cup {NextTerm("stager")}] ELSE terms
-       /\ S' = [S EXCEPT ![r].pc = IF Fixed("known_at_query_start") THEN "known again"
-                                   ELSE IF Len(ck.off) > ck.done THEN "stage" ELSE "plan",
-                         ![r].b = ck.done, ![r].x = IF Len(ck.off) > ck.done THEN ck.off[ck.done + 1] ELSE 0,
-                         ![r].h = ck.h, ![r].q = ck.q, ![r].t = IF claims THEN NextTerm("stager") ELSE @]
-    /\ UNCHANGED <<ck, wal, man, rel, prog, mark, low, R, C, T, G>>
-
-\* The repair "known_at_query_start": History.load_batches once more, and the owner asked again instead of remembered,
-\* before the first batch of every query started.
-LoadBatchesAgain(r) ==
-    /\ S[r].pc = "known again"
-    /\ R' = [R EXCEPT ![r].known = Max({@, low} \cup {b \in Traces : b > low}), ![r].own = 0]
-    /\ S' = [S EXCEPT ![r].pc = IF S[r].x # 0 THEN "stage" ELSE "plan"]
-    /\ UNCHANGED <<ck, store, C, T, G>>
+    /\ S[r].pc = IF r \in Chains THEN "off" ELSE "start"
+    /\ r > 1 => R[r - 1].phase # "new"
+    /\ S' = [S EXCEPT ![r].pc = IF Len(ck.off) = ck.done THEN "plan" ELSE IF r \in Chains THEN "claim" ELSE "stage",
+                      ![r].b = ck.done, ![r].x = IF Len(ck.off) > ck.done THEN ck.off[ck.done + 1] ELSE 0,
+                      ![r].h = ck.h, ![r].q = ck.q]
+    /\ UNCHANGED <<ck, store, R, C, T, G>>
 
 \* Spark writes offsets/N, or finds that another query did and dies.  After a restoration it may read other rows.
 Plan(r) ==
@@ -229,7 +240,7 @@ Plan(r) ==
     /\ IF S[r].h = ck.h /\ Len(ck.off) = S[r].b
        THEN \E f \in 1..ck.h :
             /\ ck' = [ck EXCEPT !.off = Append(@, f)]
-            /\ S' = [S EXCEPT ![r].pc = "stage", ![r].x = f]
+            /\ S' = [S EXCEPT ![r].pc = IF r \in Chains /\ S[r].t = 0 THEN "claim" ELSE "stage", ![r].x = f]
        ELSE /\ S' = [S EXCEPT ![r].pc = "dead"]
             /\ UNCHANGED ck
     /\ UNCHANGED <<store, R, C, T, G>>
@@ -238,13 +249,16 @@ StageFails(r, why) ==
     /\ S' = [S EXCEPT ![r].pc = "dead"]
     /\ G' = Shout(G, S[r].b, why, FalseAlarm(why))
 
-AfterBegin(r, b) == IF b > R[r].known THEN "write" ELSE IF BUG = "no_low_water_check_at_stage" THEN "release" ELSE "low"
+\* The first batch of a stager is looked up whatever is known: Spark chose it after the WAL was read.
+LooksUp(r, b) == b <= R[r].known \/ (Fixed("first_batch_looked_up") /\ S[r].n = 0)
+Write(r, b) == IF R[r].known > -1 /\ b > R[r].known + 1 THEN "gap" ELSE "write"
+AfterBegin(r, b) ==
+    IF ~LooksUp(r, b) THEN Write(r, b) ELSE IF BUG = "no_low_water_check_at_stage" THEN "release" ELSE "low"
 
-\* stager.Stager._begin: checkpoint.Checkpoint.require_offsets, history.History.bind, Stager._refuse_gap
+\* stager.Stager._begin: checkpoint.Checkpoint.require_offsets, history.History.bind
 StageBegin(r) ==
     /\ S[r].pc = "stage"
     /\ LET b == S[r].b
-           gap == R[r].known > -1 /\ b > R[r].known + 1 /\ b > Max({low} \cup Traces) + 1
        IN IF InError(r)
           THEN S' = [S EXCEPT ![r].pc = "dead"] /\ UNCHANGED <<wal, R, G>>
           ELSE IF ~HasOffsets(b)
@@ -253,8 +267,10 @@ StageBegin(r) ==
           THEN S' = [S EXCEPT ![r].pc = "dead"] /\ UNCHANGED <<wal, R, G>>
           ELSE IF wal # 0 /\ R[r].own # wal /\ ck.q # wal /\ BUG # "query_id_not_checked"
           THEN StageFails(r, "owner") /\ UNCHANGED <<wal, R>>
-          ELSE IF gap
-          THEN StageFails(r, "missing") /\ UNCHANGED <<wal, R>>
+          ELSE IF wal # 0 /\ S[r].q # wal /\ Fixed("running_query_asked") /\ BUG # "query_id_not_checked"
+          THEN StageFails(r, "owner") /\ UNCHANGED <<wal, R>>      \* spark.stage_batch._check_query
+          ELSE IF S[r].q # R[r].own /\ S[r].q # ck.q               \* the same, of a checkpoint that is not the query's own
+          THEN S' = [S EXCEPT ![r].pc = "dead"] /\ UNCHANGED <<wal, R, G>>
           ELSE /\ wal' = IF wal = 0 THEN ck.q ELSE wal
                /\ R' = [R EXCEPT ![r].own = wal']
                /\ S' = [S EXCEPT ![r].f = ck.off[b + 1],
@@ -274,18 +290,36 @@ StageTerm(r) ==
 \* stager.Stager._refuse_collected, before and after the release is looked for
 StageLowWater(r) ==
     /\ S[r].pc \in {"low", "low again"}
-    /\ IF S[r].b <= low
-       THEN StageFails(r, "gone")
-       ELSE /\ S' = [S EXCEPT ![r].pc = IF @ = "low" THEN "release" ELSE "write"]
+    /\ S' = [S EXCEPT ![r].pc = IF S[r].b <= low
+                                THEN IF BUG = "collected_is_always_gone" THEN "gone" ELSE "collected"
+                                ELSE IF @ = "low" THEN "release" ELSE Write(r, S[r].b)]
+    /\ UNCHANGED <<ck, store, R, C, T, G>>
+
+\* The same, of a batch that was collected: a succeeded query, or one whose batch another one completed, is fenced and
+\* blames no history.  The term, then the checkpoint.
+StageCollected(r) ==
+    /\ S[r].pc \in {"collected", "completed", "gone"}
+    /\ IF S[r].pc = "gone" THEN StageFails(r, "gone")
+       ELSE /\ S' = [S EXCEPT ![r].pc = IF @ = "collected"
+                                        THEN IF Succeeded("stager", S[r].t) THEN "dead" ELSE "completed"
+                                        ELSE IF ck.done > S[r].b THEN "dead" ELSE "gone"]
             /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, R, C, T>>
+
+\* stager.Stager._refuse_gap: a predecessor may have staged since
+StageGap(r) ==
+    /\ S[r].pc = "gap"
+    /\ LET known == Max({R[r].known, low} \cup {b \in Traces : b > low}) IN
+       /\ R' = [R EXCEPT ![r].known = known]
+       /\ IF S[r].b > known + 1 THEN StageFails(r, "missing") ELSE S' = [S EXCEPT ![r].pc = "write"] /\ UNCHANGED G
+    /\ UNCHANGED <<ck, store, C, T>>
 
 \* stager.Stager._is_replay
 StageRelease(r) ==
     /\ S[r].pc = "release"
     /\ LET b == S[r].b IN
        IF rel[b] = NoAtt
-       THEN /\ S' = [S EXCEPT ![r].pc = IF BUG = "no_low_water_check_at_stage" THEN "write" ELSE "low again"]
+       THEN /\ S' = [S EXCEPT ![r].pc = IF BUG = "no_low_water_check_at_stage" THEN Write(r, b) ELSE "low again"]
             /\ UNCHANGED G
        ELSE IF rel[b].f # S[r].f /\ BUG # "no_fingerprint_check_at_replay"
        THEN StageFails(r, "divergent")
@@ -323,7 +357,7 @@ SparkCommit(r) ==
 Restart(r) ==
     /\ S[r].pc \in {"plan", "stage", "write", "commit", "dead"} /\ G.restarts < MaxRestarts /\ ~InError(r)
     /\ ~\E a \in G.alarm : TRUE
-    /\ S' = [S EXCEPT ![r].pc = "start", ![r].f = 0]
+    /\ S' = [S EXCEPT ![r].pc = "off", ![r].f = 0, ![r].x = 0, ![r].t = 0]
     /\ G' = [G EXCEPT !.restarts = @ + 1]
     /\ UNCHANGED <<ck, store, R, C, T>>
 
@@ -345,22 +379,24 @@ Fail(r, s) ==
 \* A release is known: begin to deliver it, or look first what a predecessor did.  committer.Committer._deliver_next
 Taken(r, s, c, b, att) ==
     LET over == att.r # r \/ c.began = b
-        next == IF over THEN "progress" ELSE IF BUG = "marker_before_delivery" THEN "mark" ELSE "deliver"
+        last == BUG = "group_marked_before_its_last" /\ c.upto > c.marked /\ b - c.marked = Longest
+        next == IF over THEN "progress" ELSE IF BUG = "marker_before_delivery" \/ last THEN "mark" ELSE "deliver"
     IN [c EXCEPT !.b = b, !.att = att, !.began = b, !.rows = NoRows, !.pc = next, !.fresh = ~over,
                  !.seen = ~over /\ G.marked[<<s, b>>] # 0]
 
 \* committer.Committer._may_release
 AskGate(r, s) ==
     /\ R[r].phase = "open" /\ C[r][s].pc = "idle" /\ wal # 0
+    /\ \A x \in Serves[r] : C[r][x].pc \notin {"claim", "load"}       \* Run.open claims all terms before anything is delivered
     /\ LET c == C[r][s]
-           due == IF BUG = "marker_without_order" THEN {b \in Batches : b > c.marked} ELSE {c.marked + 1} \cap Batches
+           due == IF BUG = "marker_without_order" THEN {b \in Batches : b > c.marked} ELSE {c.upto + 1} \cap Batches
        IN \/ \E b \in due :
               LET remembered == b <= R[r].gate
                   open == remembered \/ ck.done > b \/ (BUG = "gate_ignored" /\ HasOffsets(b))
               IN /\ open \/ (c.rec /\ (rel[b] # NoAtt \/ R[r].relm[b] # NoAtt))
                  /\ R' = IF open /\ ~remembered THEN [R EXCEPT ![r].gate = Max({@, ck.done - 1})] ELSE R
                  /\ C' = [C EXCEPT ![r][s].pc = "office", ![r][s].b = b, ![r][s].att = R[r].staged[b]]
-          \/ /\ c.rec
+          \/ /\ c.rec /\ c.upto = c.marked      \* what is delivered is marked first: CloseGroup
              /\ \A b \in due : b > R[r].gate /\ ck.done <= b /\ rel[b] = NoAtt
              /\ C' = [C EXCEPT ![r][s].rec = FALSE]
              /\ UNCHANGED R
@@ -371,9 +407,10 @@ AskGate(r, s) ==
 \* as far as memory goes
 CheckOffice(r, s) ==
     /\ C[r][s].pc = "office"
-    /\ LET b == C[r][s].b IN
+    /\ \E skip \in {FALSE, MaySkipTerm(s) /\ (C[r][s].upto > C[r][s].marked \/ BUG = "group_never_checked")} :
+       LET b == C[r][s].b IN
        C' = [C EXCEPT ![r][s] =
-                IF Succeeded(s, @.term) /\ BUG \notin {"term_not_checked_at_release", "term_not_rechecked"}
+                IF Succeeded(s, @.term) /\ BUG \notin {"term_not_checked_at_release", "term_not_rechecked"} /\ ~skip
                 THEN [@ EXCEPT !.pc = "fenced"]
                 ELSE IF R[r].relm[b] # NoAtt THEN Taken(r, s, @, b, R[r].relm[b])
                 ELSE IF Fixed("fresh_gate") /\ @.att # NoAtt THEN [@ EXCEPT !.pc = "create"]
@@ -485,7 +522,7 @@ Forget(r, marked) ==
               ![r].relm = [b \in Batches |-> IF b <= marked THEN NoAtt ELSE @[b]]]
 
 Passed(r, s, b) ==
-    /\ C' = [C EXCEPT ![r][s] = [@ EXCEPT !.pc = "due", !.marked = b, !.b = -1, !.att = NoAtt, !.rows = NoRows,
+    /\ C' = [C EXCEPT ![r][s] = [@ EXCEPT !.pc = "due", !.marked = b, !.upto = b, !.b = -1, !.att = NoAtt, !.rows = NoRows,
                                           !.seen = FALSE, !.fresh = FALSE]]
     /\ R' = Forget(r, Min({b} \cup {C[r][x].marked : x \in Serves[r] \ {s}}))
 
@@ -514,6 +551,7 @@ ReadMarker(r, s) ==
     /\ C[r][s].pc = "marker"
     /\ LET b == C[r][s].b IN
        IF Marked(s, b) THEN Passed(r, s, b)
+       ELSE IF Grouped(s) /\ NewestMarker(s) > b THEN Passed(r, s, NewestMarker(s))     \* it stands for this one too
        ELSE C' = [C EXCEPT ![r][s].pc = IF BUG = "no_low_water_at_takeover" THEN "deliver" ELSE "low water"] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
@@ -552,6 +590,19 @@ Again(r, s, tasks) ==
 
 Unslotted(r, s) == [x \in Slots |-> IF x = 0 THEN T[r][s][0] ELSE NoTask]
 
+\* The batch is delivered and the next one is taken before any marker.
+MayGoOn(r, s) == Grouped(s) /\ C[r][s].b - C[r][s].marked < Longest
+GoOn(r, s) ==
+    C' = [C EXCEPT ![r][s] = [@ EXCEPT !.pc = IF BUG = "delivered_collected" THEN "due" ELSE "idle", !.upto = C[r][s].b, !.b = -1,
+                                       !.att = NoAtt, !.rows = NoRows, !.seen = FALSE, !.fresh = FALSE]]
+
+\* The backlog is used up, or enough of it is delivered: one marker, of the newest.
+CloseGroup(r, s) ==
+    /\ C[r][s].pc = "idle" /\ C[r][s].upto > C[r][s].marked /\ BUG # "group_never_closed"
+    /\ LET b == C[r][s].upto IN
+       C' = [C EXCEPT ![r][s] = [@ EXCEPT !.pc = "mark", !.b = b, !.att = R[r].relm[b]]]
+    /\ UNCHANGED <<ck, store, R, S, T, G>>
+
 \* batch_delivery.BatchDelivery._attempt: all outcomes are there.
 Join(r, s) ==
     /\ C[r][s].pc = "wait"
@@ -564,7 +615,7 @@ Join(r, s) ==
        ELSE IF "failed" \in all THEN Again(r, s, Unslotted(r, s))
        ELSE /\ IF BUG = "marker_before_delivery"
                THEN C' = [C EXCEPT ![r][s] = [@ EXCEPT !.pc = "due", !.marked = C[r][s].b, !.b = -1, !.att = NoAtt]]
-               ELSE C' = [C EXCEPT ![r][s].pc = "mark"]
+               ELSE IF MayGoOn(r, s) THEN GoOn(r, s) ELSE C' = [C EXCEPT ![r][s].pc = "mark"]
             /\ T' = [T EXCEPT ![r][s] = Unslotted(r, s)]
             /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, R, S>>
@@ -598,10 +649,13 @@ CreateMarker(r, s) ==
            b == c.b
            fresh == ~Marked(s, b)
            mine == \E m \in mark : m.s = s /\ m.b = b /\ m.r = r
-           early == BUG = "marker_before_delivery"
+           early == BUG = "marker_before_delivery" \/ (BUG = "group_marked_before_its_last" /\ c.upto > c.marked /\ c.upto < b)
            go == IF early THEN C' = [C EXCEPT ![r][s].pc = "deliver"] /\ UNCHANGED R ELSE Passed(r, s, b)
            put == mark' = mark \cup {[s |-> s, b |-> b, r |-> r]}
-           noted == [G EXCEPT !.marked[<<s, b>>] = IF @ = 0 THEN c.att.x ELSE @]
+           stands == {x \in Batches : x > c.marked /\ x <= b}
+           noted == [G EXCEPT !.marked = [y \in Sinks \X Batches |->
+                        IF y[1] # s \/ y[2] \notin stands \/ @[y] # 0 THEN @[y]
+                        ELSE IF y[2] = b THEN c.att.x ELSE G.rel[y[2]].x]]
        IN \/ fresh /\ put /\ go /\ G' = noted
           \/ fresh /\ Ambiguous /\ put /\ G' = [noted EXCEPT !.amb = @ + 1] /\ UNCHANGED <<C, R>>
           \/ ~fresh /\ (mine \/ ~Succeeded(s, c.term)) /\ go /\ UNCHANGED <<mark, G>>
@@ -621,6 +675,10 @@ FirstStep(s) == IF BUG = "term_not_rechecked" THEN BeforeSend(s)
 NextChunk(s, t) == [t EXCEPT !.k = @ + 1, !.pc = IF t.k + 1 = Size(t.b, t.g) THEN "done" ELSE FirstStep(s)]
 MarkerFollows(t) == Len(Shape[t.b + 1]) = 1 /\ t.k + 1 = Size(t.b, t.g)      \* SegmentDelivery._marker_follows
 
+\* A transactional target may be ahead of the marker by the rest of a group.  It is believed if it holds rows of a released
+\* batch (the code compares the segment's id); a target that is ahead of everything belongs to a newer WAL.
+IsAhead(s, l) == Grouped(s) /\ rel[l.b] # NoAtt /\ BUG # "position_compared_for_equality_only"
+
 \* Order.term_checked: the first chunk of a batch of one segment needs no check besides the one before the release.
 \* segments.load_segment (collected with its manifest), SegmentDelivery._stored_rows
 TaskLoad(r, s, x) ==
@@ -630,7 +688,8 @@ TaskLoad(r, s, x) ==
            from == IF Kind[s] = "transactional" /\ l.b = t.b THEN l.k ELSE t.k
            size == Size(t.b, t.g)
        IN IF ~ManifestOf(t.b, t.att) THEN Put(r, s, x, [t EXCEPT !.pc = "corrupt"])
-          ELSE IF Kind[s] = "transactional" /\ l.b > t.b THEN Put(r, s, x, [t EXCEPT !.pc = "corrupt"])
+          ELSE IF Kind[s] = "transactional" /\ l.b > t.b
+          THEN Put(r, s, x, [t EXCEPT !.pc = IF IsAhead(s, l) THEN "done" ELSE "corrupt", !.k = IF IsAhead(s, l) THEN size ELSE @])
           ELSE Put(r, s, x, [t EXCEPT !.k = from, !.fresh = FALSE,
                                       !.pc = IF from = size THEN "done"
                                              ELSE IF t.fresh THEN AfterCheck(s) ELSE FirstStep(s)])
@@ -639,15 +698,27 @@ TaskLoad(r, s, x) ==
 \* terms.Term.check, called by SegmentDelivery._chunk_by_chunk
 TaskCheck(r, s, x) ==
     /\ T[r][s][x].pc \in {"check", "check again"}
-    /\ LET t == T[r][s][x] IN
-       Put(r, s, x, [t EXCEPT !.pc = IF Succeeded(s, t.term) THEN "fenced"
+    /\ \E skip \in {FALSE, MaySkipTerm(s)} :
+       LET t == T[r][s][x] IN
+       Put(r, s, x, [t EXCEPT !.pc = IF Succeeded(s, t.term) /\ ~skip THEN "fenced"
                                      ELSE IF @ = "check again" THEN "send"
                                      ELSE AfterCheck(s)])
     /\ UNCHANGED <<ck, store, R, S, C, G>>
 
+HasAll(s, b) == \A g \in Segs(b) : \A k \in 1..Size(b, g) : G.cnt[<<s, b, g, k>>] > 0
+
 Repeats(cnt, s, b, g) ==
     LET over[k \in 0..Size(b, g)] == IF k = 0 THEN 0 ELSE over[k - 1] + (IF cnt[<<s, b, g, k>>] > 1 THEN cnt[<<s, b, g, k>>] - 1 ELSE 0)
     IN over[Size(b, g)]
+
+\* Side by side lie segments of one batch only: for each of them, one chunk may be in flight.
+RepeatsOf(cnt, s, g) ==
+    LET sum[b \in -1..(NB - 1)] == IF b = -1 THEN 0 ELSE sum[b - 1] + (IF g \in Segs(b) THEN Repeats(cnt, s, b, g) ELSE 0)
+    IN sum[NB - 1]
+
+\* I7 where a target drops repeats: a succeeded committer goes on through at most the group it is in, with the very rows
+\* that were released.
+RestOfGroup(r, s, t) == t.b <= C[r][s].marked + Longest /\ G.rel[t.b].t = t.att.t /\ G.rel[t.b].n = t.att.n
 
 \* Every crash is followed by a takeover, if by anything: a term each.
 Events(s) == Max({0} \cup terms[s]) - 1 + G.retries[s]
@@ -666,11 +737,12 @@ Sent(r, s, x, t) ==
             (IF <<wal, t.b, t.att.x>> \notin G.done THEN {"I1"} ELSE {})
             \cup (IF ~gone /\ x # 0 /\ t.seen /\ ~ignored THEN {"I3"} ELSE {})
             \cup (IF after /\ t.late /\ ~ignored THEN {"I3"} ELSE {})
-            \cup (IF ~gone /\ \E b \in Batches : b < t.b /\ G.marked[<<s, b>>] = 0 THEN {"I3"} ELSE {})
+            \cup (IF ~gone /\ \E b \in Batches : b < t.b /\ G.marked[<<s, b>>] = 0 /\ (AtMostOnce(s) \/ ~HasAll(s, b))
+                  THEN {"I3"} ELSE {})
             \cup (IF Kind[s] \in {"idempotent", "transactional"} /\ cnt[cell] > 1 THEN {"I4"} ELSE {})
-            \cup (IF Kind[s] = "plain" /\ Repeats(cnt, s, t.b, t.g) > Events(s) THEN {"I5"} ELSE {})
+            \cup (IF Kind[s] = "plain" /\ RepeatsOf(cnt, s, t.g) > Events(s) THEN {"I5"} ELSE {})
             \cup (IF AtMostOnce(s) /\ cnt[cell] > 1 THEN {"AtMostOnce"} ELSE {})
-            \cup (IF gone /\ t.late THEN {"I7"} ELSE {})
+            \cup (IF gone /\ t.late /\ ~(Group > 1 /\ DropsRepeats(s) /\ (ignored \/ RestOfGroup(r, s, t))) THEN {"I7"} ELSE {})
     IN [G EXCEPT !.cnt = cnt, !.tags[t.b] = @ \cup {tag}, !.bad = @ \cup broken,
                  !.ledger[<<s, t.g>>] = IF Kind[s] = "transactional" /\ ~ignored THEN [term |-> t.term, b |-> t.b, k |-> t.k + 1] ELSE @]
 
@@ -728,8 +800,9 @@ TaskRecheck(r, s, x) ==
 \* Collector.is_due and the reads of .collect; COLLECT_EVERY_BATCHES only makes it rarer
 CollectTarget(r, s) ==
     /\ C[r][s].pc = "due"
-    /\ LET everywhere == IF BUG = "undelivered_collected" THEN C[r][s].marked ELSE Min({NewestMarker(x) : x \in Sinks})
-           target == everywhere - Retention
+    /\ LET everywhere == IF BUG = "undelivered_collected" THEN C[r][s].marked
+                         ELSE Min({NewestMarker(x) : x \in Sinks})
+           target == IF BUG = "delivered_collected" THEN C[r][s].upto ELSE everywhere - Retention
        IN C' = [C EXCEPT ![r][s].pc = IF target > low THEN "collect" ELSE "idle", ![r][s].tgt = IF target > low THEN target ELSE -1]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
@@ -765,15 +838,15 @@ Delete(r, s) ==
 -----------------------------------------------------------------------------
 
 QueryStep(r) ==
-    \/ BecomeStager(r) \/ LoadBatches(r) \/ SparkStart(r) \/ LoadBatchesAgain(r) \/ Plan(r) \/ StageBegin(r) \/ StageTerm(r) \/ StageLowWater(r)
-    \/ StageRelease(r) \/ StageManifest(r) \/ SparkCommit(r)
+    \/ BecomeStager(r) \/ LoadBatches(r) \/ SparkStart(r) \/ Plan(r) \/ StageBegin(r) \/ StageTerm(r)
+    \/ StageLowWater(r) \/ StageCollected(r) \/ StageGap(r) \/ StageRelease(r) \/ StageManifest(r) \/ SparkCommit(r)
 
 CommitterStep(r, s) ==
     \/ Claim(r, s) \/ Load(r, s) \/ Fail(r, s)
     \/ AskGate(r, s) \/ CheckOffice(r, s) \/ NothingYet(r, s) \/ FindRelease(r, s) \/ PickManifest(r, s) \/ Verify(r, s) \/ GateAgain(r, s)
     \/ CreateRelease(r, s) \/ Confirm(r, s)
     \/ ReadProgress(r, s) \/ ReadMarker(r, s) \/ ReadLowWater(r, s) \/ StartTasks(r, s) \/ Join(r, s) \/ RenewTerm(r, s)
-    \/ CreateMarker(r, s)
+    \/ CloseGroup(r, s) \/ CreateMarker(r, s)
     \/ CollectTarget(r, s) \/ CollectCheck(r, s) \/ RaiseLowWater(r, s) \/ Delete(r, s)
 
 TaskStep(r, s, x) ==
@@ -802,7 +875,6 @@ FairSpec ==
 (* The laws.  Those about one action are noted in G.bad where it happens. *)
 
 Loud(b) == \E a \in G.alarm : a[1] \in {b, -1}
-HasAll(s, b) == \A g \in Segs(b) : \A k \in 1..Size(b, g) : G.cnt[<<s, b, g, k>>] > 0
 
 \* Nothing reaches a sink before Spark completed the checkpoint of its batch (of this very history of it).
 I1_CompletedOnly == "I1" \notin G.bad
@@ -829,7 +901,8 @@ I6_OneRelease ==
         /\ G.rel[b] # NoAtt /\ rel[b] = NoAtt => \A s \in Sinks : G.marked[<<s, b>>] # 0
         /\ b <= low => \A s \in Sinks : G.marked[<<s, b>>] # 0
 
-\* Whoever was succeeded sends at most the chunk it held, per task.  What it wrote is ignored or loses: a release names no
+\* Whoever was succeeded sends at most the chunk it held, per task; with groups, at most the rest of its group, which the
+\* target drops or which is the same.  What it wrote is ignored or loses: a release names no
 \* attempt below the one whose query completed the batch, but for one that the releasing run staged itself.
 I7_SucceededIsHarmless == "I7" \notin G.bad
 

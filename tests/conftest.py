@@ -18,13 +18,29 @@ pytest_plugins = [
 
 COVERING = ("unit", "simulation")
 """Folders whose tests have to reach every branch of the core; under the others' tests it is not watched, for speed."""
+LONG = ("chaos/test_small.py", "integration/test_examples.py", "integration/test_kills.py")
+"""Files of tests that take half a minute or more."""
+_LAST = 3
 
 
+@pytest.hookimpl(trylast=True)  # after the order was made random
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    places: dict[Path, int] = {}
     for item in items:
+        places[item.path] = min(_place(item, item.path.relative_to(here).as_posix()), places.get(item.path, _LAST))
         if item.path.relative_to(here).parts[0] not in COVERING:
             item.add_marker(pytest.mark.no_cover)
+    items.sort(key=lambda item: places[item.path])
+
+
+def _place(item: pytest.Item, file: str) -> int:
+    """The long ones first, lest one of them keeps a worker alone in the end; then what shares a broker or a Spark.
+
+    Workers begin at different ends of what is left, so that mostly one of them starts that broker or that Spark.
+    """
+    fixtures = getattr(item, "fixturenames", ())
+    return [file in LONG, "kafka" in fixtures, "spark" in fixtures, True].index(True)
 
 
 def pytest_collection_finish() -> None:

@@ -9,13 +9,15 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import admin as _admin
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from tests.kafka_broker import KafkaBroker
 
 _numbers = itertools.count()
 _ADMIN: Any = _admin
+_ATTEMPTS = 10
 
 
 @pytest.fixture(scope="session")
@@ -58,16 +60,35 @@ def admin(address: str) -> Any:
     return _ADMIN.AdminClient({"bootstrap.servers": address})
 
 
+@retry(
+    retry=retry_if_exception(
+        lambda error: isinstance(error, KafkaException) and error.args[0].code() == KafkaError.NOT_LEADER_FOR_PARTITION
+    ),
+    stop=stop_after_delay(20),
+    wait=wait_fixed(0.1),
+    reraise=True,
+)
 def _ends(address: str, topic: str, partitions: Iterable[int]) -> dict[int, int]:
-    """By partition, the offset behind the last message, decided or not."""
+    """By partition, the offset behind the last message, decided or not.
+
+    A broker that is busy may have told of a new topic's leader before that leader knows.
+    """
     consumer = Consumer({"bootstrap.servers": address, "group.id": "tests", "isolation.level": "read_uncommitted"})
     try:
-        return {
-            number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=20)[1]
-            for number in partitions
-        }
+        return {number: _end(consumer, TopicPartition(topic, number)) for number in partitions}
     finally:
         consumer.close()
+
+
+def _end(consumer: Consumer, partition: TopicPartition) -> int:
+    for attempt in range(_ATTEMPTS):
+        try:
+            return int(consumer.get_watermark_offsets(partition, timeout=20)[1])
+        except KafkaException as error:  # a topic that was just created may have no leader yet
+            if not error.args[0].retriable() or attempt == _ATTEMPTS - 1:
+                raise
+            time.sleep(0.2)
+    raise AssertionError
 
 
 def read(address: str, topic: str, *, isolation: str = "read_committed", patience_s: float = 5) -> list[Any]:

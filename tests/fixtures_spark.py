@@ -12,6 +12,7 @@ import pytest
 from tests.components import require
 from tests.processes import python_environment
 from tests.quick_java import QUICK_SPARK
+from tests.quick_workers import QUICK_CONF
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +30,7 @@ SPARK_CONF: dict[str, bool | float | int | str | None] = {
     "spark.default.parallelism": "2",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    **QUICK_CONF,
 }
 """What every Spark of the tests is started with; programs in a `Child` use it too."""
 

@@ -1,39 +1,16 @@
-"""Chunks by hand, and what brings them to a server and looks at it, for tests of `SqlSink`."""
+"""What brings chunks to a server and looks at it, for tests of `SqlSink`."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pyarrow as pa
-
+from tests.chunks import CONTEXT
 from tests.databases import PASSWORD_VARIABLE, USER, PostgresqlServer, Server
-from wal_sink.chunk import Chunk, Position
-from wal_sink.sink import Rejected, SinkContext
+from wal_sink.chunk import Chunk
+from wal_sink.sink import Rejected
 from wal_sink_backends.sql import SqlSink
-
-SLOT = "wal/default/0"
-CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
-
-
-def chunk(
-    table: pa.Table, *, batch: int = 0, first: int = 0, segment: str = "a", term: int = 1, slot: str = SLOT
-) -> Chunk:
-    end = first + table.num_rows
-    return dataclasses.replace(
-        Chunk.of(table, key=f"{segment}-{first}-{end}"),
-        batch_id=batch,
-        segment_id=segment,
-        rows=range(first, end),
-        position=Position(slot, batch, end, segment),
-        term=term,
-    )
-
-
-def ids(*values: Any) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
 
 
 @contextmanager

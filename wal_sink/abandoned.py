@@ -6,7 +6,7 @@ Only of batches that the sink has, so that nothing is aborted which could still 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from wal_sink import paths
 from wal_sink.log import Log
@@ -31,19 +31,24 @@ def abort_abandoned(log: Log, serving: Serving, term: int, *, through: int) -> N
     """
     if serving.make_sink is None:
         return
-    folder = paths.begun_folder(serving.name)
-    begun = [name for file in log.store.list(folder) if (name := paths.parse_begun(file)) and name.batch_id <= through]
+    begun = [name for name in _begun(log, serving.name) if name.batch_id <= through]
     published = {batch_id: _published(log, serving.name, batch_id) for batch_id in {name.batch_id for name in begun}}
     done = [name for name in begun if name.transaction_id in published[name.batch_id]]
     abandoned = [name for name in begun if name.transaction_id not in published[name.batch_id]]
     if abandoned:
         done += _abort(log, serving, serving.make_sink, term, abandoned)
-    log.store.delete(path for name in done for path in _paths(serving.name, name))
+    # The token first: without the other nobody looks for it.
+    log.store.delete(path for name in done for path in (name.token_path, name.path))
 
 
-def _paths(sink: str, name: paths.BegunName) -> tuple[str, str]:
-    """The token first: without the other nobody looks for it."""
-    return paths.begun_token(sink, *name), paths.begun(sink, *name)
+def _begun(log: Log, sink: str) -> Iterator[paths.BegunName]:
+    """What was begun and not tidied away. One listing, and one of each shard that there is."""
+    root = paths.begun_folder(sink)
+    names = log.store.list(root)
+    shards = [f"{root}/{name.rstrip('/')}" for name in names if paths.is_shard(name)]
+    for folder, found in [(root, names), *((shard, log.store.list(shard)) for shard in shards)]:
+        parsed = (paths.parse_begun(folder, name) for name in found)
+        yield from (name for name in parsed if name is not None)
 
 
 def _published(log: Log, sink: str, batch_id: int) -> set[str]:
@@ -59,10 +64,10 @@ def _published(log: Log, sink: str, batch_id: int) -> set[str]:
         return set()
     handles = manifest.prepared.get(sink, ())
     ids = {segment.id for segment, handle in zip(manifest.segments, handles, strict=False) if handle is not None}
-    folder = paths.progress_folder(sink, batch_id)
-    for name in log.store.list(folder):
-        if paths.is_prepared(name) and (record := log.find(PreparedRecord, f"{folder}/{name}")) is not None:
-            ids.add(record.transaction_id)
+    for folder in paths.progress_folders(sink, batch_id, spread=manifest.spread):
+        for name in log.store.list(folder):
+            if paths.is_prepared(name) and (record := log.find(PreparedRecord, f"{folder}/{name}")) is not None:
+                ids.add(record.transaction_id)
     return ids
 
 
@@ -77,9 +82,9 @@ def _abort(
     try:
         made = call_sink(caller, f"sink {serving.name!r}", make_sink, timeout_s=limit_s)
         for name in abandoned:
-            record = log.find(BegunRecord, paths.begun(serving.name, *name))
+            record = log.find(BegunRecord, name.path)
             if record is not None:
-                token = log.find(TokenRecord, paths.begun_token(serving.name, *name))
+                token = log.find(TokenRecord, name.token_path)
                 session = session or SinkSession(made, caller, _context(serving.name, term, record), timeout_s=limit_s)
                 _abort_one(session, serving.name, record, token.token if token else "")
             aborted.append(name)

@@ -79,7 +79,7 @@ class BatchDelivery:
             return
         log = self._shared.log
         known = dict(enumerate(self._rows))
-        for ordinal, rows in recorded_rows(log.store, self._serving.name, self._manifest.batch_id).items():
+        for ordinal, rows in recorded_rows(log.store, self._serving.name, self._manifest).items():
             if rows > known.get(ordinal, 0):
                 check_recorded(log, self._serving.name, self._manifest, ordinal, rows)
                 if self._serving.promise.at_most_once:
@@ -204,6 +204,7 @@ class BatchDelivery:
             rows_per_s=self._serving.delivery.rows_per_s,
             prepares_again=self._serving.delivery.on_gone == "prepare_again",
             witness=Witness(before.witness_batch, before.witness_rows) if before and before.witness_rows else None,
+            spread=self._manifest.spread,
         )
 
     def _what(self) -> str:

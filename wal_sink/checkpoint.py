@@ -154,7 +154,11 @@ class Gate:
 
     def is_open(self, batch_id: int) -> bool:
         """Whether the batch is complete, as remembered or as asked for this very batch. At most one read."""
-        return batch_id <= self._completed_through or self._ask(lambda: self._is_completed(batch_id)) >= batch_id
+        return self.is_known_open(batch_id) or self._ask(lambda: self._is_completed(batch_id)) >= batch_id
+
+    def is_known_open(self, batch_id: int) -> bool:
+        """Whether the batch is complete, as remembered. No request; False may mean that nobody asked."""
+        return batch_id <= self._completed_through
 
     def is_open_now(self, batch_id: int) -> bool:
         """Whether the batch is complete, asked and not remembered. A read, and a listing if the entry is not there."""
@@ -169,6 +173,14 @@ class Gate:
         """The newest complete batch, asking for any later entry too, since Spark deletes old ones. One listing."""
         self._ask(self._checkpoint.newest_commit)
         return self._completed_through
+
+    def may_have_passed(self, batch_id: int) -> bool:
+        """Whether Spark may have deleted the entry of a batch since it was asked for and not there. At most one read.
+
+        Not while `commits/N-1` is there: what it deletes is everything below some number. (Spark 4.3,
+        `HDFSMetadataLog.purge`. If it dies meanwhile, an older entry may be left until it deletes again.)
+        """
+        return batch_id == 0 or not self._checkpoint.is_completed(batch_id - 1)
 
     def close_from(self, batch_id: int) -> None:
         """Forget that this batch and later ones were complete."""

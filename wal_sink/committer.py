@@ -2,25 +2,35 @@
 
 Nothing here waits for a gate or knows Spark: `deliver_next` does what can be done now, and whoever drives it decides
 when to ask again.
+
+A marker stands for every batch through its own. An idempotent sink that is behind is therefore served in groups:
+batches that follow each other share one look at the term and one marker. What a crash leaves unmarked is sent again
+under the same keys, which such a target ignores. Every other sink gets a marker a batch.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 from wal_sink import paths
 from wal_sink.abandoned import ABORT_EVERY_BATCHES, abort_abandoned
 from wal_sink.batch_delivery import BatchDelivery
 from wal_sink.dead_letters import Kept
-from wal_sink.errors import CorruptError, HistoryError, OutcomeUnknownError, StoreError
+from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.guarantees import Ability
 from wal_sink.log import NOTHING
 from wal_sink.rates import RowRate
 from wal_sink.records import Manifest, Marker, SinkRecord
 from wal_sink.retries import Budget
-from wal_sink.serving import Serving, Surroundings
+from wal_sink.serving import Serving, StoppedError, Surroundings
 from wal_sink.terms import Term, renew
+
+GROUP_BATCHES = 8
+"""The most batches that share a marker."""
+GROUP_S = 1.0
+"""For how long they may, by the monotonic clock: a process that slept in between looks at its term again."""
 
 _logger = logging.getLogger(__name__)
 
@@ -34,6 +44,8 @@ class Committer:
         self._log = shared.log
         self._first_batch = sink.first_batch
         self._marker: Marker | None = None
+        self._unmarked: list[Manifest] = []  # the group under way: what the sink has and no marker stands for yet
+        self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
         self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
         self._recovering = True
         self._tidied_through: int | None = None
@@ -50,8 +62,12 @@ class Committer:
 
     @property
     def marked_through(self) -> int:
-        """The newest batch the sink has; -1 if none."""
+        """The newest batch that a marker stands for; -1 if none."""
         return self._marker.batch_id if self._marker else NOTHING
+
+    @property
+    def _delivered_through(self) -> int:
+        return self._unmarked[-1].batch_id if self._unmarked else self.marked_through
 
     def load(self) -> None:
         """Find the newest marker: where this sink is. Without one it begins at its first batch.
@@ -68,7 +84,7 @@ class Committer:
         wal = self._shared.history.wal
         if wal is None:
             return None
-        return max(self.marked_through + 1, wal.first_batch, self._first_batch)
+        return max(self._delivered_through + 1, wal.first_batch, self._first_batch)
 
     def deliver_next(self, *, search: bool) -> bool:
         """Deliver the next batch if it can be released; False if there is nothing to do now.
@@ -85,8 +101,19 @@ class Committer:
         except (HistoryError, CorruptError):
             # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
             self.term.check(self._log.store)
+            self.mark_delivered()
+            raise
+        except (DeliveryError, StoppedError):
+            self.mark_delivered()
             raise
         return delivered
+
+    def mark_delivered(self) -> None:
+        """End the group under way: what the sink has is marked, if the store lets us. Without it, it is sent again."""
+        try:
+            self._mark_rest()
+        except (StoreError, OutcomeUnknownError, CorruptError, FencedError) as error:
+            _logger.warning("sink %s: %d batches stay unmarked: %s", self.name, len(self._unmarked), error)
 
     def abort_abandoned(self) -> None:
         """Abort what a two-phase sink began and nobody will publish: at the start, then once every few batches.
@@ -109,19 +136,51 @@ class Committer:
         staged = None if batch_id is None else self._shared.history.staged(batch_id)
         if batch_id is None or not self._may_release(batch_id):
             self._recovering = False
-            return False
-        self.term.check(self._log.store)  # a succeeded process must not decide which attempt is delivered
+            return self._mark_rest()
+        self._check_term()  # a succeeded process must not decide which attempt is delivered
         released = self._shared.releaser.release(batch_id, staged)
         if released is None:
-            return False
+            return self._mark_rest()
         delivery = self._underway
         begun = delivery is not None or released.run_id != self._log.run_id
         if delivery is None:
             delivery = self._underway = self._delivery(released.manifest, taken_over=begun)
         if not (begun and self._is_done_after_all(delivery, batch_id)):
             delivery.run()
-            self._mark(released.manifest, delivery.kept_rows())
+            self._settle(released.manifest, delivery.kept_rows(), begun=begun)
         self._underway = None
+        return True
+
+    def _check_term(self) -> None:
+        """One read; none within a group, since a target that ignores what it has is not harmed by the rest of it."""
+        if self._unmarked and self._is_in_time():
+            return
+        now_s = self._log.runtime.monotonic_s()
+        self.term.check(self._log.store)
+        self._looked_s = now_s
+
+    def _settle(self, manifest: Manifest, kept: Mapping[Kept, int], *, begun: bool) -> None:
+        """Mark a batch that was delivered, unless the next one will be marked with it."""
+        shares_marker = (
+            self._serving.promise.ignores_repeats
+            and not (begun or kept)
+            and len(self._unmarked) + 1 < GROUP_BATCHES
+            and self._is_in_time()
+            and self._shared.gate.is_known_open(manifest.batch_id + 1)
+        )
+        if shares_marker:
+            self._unmarked.append(manifest)
+        else:
+            self._mark([*self._unmarked, manifest], kept)
+
+    def _is_in_time(self) -> bool:
+        return self._log.runtime.monotonic_s() - self._looked_s < GROUP_S
+
+    def _mark_rest(self) -> bool:
+        """Mark the group under way; False if there is none."""
+        if not self._unmarked:
+            return False
+        self._mark(self._unmarked, {})
         return True
 
     def _may_release(self, batch_id: int) -> bool:
@@ -131,14 +190,19 @@ class Committer:
         return self._recovering and self._shared.releaser.is_released(batch_id)
 
     def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
-        """Progress first, then marker and low water: absent progress may mean "not begun" or "done and collected"."""
+        """Progress first, then markers: absent progress may mean "not begun" or "done and collected".
+
+        The newest marker is never collected, and stands for this batch though another may have been delivered after it.
+        """
         delivery.reload_progress()
         marker = self._log.find(Marker, paths.marker(self.name, batch_id))
-        if marker is None and batch_id <= self._log.low_water():
-            marker = newest_marker(self._shared, self.name)
-        if marker is None or marker.batch_id < batch_id:
+        if marker is None:
+            newest = max(self._log.numbers(paths.markers(self.name)), default=NOTHING)
+            marker = self._log.find(Marker, paths.marker(self.name, newest)) if newest >= batch_id else None
+        if marker is None:
             return False
         self._marker = marker
+        self._unmarked.clear()
         return True
 
     def _renew_term(self) -> Term:
@@ -160,13 +224,14 @@ class Committer:
             renew_term=self._renew_term,
         )
 
-    def _mark(self, manifest: Manifest, kept: Mapping[Kept, int]) -> None:
+    def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
+        manifest = group[-1]
         witness_batch, witness_rows = self._witness(manifest)
         marker = Marker(
             batch_id=manifest.batch_id,
             term=self.term.number,
             run_id=self._log.run_id,
-            rows=manifest.rows,
+            rows=sum(each.rows for each in group),
             rejected=kept.get("rejected", 0),
             unknown=kept.get("unknown", 0),
             witness_batch=witness_batch,
@@ -177,6 +242,7 @@ class Committer:
             # Another's marker is as true as ours, but its writer may have succeeded us.
             self.term.check(self._log.store)
         self._marker = marker
+        self._unmarked.clear()
 
     def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...]]:
         """The newest batch that had rows, and how many in each segment: what a transactional target must remember."""

@@ -227,13 +227,14 @@ class SegmentDelivery:
 
     def _record(self, order: Order, rows: int) -> None:
         """Create the progress record. Another's means that somebody else delivers the same segment: this one stops."""
-        path = paths.progress(self._given.sink, self._given.batch_id, order.ordinal, rows)
+        given = self._given
+        path = paths.progress(given.sink, given.batch_id, order.ordinal, rows, spread=given.spread)
         record = Progress(
-            batch_id=self._given.batch_id,
+            batch_id=given.batch_id,
             ordinal=order.ordinal,
             rows=rows,
             segment_id=order.segment.id,
-            term=self._given.term.number,
+            term=given.term.number,
             run_id=self._log.run_id,
             **self._log.stamp(),
         )

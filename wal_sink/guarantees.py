@@ -34,6 +34,11 @@ class Promise:
     def at_most_once(self) -> bool:
         return self.guarantee == "at_most_once"
 
+    @property
+    def ignores_repeats(self) -> bool:
+        """Whether a batch may be sent a second time, whole, without anybody seeing it in the target."""
+        return self.ability is Ability.IGNORE_KNOWN_KEYS and not self.at_most_once
+
 
 def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
     """The promise for a sink under a requested guarantee; `ConfigError` if it cannot honour it, with the ways out."""

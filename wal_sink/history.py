@@ -68,6 +68,14 @@ class History:
             self._known_owners.add(query_id)
         return query_id in self._known_owners
 
+    def refuse_other_query(self, running: str) -> None:
+        """Refuse a running query that is not the WAL's own, which the checkpoint at hand belongs to. No request.
+
+        The checkpoint may have been deleted after the owner was asked and before Spark looked at it.
+        """
+        if self._wal is not None and running != self._wal.query_id:
+            raise self._not_the_owner(self._wal, running)
+
     def bind(self, batch_id: int) -> WalRecord:
         """Make sure that the WAL belongs to the running query, creating its record at the first batch."""
         wal = self._wal or self._create(batch_id)
@@ -136,9 +144,11 @@ class History:
     def _check_owner(self, wal: WalRecord) -> None:
         if self.is_owned_by(wal.query_id):
             return
-        query_id = self._checkpoint.query_id()
+        raise self._not_the_owner(wal, self._checkpoint.query_id())
+
+    def _not_the_owner(self, wal: WalRecord, query_id: str | None) -> HistoryError:
         found = "no query yet (it is new or was deleted)" if query_id is None else f"query {query_id}"
-        raise HistoryError(
+        return HistoryError(
             f"{self._log.store.root} belongs to query {wal.query_id}, but the checkpoint {self._checkpoint.root} "
             f"belongs to {found}. Its batch ids would mean other rows. Restore the checkpoint of that query, or "
             "give this one a new WAL"

@@ -11,6 +11,7 @@ from wal_sink import paths
 from wal_sink.errors import ConfigError
 from wal_sink.json_rows import decimal_texts, plain_values
 from wal_sink.log import NOTHING, Log
+from wal_sink.progress import furthest_rows, recorded_chunks
 from wal_sink.records import Manifest, Marker, Release, SinkRecord, TermRecord, WalRecord
 from wal_sink.registry import registered
 from wal_sink.runtime import SYSTEM
@@ -70,7 +71,7 @@ class Delivered:
 
     sink: str
     complete: bool
-    """Its marker is there: the sink has the whole batch."""
+    """Its marker is there, or a later one: the sink has the whole batch."""
     chunks: int
     """Progress records; a batch's marker may stand for the last one."""
     rows: int
@@ -126,7 +127,7 @@ def read_status(store: Store) -> Status:
 def read_batches(store: Store, *, after: int = NOTHING) -> list[BatchView]:
     """Every batch above low water and `after`, oldest first. Two or three requests a batch."""
     log = _log(store)
-    marked = {name: set(log.numbers(paths.markers(name))) for name in registered(log)}
+    marked = {name: _marked(log, name) for name in registered(log)}
     first = max(log.low_water(), after)
     return [_batch_view(log, batch_id, marked) for batch_id in log.numbers(paths.BATCHES, after=first)]
 
@@ -191,15 +192,19 @@ def _plain_column(column: Any, name: str) -> list[Any]:
         return [str(value) for value in column]
 
 
+def _marked(log: Log, name: str) -> range:
+    """The batches that a sink's markers stand for: all from its first to the newest marker."""
+    sink = log.find(SinkRecord, paths.sink(name))
+    newest = max(log.numbers(paths.markers(name)), default=NOTHING)
+    return range(sink.first_batch if sink else 0, newest + 1)
+
+
 def _delivered(log: Log, name: str, manifest: Manifest) -> Delivered:
     marker = log.find(Marker, paths.marker(name, manifest.batch_id))
-    names = log.store.list(paths.progress_folder(name, manifest.batch_id))
-    found = [progress for progress in map(paths.parse_progress, names) if progress is not None]
-    furthest: dict[int, int] = {}
-    for progress in found:
-        furthest[progress.ordinal] = max(progress.rows, furthest.get(progress.ordinal, 0))
-    rows = marker.rows if marker else sum(furthest.values())
-    return Delivered(sink=name, complete=marker is not None, chunks=len(found), rows=rows)
+    complete = marker is not None or manifest.batch_id in _marked(log, name)
+    found = recorded_chunks(log.store, name, manifest)
+    rows = manifest.rows if complete else sum(furthest_rows(found).values())
+    return Delivered(sink=name, complete=complete, chunks=len(found), rows=rows)
 
 
 def _sink_status(log: Log, name: str, newest_batch: int) -> SinkStatus:
@@ -223,7 +228,7 @@ def _sink_status(log: Log, name: str, newest_batch: int) -> SinkStatus:
     )
 
 
-def _batch_view(log: Log, batch_id: int, marked: dict[str, set[int]]) -> BatchView:
+def _batch_view(log: Log, batch_id: int, marked: dict[str, range]) -> BatchView:
     names = log.store.list(paths.batch(batch_id))
     manifest = read_manifest(log.store, batch_id)
     return BatchView(

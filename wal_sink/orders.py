@@ -49,6 +49,8 @@ class Assignment:
     """Of a two-phase sink: whether a handle that is gone is prepared again although it may have been published."""
     rows_per_s: float | None = None
     """Most rows a second that each delivery task sends, on average."""
+    spread: bool = False
+    """Whether the batch's progress lies in shards: its manifest's."""
 
     def context(self, *, on_executor: bool) -> SinkContext:
         """What the sink is told when it is opened."""

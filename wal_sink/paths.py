@@ -1,6 +1,10 @@
 """Every path inside a WAL is built here, and nowhere else. All are relative to the WAL's root.
 
 Numbers are zero-padded, so that the order of a listing is the order of the batches, terms and attempts.
+
+An object store bounds requests by prefix, and batch ids only rise: all load is at the newest end. So what a large batch
+has too much of lies in shards, folders that stand *before* the batch: `batches/shard-7/<batch>/…`. They lie beside the
+batches they hold parts of, and no listing more than those of the batches finds them.
 """
 
 from __future__ import annotations
@@ -16,12 +20,19 @@ SINKS = "sinks"
 LOW_WATER = "low-water"
 STAGER_ROLE = "stager"
 
+SHARDS = 16
+SPREAD_FROM = 1024
+"""Partitions from this one on stage into shards, and batches of more chunks have their progress there. Smaller ones
+are as if there were no shards.
+"""
+
 _SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MANIFEST = re.compile(r"manifest-(\d{10})-(\d{10})\.json")
 _PROGRESS = re.compile(r"(\d{6})-(\d{12})\.json")
 _SEGMENT = re.compile(r"(?:.*/)?(\d{6})-(\d{4})-[^/]*\.parquet")
 _PREPARED = re.compile(r"prepared-\d{6}-\d{6}\.json")
 _BEGUN = re.compile(r"(\d{19})-([^/.]+)\.json")
+_SHARD = re.compile(r"shard-[0-9a-f]/")
 _DEAD_LETTER = re.compile(r"(\d{6})-(\d{12})-(\d{12})(?:-(\d{6}))?\.parquet")
 
 
@@ -47,10 +58,19 @@ class SegmentName(NamedTuple):
 
 
 class BegunName(NamedTuple):
-    """Of which batch a transaction was begun."""
+    """Of which batch a transaction was begun, and where that is written down."""
 
+    folder: str
     batch_id: int
     transaction_id: str
+
+    @property
+    def path(self) -> str:
+        return f"{self.folder}/{batch_name(self.batch_id)}-{self.transaction_id}.json"
+
+    @property
+    def token_path(self) -> str:
+        return f"{self.folder}/{batch_name(self.batch_id)}-{self.transaction_id}.token.json"
 
 
 class DeadLetterName(NamedTuple):
@@ -105,11 +125,25 @@ def release(batch_id: int) -> str:
     return f"{batch(batch_id)}/release.json"
 
 
+def shard(number: int) -> str:
+    """The shard of a number: of the partition that stages a segment, or of the segment's ordinal."""
+    return f"shard-{number % SHARDS:x}"
+
+
+def is_shard(name: str) -> bool:
+    """Whether a name in a listing is a shard's."""
+    return _SHARD.fullmatch(name) is not None
+
+
 def attempt_folder(batch_id: int, term_number: int, attempt: int) -> str:
     return f"{batch(batch_id)}/{term_number:010d}-{attempt:010d}"
 
 
 def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
+    """In the attempt's folder, or that of the same name in the partition's shard."""
+    if partition >= SPREAD_FROM:
+        head, slash, rest = folder.partition("/")
+        folder = f"{head}/{shard(partition)}{slash}{rest}"
     return f"{folder}/{partition:06d}-{roll:04d}-{segment_id}.parquet"
 
 
@@ -117,12 +151,20 @@ def sink(name: str) -> str:
     return f"{SINKS}/{name}/sink.json"
 
 
-def progress_folder(name: str, batch_id: int) -> str:
-    return f"{progress_batches(name)}/{batch_name(batch_id)}"
+def progress_folder(name: str, batch_id: int, *, shard_of: int | None = None) -> str:
+    """Of a batch, or the part of it that lies in the shard of a segment's ordinal."""
+    folder = progress_batches(name)
+    return f"{folder if shard_of is None else f'{folder}/{shard(shard_of)}'}/{batch_name(batch_id)}"
 
 
-def progress(name: str, batch_id: int, ordinal: int, rows: int) -> str:
-    return f"{progress_folder(name, batch_id)}/{ordinal:06d}-{rows:012d}.json"
+def progress_folders(name: str, batch_id: int, *, spread: bool) -> list[str]:
+    """Where progress of a batch lies; `spread` is its manifest's."""
+    return [progress_folder(name, batch_id, shard_of=number) for number in (range(SHARDS) if spread else (None,))]
+
+
+def progress(name: str, batch_id: int, ordinal: int, rows: int, *, spread: bool = False) -> str:
+    folder = progress_folder(name, batch_id, shard_of=ordinal if spread else None)
+    return f"{folder}/{ordinal:06d}-{rows:012d}.json"
 
 
 def markers(name: str) -> str:
@@ -141,17 +183,27 @@ def begun_folder(name: str) -> str:
     return f"{SINKS}/{name}/begun"
 
 
-def begun(name: str, batch_id: int, transaction_id: str) -> str:
-    return f"{begun_folder(name)}/{batch_name(batch_id)}-{transaction_id}.json"
+def begun_folders(name: str) -> list[str]:
+    """Everywhere that it may be written down that a transaction begins."""
+    return [begun_folder(name), *(f"{begun_folder(name)}/{shard(number)}" for number in range(SHARDS))]
 
 
-def begun_token(name: str, batch_id: int, transaction_id: str) -> str:
-    return f"{begun_folder(name)}/{batch_name(batch_id)}-{transaction_id}.token.json"
+def begun(name: str, batch_id: int, transaction_id: str, partition: int = 0) -> str:
+    return BegunName(_begun_place(name, partition), batch_id, transaction_id).path
 
 
-def prepared(name: str, batch_id: int, ordinal: int, number: int) -> str:
+def begun_token(name: str, batch_id: int, transaction_id: str, partition: int = 0) -> str:
+    return BegunName(_begun_place(name, partition), batch_id, transaction_id).token_path
+
+
+def _begun_place(name: str, partition: int) -> str:
+    return f"{begun_folder(name)}/{shard(partition)}" if partition >= SPREAD_FROM else begun_folder(name)
+
+
+def prepared(name: str, batch_id: int, ordinal: int, number: int, *, spread: bool = False) -> str:
     """Beside the progress of its batch, with which it is collected."""
-    return f"{progress_folder(name, batch_id)}/prepared-{ordinal:06d}-{number:06d}.json"
+    folder = progress_folder(name, batch_id, shard_of=ordinal if spread else None)
+    return f"{folder}/prepared-{ordinal:06d}-{number:06d}.json"
 
 
 def dead_letter_folder(name: str, batch_id: int) -> str:
@@ -200,9 +252,9 @@ def parse_segment(path: str) -> SegmentName | None:
     return SegmentName(int(match[1]), int(match[2])) if match else None
 
 
-def parse_begun(name: str) -> BegunName | None:
+def parse_begun(folder: str, name: str) -> BegunName | None:
     match = _BEGUN.fullmatch(name)
-    return BegunName(int(match[1]), match[2]) if match else None
+    return BegunName(folder, int(match[1]), match[2]) if match else None
 
 
 def is_prepared(name: str) -> bool:

@@ -152,13 +152,13 @@ class OpenTransaction:
             roll=given.roll,
             **log.stamp(),
         )
-        if not log.create(paths.begun(given.sink, given.batch_id, given.id), record):
+        if not log.create(paths.begun(given.sink, given.batch_id, given.id, given.partition), record):
             raise StoreError(f"{self._what}: another transaction of this id was begun; ids must be unique")
 
     def _write_down_token(self, log: Log) -> None:
         given = self._transaction
         record = TokenRecord(transaction_id=given.id, batch_id=given.batch_id, token=self._token, **log.stamp())
-        log.create(paths.begun_token(given.sink, given.batch_id, given.id), record)
+        log.create(paths.begun_token(given.sink, given.batch_id, given.id, given.partition), record)
 
     def _call(self, name: str, function: Callable[..., object], *args: object) -> object:
         return self._session.call(f"{self._what}: {name}", function, *args, nothing_sent=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from wal_sink import paths
 from wal_sink.dead_letters import keep_unknown
 from wal_sink.delivery import chunks_of
@@ -14,13 +16,24 @@ from wal_sink.segments import chunk_ends, load_segment
 from wal_sink.stores.base import Store
 
 
-def recorded_rows(store: Store, sink: str, batch_id: int) -> dict[int, int]:
-    """Rows recorded by segment ordinal; a segment without a record is absent. One listing."""
-    recorded: dict[int, int] = {}
-    for name in store.list(paths.progress_folder(sink, batch_id)):
-        if (found := paths.parse_progress(name)) is not None:
-            recorded[found.ordinal] = max(found.rows, recorded.get(found.ordinal, 0))
-    return recorded
+def recorded_chunks(store: Store, sink: str, manifest: Manifest) -> list[paths.ProgressName]:
+    """What the names of a batch's progress records say. One listing, or one of each shard."""
+    folders = paths.progress_folders(sink, manifest.batch_id, spread=manifest.spread)
+    found = (paths.parse_progress(name) for folder in folders for name in store.list(folder))
+    return [name for name in found if name is not None]
+
+
+def recorded_rows(store: Store, sink: str, manifest: Manifest) -> dict[int, int]:
+    """Rows recorded by segment ordinal; a segment without a record is absent."""
+    return furthest_rows(recorded_chunks(store, sink, manifest))
+
+
+def furthest_rows(recorded: Iterable[paths.ProgressName]) -> dict[int, int]:
+    """The most rows that records tell of, by segment ordinal."""
+    furthest: dict[int, int] = {}
+    for name in recorded:
+        furthest[name.ordinal] = max(name.rows, furthest.get(name.ordinal, 0))
+    return furthest
 
 
 def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: int) -> None:
@@ -28,7 +41,7 @@ def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: 
 
     Raises `CorruptError` if it does not, `StoreError` if it is gone: listed again, it may be gone there too.
     """
-    path = paths.progress(sink, manifest.batch_id, ordinal, rows)
+    path = paths.progress(sink, manifest.batch_id, ordinal, rows, spread=manifest.spread)
     where = log.store.url_of(path)
     record = log.find(Progress, path)
     if record is None:

@@ -129,7 +129,7 @@ class Publisher:
         opened.abort()
         other = self._find(order, number)
         if other is None:
-            path = paths.prepared(self._given.sink, self._given.batch_id, order.ordinal, number)
+            path = self._path(order, number)
             raise CorruptError(f"{self._log.store.url_of(path)} vanished while it was read; is somebody deleting it?")
         return other
 
@@ -145,11 +145,14 @@ class Publisher:
             run_id=self._log.run_id,
             **self._log.stamp(),
         )
-        path = paths.prepared(self._given.sink, self._given.batch_id, order.ordinal, prepared.number)
-        return self._log.create(path, record)
+        return self._log.create(self._path(order, prepared.number), record)
+
+    def _path(self, order: Order, number: int) -> str:
+        given = self._given
+        return paths.prepared(given.sink, given.batch_id, order.ordinal, number, spread=given.spread)
 
     def _find(self, order: Order, number: int) -> _Prepared | None:
-        path = paths.prepared(self._given.sink, self._given.batch_id, order.ordinal, number)
+        path = self._path(order, number)
         record = self._log.find(PreparedRecord, path)
         if record is None:
             return None

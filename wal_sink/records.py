@@ -1,4 +1,4 @@
-"""The small JSON objects of a WAL, and their one envelope. Format 1, see docs/FORMAT.md.
+"""The small JSON objects of a WAL, and their one envelope. See docs/FORMAT.md.
 
 Every record is written whole, once. The envelope carries the format number, the kind and a CRC-32 of the body's bytes,
 so that a flipped bit or a truncation is found when it is read and never taken for a record. A record says of itself
@@ -16,15 +16,26 @@ from wal_sink import paths
 from wal_sink.errors import ConfigError, CorruptError
 
 FORMAT = 1
+SPREAD_FORMAT = 2
+"""Of the manifest of a batch whose progress lies in shards. A version that does not know them must not deliver it: it
+would find no progress, and send everything again.
+"""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
     """A durable fact. `id` is unique to the write, so that a writer can tell its own object after a lost answer."""
 
     kind: ClassVar[str]
+    formats: ClassVar[tuple[int, ...]] = (FORMAT,)
+    """Which of this kind can be read."""
     id: str
     created: str
     """ISO 8601, UTC; for people only, nothing decides by it."""
+
+    @property
+    def format(self) -> int:
+        """The format it is written in."""
+        return FORMAT
 
     def belongs_at(self, path: str) -> bool:  # noqa: ARG002 - what says nothing of itself belongs nowhere
         """Whether what the record says of itself is what its path says. A sink's name stands in no other record."""
@@ -78,6 +89,7 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One staged attempt of a batch."""
 
     kind = "manifest"
+    formats = (FORMAT, SPREAD_FORMAT)
     batch_id: int
     term: int
     attempt: int
@@ -93,6 +105,12 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     segments: tuple[SegmentRef, ...]
     prepared: dict[str, tuple[str | None, ...]] = {}
     """By name of a two-phase sink: the handle of each segment; None where it was not prepared while staging."""
+    spread: bool = False
+    """Whether its sinks' progress lies in shards."""
+
+    @property
+    def format(self) -> int:
+        return SPREAD_FORMAT if self.spread else FORMAT
 
     @property
     def rows(self) -> int:
@@ -132,7 +150,9 @@ class Progress(Record, frozen=True, kw_only=True):
     run_id: str
 
     def belongs_at(self, path: str) -> bool:
-        return path == paths.progress(paths.sink_of(path), self.batch_id, self.ordinal, self.rows)
+        sink = paths.sink_of(path)
+        either = (paths.progress(sink, self.batch_id, self.ordinal, self.rows, spread=spread) for spread in _EITHER)
+        return path in either
 
 
 class BegunRecord(Record, frozen=True, kw_only=True):
@@ -146,7 +166,8 @@ class BegunRecord(Record, frozen=True, kw_only=True):
     roll: int
 
     def belongs_at(self, path: str) -> bool:
-        return path == paths.begun(paths.sink_of(path), self.batch_id, self.transaction_id)
+        folders = paths.begun_folders(paths.sink_of(path))
+        return path in (paths.BegunName(folder, self.batch_id, self.transaction_id).path for folder in folders)
 
 
 class TokenRecord(Record, frozen=True, kw_only=True):
@@ -158,7 +179,8 @@ class TokenRecord(Record, frozen=True, kw_only=True):
     token: str
 
     def belongs_at(self, path: str) -> bool:
-        return path == paths.begun_token(paths.sink_of(path), self.batch_id, self.transaction_id)
+        folders = paths.begun_folders(paths.sink_of(path))
+        return path in (paths.BegunName(folder, self.batch_id, self.transaction_id).token_path for folder in folders)
 
 
 class PreparedRecord(Record, frozen=True, kw_only=True):
@@ -176,17 +198,20 @@ class PreparedRecord(Record, frozen=True, kw_only=True):
     run_id: str
 
     def belongs_at(self, path: str) -> bool:
-        return path == paths.prepared(paths.sink_of(path), self.batch_id, self.ordinal, self.number)
+        sink = paths.sink_of(path)
+        either = (paths.prepared(sink, self.batch_id, self.ordinal, self.number, spread=spread) for spread in _EITHER)
+        return path in either
 
 
 class Marker(Record, frozen=True, kw_only=True):
-    """A sink has the whole batch."""
+    """A sink has the whole batch, and every one before it."""
 
     kind = "marker"
     batch_id: int
     term: int
     run_id: str
     rows: int
+    """Of this batch and those before it that have no marker of their own."""
     rejected: int = 0
     unknown: int = 0
     """Rows whose outcome an at-most-once delivery does not know; each lies among the dead letters."""
@@ -255,12 +280,13 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 R = TypeVar("R", bound=Record)
+_EITHER = (False, True)
 
 
 def encode(record: Record) -> bytes:
     """The bytes of a record, envelope included."""
     body = msgspec.json.encode(record)
-    envelope = _Envelope(format=FORMAT, kind=record.kind, crc32=zlib.crc32(body), body=msgspec.Raw(body))
+    envelope = _Envelope(format=record.format, kind=record.kind, crc32=zlib.crc32(body), body=msgspec.Raw(body))
     return msgspec.json.encode(envelope) + b"\n"
 
 
@@ -270,7 +296,7 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
     Raises `ConfigError` for the format of another version of wal-sink.
     """
     try:
-        _check_format(msgspec.json.decode(data, type=_Versioned).format, where)
+        _check_format(kind, msgspec.json.decode(data, type=_Versioned).format, where)
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptError(
@@ -280,16 +306,25 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
     if envelope.kind != kind.kind or zlib.crc32(body) != envelope.crc32:
         raise CorruptError(f"{where}: the checksum or kind of this {kind.kind} record does not fit; restore the object")
     try:
-        return msgspec.json.decode(body, type=kind)
+        record = msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptError(f"{where}: this {kind.kind} record lacks what format {FORMAT} asks for: {error}") from error
+        raise CorruptError(
+            f"{where}: this {kind.kind} record lacks what format {envelope.format} asks for: {error}"
+        ) from error
+    if record.format != envelope.format:
+        raise CorruptError(
+            f"{where}: what this {kind.kind} record says is of format {record.format}, not {envelope.format}; restore "
+            "the object"
+        )
+    return record
 
 
-def _check_format(found: int, where: str) -> None:
-    if found != FORMAT:
+def _check_format(kind: type[Record], found: int, where: str) -> None:
+    if found not in kind.formats:
+        known = " and ".join(map(str, kind.formats))
         raise ConfigError(
-            f"{where}: format {found}, but this version of wal-sink reads format {FORMAT}; use the version that wrote "
-            "it, or restore the object if nobody did"
+            f"{where}: format {found}, but this version of wal-sink reads format {known} of a {kind.kind} record; use "
+            "the version that wrote it, or restore the object if nobody did"
         )
 
 

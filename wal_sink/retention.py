@@ -6,6 +6,8 @@ are listed once more after low water moved: one of the two sees the other, and w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from wal_sink import paths
 from wal_sink.committer import newest_marker
 from wal_sink.log import NOTHING
@@ -73,27 +75,47 @@ class Collector:
     def _delete_through(self, batch_id: int) -> None:
         """Deleting is repeatable: what a crash leaves here goes with the next collection."""
         store = self._log.store
-        below = [folder for folder in store.list(paths.BATCHES) if _is_through(folder, batch_id)]
-        doomed = [
-            f"{paths.BATCHES}/{folder}{name}" for folder in below for name in self._all(f"{paths.BATCHES}/{folder}")
-        ]
+        doomed = self._doomed(paths.BATCHES, batch_id)
         for sink in registered(self._log):
-            progress = paths.progress_batches(sink)
-            for folder in store.list(progress):
-                if _is_through(folder, batch_id):
-                    doomed += [f"{progress}/{folder}{name}" for name in self._all(f"{progress}/{folder}")]
+            doomed += self._doomed(paths.progress_batches(sink), batch_id)
             markers = paths.markers(sink)
             doomed += [f"{markers}/{name}" for name in store.list(markers) if _is_through(name, batch_id)]
         waters = store.list(paths.LOW_WATER)
         doomed += [f"{paths.LOW_WATER}/{name}" for name in waters[:-KEPT_LOW_WATERS]]
         store.delete(doomed)
 
-    def _all(self, folder: str) -> list[str]:
-        return self._log.store.list(folder.removesuffix("/"), recursive=True)
+    def _doomed(self, root: str, batch_id: int) -> list[str]:
+        """What lies below the folders of batches in `root`. Of its shards, which the same listing shows, all that is to
+        go is deleted at once.
+        """
+        names = self._log.store.list(root)
+        self._delete_in_shards([f"{root}/{name}" for name in names if paths.is_shard(name)], batch_id)
+        return self._all(f"{root}/{name}" for name in names if _is_through(name, batch_id))
+
+    def _delete_in_shards(self, shards: list[str], batch_id: int) -> None:
+        """Batch by batch, since one may have more objects than names of them have room; of each in the order of its
+        partitions, so that every request deletes from all shards alike, and no prefix gets them all.
+        """
+        batches: dict[str, list[str]] = {}
+        for shard in shards:
+            for name in self._log.store.list(shard.removesuffix("/")):
+                if _is_through(name, batch_id):
+                    batches.setdefault(name, []).append(shard + name)
+        for name in sorted(batches):
+            self._log.store.delete(sorted(self._all(batches[name]), key=_last_part))
+
+    def _all(self, folders: Iterable[str]) -> list[str]:
+        """Every object below some folders, each of which ends in `/`."""
+        store = self._log.store
+        return [folder + name for folder in folders for name in store.list(folder.removesuffix("/"), recursive=True)]
 
     def _first_batch(self) -> int:
         wal = self._shared.history.wal
         return wal.first_batch if wal else 0
+
+
+def _last_part(path: str) -> str:
+    return path.rpartition("/")[2]
 
 
 def _is_through(name: str, batch_id: int) -> bool:

@@ -53,6 +53,18 @@ class Settings:
             )
 
 
+def check_chunks(settings: Settings, what: str, max_rows: int | None, max_bytes: int | None) -> None:
+    """Refuse settings that make larger chunks than a sink takes; None: it takes any."""
+    rows = min(settings.chunk_rows, max_rows or settings.chunk_rows)
+    size = min(settings.chunk_bytes, max_bytes or settings.chunk_bytes)
+    if (rows, size) != (settings.chunk_rows, settings.chunk_bytes):
+        raise ConfigError(
+            f"{what}: its target takes no chunks of chunk_rows={settings.chunk_rows}, "
+            f"chunk_bytes={settings.chunk_bytes}. Pass settings=Settings(chunk_rows={rows}, chunk_bytes={size}) to "
+            "WalSink, or choose a sink that takes more at once"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """How one sink is served: the sink itself and the policies around it."""

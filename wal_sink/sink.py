@@ -69,6 +69,10 @@ class Sink(ABC):
     """True if the target ignores a `chunk.key` it has already seen: repeats are then harmless."""
     driver_only: bool = False
     """True if this sink cannot leave the driver's process."""
+    max_chunk_rows: int | None = None
+    """Most rows its target takes in one call; None: any number. A query that would stage more is refused at start."""
+    max_chunk_bytes: int | None = None
+    """The same for `Settings.chunk_bytes`."""
 
     def open(self, context: SinkContext) -> None:
         """Get ready: read secrets, connect. Raising here counts as a failed attempt and is retried."""

@@ -11,6 +11,7 @@ from wal_sink.errors import DivergentReplay, FencedError, HistoryGone, MissingBa
 from wal_sink.history import History
 from wal_sink.log import Log
 from wal_sink.records import Manifest, Release, SegmentRef
+from wal_sink.segments import chunk_ends
 from wal_sink.terms import Term
 
 
@@ -132,6 +133,9 @@ class Stager:
                 "batches between them were run without this WAL or deleted from it; restore them, or start a new WAL"
             )
 
+    def _chunks(self, segments: Sequence[SegmentRef]) -> int:
+        return sum(len(chunk_ends(segment, self._chunk_rows)) for segment in segments)
+
     def _manifest(self, attempt: Attempt, staged: Staged) -> Manifest:
         return Manifest(
             batch_id=attempt.batch_id,
@@ -145,6 +149,7 @@ class Stager:
             chunk_rows=self._chunk_rows,
             segments=tuple(staged.segments),
             prepared=dict(staged.prepared),
+            spread=self._chunks(staged.segments) > paths.SPREAD_FROM,
             **self._log.stamp(),
         )
 

@@ -23,7 +23,7 @@ from wal_sink.placement import Placement
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
 from wal_sink.serving import StoppedError
-from wal_sink.settings import Delivery, GuaranteeName, Settings
+from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
 from wal_sink.sink import BatchSink, Sink, as_sink
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import S3, StoreSpec
@@ -141,6 +141,7 @@ class WalSink:
         """
         from wal_sink.spark.query import session_of, start_query  # noqa: PLC0415 - draining needs no Spark
 
+        self._refuse_large_chunks()
         crew = self._opened(session_of(writer))
         crew.run.become_stager()
         self._stage_error = None
@@ -164,6 +165,7 @@ class WalSink:
         crew = self._open(spark)
         self._hold(df, crew, until=lambda: crew.is_caught_up)
         if not query_run.has_term:
+            self._refuse_large_chunks()
             crew.run.become_stager()
             query_run.has_term = True
         self._stage(df, batch_id, crew)
@@ -258,6 +260,13 @@ class WalSink:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise ConfigError(f"{self!r} was closed: make a new one")
+
+    def _refuse_large_chunks(self) -> None:
+        """Before anything is staged: what is staged keeps its chunks for ever."""
+        settings = self._settings
+        for name, sink in self._sinks.items():
+            if isinstance(sink, Sink):
+                check_chunks(settings, f"sink {name!r}, {sink.describe()}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:

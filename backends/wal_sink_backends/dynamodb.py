@@ -29,6 +29,8 @@ MOST_ROWS = 99
 """A transaction has at most 100 items, one of which is the ledger's: the service's quota."""
 MOST_BYTES = 4_000_000
 """And 4 MB in all."""
+_MOST_CHUNK_BYTES = 2_000_000
+"""Of a chunk as Arrow holds it: names and numbers take more in DynamoDB."""
 _LOOKS = 3
 _PUTS = 25
 """Most items of one BatchWriteItem."""
@@ -37,8 +39,9 @@ _PUTS = 25
 class DynamoDbSink(TransactionalSink):
     """A DynamoDB table that gets rows and position in one transaction (`TransactWriteItems`). Runs anywhere.
 
-    A chunk has to fit into one transaction: at most 99 rows and 4 MB, so stage with `Settings(chunk_rows=99)`. For more
-    rows a second use `DynamoDbPutSink`.
+    A chunk has to fit into one transaction: at most 99 rows and 4 MB. Stage with
+    `Settings(chunk_rows=99, chunk_bytes=2_000_000)`; a query with larger ones is refused at start. For more rows a
+    second use `DynamoDbPutSink`.
 
     The columns of a row become the attributes of an item. Those of the table's primary key have to be among them; an
     item of the same key is replaced, and of two rows of one key in a chunk the last one stays. Or `row_key` names the
@@ -55,6 +58,9 @@ class DynamoDbSink(TransactionalSink):
 
         sink = DynamoDbSink("orders", region="eu-central-1")
     """
+
+    max_chunk_rows = MOST_ROWS
+    max_chunk_bytes = _MOST_CHUNK_BYTES
 
     def __init__(
         self,
@@ -228,8 +234,8 @@ def _check_fits(items: Sequence[Item], what: str) -> None:
     if len(items) > MOST_ROWS or size > MOST_BYTES:
         raise PermanentError(
             f"{what}: {len(items)} rows, {size} bytes; a transaction takes {MOST_ROWS} rows and {MOST_BYTES} bytes. "
-            f"Stage with Settings(chunk_rows={MOST_ROWS}, chunk_bytes=2_000_000); batches that are staged already can "
-            "only go to a DynamoDbPutSink"
+            f"Stage with Settings(chunk_rows={MOST_ROWS}, chunk_bytes={_MOST_CHUNK_BYTES}); batches that are staged "
+            "already can only go to a DynamoDbPutSink"
         )
 
 

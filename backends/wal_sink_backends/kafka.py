@@ -17,7 +17,7 @@ from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic, is_secret
 from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord
-from wal_sink_backends.kafka_messages import Message, MessageFormat
+from wal_sink_backends.kafka_messages import MessageFormat, Messages
 from wal_sink_backends.kafka_producer import SlotProducer, most_bytes
 from wal_sink_backends.url_options import options_in
 
@@ -221,7 +221,7 @@ class _Target:
             raise
         self.slot = slot
 
-    def messages(self, chunk: Chunk, what: str) -> tuple[Sequence[Message], dict[int, str]]:
+    def messages(self, chunk: Chunk, what: str) -> tuple[Messages, dict[int, str]]:
         """The chunk's messages, and why some of its rows can be none."""
         topic, most = self.topic, most_bytes(self.topic, self.producer_conf)
         try:

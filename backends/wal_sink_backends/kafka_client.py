@@ -28,6 +28,8 @@ T = TypeVar("T")
 Conf: TypeAlias = Mapping[str, Any]
 
 _POLL_S = 0.2
+_BACKOFF_MS = 20
+"""The first wait before connecting again; librdkafka also waits half of it before it connects to a second broker."""
 _UNKNOWN_ATTEMPTS = 5
 _UNKNOWN_WAIT_S = 0.4
 _REFUSED_LOGINS = 2
@@ -200,7 +202,7 @@ class Cluster:
     def _common(self) -> dict[str, Any]:
         shared = {name: value for name, value in self._conf.items() if name.startswith(_SHARED)}
         own = {"bootstrap.servers": self._servers, "error_cb": self._heard, "logger": _logger}
-        return {**shared, **own, "allow.auto.create.topics": False}
+        return {"reconnect.backoff.ms": _BACKOFF_MS, **shared, **own, "allow.auto.create.topics": False}
 
     # Topics.
 

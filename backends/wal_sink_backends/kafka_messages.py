@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -23,7 +24,7 @@ Bytes: TypeAlias = "bytes | None"
 
 
 class Message(NamedTuple):
-    """One row on its way. A tuple, since there are as many as rows."""
+    """One row on its way."""
 
     value: Bytes
     key: Bytes
@@ -36,6 +37,31 @@ class Message(NamedTuple):
         """What it takes at least, in a batch of its own and not compressed."""
         headers = sum(len(name) + len(value or b"") + 2 for name, value in self.headers)
         return len(self.value or b"") + len(self.key or b"") + headers + _OVERHEAD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """The rows of a chunk on their way, column by column: an object for each would cost as much as sending it."""
+
+    values: list[Bytes]
+    keys: list[Bytes]
+    headers: list[list[tuple[str, Bytes]]] | None
+    """None: no message has any."""
+    partitions: list[int | None] | None
+    """None: the partitioner decides for all."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Message]:
+        headers: Iterable[list[tuple[str, Bytes]]] = repeat([]) if self.headers is None else self.headers
+        partitions: Iterable[int | None] = repeat(None) if self.partitions is None else self.partitions
+        return map(Message._make, zip(self.values, self.keys, headers, partitions, strict=False))
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether each of them is its value and its key and nothing else."""
+        return self.headers is None and self.partitions is None
 
 
 @dataclass(frozen=True)
@@ -59,30 +85,19 @@ class MessageFormat:
 
     def messages(
         self, table: pa.Table, *, partitions: int, most_bytes: int, needs_keys: bool = False
-    ) -> tuple[list[Message], dict[int, str]]:
+    ) -> tuple[Messages, dict[int, str]]:
         """A message for each row, and why some rows can be none, by row. Raises `PermanentError`, naming the column."""
         try:
             values = self._values(table)
-            keys = _texts(table, self.key) if self.key is not None else [None] * table.num_rows
-            headers = self._headers(table)
-            numbers = self._partitions(table)
+            keys: list[Bytes] = [None] * table.num_rows if self.key is None else _texts(table, self.key)
+            messages = Messages(values, keys, self._headers(table), self._partitions(table))
         except ConfigError as error:  # a type nobody can carry, or names that stand twice: no retry will help
             raise PermanentError(str(error)) from error
-        rows = zip(values, keys, headers, numbers, strict=True)
-        messages = list(map(Message._make, rows))
+        missing = None in values or (needs_keys and None in keys)
+        if messages.are_plain and not missing and _longest(values) + _longest(keys) <= most_bytes - _OVERHEAD_BYTES:
+            return messages, {}  # what most chunks are, without a call for each row
         refusal = partial(self._refusal, partitions=partitions, most_bytes=most_bytes, needs_keys=needs_keys)
-        most = most_bytes - _OVERHEAD_BYTES
-        reasons = {
-            row: refusal(some)
-            for row, some in enumerate(messages)
-            if not (  # what most rows are, without a call for each
-                some.value is not None
-                and some.key is not None
-                and not some.headers
-                and some.partition is None
-                and len(some.value) + len(some.key) <= most
-            )
-        }
+        reasons = {row: refusal(message) for row, message in enumerate(messages)}
         return messages, {row: reason for row, reason in reasons.items() if reason}
 
     def _refusal(self, message: Message, *, partitions: int, most_bytes: int, needs_keys: bool) -> str:
@@ -100,27 +115,33 @@ class MessageFormat:
         kind, _, name = self.value.partition(":")
         if kind == "json":
             chosen = table.select([_index(table, some) for some in name.split(",")]) if name else table
-            return list(to_json_lines(chosen).split(b"\n")[:-1])
+            lines: list[Bytes] = [*to_json_lines(chosen).split(b"\n")]
+            lines.pop()  # what follows the last newline
+            return lines
         column = _column(table, name)
         expected = _is_binary if kind == "bytes" else _is_text
         if not expected(column.type) and not _TYPES.is_null(column.type):
             raise PermanentError(f"value={self.value!r}: column {name!r} is {column.type}; cast it in the query")
         return _texts(table, name)
 
-    def _headers(self, table: pa.Table) -> list[list[tuple[str, Bytes]]]:
+    def _headers(self, table: pa.Table) -> list[list[tuple[str, Bytes]]] | None:
         if not self.headers:
-            return [[]] * table.num_rows
+            return None
         columns = {header: _texts(table, column) for header, column in self.headers.items()}
         return [[(header, texts[row]) for header, texts in columns.items()] for row in range(table.num_rows)]
 
-    def _partitions(self, table: pa.Table) -> list[int | None]:
+    def _partitions(self, table: pa.Table) -> list[int | None] | None:
         if self.partition is None:
-            return [None] * table.num_rows
+            return None
         column = _column(table, self.partition)
         if not _TYPES.is_integer(column.type):
             raise PermanentError(f"partition column {self.partition!r} is {column.type}: expected a whole number")
         numbers: list[int | None] = column.to_pylist()
         return numbers
+
+
+def _longest(texts: Sequence[Bytes]) -> int:
+    return max((len(text) for text in texts if text), default=0)
 
 
 def _column(table: pa.Table, name: str) -> Any:

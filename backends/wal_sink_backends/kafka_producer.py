@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,12 +21,14 @@ from wal_sink_backends.kafka_client import (
     Topic,
     kafka_error,
 )
-from wal_sink_backends.kafka_messages import Message
+from wal_sink_backends.kafka_messages import Message, Messages
 
 _logger = logging.getLogger(__name__)
 TRANSACTIONAL_IDS = "wal-sink/"
 """How every transactional id begins; the slot follows."""
 _ABORT_S = 5.0
+_CONNECT_S = 0.01
+"""Asked for its transactions before it knows a broker, librdkafka often waits half a second (measured with 2.16)."""
 _FULL_WAIT_S = 0.1
 _FLUSH_S = 0.2
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE})
@@ -39,6 +41,29 @@ _LEAST_BYTES, _MOST_BYTES = 1_000, 1_000_000_000
 
 
 _Numbered: TypeAlias = tuple[int, Message]
+_Report: TypeAlias = Callable[[KafkaError | None, Report | None], None]
+
+
+class _Reports:
+    """Delivery reports of what was not taken. Refers to no producer, which is to end as soon as its slot does."""
+
+    def __init__(self) -> None:
+        self.problems: list[KafkaError] = []
+
+    def __call__(self, error: KafkaError | None, _: Report | None) -> None:
+        if error is not None:
+            self.problems.append(error)
+
+    def numbered(
+        self, problems: dict[int, KafkaError], number: int, error: KafkaError | None, _: Report | None
+    ) -> None:
+        """The same of a message that has a number."""
+        if error is not None:
+            self.problems.append(error)
+            problems[number] = error
+
+    def forget(self) -> None:
+        self.problems.clear()
 
 
 class SlotProducer:
@@ -51,7 +76,7 @@ class SlotProducer:
     def __init__(self, cluster: Cluster, slot: str, topic: Topic, conf: Conf) -> None:
         self._cluster = cluster
         self._topic = topic.name
-        self._refused: dict[int, KafkaError] = {}
+        self._reports = _Reports()
         timeout_ms = int(cluster.timeout_s * 1000)
         own = {
             "transactional.id": f"{TRANSACTIONAL_IDS}{slot}",
@@ -60,20 +85,25 @@ class SlotProducer:
             "transaction.timeout.ms": timeout_ms,
             "message.timeout.ms": timeout_ms,
             "delivery.report.only.error": True,
+            "on_delivery": self._reports,
             "partitioner": conf["partitioner"],
             **_sizes(topic, conf),
         }
         what = f"transactions of slot {slot!r}"
         with cluster.translated(what):
             self._producer = Producer(cluster.producer_conf(own))
+            self._producer.poll(_CONNECT_S)
             self._producer.init_transactions(cluster.timeout_s)
 
-    def send(self, messages: Sequence[Message], what: str) -> dict[int, str]:
+    def send(self, messages: Messages, what: str) -> dict[int, str]:
         """Begin a transaction and write the messages, all of which the brokers then have.
 
         Or end it at once: which of them are refused for good, and why, by number. `KafkaAttemptError` if they are
         refused together, though each of them is taken.
         """
+        if self._all_taken(messages, what):
+            return {}
+        self._abort(what)
         numbered = list(enumerate(messages))
         refused = self._try(numbered, what)
         if not refused:
@@ -105,18 +135,38 @@ class SlotProducer:
                 guilty |= self._guilty([pair for pair in half if pair[0] in found], found, what, deadline_s)
         return guilty
 
-    def _try(self, messages: Sequence[_Numbered], what: str) -> dict[int, KafkaError]:
-        """Begin a transaction and write; which messages were refused for good."""
-        self._refused = {}
+    def _all_taken(self, messages: Messages, what: str) -> bool:
+        """Begin a transaction and write; False if a message was refused for good.
+
+        Which one it was only `_try` tells: a callback for each message would double what sending costs.
+        """
+        self._reports.forget()
         with self._cluster.translated(what):
             self._producer.begin_transaction()
-            self._produce_all(messages, what)
-            left = self._flush()
-        if left and not self._refused:
-            raise KafkaAttemptError(f"{what}: {left} messages were not taken within {self._cluster.timeout_s:g} s")
-        refused = {row: error for row, error in self._refused.items() if error.code() in _REFUSALS}
-        if self._refused and not refused:
-            raise self._cluster.translate(what, next(iter(self._refused.values())))
+            if messages.are_plain:
+                self._produce_plain(messages, what)
+            else:
+                for message in messages:
+                    self._produce(message, self._reports, what)
+            self._flush(what)
+        return not self._refused(dict(enumerate(self._reports.problems)), what)
+
+    def _try(self, messages: Sequence[_Numbered], what: str) -> dict[int, KafkaError]:
+        """Begin a transaction and write; which messages were refused for good."""
+        self._reports.forget()
+        problems: dict[int, KafkaError] = {}
+        with self._cluster.translated(what):
+            self._producer.begin_transaction()
+            for number, message in messages:
+                self._produce(message, partial(self._reports.numbered, problems, number), what)
+            self._flush(what)
+        return self._refused(problems, what)
+
+    def _refused(self, problems: Mapping[int, KafkaError], what: str) -> dict[int, KafkaError]:
+        """The problems that are a message's own fault. Raises the first one if none of them is."""
+        refused = {number: error for number, error in problems.items() if error.code() in _REFUSALS}
+        if problems and not refused:
+            raise self._cluster.translate(what, next(iter(problems.values())))
         return refused
 
     def commit(self, ledger: str, key: bytes, value: bytes, what: str) -> None:
@@ -148,37 +198,33 @@ class SlotProducer:
         except CLIENT_ERRORS as error:
             _logger.debug("abort: %s", self._cluster.scrub(str(error)))
 
-    def _flush(self) -> int:
-        """Wait until the brokers have all messages; how many they have not.
+    def _flush(self, what: str) -> None:
+        """Wait until the brokers have all messages, or refused one.
 
         Not after one is refused: librdkafka then holds others back until they time out.
         """
-        deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s
-        while (left := self._producer.flush(_FLUSH_S)) and not self._refused and SYSTEM.monotonic_s() < deadline_s:
+        deadline_s, problems = SYSTEM.monotonic_s() + self._cluster.timeout_s, self._reports.problems
+        while (left := self._producer.flush(_FLUSH_S)) and not problems and SYSTEM.monotonic_s() < deadline_s:
             pass
-        return left
+        if left and not problems:
+            raise KafkaAttemptError(f"{what}: {left} messages were not taken within {self._cluster.timeout_s:g} s")
 
-    def _produce_all(self, messages: Sequence[_Numbered], what: str) -> None:
-        produce, topic, report = self._producer.produce, self._topic, self._report
-        for number, message in messages:
-            if message.headers or message.partition is not None:
-                self._produce(number, message, what)
-                continue
+    def _produce_plain(self, messages: Messages, what: str) -> None:
+        produce, topic = self._producer.produce, self._topic
+        for value, key in zip(messages.values, messages.keys, strict=True):
             try:
-                produce(topic, message.value, message.key, on_delivery=partial(report, number))
+                produce(topic, value, key)  # the reports are the producer's own
             except (BufferError, KafkaException):  # it was not taken
-                self._produce(number, message, what)
+                self._produce(Message(value, key, [], None), self._reports, what)
 
-    def _produce(self, number: int, message: Message, what: str) -> None:
+    def _produce(self, message: Message, report: _Report, what: str) -> None:
         options: dict[str, Any] = {"headers": list(message.headers)} if message.headers else {}
         if message.partition is not None:
             options["partition"] = message.partition
         deadline_s = 0.0
         while True:
             try:
-                return self._producer.produce(
-                    self._topic, message.value, message.key, on_delivery=partial(self._report, number), **options
-                )
+                return self._producer.produce(self._topic, message.value, message.key, on_delivery=report, **options)
             except BufferError:
                 deadline_s = deadline_s or SYSTEM.monotonic_s() + self._cluster.timeout_s
                 if SYSTEM.monotonic_s() > deadline_s:
@@ -187,12 +233,7 @@ class SlotProducer:
             except KafkaException as error:
                 if kafka_error(error).code() not in _REFUSALS:
                     raise
-                self._refused[number] = kafka_error(error)
-                return None
-
-    def _report(self, number: int, error: KafkaError | None, _: Report) -> None:
-        if error is not None:
-            self._refused[number] = error
+                return report(kafka_error(error), None)
 
     def _commit_error(self, error: KafkaError, what: str) -> Exception:
         problem = self._cluster.translate(what, error)

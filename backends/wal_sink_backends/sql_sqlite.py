@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import socket
 import sqlite3
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql_dialects import Put
     from wal_sink_backends.sql_values import ArrowType
 
+_logger = logging.getLogger(__name__)
 _MAY_PASS = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -185,10 +187,11 @@ class Sqlite(Dialect):
 
     def putting(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
         insert = self._upsert(table, columns, key)
+        may_do_nothing = set(columns) <= set(key)
 
         def put(rows: Sequence[Any]) -> None:
             try:
-                connection.executemany(insert, rows)
+                written = connection.executemany(insert, rows).rowcount
             except sqlite3.IntegrityError as error:
                 if not connection.in_transaction:  # what follows would be committed row by row
                     raise PermanentError(
@@ -196,6 +199,15 @@ class Sqlite(Dialect):
                         "RAISE(ROLLBACK) of a trigger); change that to ABORT"
                     ) from error
                 raise
+            if written < len(rows) and not may_do_nothing:
+                _logger.warning(
+                    "table %r of %s ignored %d of %d rows, as it was told to: by ON CONFLICT IGNORE in its definition, "
+                    "or RAISE(IGNORE) in a trigger. They count as delivered; with ABORT they are refused and named",
+                    table,
+                    self.address,
+                    len(rows) - written,
+                    len(rows),
+                )
 
         return put
 

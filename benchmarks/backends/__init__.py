@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.backends.backend import Backend
 from benchmarks.backends.dynamodb import DynamoDb
-from benchmarks.backends.files import Files
+from benchmarks.backends.files import Files, TwoPhaseFiles
 from benchmarks.backends.http import Http
 from benchmarks.backends.kafka import Kafka
 from benchmarks.backends.redis import Redis
@@ -32,6 +32,7 @@ class Backends:
             Http(*place),
             DynamoDb(*place),
             Files(*place),
+            TwoPhaseFiles(*place),
         )
 
     def close(self) -> None:

@@ -97,22 +97,29 @@ _table = cache(table_of)
 
 def written(sink: Sink, tables: Tables) -> float:
     """Seconds that an opened sink takes for a segment of these chunks."""
-    slot, segment = f"{WAL_ID}/default/0", uuid.uuid4().hex
+    chunks = chunks_in(tables)
     columns = tuple(tables[0].column_names)
     sink.open(SinkContext(wal_id=WAL_ID, sink="default", term=1, batch_id=0, columns=columns, on_executor=True))
     try:
         if isinstance(sink, TransactionalSink):
-            sink.last(slot)
-        watch, rows = Stopwatch(), 0
-        for table in tables:
-            first, rows = rows, rows + table.num_rows
-            position = Position(slot, 0, rows, segment)
-            chunk = Chunk(table, 0, f"{segment}-{first}-{rows}", segment, range(first, rows), position, 1)
+            sink.last(chunks[0].position.slot)
+        watch = Stopwatch()
+        for chunk in chunks:
             if sink.write(chunk) is not None:
                 raise RuntimeError(f"{sink.describe()} refused rows")
         return watch.seconds()
     finally:
         sink.close()
+
+
+def chunks_in(tables: Tables) -> list[Chunk]:
+    """The chunks of one segment."""
+    slot, segment, chunks, rows = f"{WAL_ID}/default/0", uuid.uuid4().hex, [], 0
+    for table in tables:
+        first, rows = rows, rows + table.num_rows
+        position = Position(slot, 0, rows, segment)
+        chunks.append(Chunk(table, 0, f"{segment}-{first}-{rows}", segment, range(first, rows), position, 1))
+    return chunks
 
 
 def rows_of(table: pa.Table, moments: str = "") -> Iterator[tuple[Any, ...]]:

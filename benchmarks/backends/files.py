@@ -1,4 +1,4 @@
-"""Parquet files on the checkout's disk: `FilesSink` against pyarrow's writer, a synced file a chunk."""
+"""Parquet files on the checkout's disk: our sinks against pyarrow's writers, a synced file a chunk or a segment."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.backends.backend import Backend, Tables, Way, written
+from benchmarks.backends.backend import Backend, Tables, Way, chunks_in, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
+from wal_sink.segment_writer import ROW_GROUP_ROWS
+from wal_sink.testing.bench import commit, opened, prepare
 from wal_sink_backends.files import FilesSink
+from wal_sink_backends.files_two_phase import TwoPhaseFilesSink
 
 WRITE_TABLE = "pyarrow's write_table, synced"
+PARQUET_WRITER = "pyarrow's ParquetWriter, synced"
 
 
 class Files(Backend[Path]):
@@ -33,6 +38,48 @@ class Files(Backend[Path]):
 
     def count(self, target: Path) -> int:
         return sum(pq.read_metadata(file).num_rows for file in target.rglob("*.parquet"))
+
+
+class TwoPhaseFiles(Backend[Path]):
+    """One file for all chunks, held back and then published."""
+
+    key = "files-two-phase"
+    title = "Chunks to one Parquet file, in two phases"
+
+    def ways(self) -> Mapping[str, Way[Path]]:
+        return {NAME: _in_two_phases, PARQUET_WRITER: _by_parquet_writer}
+
+    def empty(self, folder: Path) -> Path:
+        return folder
+
+    def count(self, target: Path) -> int:
+        return sum(pq.read_metadata(file).num_rows for file in target.rglob("*.parquet"))
+
+
+def _in_two_phases(folder: Path, tables: Tables) -> float:
+    """As while staging, and then once the gate is open: prepared and published, by the same process."""
+    sink, chunks = TwoPhaseFilesSink(str(folder), format="parquet"), chunks_in(tables)
+    with opened(sink, chunks[0]):
+        watch = Stopwatch()
+        commit(sink, prepare(sink, chunks))
+        return watch.seconds()
+
+
+def _by_parquet_writer(folder: Path, tables: Tables) -> float:
+    """A whole and lasting file with row groups as large as ours: under another name, synced, renamed.
+
+    Dictionaries as pyarrow tries them by itself; ours leaves them out where the first rows hardly repeat a value.
+    """
+    watch = Stopwatch()
+    unfinished = folder / ".0.tmp"
+    with unfinished.open("wb") as file:
+        with pq.ParquetWriter(file, tables[0].schema, compression="zstd", compression_level=1) as writer:
+            writer.write_table(pa.concat_tables(tables), row_group_size=ROW_GROUP_ROWS)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(folder / "0.parquet")
+    _sync(folder)
+    return watch.seconds()
 
 
 def _by_pyarrow(folder: Path, tables: Tables) -> float:

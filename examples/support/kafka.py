@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import time
@@ -49,7 +50,8 @@ def spark_with_kafka() -> SparkSession:
     builder = builder.config("spark.sql.shuffle.partitions", 2)
     # Killed before it has noted its first batch, Spark 4.3 would take its own checkpoint for another's.
     builder = builder.config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
-    spark = builder.config("spark.driver.extraClassPath", f"{kafka_connector()}/*").getOrCreate()
+    os.environ["SPARK_DIST_CLASSPATH"] = f"{kafka_connector()}/*"  # behind Spark's own jars, whose archive then holds
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
+import wal_sink.spark.query
 from tests.integration.streams import Lines, Place, copy_of, flip, quick, restore, wait_until
 from wal_sink import (
     BatchSink,
@@ -98,6 +99,22 @@ def test_the_wal_of_another_query_is_refused(spark: SparkSession, place: Place, 
     place.feed.add(range(5, 10))
     place.run(spark)
     assert place.lines.ids() == list(range(10))
+
+
+def test_a_checkpoint_that_is_deleted_right_before_spark_looks_at_it_is_refused(
+    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.feed.add(range(5))
+    place.run(spark)
+    start = wal_sink.spark.query.start_query
+
+    def deleted_first(*given: Any) -> Any:
+        shutil.rmtree(place.checkpoint)
+        return start(*given)
+
+    monkeypatch.setattr(wal_sink.spark.query, "start_query", deleted_first)
+    fails(spark, place, HistoryError, str(place.wal), "belongs to query", "give this one a new WAL")
+    assert place.lines.ids() == list(range(5)), "nothing of the other query was delivered"
 
 
 def test_a_restored_older_checkpoint_that_reads_other_rows_is_refused(spark: SparkSession, place: Place) -> None:
@@ -239,8 +256,8 @@ def test_a_flipped_segment_is_named_to_a_whole_batch_writer_too(spark: SparkSess
 def test_an_unknown_format_number_is_refused(spark: SparkSession, place: Place, pattern: str) -> None:
     record = damaged(spark, place, pattern)
     kept = record.read_text()
-    record.write_text(kept.replace('"format":1', '"format":2', 1))
-    fails(spark, place, ConfigError, str(record), "format 2", "reads format 1", "use the version that wrote it")
+    record.write_text(kept.replace('"format":1', '"format":3', 1))
+    fails(spark, place, ConfigError, str(record), "format 3", "reads format 1", "use the version that wrote it")
     record.write_text(kept)
     place.run(spark)
     assert place.lines.ids() == list(range(510))

@@ -14,6 +14,7 @@ import pytest
 import benchmarks.__main__ as run
 from benchmarks.backends import Backends
 from benchmarks.backends.http import body_of
+from benchmarks.breakdown import breakdown, steps
 from benchmarks.contests import TARGETS, UNITS, WITHOUT_TARGET, Sides, Target, contests
 from benchmarks.figures import BEGIN, END, README, committed_figures, figures, figures_in, write_figures
 from benchmarks.flink import Flink
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 MACHINE = {"cores": "2", "Python": "3.11"}
 SPARK_CONTESTS = ("staging", "csv-flights", "sql", "parquet", "small", "latency")
 """Each way a contestant measures, once."""
-BACKENDS = ("postgresql", "kafka", "sqlite", "mariadb", "redis", "http", "dynamodb", "files")
+BACKENDS = ("postgresql", "kafka", "sqlite", "mariadb", "redis", "http", "dynamodb", "files", "files-two-phase")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +84,7 @@ def test_contests_that_only_report_have_fewer_rounds(tmp_path: Path) -> None:
     Bout(both, tmp_path, Deadline(1)).run(3, silent, fewer={"b": 1})
     assert "".join(seen) == "abaa"
     plan = run.Plan(SIZES["full"])
-    assert set(plan.fewer) == WITHOUT_TARGET == {"parquet", "sqlite", "mariadb", "redis", "http", "dynamodb", "files"}
+    assert set(plan.fewer) == WITHOUT_TARGET == {"parquet", *BACKENDS}.difference(("postgresql", "kafka"))
     assert run.Plan(SIZES["full"], rounds=9).fewer == {}
 
 
@@ -187,6 +188,19 @@ def test_results_are_written_and_read_again_and_every_plot_is_a_picture(tmp_path
     assert "| whole path, SQLite | ≥ 0.9 | not measured | |" in text
     assert "- a note\n- another\n" in text
     assert ET.fromstring((tmp_path / PLOTS / "null.svg").read_text()).tag.endswith("svg")  # noqa: S314
+
+
+def test_the_time_of_the_table_is_told_step_by_step() -> None:
+    table = SIZES["tiny"].table_rows
+    measured = [
+        Measured("staging", "mapInArrow that drops its rows", Unit.SECONDS, [1.0, 3.0]),
+        Measured("staging", "wal-sink", Unit.SECONDS, [5.0]),
+        Measured("null", "wal-sink", Unit.ROWS_PER_S, [table / 9.0]),
+    ]
+    results = Results("tiny", MACHINE, {}, measured)
+
+    assert [step.seconds for step in steps(results)] == pytest.approx([2.0, 5.0, 9.0])
+    assert [line.split(" | ", 1)[1] for line in list(breakdown(results))[2:]] == ["2 | 2 |", "5 | 3 |", "9 | 4 |"]
 
 
 def test_the_figures_stand_between_the_readmes_markers_with_every_target(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """What a WAL costs as it grows: requests of a start and of waiting, memory of workers and of the driver.
 
 The requests of a steady batch are counted in `tests/unit/test_retention.py` and, on S3, in `test_s3.py`; the memory of
-staging in `test_staging.py`; that an idle committer asks for nothing in `tests/unit/test_threads.py`.
+staging in `test_staging.py`; what an hour of waiting costs in `tests/unit/test_threads_idle.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -165,6 +165,33 @@ def workers() -> list[int]:
     return [pid for pid in ours[1:] if "python" in parents[pid][1]]
 
 
+class JvmHeap:
+    """The heap of the driver's JVM, which in the tests' local mode is that of the executors too."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        self._jvm = jvm
+        beans = jvm.java.lang.management.ManagementFactory.getMemoryPoolMXBeans()
+        self._pools = [pool for pool in beans if pool.getType().toString() == "Heap memory"]
+        self.pid = int(jvm.java.lang.ProcessHandle.current().pid())
+        self._before = self._live_mib()
+        for pool in self._pools:
+            pool.resetPeakUsage()
+
+    def kept_mib(self) -> float:
+        """What is still alive of what came since this was made, after a full collection."""
+        return self._live_mib() - self._before
+
+    def peak_mib(self) -> float:
+        """At most so much more was ever used, garbage that nobody collected included: each generation at its worst."""
+        return sum(float(pool.getPeakUsage().getUsed()) for pool in self._pools) / MIB - self._before
+
+    def _live_mib(self) -> float:
+        for _ in range(3):  # what only finalizers and soft caches hold goes with the next ones
+            self._jvm.java.lang.System.gc()
+        return sum(float(pool.getUsage().getUsed()) for pool in self._pools) / MIB
+
+
 @pytest.fixture
 def measurable() -> None:
     require(sys.platform == "linux", "peaks of memory are read from /proc, which only Linux has")
@@ -184,14 +211,14 @@ class OnExecutors:
         self._spark = spark
         self._sink = sink
         self.store = StoreSpec(str(folder / "wal"))
-        self._checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
-        self.run = Run(open_store(self.store), self._checkpoint, Settings())
+        self.checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
+        self.run = Run(open_store(self.store), self.checkpoint, Settings())
         self.run.open([self._serving()])
         self.run.become_stager()
 
     def deliver(self, segments: list[SegmentRef]) -> None:
         """Stage the segments as batch 0, complete it and deliver it."""
-        query = FakeQuery(self._checkpoint, lambda *_: [])
+        query = FakeQuery(self.checkpoint, lambda *_: [])
         query.start_batch(0, 0)
 
         def write(_: Attempt) -> Staged:
@@ -271,12 +298,20 @@ class Forgetful(TransactionalSink):
 @pytest.mark.spark
 @pytest.mark.usefixtures("measurable")
 def test_a_batch_of_5000_segments_takes_the_driver_less_than_200_mib_more(spark: SparkSession, tmp_path: Path) -> None:
-    """A transactional sink: its marker names the rows of every segment."""
+    """A transactional sink: its marker names the rows of every segment. So the driver is Python and JVM, each of them.
+
+    What *staging* as many takes is measured by `python -m benchmarks.driver_memory`, since 5,000 tasks take minutes.
+    """
     run = OnExecutors(spark, tmp_path, Forgetful())
     one = written(run, iter([pa.record_batch([pa.array(["a"])], ["c0"])]))
     segments = repeated(one, 5_000)
-    memory = Memory([os.getpid()])
+    heap = JvmHeap(spark)
+    memory, of_jvm = Memory([os.getpid()]), Memory([heap.pid])
 
     run.deliver(segments)
 
     assert 0 < memory.grown_mib([os.getpid()]) < 200
+    peak, resident = heap.peak_mib(), of_jvm.grown_mib([heap.pid])
+    assert heap.kept_mib() < 16, "a batch that is delivered is forgotten, but for what Spark itself notes of its job"
+    assert 0 < peak < 200
+    assert resident < 200

@@ -15,7 +15,8 @@ import pytest
 
 from tests.components import require
 from tests.fixtures_spark import JAVA_HINT
-from tests.processes import Child
+from tests.processes import Child, python_environment
+from tests.quick_workers import SUBMIT
 from wal_sink.cli.demo import command, proof, source
 from wal_sink.cli.demo.controller import Killed, Result, Wishes
 from wal_sink.cli.demo.job import CARRIER_NAME, DELAY_CLASS, DELIVERED_COLUMNS
@@ -268,7 +269,9 @@ def test_the_demo_in_small(tmp_path: Path) -> None:
         "1",
         "--json",
     ]
-    with Child([sys.executable, "-m", "wal_sink.cli", *args], log=tmp_path / "demo.log", limit_s=200) as child:
+    program = [sys.executable, "-m", "wal_sink.cli", *args]
+    quick = python_environment({"PYSPARK_SUBMIT_ARGS": SUBMIT})
+    with Child(program, log=tmp_path / "demo.log", env=quick, limit_s=200) as child:
         output = child.succeed()
     result = json.loads(output[output.index("\n{") :])
     assert result["holds"]

@@ -8,6 +8,7 @@ import pytest
 
 from tests.kafka_connector import kafka_connector
 from tests.processes import CHECKOUT, Child
+from tests.quick_workers import SUBMIT
 
 pytestmark = pytest.mark.spark
 
@@ -32,6 +33,7 @@ def test_an_example_runs_and_ends_well(example: Path, tmp_path: Path, request: p
     if arguments:
         kafka_connector()  # fetched here, where a test that cannot have it is skipped
         arguments = [*arguments, "--brokers", request.getfixturevalue("kafka").address]
-    with Child.python(example, *arguments, log=tmp_path / "log", limit_s=LIMIT_S) as child:
+    quick = {"PYSPARK_SUBMIT_ARGS": SUBMIT}
+    with Child.python(example, *arguments, log=tmp_path / "log", env=quick, limit_s=LIMIT_S) as child:
         lines = child.succeed().splitlines()
     assert [line for line in lines if line.strip()][-1].startswith("ok"), "\n".join(lines)

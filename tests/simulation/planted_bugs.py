@@ -16,6 +16,7 @@ from wal_sink.checkpoint import Gate
 from wal_sink.committer import Committer, newest_marker
 from wal_sink.delivery import SegmentDelivery
 from wal_sink.errors import StoreError
+from wal_sink.guarantees import Promise
 from wal_sink.log import Log
 from wal_sink.orders import FailureKind, SinkFailedError
 from wal_sink.publishing import Publisher
@@ -34,7 +35,7 @@ Plant = Callable[[Patch], None]
 def marker_before_delivery(patch: Patch) -> None:
     def early(self: Committer, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
         delivery = made(self, manifest, taken_over=taken_over)
-        self._mark(manifest, {})
+        self._mark([manifest], {})
         return delivery
 
     made = Committer._delivery
@@ -145,9 +146,7 @@ def failures_counted_as_done(patch: Patch) -> None:
 
 
 def marker_skipped(patch: Patch) -> None:
-    patch.setattr(
-        Committer, "_mark", lambda self, manifest, _: setattr(self, "_marker", _FakeMarker(manifest.batch_id))
-    )
+    patch.setattr(Committer, "_mark", lambda self, group, _: setattr(self, "_marker", _FakeMarker(group[-1].batch_id)))
 
 
 class _FakeMarker:
@@ -272,3 +271,7 @@ def what_was_published_is_not_remembered(patch: Patch) -> None:
         commit(self, order, prepared, term_checked=term_checked)
 
     patch.setattr(Publisher, "_commit", again)
+
+
+def every_sink_served_in_groups(patch: Patch) -> None:
+    patch.setattr(Promise, "ignores_repeats", property(lambda promise: not promise.at_most_once))

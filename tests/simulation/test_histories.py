@@ -123,6 +123,14 @@ def test_the_command_counts_what_happened(capsys: pytest.CaptureFixture[str]) ->
     assert "0 histories broke a law" in said
 
 
+FOUND_LATE: dict[Plant, int] = {
+    bugs.term_not_checked_after_the_record: 7142,
+    bugs.preparation_not_recorded: 1443,
+    bugs.release_not_confirmed: 1101,
+    bugs.retention_ignores_absent_sinks: 952,
+}
+"""Which history found a bug when it was last looked for: the search goes on from there, round all of them."""
+
 PLANTED: list[Plant] = [
     bugs.marker_before_delivery,
     bugs.no_progress_reload_at_takeover,
@@ -153,6 +161,7 @@ PLANTED: list[Plant] = [
     bugs.what_is_gone_taken_for_published,
     bugs.what_was_published_is_not_remembered,
     bugs.preparation_not_recorded,
+    bugs.every_sink_served_in_groups,
 ]
 
 
@@ -164,14 +173,16 @@ def test_a_planted_bug_is_found_within_these_histories(
     plant(monkeypatch)
 
     with small_world():
-        found = next((seed for seed, played in _histories() if played.violations), None)
+        found = next((seed for seed, played in _histories(FOUND_LATE.get(plant, 0)) if played.violations), None)
 
     assert found is not None
     tell(f"planted: {plant.__name__} is found by seed {found}")
 
 
-def _histories() -> Iterator[tuple[int, Played]]:
-    for number in range(HISTORIES // FAMILY):
+def _histories(first: int) -> Iterator[tuple[int, Played]]:
+    """All of them, those of the family of `first` first."""
+    families, begin = HISTORIES // FAMILY, first // FAMILY
+    for number in ((begin + turn) % families for turn in range(families)):
         family = draw_family(number)
         played = play_family(family.plans) if family.together else [play(plan) for plan in family.plans]
         yield from ((plan.seed, each) for plan, each in zip(family.plans, played, strict=True))

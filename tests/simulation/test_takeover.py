@@ -119,7 +119,7 @@ def test_a_succeeded_collector_moves_low_water_neither_back_nor_forward_beyond_m
     check_succession(world)
 
 
-def test_at_takeover_progress_is_read_first_and_then_the_marker_and_low_water_and_only_then_anything_is_sent() -> None:
+def test_at_takeover_progress_is_read_first_and_then_its_marker_and_later_ones_and_only_then_anything_is_sent() -> None:
     world = World(batches=((3,),))
     world.life(_dies_before_marker).live()
     successor = world.life()
@@ -129,8 +129,8 @@ def test_at_takeover_progress_is_read_first_and_then_the_marker_and_low_water_an
     progress = _index(points, "before list sinks/default/progress/")
     marker = _index(points, f"before read {paths.marker('default', 0)}")
     sent = _index(points, "before sink ")
-    low_water = max(number for number, point in enumerate(points[:sent]) if point == "before list low-water")
-    assert progress < marker < low_water < sent
+    later = max(number for number, point in enumerate(points[:sent]) if point == "before list sinks/default/markers")
+    assert progress < marker < later < sent
 
 
 def _dies_before_marker(life: Life, what: str, where: str) -> None:  # noqa: ARG001

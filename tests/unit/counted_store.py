@@ -1,10 +1,13 @@
-"""A store that counts its requests as S3 charges them: by top folder and kind, listings and deletes by the page."""
+"""A store that counts its requests as S3 charges them: by top folder (its shards apart) and kind, listings and deletes
+by the page.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
 
+from wal_sink import paths
 from wal_sink.estimation.plan import StoreModel
 from wal_sink.estimation.requests import Requests, Traffic, joined
 from wal_sink.stores.base import SegmentStream, Store
@@ -40,7 +43,7 @@ class CountedStore(Store):
         self._count(prefix, Requests(lists=self._model.listings(len(names))))
         return names
 
-    def delete(self, paths: Iterable[str]) -> None:
+    def delete(self, paths: Iterable[str]) -> None:  # the name hides the module only here
         doomed = list(paths)
         for path in doomed:
             self._count(path, Requests(keys_deleted=1))
@@ -52,7 +55,9 @@ class CountedStore(Store):
         return _CountedStream(self._inner.segment(path), partial(self._count, path, Requests(puts=1)))
 
     def _count(self, path: str, requests: Requests) -> None:
-        self._traffic = joined(self._traffic, {path.partition("/")[0]: requests})
+        parts = f"{path}/".split("/")
+        shard = "/<shard>" if any(paths.is_shard(f"{part}/") for part in parts) else ""
+        self._traffic = joined(self._traffic, {parts[0] + shard: requests})
 
 
 class _CountedStream(SegmentStream):

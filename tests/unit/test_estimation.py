@@ -272,11 +272,16 @@ def test_more_batches_that_wait_make_a_restart_longer() -> None:
 def test_a_delivery_is_never_faster_than_the_limits_let_it() -> None:
     plan = Plan(10_000, sink_call_s=0, where="executors")
     unlimited = replace(S3_MODEL, writes_per_s=None, reads_per_s=None)
-    assert estimate(plan, unlimited).delivery_s < 40_000 / 3500 < estimate(plan, S3_MODEL).delivery_s
+    assert estimate(plan, unlimited).delivery_s < 40_000 / 5500 < estimate(plan, S3_MODEL).delivery_s
+    writing = Plan(250, segments=1000, sink_call_s=0, where="executors", rows_per_s=1)
+    slow = replace(S3_MODEL, writes_per_s=10)
+    assert estimate(writing, slow).delivery_s > 1000 / 10  # beside one another, in one folder
+    assert 4000 / 16 / 10 < estimate(replace(writing, segments=4000, rows_per_s=16), slow).delivery_s < 1000 / 10
 
 
 def test_polls_double_their_pauses() -> None:
-    assert [polls_until(delay, 0.01, 1.0) for delay in (0, 0.01, 0.011, 0.03, 0.44, 3)] == [1, 2, 3, 3, 7, 10]
+    """Asked after 0.02, 0.03, 0.05, 0.09, 0.17, 0.33, 0.65, 1.29, 2.29 and 3.29 s."""
+    assert [polls_until(delay, 0.02, 1.0) for delay in (0, 0.02, 0.021, 0.04, 0.44, 3)] == [1, 1, 2, 3, 7, 10]
 
 
 # --- limits and dollars
@@ -331,16 +336,46 @@ def test_rates_under_a_prefix() -> None:
     found = estimate(Plan(10_000), S3_MODEL)
     loads = {load.prefix: load for load in found.prefixes}
     every_s = 10
-    collected = 40_000 + 2  # objects of a batch below its folder: as many are deleted as are made
+    collected = paths.SPREAD_FROM + 2  # objects of a batch below its folder: as many are deleted as are made
+    in_shard = (40_000 - paths.SPREAD_FROM) / paths.SHARDS
     assert loads["batches/"].writes_per_s == pytest.approx(2 * collected / every_s)
-    assert loads["sinks/<name>/"].writes_per_s == pytest.approx(2 * 40_001 / every_s)
-    assert found.busiest.prefix == "batches/"
-    assert found.busiest.share == pytest.approx(loads["batches/"].writes_per_s / 3500)
-    assert found.burst_s == pytest.approx(40_000 / 3500)
+    assert loads["batches/<shard>/"].writes_per_s == pytest.approx(2 * in_shard / every_s)
+    assert loads["sinks/<name>/"].writes_per_s == pytest.approx(2 / every_s)
+    progress = "sinks/<name>/progress/<shard>/"
+    assert loads[progress].writes_per_s == pytest.approx(2 * 40_000 / paths.SHARDS / every_s)
+    assert found.burst_s == pytest.approx(in_shard / 3500)
+    assert found.busiest.prefix == "terms/committer-<name>/"
+    assert found.busiest.share == pytest.approx(40_000 / every_s / 5500, rel=0.001)
     twice = estimate(Plan(10_000, sinks=2), S3_MODEL)
-    assert {load.prefix: load.writes_per_s for load in twice.prefixes}["sinks/<name>/"] == pytest.approx(
-        loads["sinks/<name>/"].writes_per_s
+    assert {load.prefix: load.writes_per_s for load in twice.prefixes}[progress] == pytest.approx(
+        loads[progress].writes_per_s
     )
+
+
+@pytest.mark.parametrize("ability", [Ability.ACCEPT, Ability.STORE_POSITION])
+def test_a_segment_for_each_slot_of_10000_executors_stays_below_every_limit_of_a_prefix(ability: Ability) -> None:
+    found = estimate(Plan(10_000, ability=ability), S3_MODEL)
+    assert 0.5 < (found.busiest.share or 0) < 0.8
+    assert all((load.share or 0) < 0.15 for load in found.prefixes[1:-1])
+
+
+def test_up_to_where_batches_are_spread_nothing_is_in_shards() -> None:
+    """The largest batch that is as if there were none, and the next."""
+    slots = paths.SPREAD_FROM // 4
+    assert not [load for load in estimate(Plan(slots), S3_MODEL).prefixes if "shard" in load.prefix]
+    assert len([load for load in estimate(Plan(slots + 1), S3_MODEL).prefixes if "shard" in load.prefix]) == 2
+
+
+def test_partitions_that_roll_over_are_spread_by_partition() -> None:
+    shape = shape_of(Plan(1, segments=1030, rows_per_s=3e9, settings=Settings(segment_bytes=1 << 20)))
+    assert shape.rolls > 1
+    assert (shape.partitions, shape.spread_segments) == (1030, 6 * shape.rolls)
+
+
+def test_of_a_collection_shards_are_deleted_from_side_by_side() -> None:
+    spread = estimate(Plan(10_000), S3_MODEL)
+    deleted = 2 * 40_000 * COLLECT_EVERY_BATCHES
+    assert spread.collection_s < deleted / 3500 < spread.collection_s * 1.5
 
 
 def test_a_page_is_as_large_as_the_store_asks_for() -> None:

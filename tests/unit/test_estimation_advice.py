@@ -32,7 +32,7 @@ def first(**more: Any) -> Estimate:
         (first(executors=2, rows_per_s=250_000), "delivery takes too much", "chunk_rows=100000"),
         (first(executors=100), "requests are dear", "segments a batch"),
         (first(executors=1000), "a long restart", "segments a batch"),
-        (first(executors=10_000, pending_batches=0), "delivery takes too much", "chunk_rows=100000"),
+        (first(executors=10_000, pending_batches=0), "delivery takes too much", "segments a batch"),
     ],
 )
 def test_the_first_thing_to_change(found: Estimate, problem: str, change: str) -> None:
@@ -52,13 +52,18 @@ def test_what_is_advised_mends_it() -> None:
 
 FAST = replace(S3_MODEL, write_s=0.001, read_s=0.001, bandwidth=1e12)
 LEDGER = Ability.STORE_POSITION
+ROLLING = Plan(
+    1000, segments=1000, batch_interval_s=2.7, rows_per_s=14_800, ability=LEDGER, sink_call_s=0.001,
+    settings=Settings(segment_bytes=1),
+)  # fmt: skip
+"""Few partitions, whose segments roll over: they all lie beside one another."""
 
 
 @pytest.mark.parametrize(
     ("plan", "problem"),
     [
-        (Plan(3750, ability=LEDGER, sink_call_s=0.001), "the store's limit for a prefix"),
-        (Plan(3500, batch_interval_s=60, where="executors"), "segments that end together"),
+        (ROLLING, "the store's limit for a prefix"),
+        (Plan(50_000, batch_interval_s=120, rows_per_s=10, ability=LEDGER), "segments that end together"),
         (Plan(2000, where="executors"), "the store's limit, until it has split"),
         (Plan(100, segments=100_000, batch_interval_s=3600, ability=LEDGER), "a large manifest"),
     ],

@@ -15,6 +15,7 @@ import wal_sink.retention
 from tests.contract.s3_server import S3Server
 from tests.simulation.scenarios import lower_retention
 from tests.unit.counted_store import CountedStore
+from wal_sink import paths
 from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
 from wal_sink.chunk import Chunk, Position
 from wal_sink.estimation import requests as counting
@@ -197,6 +198,11 @@ def _few_low_waters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(counting, "KEPT_LOW_WATERS", 1)
 
 
+def spread_from_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of partition 2 and later ones lie in shards, and so does the progress of 3 chunks or more."""
+    monkeypatch.setattr(paths, "SPREAD_FROM", 2)
+
+
 each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
 each_shape = pytest.mark.parametrize(("segments", "chunks"), [(1, 1), (1, 4), (3, 1), (3, 4), (8, 1), (8, 4)])
 
@@ -265,14 +271,40 @@ def test_a_start_that_finds_nothing_to_deliver(kind: Kind, sinks: int) -> None:
     assert plain(life.store.taken()) == plain(life.protocol.of_start())
 
 
+@each_kind
+@pytest.mark.parametrize("shape", [(20, 2, 2, 1000), (35, 1, 1, 2), (1, 4, 1, 2)])
+def test_a_large_batch_in_shards_and_its_collection(
+    kind: Kind, shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments, chunks, sinks, page = shape
+    spread_from_2(monkeypatch)
+    often = 2
+    monkeypatch.setattr(wal_sink.retention, "COLLECT_EVERY_BATCHES", often)
+    monkeypatch.setattr(counting, "COLLECT_EVERY_BATCHES", often)
+    life = Life(kind, segments, chunks, sinks, model=replace(S3_MODEL, page=page))
+    run = life.open()
+    life.live(run, KEPT - 1 + often)
+
+    found = life.live(run, KEPT - 1 + 2 * often)
+
+    expected = joined(*[life.protocol.of_batch(life.shape)] * often, life.protocol.of_collection(life.shape))
+    assert plain(found) == plain(expected)
+    assert (counting.SHARDS_OF_BATCHES in plain(found)) == (segments > 2)
+
+
 @pytest.mark.s3
-def test_the_same_as_s3_itself_is_asked(s3_server: S3Server, s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("segments", [3, 6])
+def test_the_same_as_s3_itself_is_asked(
+    s3_server: S3Server, s3_url: str, segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every request of the store there is one of HTTP, retries and look-ups of s3fs included if there were any."""
     often = 4
     monkeypatch.setattr(wal_sink.retention, "COLLECT_EVERY_BATCHES", often)
     monkeypatch.setattr(counting, "COLLECT_EVERY_BATCHES", often)
     wal = open_store(StoreSpec(s3_url, s3_server.storage_options))
-    life = Life(KINDS[0], segments=3, chunks=2, sinks=2, wal=wal)
+    if segments > 3:
+        spread_from_2(monkeypatch)
+    life = Life(KINDS[0], segments=segments, chunks=2, sinks=2, wal=wal)
     run = life.open()
     life.live(run, KEPT - 1 + often)
 
@@ -284,6 +316,7 @@ def test_the_same_as_s3_itself_is_asked(s3_server: S3Server, s3_url: str, monkey
     kinds = Counter("LIST" if "list-type" in line else line.split()[0] for line in seen)
     every = total(expected)
     assert kinds == {"PUT": every.puts, "GET": every.gets, "LIST": every.lists, "POST": every.deletes}
+    assert (counting.SHARDS_OF_SINKS in plain(found)) == (segments > 3)
 
 
 CRASHES = [(3, 4, 0), (3, 4, 1), (3, 4, 4), (3, 4, 6), (3, 4, 11), (1, 4, 0), (1, 4, 2), (1, 1, 0), (8, 1, 5)]
@@ -292,6 +325,13 @@ CRASHES = [(3, 4, 0), (3, 4, 1), (3, 4, 4), (3, 4, 6), (3, 4, 11), (1, 4, 0), (1
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.ability is not Ability.BATCH_WRITER], ids=str)
 @pytest.mark.parametrize(("segments", "chunks", "dies_at"), CRASHES)
 def test_a_batch_taken_over_after_a_crash(kind: Kind, segments: int, chunks: int, dies_at: int) -> None:
+    found, expected = take_over(kind, segments, chunks, dies_at)
+
+    assert found == expected
+
+
+def take_over(kind: Kind, segments: int, chunks: int, dies_at: int) -> tuple[object, object]:
+    """What taking over a batch costs whose first run died in its `dies_at`th send, and what it is expected to."""
     life = Life(kind, segments, chunks)
     run = life.open()
     life.live(run, 1)
@@ -304,9 +344,20 @@ def test_a_batch_taken_over_after_a_crash(kind: Kind, segments: int, chunks: int
     life.open().deliver_all()
 
     done = done_of(kind, chunks, dies_at)
-    assert plain(life.store.taken()) == plain(
-        joined(life.protocol.of_start(), life.protocol.of_takeover(life.shape, done))
-    )
+    expected = joined(life.protocol.of_start(), life.protocol.of_takeover(life.shape, done))
+    return plain(life.store.taken()), plain(expected)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.ability is not Ability.BATCH_WRITER], ids=str)
+@pytest.mark.parametrize("dies_at", [1, 9, 25])
+def test_a_large_batch_in_shards_taken_over_after_a_crash(
+    kind: Kind, dies_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread_from_2(monkeypatch)
+
+    found, expected = take_over(kind, 20, 2, dies_at)
+
+    assert found == expected
 
 
 @pytest.mark.parametrize("segments", [1, 3])

@@ -66,6 +66,18 @@ def test_a_wal_that_another_query_created_meanwhile_is_refused() -> None:
     assert place.wal.list(paths.BATCHES) == []
 
 
+def test_a_running_query_that_is_not_the_wals_own_is_refused_whatever_the_checkpoint_said_before() -> None:
+    place = Place()
+    run = place.open({})
+    run.history.refuse_other_query("whoever is first")
+    staged(place, run, 0)
+    own = wal_of(place).query_id
+    run.history.refuse_other_query(own)
+
+    with pytest.raises(HistoryError, match=f"belongs to query {own}, but the checkpoint .* belongs to query another"):
+        run.history.refuse_other_query("another")
+
+
 def test_a_wal_that_vanishes_while_it_is_created_is_an_error() -> None:
     place = Place()
     run = place.open({})

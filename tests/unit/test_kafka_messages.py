@@ -34,7 +34,8 @@ TABLE = pa.table(
 def messages(table: Any = TABLE, *, partitions: int = 3, most_bytes: int = 10_000, **options: Any) -> list[Message]:
     found, refused = MessageFormat(**options).messages(table, partitions=partitions, most_bytes=most_bytes)
     assert not refused
-    return found
+    assert len(found) == table.num_rows
+    return list(found)
 
 
 def refusals(table: Any = TABLE, *, partitions: int = 3, most_bytes: int = 10_000, **options: Any) -> dict[int, str]:

@@ -36,7 +36,7 @@ def with_names(*names: str) -> MemoryStore:
 def test_a_segment_stands_where_its_highest_record_says() -> None:
     store = with_names("000000-000000000004.json", "000000-000000000002.json", "000002-000000000007.json")
 
-    assert recorded_rows(store, "a", 3) == {0: 4, 2: 7}
+    assert recorded_rows(store, "a", MANIFEST) == {0: 4, 2: 7}
 
 
 def test_the_order_of_a_listing_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,24 +45,24 @@ def test_the_order_of_a_listing_does_not_matter(monkeypatch: pytest.MonkeyPatch)
 
     for order in (names, names[::-1]):
         monkeypatch.setattr(store, "list", lambda _, order=order: order)
-        assert recorded_rows(store, "a", 3) == {0: 4}
+        assert recorded_rows(store, "a", MANIFEST) == {0: 4}
 
 
 def test_a_record_of_no_rows_says_just_that() -> None:
-    assert recorded_rows(with_names("000000-000000000000.json"), "a", 3) == {0: 0}
+    assert recorded_rows(with_names("000000-000000000000.json"), "a", MANIFEST) == {0: 0}
 
 
 def test_what_is_no_record_is_passed_over() -> None:
     store = with_names("000000-000000000004.json", "notes.txt", "000001-000000000009.json.partial")
 
-    assert recorded_rows(store, "a", 3) == {0: 4}
+    assert recorded_rows(store, "a", MANIFEST) == {0: 4}
 
 
 def test_other_batches_and_sinks_have_progress_of_their_own() -> None:
     store = with_names("000000-000000000004.json")
 
-    assert recorded_rows(store, "a", 2) == {}
-    assert recorded_rows(store, "b", 3) == {}
+    assert recorded_rows(store, "a", msgspec.structs.replace(MANIFEST, batch_id=2)) == {}
+    assert recorded_rows(store, "b", MANIFEST) == {}
 
 
 # Records that are relied on.

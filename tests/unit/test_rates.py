@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 from tests.simulation.small_run import Place, Recorder
+from tests.sql_chunks import opened
 from tests.unit.test_batch_delivery import Carrying, carried_by, done, failed
 from tests.unit.vault import Vault, VaultSink
-from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, RetryLaterError, SegmentSink
+from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Rejected, RetryLaterError, SegmentSink
 from wal_sink.chunk import Chunk
-from wal_sink.orders import Failure, FailureKind, Order, Outcome
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome
 from wal_sink.rates import RowRate
+from wal_sink.records import Manifest
 from wal_sink.run import Run
 from wal_sink.serving import StoppedError
 from wal_sink.testing import simulated_runtime
+from wal_sink_backends.sql import SqlSink
 
 
 class Clocked(Recorder):
@@ -220,3 +226,43 @@ def test_a_probe_that_fails_again_is_the_next_probe_too() -> None:
     place.stream(place.open({"a": to}), 0)
     assert len(to.chunks) == 2
     assert pa.concat_tables([chunk.table for chunk in to.chunks]).num_rows == 4
+
+
+class Locked(SqlSink):
+    """Notes which segment each call was of; the fifth finds the table unlocked."""
+
+    asked: ClassVar[list[int]] = []
+    lock: ClassVar[sqlite3.Connection]
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        self.asked.append(int(chunk.position.slot.rpartition("/")[2]))
+        if len(self.asked) == 5:
+            self.lock.execute("ROLLBACK")
+        return super().write(chunk)
+
+
+def side_by_side(run: Run) -> None:
+    """Each segment by a task of its own, as on executors; one process goes from one to the next and ends with the first
+    that fails.
+    """
+    carrier = run.committers[0].serving.carrier
+    deliver = carrier.deliver
+
+    def each(assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+        return [outcome for order in orders for outcome in deliver(assignment, manifest, [order])]
+
+    carrier.deliver = each  # type: ignore[method-assign]
+
+
+def test_a_database_that_is_away_is_asked_with_one_segment_until_it_is_back(tmp_path: Path) -> None:
+    """What a circuit breaker with half-open probes does, for any sink: this one has none of its own."""
+    sink = Locked(f"sqlite:///{tmp_path}/rows.db", "rows", busy_timeout_s=0.01)
+    place = Place(rows=lambda _: [1, 1, 1])
+    run = place.open({"a": Delivery(sink)})
+    side_by_side(run)
+    with opened(sink), closing(sqlite3.connect(tmp_path / "rows.db", isolation_level=None)) as Locked.lock:
+        Locked.asked.clear()
+        Locked.lock.execute("BEGIN IMMEDIATE")
+        place.stream(run, 0)
+        assert Locked.asked == [0, 1, 2, 0, 0, 1, 2]
+        assert Locked.lock.execute("SELECT count(*) FROM rows").fetchone() == (3,)

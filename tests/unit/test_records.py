@@ -13,7 +13,6 @@ from wal_sink import paths
 from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.log import Stamp
 from wal_sink.records import (
-    FORMAT,
     LowWater,
     Manifest,
     Marker,
@@ -86,12 +85,17 @@ def test_a_record_of_another_kind_is_refused(record: Record) -> None:
         decode(other, encode(record), "where")
 
 
-@pytest.mark.parametrize("found", [0, 2, 17])
-def test_another_format_asks_for_the_version_that_wrote_it_whatever_else_it_holds(found: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "known", "found"),
+    [(LowWater, "1 of a low-water", 0), (LowWater, "1 of a low-water", 2), (Manifest, "1 and 2 of a manifest", 3)],
+)
+def test_another_format_asks_for_the_version_that_wrote_it_whatever_else_it_holds(
+    kind: type[Record], known: str, found: int
+) -> None:
     data = json.dumps({"format": found, "shape": "unheard of"}).encode()
 
-    with pytest.raises(ConfigError, match=f"where: format {found}, but this version of wal-sink reads format {FORMAT}"):
-        decode(LowWater, data, "where")
+    with pytest.raises(ConfigError, match=f"where: format {found}, but this version of wal-sink reads format {known}"):
+        decode(kind, data, "where")
 
 
 @given(st.binary(max_size=200))

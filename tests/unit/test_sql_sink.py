@@ -5,7 +5,6 @@ What every transactional sink must do is tested in `tests/contract/test_backends
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 import itertools
 import json
@@ -27,35 +26,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from wal_sink.chunk import Chunk, Position
+from tests.chunks import CONTEXT, SLOT, chunk, ids
+from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
 from wal_sink.settings import Delivery
-from wal_sink.sink import Rejected, SinkContext
+from wal_sink.sink import Rejected
 from wal_sink.testing import crash_matrix
 from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_dialects import LEDGER
 
 ROOT = Path(__file__).parents[2]
-SLOT = "wal/default/0"
-CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
-
-
-def chunk(
-    table: pa.Table, *, batch: int = 0, first: int = 0, segment: str = "a", term: int = 1, slot: str = SLOT
-) -> Chunk:
-    end = first + table.num_rows
-    return dataclasses.replace(
-        Chunk.of(table, key=f"{segment}-{first}-{end}"),
-        batch_id=batch,
-        segment_id=segment,
-        rows=range(first, end),
-        position=Position(slot, batch, end, segment),
-        term=term,
-    )
-
-
-def ids(*values: Any) -> pa.Table:
-    return pa.table({"id": pa.array(values, pa.int64())})
 
 
 @pytest.fixture
@@ -201,6 +181,34 @@ def test_a_table_that_undoes_the_whole_transaction_ends_the_delivery(
         sink.write(chunk(ids(1, bad, 3)))
     assert stored(path) == []
     assert sink.last(SLOT) is None
+
+
+@pytest.mark.parametrize(
+    "definition", ["id INTEGER UNIQUE ON CONFLICT IGNORE", "id INTEGER NOT NULL ON CONFLICT IGNORE", "id INTEGER"]
+)
+def test_rows_that_a_table_drops_silently_are_told_of(
+    sink: SqlSink, path: Path, caplog: pytest.LogCaptureFixture, definition: str
+) -> None:
+    """The table was made to ignore them: they count as delivered, and the log says how many there were."""
+    query(path, f"CREATE TABLE flights ({definition})")
+    if definition == "id INTEGER":
+        query(path, trigger("IGNORE").replace("IGNORE, 'no twos'", "IGNORE"))
+    bad = None if "NOT NULL" in definition else 1 if "UNIQUE" in definition else 2
+    assert sink.write(chunk(ids(1, bad, 3))) is None
+    assert stored(path) == [(1,), (3,)]
+    assert sink.last(SLOT) == Position(SLOT, 0, 3, "a")
+    (told,) = [record.getMessage() for record in caplog.records if "ignored" in record.getMessage()]
+    assert "table 'flights'" in told
+    assert "ignored 1 of 3 rows" in told
+
+
+def test_a_repeated_key_with_nothing_to_update_is_no_row_ignored(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    query(path, "CREATE TABLE flights (id INTEGER NOT NULL PRIMARY KEY)")
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id")):
+        sink.write(chunk(ids(1, 2)))
+        sink.write(chunk(ids(2, 3), first=2))
+    assert stored(path) == [(1,), (2,), (3,)]
+    assert not [record for record in caplog.records if "ignored" in record.getMessage()]
 
 
 def test_no_disturbance_loses_or_repeats_a_row_where_some_are_refused(tmp_path: Path) -> None:

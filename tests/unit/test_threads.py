@@ -10,13 +10,15 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.small_run import Place, Recorder
+from wal_sink import threads
 from wal_sink.calls import DirectCaller
 from wal_sink.chunk import Chunk
 from wal_sink.errors import DeliveryError
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
 from wal_sink.settings import Delivery
-from wal_sink.threads import CommitterThread
+from wal_sink.testing import FaultyStore
+from wal_sink.threads import FIRST_POLL_S, CommitterThread
 
 PATIENCE_S = 20.0
 
@@ -71,22 +73,6 @@ def test_a_batch_of_another_driver_does_not_keep_back_those_that_follow_it() -> 
     query.complete_batch(1)
 
     assert eventually(lambda: sink.batches == [0, 1])
-    ended(thread)
-
-
-def test_idle_it_asks_for_nothing() -> None:
-    place = Place()
-    run = place.open({"a": Recorder()}, runtime=SYSTEM)
-    thread = committing(run)
-    next(place.query().batches(run, 1))
-    thread.wake()
-    assert eventually(lambda: bool(place.wal.list("sinks/a/markers")))
-    time.sleep(0.1)
-    place.requests.clear()
-
-    time.sleep(0.3)
-
-    assert place.requests == []
     ended(thread)
 
 
@@ -377,4 +363,67 @@ def test_while_it_waits_for_one_batch_it_asks_for_that_one_and_seldom_looks_for_
 
     assert eventually(lambda: asked.count("read") >= 6)
     assert asked.count("list") <= 1
+    ended(thread)
+
+
+def test_a_batch_that_spark_completes_at_once_costs_three_reads_of_the_checkpoint() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    thread = committing(run)
+    query = place.query()
+    next(query.batches(run, 1))
+    thread.wake()
+    assert eventually(lambda: sink.batches == [0])
+    asked: list[str] = []
+    run.checkpoint._files = FaultyStore(place.checkpoint, lambda what, path: asked.append(f"{what} {path}"))
+
+    for batch_id in (1, 2, 3):
+        next(query.batches(run, batch_id + 1))
+        thread.wake()
+        assert eventually(lambda: sink.batches == list(range(batch_id + 1)))  # noqa: B023 - it is called at once
+
+    per_batch = ("commits", "offsets", "offsets")  # the last when its release is confirmed
+    reads = [what.removeprefix("before read ") for what in asked if what.startswith("before ")]
+    assert sorted(reads) == sorted(f"{what}/{batch_id}" for batch_id in (1, 2, 3) for what in per_batch)
+    ended(thread)
+
+
+def test_spark_is_given_a_moment_before_it_is_asked_whether_it_completed_a_batch() -> None:
+    place, asked_s = Place(), []
+    run = place.open({"a": Recorder()}, runtime=SYSTEM)
+    read = run.gate.is_open
+
+    def is_open(batch_id: int) -> bool:
+        asked_s.append(time.monotonic())
+        return read(batch_id)
+
+    thread = committing(run)
+    assert eventually(thread.caught_up.is_set)
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    run.gate.is_open = is_open  # type: ignore[method-assign]
+    woken_s = time.monotonic()
+    thread.wake()
+
+    assert eventually(lambda: len(asked_s) >= 3)
+    assert asked_s[0] - woken_s >= FIRST_POLL_S
+    assert asked_s[1] - asked_s[0] >= FIRST_POLL_S / 2
+    assert asked_s[2] - asked_s[1] >= FIRST_POLL_S
+    ended(thread)
+
+
+def test_a_batch_before_the_newest_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "FIRST_POLL_S", 3600.0)
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink}, runtime=SYSTEM)
+    query = place.query()
+    next(query.batches(run, 1))
+    query.start_batch(1, 1)
+    query.stage(run, 1)
+    thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
+
+    thread.wake()
+
+    assert eventually(lambda: sink.batches == [0])
     ended(thread)

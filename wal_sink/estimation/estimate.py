@@ -10,6 +10,8 @@ from wal_sink.carriers import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS
 from wal_sink.estimation import sizes
 from wal_sink.estimation.plan import Plan, Shape, StoreModel, shape_of
 from wal_sink.estimation.requests import (
+    SHARDS_OF_BATCHES,
+    SHARDS_OF_SINKS,
     TERMS,
     Protocol,
     Requests,
@@ -31,7 +33,7 @@ COMMIT_S = 0.04
 """From the end of staging to Spark's `commits/N`, besides four requests of its store (assumed; local: 38 to 81 ms)."""
 CHECKPOINT_REQUESTS_OF_START = 5
 OF_TAKEOVER = 6
-"""Reads of a batch that another run began: release, manifest, marker, low water, dead letters, and the look for a
+"""Reads of a batch that another run began: release, manifest, marker, later markers, dead letters, and the look for a
 successor before the first send, which else the only segment of a batch is spared.
 """
 
@@ -131,7 +133,7 @@ def estimate(plan: Plan, store: StoreModel) -> Estimate:
         dollars=_dollars(plan, store, total(traffic) + Requests(gets=from_checkpoint), stored),
         stored_bytes=stored,
         prefixes=_prefixes(plan, store, traffic),
-        burst_s=min(shape.segments, plan.slots) / store.writes_per_s if store.writes_per_s else 0.0,
+        burst_s=_burst_s(plan, shape, store),
         manifest_bytes=sizes.manifest_bytes(plan, shape),
         delivery_tasks=tasks,
         repeated_rows=_repeated_rows(plan, shape, tasks),
@@ -160,10 +162,15 @@ def _stored_bytes(plan: Plan, shape: Shape, protocol: Protocol) -> float:
 
 
 def _prefixes(plan: Plan, store: StoreModel, traffic: Traffic) -> tuple[PrefixLoad, ...]:
-    """What S3 can split: each folder, and those of the sinks apart. Batch ids only ever rise, so that of a folder of
-    batches the newest end has all the load, however often it is split.
+    """What S3 can split: each folder, its shards, and those of the sinks apart. Batch ids only ever rise, so that of a
+    folder of batches the newest end has all the load, however often it is split.
     """
+    shards = {
+        f"{paths.BATCHES}/<shard>/": traffic[SHARDS_OF_BATCHES].times(1 / paths.SHARDS),
+        f"{paths.SINKS}/<name>/progress/<shard>/": traffic[SHARDS_OF_SINKS].times(1 / paths.SHARDS / plan.sinks),
+    }
     each = {
+        **{prefix: requests for prefix, requests in shards.items() if requests != Requests()},
         f"{paths.BATCHES}/": traffic[paths.BATCHES],
         f"{paths.SINKS}/<name>/": traffic[paths.SINKS].times(1 / plan.sinks),
         f"{TERMS}/committer-<name>/": traffic[TERMS].times(1 / plan.sinks),
@@ -224,8 +231,21 @@ def _limited_s(store: StoreModel, protocol: Protocol, shape: Shape) -> float:
     """How long a delivery takes at the store's limits for a prefix, however many tasks send."""
     if store.writes_per_s is None or store.reads_per_s is None:
         return 0.0
-    reads = max(shape.segments * protocol.sinks, protocol.checks(shape))
-    return max(protocol.records(shape) / store.writes_per_s, reads / store.reads_per_s)
+    reads = max(_under_a_prefix(shape) * protocol.sinks, protocol.checks(shape))
+    writes = protocol.records(shape) / (paths.SHARDS if shape.spreads_progress else 1)
+    return max(writes / store.writes_per_s, reads / store.reads_per_s)
+
+
+def _under_a_prefix(shape: Shape) -> float:
+    """Segments of a batch under the prefix that has the most of them."""
+    return max(shape.segments - shape.spread_segments, shape.spread_segments / paths.SHARDS)
+
+
+def _burst_s(plan: Plan, shape: Shape, store: StoreModel) -> float:
+    """How long the store takes, once it has split the folders, for the segments that a wave of tasks ends."""
+    if store.writes_per_s is None:
+        return 0.0
+    return _under_a_prefix(shape) * min(1.0, plan.slots / shape.segments) / store.writes_per_s
 
 
 def _in_turn_s(store: StoreModel, requests: Requests) -> float:
@@ -234,10 +254,19 @@ def _in_turn_s(store: StoreModel, requests: Requests) -> float:
 
 
 def _collection_s(store: StoreModel, collection: Traffic) -> float:
-    """Its requests are sent one after the other; of a delete, every object counts against the limit."""
+    """Its requests are sent one after the other; of a delete, every object counts against the limit. Each request that
+    deletes from shards names as many of every one.
+    """
     sent = total(collection)
-    deleting_s = sent.keys_deleted / store.writes_per_s if store.writes_per_s else 0.0
-    return _in_turn_s(store, replace(sent, deletes=0)) + max(sent.deletes * store.read_s, deleting_s)
+    of_shards = collection[SHARDS_OF_BATCHES] + collection[SHARDS_OF_SINKS]
+    beside = sent.keys_deleted - of_shards.keys_deleted
+    deleting_s = beside / store.writes_per_s if store.writes_per_s else 0.0
+    from_shards_s = of_shards.keys_deleted / paths.SHARDS / store.writes_per_s if store.writes_per_s else 0.0
+    return (
+        _in_turn_s(store, replace(sent, deletes=0))
+        + max((sent.deletes - of_shards.deletes) * store.read_s, deleting_s)
+        + max(of_shards.deletes * store.read_s, from_shards_s)
+    )
 
 
 def _restart_s(
@@ -251,7 +280,8 @@ def _restart_s(
     begun = min(records, shape.segments)
     lost = shape.segments if plan.at_most_once else 0  # read, look for a refusal, keep as a dead letter
     doubted = math.ceil(shape.segments / tasks)  # before its first chunk a task looks whether it was answered
-    taking_over = Requests(puts=lost, gets=OF_TAKEOVER + begun + 2 * lost + doubted, lists=store.listings(records))
+    listed = protocol.progress_listings(shape, records) if records else 1
+    taking_over = Requests(puts=lost, gets=OF_TAKEOVER + begun + 2 * lost + doubted, lists=listed)
     manifest_s = sizes.manifest_bytes(plan, shape) / store.bandwidth
     later_s = (plan.pending_batches - 1) * (2 * store.read_s + manifest_s + delivery_s)
     return start_s + _in_turn_s(store, taking_over) + manifest_s + delivery_s + later_s

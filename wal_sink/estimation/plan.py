@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from wal_sink import paths
 from wal_sink.errors import ConfigError
 from wal_sink.guarantees import Ability
 from wal_sink.settings import Settings, Where
@@ -160,6 +161,22 @@ class Shape:
     segment_bytes: int
     uneven: bool = False
     """Whether chunks end by their bytes, so that the manifest names each end."""
+    rolls: int = 1
+    """Segments that each partition makes."""
+
+    @property
+    def partitions(self) -> int:
+        return self.segments // self.rolls
+
+    @property
+    def spread_segments(self) -> int:
+        """Of `segments`, those that lie in shards."""
+        return max(0, self.partitions - paths.SPREAD_FROM) * self.rolls
+
+    @property
+    def spreads_progress(self) -> bool:
+        """Whether the batch's progress lies in shards."""
+        return self.chunks > paths.SPREAD_FROM
 
     @property
     def chunks(self) -> int:
@@ -194,4 +211,5 @@ def shape_of(plan: Plan) -> Shape:
         rows_per_chunk=min(chunk_rows, in_segment),
         segment_bytes=math.ceil(in_segment * stored_row_bytes),
         uneven=by_bytes < settings.chunk_rows and in_segment > chunk_rows,
+        rolls=rolls,
     )

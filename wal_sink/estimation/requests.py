@@ -7,6 +7,7 @@ nothing, as the look for a successor's term does, is a request.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
@@ -18,6 +19,9 @@ from wal_sink.retention import COLLECT_EVERY_BATCHES, KEPT_LOW_WATERS
 TERMS = "terms"
 PROBE = "probe"
 CHECKPOINT = "the checkpoint"
+SHARDS_OF_BATCHES = f"{paths.BATCHES}/<shard>"
+"""All shards together, each of which has an equal share."""
+SHARDS_OF_SINKS = f"{paths.SINKS}/<shard>"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +46,7 @@ class Requests:
 
 
 Traffic = Mapping[str, Requests]
-"""Requests by top folder of the WAL (`batches`, `sinks`, …)."""
+"""Requests by top folder of the WAL (`batches`, `sinks`, …), those of its shards apart."""
 
 
 def total(traffic: Traffic) -> Requests:
@@ -70,13 +74,21 @@ class Protocol:
 
     def of_batch(self, shape: Shape) -> Traffic:
         """Staging a batch, releasing it, delivering it to every sink, marking it."""
-        reads, checks = shape.segments, 1 + self.checks(shape)
-        records = self.records(shape)
+        spread, checks = shape.spread_segments, 1 + self.checks(shape)
+        beside = shape.segments - spread
+        records, spread_records = self._beside_and_spread(shape)
         return {
-            paths.BATCHES: Requests(puts=shape.segments + 2, gets=self.sinks * reads),
+            paths.BATCHES: Requests(puts=beside + 2, gets=self.sinks * beside),
+            SHARDS_OF_BATCHES: Requests(puts=spread, gets=self.sinks * spread),
             TERMS: Requests(gets=self.sinks * checks),
             paths.SINKS: Requests(puts=self.sinks * (records + 1)),
+            SHARDS_OF_SINKS: Requests(puts=self.sinks * spread_records),
         }
+
+    def _beside_and_spread(self, shape: Shape) -> tuple[int, int]:
+        """Progress records in the sink's folder, and in its shards."""
+        records = self.records(shape)
+        return (0, records) if shape.spreads_progress else (records, 0)
 
     def checks(self, shape: Shape) -> int:
         """Looks for a successor's term while one sink gets a batch; the one before the release is another."""
@@ -99,12 +111,16 @@ class Protocol:
 
     def of_collection(self, shape: Shape) -> Traffic:
         """Collecting `COLLECT_EVERY_BATCHES` batches, once in so many."""
-        every, records, store = COLLECT_EVERY_BATCHES, self.records(shape), self.store
+        every, store = COLLECT_EVERY_BATCHES, self.store
+        records, _ = self._beside_and_spread(shape)
+        beside = shape.segments - shape.spread_segments
+        of_batches = [count * shape.rolls for count in _in_shards(paths.SPREAD_FROM, shape.partitions)]
+        of_sinks = self._records_in_shards(shape)
         kept = self.retention_batches + every
         markers = store.listings(kept)
-        folders = store.listings(kept) + every * store.listings(records) if records else 1
+        folders = store.listings(kept) + every * store.listings(records) if records else store.listings(len(of_sinks))
         below_sinks = every * self.sinks * (records + 1)
-        below_batches = every * (shape.segments + 2)
+        below_batches = every * (beside + 2)
         return {
             paths.LOW_WATER: Requests(puts=1, lists=2 * store.listings(KEPT_LOW_WATERS + 1), keys_deleted=1),
             TERMS: Requests(gets=1),
@@ -113,12 +129,27 @@ class Protocol:
                 lists=3 * store.listings(self.sinks) + self.sinks * (3 * markers + folders),
                 keys_deleted=below_sinks,
             ),
+            SHARDS_OF_SINKS: self._of_collecting_shards(of_sinks).times(self.sinks),
             paths.BATCHES: Requests(
-                lists=store.listings(kept) + every * store.listings(shape.segments + 2),
+                lists=store.listings(kept + len(of_batches)) + every * store.listings(beside + 2),
                 deletes=store.deletes(below_batches + below_sinks + 1),
                 keys_deleted=below_batches,
             ),
+            SHARDS_OF_BATCHES: self._of_collecting_shards(of_batches),
         }
+
+    def _records_in_shards(self, shape: Shape) -> list[int]:
+        """How many progress records of a batch each shard has that has some."""
+        if not (shape.spreads_progress and (records := self.records(shape))):
+            return []
+        return [count * records // shape.segments for count in _in_shards(0, shape.segments)]
+
+    def _of_collecting_shards(self, objects: list[int]) -> Requests:
+        """Of a batch so many objects lie in each shard."""
+        store, every = self.store, COLLECT_EVERY_BATCHES
+        of_shard = [store.listings(self.retention_batches + every) + every * store.listings(count) for count in objects]
+        of_batch = sum(objects)
+        return Requests(lists=sum(of_shard), deletes=every * store.deletes(of_batch), keys_deleted=every * of_batch)
 
     def of_start(self) -> Traffic:
         """A run that opens a WAL which has a past, finds nothing to deliver, and becomes its stager."""
@@ -140,23 +171,38 @@ class Protocol:
         kept_apart = self.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}
         doubted = 0 if self.at_most_once or self.ability in _WITHOUT_CHUNKS else done.open_segments(shape)
         lost = done.begun if self.at_most_once else 0  # their last chunk becomes a dead letter
-        looked = 0 if kept_apart else store.listings(self._records_of(done))
-        listed = looked + store.listings(lost)
+        looked = 0 if kept_apart else self.progress_listings(shape, self._records_of(done))
         covered = 1 if shape.segments == 1 else 0
         sends = self._sends(done.open_segments(shape), chunks_left)
         # What a transactional target has, it tells only once its segment was read.
-        read = shape.segments if self.ability is Ability.STORE_POSITION else done.open_segments(shape)
+        first_read = 0 if self.ability is Ability.STORE_POSITION else done.whole
+        beside = shape.segments - shape.spread_segments
+        read_beside = max(0, beside - first_read) + min(lost, beside)
+        read_spread = shape.segments - max(beside, first_read) + max(0, lost - beside)
+        records_left = self._records_left(sends, covered)
+        checked = 0 if kept_apart else done.begun
+        spread = shape.spreads_progress
         return {
-            paths.BATCHES: Requests(gets=2 + read + lost),
+            paths.BATCHES: Requests(gets=2 + read_beside),
+            SHARDS_OF_BATCHES: Requests(gets=read_spread),
             TERMS: Requests(gets=1 + sends),
-            # Low water is looked at again before the first send, and once a run before it first collects.
-            paths.LOW_WATER: Requests(lists=2 * store.listings(KEPT_LOW_WATERS)),
+            # A run looks once, before it first collects.
+            paths.LOW_WATER: Requests(lists=store.listings(KEPT_LOW_WATERS)),
             paths.SINKS: Requests(
-                puts=self._records_left(sends, covered) + lost + 1,
-                gets=1 + (0 if kept_apart else done.begun) + lost + doubted,
-                lists=listed,
+                puts=(0 if spread else records_left) + lost + 1,
+                gets=1 + (0 if spread else checked) + lost + doubted,
+                # A later marker would stand for this batch: it is looked for before the first send.
+                lists=(0 if spread else looked)
+                + store.listings(lost)
+                + store.listings(self.retention_batches + COLLECT_EVERY_BATCHES),
             ),
+            SHARDS_OF_SINKS: Requests(puts=records_left, gets=checked, lists=looked) if spread else Requests(),
         }
+
+    def progress_listings(self, shape: Shape, records: int) -> int:
+        """Requests that it takes to look at the progress of a batch."""
+        shards = paths.SHARDS if shape.spreads_progress else 1
+        return shards * self.store.listings(math.ceil(records / shards))
 
     def _sends(self, segments: int, chunks: int) -> int:
         if self.ability is Ability.BATCH_WRITER:
@@ -170,6 +216,12 @@ class Protocol:
 
     def _records_of(self, done: Done) -> int:
         return done.begun if self.ability is Ability.SEGMENT_WRITER else done.chunks
+
+
+def _in_shards(first: int, end: int) -> list[int]:
+    """How many of the numbers from `first` to `end` each shard has that has some."""
+    counts = (len(range(first + number, end, paths.SHARDS)) for number in range(paths.SHARDS))
+    return [count for count in counts if count]
 
 
 _WITHOUT_CHUNKS = {Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}
@@ -197,7 +249,7 @@ def checkpoint_gets(sinks: int, polls: float) -> float:
 
 def polls_until(commit_delay_s: float, first_s: float, longest_s: float) -> int:
     """How often a committer asks for a batch's completion, which comes so long after it was staged."""
-    asked, at_s, pause_s = 1, 0.0, first_s
+    asked, at_s, pause_s = 1, first_s, first_s / 2
     while at_s < commit_delay_s:
         at_s += pause_s
         pause_s = min(longest_s, pause_s * 2)

@@ -19,8 +19,9 @@ _OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1767225600000,"conf":{}
 def manifest_bytes(plan: Plan, shape: Shape) -> int:
     """Bytes of the manifest of one batch, about: lengths of numbers and names vary."""
     empty = len(encode(_manifest(plan)))
-    reference = len(msgspec.json.encode(_reference(shape))) + len(",")
-    return empty + shape.segments * reference
+    spread = shape.spread_segments
+    of_spread = spread * _reference_bytes(shape, paths.SPREAD_FROM) if spread else 0
+    return empty + (shape.segments - spread) * _reference_bytes(shape, 0) + of_spread
 
 
 def release_bytes() -> int:
@@ -71,10 +72,14 @@ def _manifest(plan: Plan) -> Manifest:
     )
 
 
-def _reference(shape: Shape) -> SegmentRef:
+def _reference_bytes(shape: Shape, partition: int) -> int:
+    return len(msgspec.json.encode(_reference(shape, partition))) + len(",")
+
+
+def _reference(shape: Shape, partition: int) -> SegmentRef:
     ends = range(shape.rows_per_chunk, shape.rows_per_segment + shape.rows_per_chunk, shape.rows_per_chunk)
     return SegmentRef(
-        path=paths.segment(paths.attempt_folder(_BATCH, _TERM, _ATTEMPT), 100, 0, _ID),
+        path=paths.segment(paths.attempt_folder(_BATCH, _TERM, _ATTEMPT), partition, 0, _ID),
         id=_ID,
         rows=shape.rows_per_segment,
         bytes=shape.segment_bytes,

@@ -36,7 +36,10 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, batch_id: int) -> Non
 def _check_query(run: Run, df: DataFrame) -> None:
     """The checkpoint given must be the running query's own, or its gate would open for other batches."""
     running = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-    if running is None or run.history.is_owned_by(running):
+    if running is None:
+        return
+    if run.history.is_owned_by(running):
+        run.history.refuse_other_query(running)
         return
     owner = run.checkpoint.query_id()
     found = f"query {owner}" if owner else "no query (it is empty or not there)"

@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.chunks import SLOT, chunk, ids
 from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, Server
-from tests.sql_chunks import SLOT, as_owner, chunk, ids, opened, sink_to, stored, write
+from tests.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.chunk import Position
 from wal_sink.errors import DivergentReplay, FencedError, PermanentError
 from wal_sink.ledger import LedgerEntry

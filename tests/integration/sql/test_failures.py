@@ -12,8 +12,9 @@ import pymysql
 import pytest
 
 import wal_sink_backends.sql_dialects as dialects_module
+from tests.chunks import SLOT, chunk, ids
 from tests.databases import USER, PostgresqlServer, Server, program
-from tests.sql_chunks import SLOT, chunk, ids, opened, sink_to
+from tests.sql_chunks import opened, sink_to
 from tests.sql_proxy import How, SqlProxy
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import DeliveryError, FencedError, HistoryError, PermanentError

@@ -7,8 +7,9 @@ import math
 import pyarrow as pa
 import pytest
 
+from tests.chunks import chunk, ids
 from tests.databases import USER, MariadbServer
-from tests.sql_chunks import as_owner, chunk, ids, opened, sink_to, stored, write
+from tests.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import PermanentError
 from wal_sink.sink import Rejected
 

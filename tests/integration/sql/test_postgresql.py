@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.chunks import SLOT, chunk, ids
 from tests.databases import USER, PostgresqlServer
-from tests.sql_chunks import SLOT, as_owner, chunk, ids, opened, sink_to, stored, write
+from tests.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.chunk import Position
 from wal_sink.errors import PermanentError
 from wal_sink.sink import Rejected

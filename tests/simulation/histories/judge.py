@@ -130,14 +130,22 @@ class Judge:
             facts.first_batch = int(json.loads(data)["body"]["first_batch"])
         elif what.startswith("markers/"):
             batch = int(what.removeprefix("markers/").removesuffix(".json"))
-            self._marker(facts, name, batch)
-            facts.known.setdefault(process, set()).add(batch)
+            for covered in self._covered(facts, batch):
+                self._marker(facts, name, covered)
+                facts.known.setdefault(process, set()).add(covered)
         elif what.startswith("dead-letters/"):
             _, folder, file = what.split("/")
             ordinal, start, end = (int(part) for part in file.removesuffix(".parquet").split("-"))
             if (attempt := self.released.get(int(folder))) is not None:
                 rows = attempt.rows_from(ordinal, start, end)
                 facts.dead.update(dict.fromkeys(rows, rows.start))
+
+    def _covered(self, facts: SinkFacts, batch: int) -> list[int]:
+        """What a marker stands for: an idempotent sink's for earlier batches too, that have none of their own."""
+        if facts.kind != "idempotent":
+            return [batch]
+        begin = max(facts.first_batch or 0, self.low_water + 1)
+        return [*(earlier for earlier in range(begin, batch) if earlier not in facts.marked), batch]
 
     def _marker(self, facts: SinkFacts, name: str, batch: int) -> None:
         facts.marked.add(batch)
@@ -180,19 +188,30 @@ class Judge:
         if batch_id in facts.known.get(process, ()):
             self.blame(f"I3: sink {name!r}: batch {batch_id} was sent although it is marked")
         begin = max(facts.first_batch or 0, self.low_water + 1)
-        if any(earlier not in facts.marked for earlier in range(begin, batch_id)):
+        if not all(self._is_delivered(facts, earlier) for earlier in range(begin, batch_id)):
             self.blame(f"I3: sink {name!r}: batch {batch_id} overtook an earlier one")
+
+    def _is_delivered(self, facts: SinkFacts, batch: int) -> bool:
+        """Whether the next batch's turn has come: this one is marked, or an idempotent sink has every row of it."""
+        if batch in facts.marked:
+            return True
+        released = self.released.get(batch) if facts.kind == "idempotent" else None
+        return released is not None and all(row in facts.seen or row in facts.dead for row in released.rows)
 
     def _sent_late(
         self, facts: SinkFacts, name: str, process: int, numbers: list[int], *, batch_id: int, ordinal: int, term: int
     ) -> None:
-        """I7: what a succeeded process still sends is the chunk (segment, batch) it had in hand."""
+        """I7: what a succeeded process still sends is the chunk (segment, batch) it had in hand.
+
+        To an idempotent sink it may send the rest of its group: one chunk of a batch goes out unchecked.
+        """
         whole = {"segment": (batch_id, ordinal), "two_phase": (batch_id, ordinal), "batch": (batch_id, 0)}
         unit = whole.get(facts.kind, (batch_id, numbers[0]))
         held = facts.late.setdefault((process, term), set())
         held.add(unit)
         facts.late_rows += len(numbers)
-        if len(held) > 1:
+        allowed = len({batch for batch, _ in held}) if facts.kind == "idempotent" else 1
+        if len(held) > allowed:
             self.blame(f"I7: sink {name!r}: a succeeded process sent {sorted(held)}")
 
     def took_effect(self, name: str, key: str, numbers: list[int]) -> None:

@@ -1,0 +1,32 @@
+"""Chunks by hand, for tests that call a sink's methods themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink.chunk import Chunk, Position
+from wal_sink.sink import SinkContext
+
+SLOT = "wal/default/0"
+CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
+
+
+def chunk(
+    table: pa.Table, *, batch: int = 0, first: int = 0, segment: str = "a", term: int = 1, slot: str = SLOT
+) -> Chunk:
+    end = first + table.num_rows
+    return dataclasses.replace(
+        Chunk.of(table, key=f"{segment}-{first}-{end}"),
+        batch_id=batch,
+        segment_id=segment,
+        rows=range(first, end),
+        position=Position(slot, batch, end, segment),
+        term=term,
+    )
+
+
+def ids(*values: Any) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})

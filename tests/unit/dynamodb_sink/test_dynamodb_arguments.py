@@ -1,0 +1,74 @@
+"""Arguments and URLs of the DynamoDB sinks, right and wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from tests.chunks import CONTEXT, chunk, ids
+from tests.contract.dynamodb_server import REGION, DynamoDbServer
+from tests.processes import CHECKOUT
+from tests.unit.dynamodb_sink.tools import KINDS
+from wal_sink.errors import ConfigError
+from wal_sink_backends.dynamodb import DynamoDbSink, dynamodb_sink
+
+
+@pytest.mark.parametrize(
+    ("table", "arguments", "message"),
+    [
+        ("", {}, "expected the name of a DynamoDB table"),
+        ("orders", {"nulls": "drop"}, "expected 'null' or 'omit'"),
+        ("orders", {"row_key": ""}, "expected the name of the table's partition key"),
+        ("orders", {"timeout_s": 0}, "timeout_s=0"),
+        ("orders", {"endpoint_url": "ftp://u:hunter2@x"}, "endpoint_url='ftp://x': expected http"),
+        ("orders", {"ledger_table": "orders"}, "a table other than 'orders'"),
+    ],
+)
+def test_arguments_that_cannot_work(table: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        DynamoDbSink(table, **arguments)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("dynamodb://?region=x", "expected dynamodb://TABLE"),
+        ("dynamodb://orders/more", "expected dynamodb://TABLE"),
+        ("dynamodb://orders?regoin=x", "unknown options regoin; known are mode, row_key"),
+        ("dynamodb://orders?mode=put&ledger_table=x", "mode=put has no options ledger_table; it has row_key"),
+        ("dynamodb://orders?region=x&region=y", "options given twice: region"),
+        ("dynamodb://orders?mode=both", "mode='both': expected one of transactional, put"),
+        ("dynamodb://orders?timeout_s=long", "expected numbers of seconds"),
+        ("dynamodb://orders?create_ledger=maybe", "create_ledger true or false"),
+    ],
+)
+def test_urls_that_cannot_work(url: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        dynamodb_sink(url)
+
+
+def test_by_url(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    sink = dynamodb_sink(f"dynamodb://{table}?mode=put&region={REGION}&endpoint_url={server.endpoint}&max_wait_s=5")
+    assert repr(sink) == f"DynamoDbPutSink('{table}', '{server.endpoint}')"
+    sink.open(CONTEXT)
+    sink.write(chunk(ids(1)))
+    sink.close()
+    assert server.ids(table) == [1]
+    assert repr(dynamodb_sink("dynamodb://Orders?region=x")) == "DynamoDbSink('Orders', 'x')"
+
+
+def test_it_is_an_entry_point() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    value = project["entry-points"]["wal_sink.backends"]["dynamodb"]
+    assert EntryPoint("dynamodb", value, "wal_sink.backends").load() is dynamodb_sink
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_write_before_open_says_so(kind: Any) -> None:
+    with pytest.raises(RuntimeError, match=r"not open: call open\(\) first"):
+        kind("orders").write(chunk(ids(1)))

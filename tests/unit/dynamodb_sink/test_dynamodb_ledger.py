@@ -1,0 +1,152 @@
+"""The ledger of `DynamoDbSink`, and what fits into a transaction with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.chunks import SLOT, chunk, ids
+from tests.contract.dynamodb_server import REGION, DynamoDbServer
+from tests.unit.dynamodb_sink.tools import opened
+from wal_sink.chunk import Position
+from wal_sink.errors import DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.testing import FakeQuery
+from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink
+
+# The ledger.
+
+
+def test_the_ledger_is_made_once(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    for _ in range(2):
+        with opened(server, table) as sink:
+            assert sink.last(SLOT) is None
+    assert [operation for operation, _ in server.requests].count("CreateTable") == 2, "the table's, and one"
+
+
+def test_the_position_outlives_the_connection(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    for _ in range(2):
+        with opened(server, table) as sink:
+            sink.write(chunk(ids(1, 2), batch=5))
+            assert sink.last(SLOT) == Position(SLOT, 5, 2, "a")
+    assert server.ids(table) == [1, 2]
+
+
+def test_what_is_known_writes_nothing(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(ids(1), batch=1, segment="b"))
+        sink.write(chunk(ids(2, 3)))
+        sink.write(chunk(ids(1), batch=1, segment="b"))
+    assert server.ids(table) == [1]
+    assert [operation for operation, _ in server.requests].count("TransactWriteItems") == 1
+
+
+def test_even_a_repeat_of_a_lower_term_is_refused(server: DynamoDbServer) -> None:
+    with opened(server, server.new_table()) as sink:
+        sink.write(chunk(ids(1), term=7))
+        with pytest.raises(FencedError, match="term 7 has written, this sender's is 6"):
+            sink.write(chunk(ids(1), term=6))
+
+
+def test_other_histories_are_refused(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(ids(1, 2)))
+        with pytest.raises(DivergentReplay, match="segment a, the chunk is of segment b"):
+            sink.write(chunk(ids(3), segment="b"))
+        with pytest.raises(HistoryError, match="cuts this chunk in two"):
+            sink.write(chunk(ids(2, 3), first=1))
+    assert server.ids(table) == [1, 2]
+
+
+def test_a_chunk_without_rows_moves_the_ledger(server: DynamoDbServer) -> None:
+    with opened(server, server.new_table()) as sink:
+        sink.write(chunk(ids(1)).without([0]))
+        assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
+
+
+def test_who_is_overtaken_between_reading_and_writing_looks_again(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table) as zombie, opened(server, table) as successor:
+        client = _Hooked(zombie._calls.client, get_item=overtaken_once(zombie._calls.client, successor))
+        zombie._calls.client = client
+        with pytest.raises(FencedError, match="term 2 has written, this sender's is 1"):
+            zombie.write(chunk(ids(1), term=1))
+    assert server.ids(table) == [1]
+
+
+class _Hooked:
+    """A client, with some methods in place of its own."""
+
+    def __init__(self, client: Any, **methods: Any) -> None:
+        self._client = client
+        self.__dict__.update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+
+def overtaken_once(client: Any, successor: Any) -> Any:
+    """`get_item`, after which a successor writes the same chunk."""
+    todo = [chunk(ids(1), term=2)]
+
+    def get_item(**arguments: Any) -> Any:
+        found = client.get_item(**arguments)
+        if todo:
+            successor.write(todo.pop())
+        return found
+
+    return get_item
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_table_restored_to_before_the_marker_is_refused(server: DynamoDbServer, kept: int) -> None:
+    """Emptied, or taken back to the first batch."""
+    table = server.new_table()
+    sink = DynamoDbSink(
+        table, region=REGION, endpoint_url=server.endpoint, ledger_table=f"{table}-ledger", row_key=None
+    )
+    remembered = "batch 0" if kept else "nothing"
+    told = f"batch 1 was delivered and marked, but its target remembers {remembered}"
+    with pytest.raises(HistoryError, match=told), FakeQuery.over(sink) as query:  # noqa: PT012
+        query.batch(ids(1))
+        (old,) = server.items(f"{table}-ledger")
+        query.batch(ids(2))
+        server.client.delete_item(TableName=f"{table}-ledger", Key={"slot": old["slot"]})
+        if kept:
+            server.client.put_item(TableName=f"{table}-ledger", Item=old)
+        query.batch(ids(3))
+    assert server.ids(table) == [1, 2]
+
+
+# Chunks that fit, and those that do not.
+
+
+def test_99_rows_are_one_transaction(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(ids(*range(99))))
+        with pytest.raises(PermanentError, match=r"100 rows.*takes 99 rows.*Settings\(chunk_rows=99"):
+            sink.write(chunk(ids(*range(100)), first=99))
+    assert server.ids(table) == list(range(99))
+    (puts,) = [body["TransactItems"] for operation, body in server.requests if operation == "TransactWriteItems"]
+    assert len(puts) == 100
+
+
+def test_4_mb_are_too_much_for_a_transaction(server: DynamoDbServer) -> None:
+    wide = pa.table({"id": list(range(11)), "text": ["x" * 390_000] * 11})
+    with opened(server, server.new_table()) as sink:
+        with pytest.raises(PermanentError, match=r"11 rows, 42\d+ bytes"):
+            sink.write(chunk(wide))
+        assert sink.last(SLOT) is None
+
+
+def test_puts_take_chunks_of_any_size(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table, DynamoDbPutSink) as sink:
+        sink.write(chunk(ids(*range(120))))
+    assert server.ids(table) == list(range(120))

@@ -1,0 +1,132 @@
+"""Rows as `RedisSink` writes them, and those that it cannot write."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from tests.chunks import SLOT, chunk, ids
+from tests.fixtures_redis import RedisServer
+from tests.unit.redis_sink.tools import opened, stream_ids
+from wal_sink.chunk import Position
+from wal_sink.errors import (
+    PermanentError,
+)
+from wal_sink.sink import Rejected
+from wal_sink.testing.tables import COLUMN_TYPES
+from wal_sink_backends import redis_rows
+from wal_sink_backends.redis import Kind
+from wal_sink_backends.redis_script import LEDGER
+
+
+def test_every_type_as_a_field(server: RedisServer) -> None:
+    table = pa.table({"id": [0, 1, 2]} | {name.replace(" ", "_"): column for name, column in COLUMN_TYPES.items()})
+    with opened(server) as sink:
+        sink.write(chunk(table))
+    with server.client(decode_responses=False) as raw:
+        first, last = raw.hgetall("orders:0"), raw.hgetall("orders:2")
+    assert first[b"bigint"] == b"-9223372036854775808"
+    assert first[b"decimal"] == b"1.500000000000000000"
+    assert first[b"string"] == "ü\n\"'\\\0".encode()
+    assert first[b"binary"] == b"\0\xff"
+    assert first[b"boolean"] == b"true"
+    assert first[b"float"] == b"0.1"
+    assert first[b"not_a_number"] == b"NaN"
+    assert first[b"date"] == b"0001-01-01"
+    assert first[b"timestamp"] == b"1970-01-01T00:00:00.000000Z"
+    assert first[b"array"] == b"[1,null]"
+    assert first[b"map"] == b'[{"key":"a","value":1}]'
+    assert first[b"struct"] == b'{"a":1,"b":["x",null]}'
+    assert last == {b"id": b"2", b"not_a_number": b"-Infinity"}
+
+
+def test_a_row_of_a_known_key_replaces_its_fields_and_null_removes_one(server: RedisServer) -> None:
+    with opened(server) as sink, server.client() as client:
+        client.hset("orders:1", mapping={"mine": "kept", "note": "old"})
+        sink.write(chunk(pa.table({"id": [1], "note": ["new"], "by": ["me"]})))
+        assert client.hgetall("orders:1") == {"mine": "kept", "id": "1", "note": "new", "by": "me"}
+        sink.write(chunk(pa.table({"id": [1], "note": ["newer"], "by": pa.nulls(1, pa.string())}), first=1))
+        assert client.hgetall("orders:1") == {"mine": "kept", "id": "1", "note": "newer"}
+
+
+def test_keys_of_several_columns_and_braces(server: RedisServer) -> None:
+    table = pa.table({"a.b": ["ü"], "id": [7], "on": [True]})
+    with opened(server, key="{{x}}:{a.b}:{id}:{on}:y") as sink, server.client() as client:
+        sink.write(chunk(table))
+        assert client.exists("{x}:ü:7:true:y")
+
+
+def test_rows_that_cannot_be_written_are_told_and_nothing_is(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis_rows, "MOST_BYTES", 20)
+    table = pa.table({"id": ["1", None, "wal", "4"], "text": ["a", "b", "c", "x" * 20]})
+    with opened(server, key="{id}_sink:ledger:") as sink:
+        assert sink.write(chunk(table)) == Rejected(
+            {
+                1: "a column of its key '{id}_sink:ledger:' is NULL",
+                2: "its key begins with wal_sink:ledger:, which is the ledger's",
+                3: "it has more than the 20 bytes that Redis takes",
+            }
+        )
+        assert sink.last(SLOT) is None
+        sink.write(chunk(table).without([1, 2, 3]))
+        assert sink.last(SLOT) == Position(SLOT, 0, 4, "a")
+
+
+def test_an_entry_without_any_value_is_told(server: RedisServer) -> None:
+    with opened(server, kind="stream", key="orders") as sink:
+        assert sink.write(chunk(ids(1, None))) == Rejected(
+            {1: "every column is NULL, and an entry of a stream needs a field"}
+        )
+
+
+def test_a_stream_is_trimmed(server: RedisServer) -> None:
+    with opened(server, kind="stream", key="orders", maxlen=10) as sink:
+        for number in range(50):
+            sink.write(chunk(ids(*range(20)), first=number * 20))
+    assert 10 <= len(stream_ids(server)) < 300
+
+
+def test_as_many_columns_as_a_script_takes(server: RedisServer) -> None:
+    names = [f"c{number}" for number in range(redis_rows.MOST_COLUMNS)]
+    table = pa.table({name: [1, None] for name in names[1:]} | {"c0": [1, 2]})
+    with opened(server, key="{c0}") as sink:
+        sink.write(chunk(table))
+        with pytest.raises(PermanentError, match="3001 columns"):
+            sink.write(chunk(table.append_column("one more", pa.array([1, 2])), first=2))
+
+
+@pytest.mark.parametrize("kind", ["hash", "stream", "set"])
+def test_rows_under_keys_of_another_type_are_named_before_anything_is_written(server: RedisServer, kind: Kind) -> None:
+    with opened(server, kind=kind) as sink, server.client() as client:
+        client.set("orders:2", "a text")
+        client.rpush("orders:4", "a list")
+        reasons = {
+            1: f"key 'orders:2' is a string already; expected a {kind}",
+            2: f"key 'orders:2' is a string already; expected a {kind}",
+            4: f"key 'orders:4' is a list already; expected a {kind}",
+        }
+        some = chunk(ids(1, 2, 2, 3, 4, 5))
+        assert sink.write(some) == Rejected(reasons)
+        assert sorted(client.keys("*")) == ["orders:2", "orders:4"]
+        assert sink.write(some.without(reasons)) is None
+        assert sorted(client.keys("orders:*")) == [f"orders:{row}" for row in (1, 2, 3, 4, 5)]
+        assert sink.last(SLOT) == some.position
+        assert sink.write(some) is None, "the ledger has it"
+
+
+def test_one_key_for_all_rows_of_another_type_is_no_fault_of_rows(server: RedisServer) -> None:
+    with opened(server, kind="stream", key="orders") as sink, server.client() as client:
+        client.set("orders", "a text")
+        with pytest.raises(PermanentError, match="key 'orders' is a string already; expected a stream, or no key"):
+            sink.write(chunk(ids(1, 2)))
+        assert client.keys("*") == ["orders"]
+
+
+def test_a_ledger_of_another_type_is_refused(server: RedisServer) -> None:
+    with opened(server) as sink, server.client() as client:
+        client.set(f"{LEDGER}{SLOT}", "a text")
+        with pytest.raises(PermanentError, match=f"key '{LEDGER}{SLOT}' is a string already"):
+            sink.write(chunk(ids(1)))
+        assert client.keys("orders*") == []
