@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FIRST_MICROS = 1_767_225_600_000_000
-FLIGHT_FILES = SQL_FILES = 6
+FLIGHT_FILES = 6
+SQL_FILES = 12
 FILES_PER_BATCH = 2
-"""Of the flights and of what goes into a database: three batches, so that staging and delivering can overlap."""
+"""Of the flights and of what goes into a database: several batches, so that staging and delivering can overlap."""
 
 
 @dataclass(frozen=True, slots=True)
