@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.chaos.report import Report, Row, read_rows, save_rows
+from tests.chaos.report import Report, Row, code_version, read_rows, save_rows
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.processes import CHECKOUT
 
@@ -24,7 +24,6 @@ MODULES = ("races", "corruption", "s3_faults", "replays", "disks", "backends", "
 """Each has `SCENARIOS`. Those that take longest come last."""
 OUT = CHECKOUT / "benchmarks" / "CHAOS.md"
 PARTIAL = CHECKOUT / ".cache" / "chaos" / "CHAOS.md"
-STATE = CHECKOUT / ".cache" / "chaos" / "rows.json"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,13 +31,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     scenarios = chosen(options.only)
     command = shlex.join(["python", "-m", "tests.chaos", *(sys.argv[1:] if argv is None else argv)])
-    earlier = read_rows(options.state) if options.resume else []
+    out = options.out or (OUT if options.share >= 1 and not options.only else PARTIAL)
+    state = out.with_suffix(".json")
+    earlier = read_rows(state) if options.resume else []
     seed = options.seed
     if seed is None:
         seed = earlier[0].seed if earlier else random.SystemRandom().randrange(1 << 20)
-    report = Report(scenarios, command, f"{datetime.now(UTC):%Y-%m-%d}", seed, options.share)
+    report = Report(scenarios, command, seed, options.share)
     report.resume(earlier)
-    out = options.out or (OUT if options.share >= 1 and not options.only else PARTIAL)
     deadline_s = math.inf if options.minutes is None else time.monotonic() + 60 * options.minutes
     for scenario in scenarios:
         if scenario.name in report.rows:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             break
         report.rows[scenario.name] = _run(scenario, seed, options.share, deadline_s)
         report.write(out)
-        save_rows(report.rows.values(), options.state)
+        save_rows(report.rows.values(), state)
     report.write(out)
     _say(f"\n{len(report.rows)} of {len(scenarios)} scenarios run; seed {seed}; report: {out}")
     for row in report.failed:
@@ -76,6 +76,7 @@ def chosen(only: Iterable[str] | None) -> list[Scenario]:
 
 def _run(scenario: Scenario, seed: int, share: float, deadline_s: float) -> Row:
     folder = Path(tempfile.mkdtemp(prefix="wal-sink-chaos-"))
+    date, code = f"{datetime.now(UTC):%Y-%m-%d}", code_version()
     _say(f"{scenario.name}: …")
     began = time.monotonic()
     try:
@@ -83,7 +84,8 @@ def _run(scenario: Scenario, seed: int, share: float, deadline_s: float) -> Row:
     except Exception as error:  # noqa: BLE001 - the other scenarios must run, and the report must say so
         traceback.print_exc()
         outcome = Outcome(violations=[f"it broke off: {type(error).__name__}: {error}"])
-    row = Row.of(scenario, outcome, share=share, seed=seed, seconds=time.monotonic() - began)
+    seconds = time.monotonic() - began
+    row = Row.of(scenario, outcome, share=share, seed=seed, seconds=seconds, date=date, code=code)
     if row.holds:
         shutil.rmtree(folder, ignore_errors=True)
     kept_in = "" if row.holds else f"; what it left is in {folder}"
@@ -107,8 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out", type=Path, help="the report; default: benchmarks/CHAOS.md for the whole, else one in .cache/chaos"
     )
     parser.add_argument("--minutes", type=float, help="begin no scenario after so many minutes, and end the histories")
-    parser.add_argument("--resume", action="store_true", help="keep what held in an earlier run of this seed and share")
-    parser.add_argument("--state", type=Path, default=STATE, help=argparse.SUPPRESS)
+    parser.add_argument("--resume", action="store_true", help="keep what held before: the rows beside the report")
     return parser
 
 

@@ -15,12 +15,15 @@ from typing import Any
 import msgspec
 
 from tests.chaos.scenario import Outcome, Scenario
+from tests.processes import CHECKOUT
 
 GIB = 1 << 30
 WHAT = """\
 What `make chaos` did to wal-sink, and what was counted afterwards: in the targets by their own clients, or on the
 store, against the source; never by wal-sink's own counters. `repeated` are rows (or objects) that a target has more
-than once; `permitted` is how many the guarantees of the targets allow for what happened."""
+than once; `permitted` is how many the guarantees of the targets allow for what happened; `code` is the commit that was
+run: a run of hours may be one of several goes (`--resume`), each scenario whole in one of them."""
+TESTED = ("wal_sink", "backends", "tests/chaos", "tests/simulation")
 PACKAGES = ("pyspark", "pyarrow", "fsspec", "s3fs")
 _PATH = re.compile(r"(?<![\w.*`])(?:file://)?/(?:[\w.+-]+/)+[\w.+-]*")
 
@@ -39,9 +42,15 @@ class Row(msgspec.Struct, frozen=True):
     holds: bool
     violations: tuple[str, ...]
     detail: str
+    date: str = ""
+    """When it began, in UTC."""
+    code: str = ""
+    """Of what commit; a `+` says that the code differed from it."""
 
     @classmethod
-    def of(cls, scenario: Scenario, outcome: Outcome, *, share: float, seed: int, seconds: float) -> Row:
+    def of(
+        cls, scenario: Scenario, outcome: Outcome, *, share: float, seed: int, seconds: float, date: str, code: str
+    ) -> Row:
         return cls(
             name=scenario.name,
             share=share,
@@ -54,6 +63,8 @@ class Row(msgspec.Struct, frozen=True):
             holds=outcome.holds,
             violations=tuple(outcome.violations),
             detail=outcome.detail,
+            date=date,
+            code=code,
         )
 
 
@@ -63,7 +74,6 @@ class Report:
 
     scenarios: Sequence[Scenario]
     command: str
-    date: str
     seed: int
     share: float
     rows: dict[str, Row] = field(default_factory=dict)
@@ -101,7 +111,7 @@ class Report:
             WHAT,
             "\n".join(
                 [
-                    f"- Date: {self.date}",
+                    f"- Date: {self._dates()}",
                     f"- Command: `{self.command}`",
                     f"- Seed: {self.seed}; share of the whole: {self.share:g}",
                     *(f"- {name}: {value}" for name, value in machine().items()),
@@ -118,19 +128,23 @@ class Report:
         ]
         return "\n\n".join(what)
 
+    def _dates(self) -> str:
+        dates = sorted({row.date for row in self.rows.values() if row.date})
+        return " to ".join(dict.fromkeys([dates[0], dates[-1]])) if dates else "none"
+
     def _table(self) -> str:
         lines = [
-            "| what | rounds | of what | lost | repeated | permitted | seconds | holds |",
-            "|---|---:|---|---:|---:|---:|---:|---|",
+            "| what | rounds | of what | lost | repeated | permitted | seconds | holds | code |",
+            "|---|---:|---|---:|---:|---:|---:|---|---|",
         ]
         for scenario in self.scenarios:
             row = self.rows.get(scenario.name)
             if row is None:
-                lines.append(f"| {scenario.name} | not run | | | | | | |")
+                lines.append(f"| {scenario.name} | not run | | | | | | | |")
                 continue
             counts = f"{row.lost:,} | {row.repeated:,} | {row.allowed:,} | {row.seconds:,.0f}"
             holds = "yes" if row.holds else "**no**"
-            lines.append(f"| {scenario.name} | {row.rounds:,} | {scenario.unit} | {counts} | {holds} |")
+            lines.append(f"| {scenario.name} | {row.rounds:,} | {scenario.unit} | {counts} | {holds} | {row.code} |")
         return "\n".join(lines)
 
     def _details(self, scenario: Scenario) -> str:
@@ -151,6 +165,21 @@ def machine() -> Mapping[str, str]:
         "Machine": f"{os.cpu_count()} cores, {memory:.0f} GiB of memory, {platform.system()}",
         "Versions": f"Python {platform.python_version()}, {versions}, Java {_java()}",
     }
+
+
+def code_version() -> str:
+    """The commit of this checkout, with a `+` if what is tested differs from it; empty outside of a repository."""
+    commit = _git("rev-parse", "--short", "HEAD")
+    return commit and commit + ("+" if _git("status", "--porcelain", "--", *TESTED) else "")
+
+
+def _git(*arguments: str) -> str:
+    try:
+        command = ["git", *arguments]
+        ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return ran.stdout.strip() if ran.returncode == 0 else ""
 
 
 def save_rows(rows: Iterable[Row], path: Path) -> None:

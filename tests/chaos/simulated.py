@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.simulation.histories.counting import Count, play_on_all_cores
 from tests.simulation.histories.exhaustive import THREE_BATCHES, every_crash
@@ -9,6 +11,8 @@ from tests.simulation.histories.plans import KINDS, LifePlan, Shape
 
 SEEDS = 1_000_000_000
 """How far the seeds of two efforts lie apart."""
+MILLIONS = 10
+"""Of histories, each a scenario of its own: a million takes half an hour."""
 
 _RUNS: dict[str, tuple[Shape, LifePlan]] = {
     "three batches": (THREE_BATCHES, LifePlan()),
@@ -17,21 +21,26 @@ _RUNS: dict[str, tuple[Shape, LifePlan]] = {
 }
 
 
-def histories(effort: Effort) -> Outcome:
-    """Histories of seeds that only this effort has; as many as there is time for."""
-    wanted = effort.times(10_000_000, least=2000)
-    total = Count()
-    for portion in play_on_all_cores(effort.seed * SEEDS, wanted):
-        total.add(portion)
-        if effort.is_over:
-            break
-    happened = ", ".join(f"{name} {times}" for name, times in total.touched.most_common())
-    of_wanted = f"ended by the clock, of {wanted:,} wanted; " if total.histories < wanted else ""
-    return Outcome(
-        rounds=total.histories,
-        violations=total.complaints(),
-        detail=f"{of_wanted}{total.per_second:.0f} histories/s/core; histories with {happened}",
-    )
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """A million histories of seeds that only this effort has; as many of them as there is time for."""
+
+    number: int
+
+    def __call__(self, effort: Effort) -> Outcome:
+        wanted = effort.times(1_000_000, least=500)
+        total = Count()
+        for portion in play_on_all_cores(effort.seed * SEEDS + self.number * 1_000_000, wanted):
+            total.add(portion)
+            if effort.is_over:
+                break
+        happened = ", ".join(f"{name} {times}" for name, times in total.touched.most_common())
+        of_wanted = f"ended by the clock, of {wanted:,} wanted; " if total.histories < wanted else ""
+        return Outcome(
+            rounds=total.histories,
+            violations=total.complaints(),
+            detail=f"{of_wanted}{total.per_second:.0f} histories/s/core; histories with {happened}",
+        )
 
 
 def double_crashes(effort: Effort) -> Outcome:
@@ -48,6 +57,9 @@ def double_crashes(effort: Effort) -> Outcome:
 
 
 SCENARIOS = [
-    Scenario("simulated histories", "I1 to I8 hold in every history", "history", histories),
     Scenario("every double crash", "I1 to I8 hold whatever two points a run dies at", "crash point", double_crashes),
+    *(
+        Scenario(f"simulated histories, {number} of {MILLIONS}", "I1 to I8 hold", "history", Histories(number))
+        for number in range(1, MILLIONS + 1)
+    ),
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
 from tests.chaos import __main__ as frame
+from tests.chaos.report import code_version
 from tests.chaos.scenario import Effort, Outcome, Scenario
 
 
@@ -35,11 +37,12 @@ class Runner(Protocol):
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(frame, "code_version", lambda: "abc1234")
 
     def running(*scenarios: Scenario, args: str = "--seed 7 --share 0.05") -> tuple[int, str]:
         monkeypatch.setattr(frame, "all_scenarios", lambda: list(scenarios))
         out = tmp_path / "CHAOS.md"
-        code = frame.main([*args.split(), "--out", str(out), "--state", str(tmp_path / "rows.json")])
+        code = frame.main([*args.split(), "--out", str(out)])
         return code, out.read_text()
 
     return running
@@ -48,7 +51,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runner:
 def test_a_run_that_holds_ends_with_0_and_a_row_a_scenario(run: Runner) -> None:
     code, report = run(FINE)
     assert code == 0
-    assert "| fine | 5 | kill | 0 | 3 | 4 | 0 | yes |" in report
+    assert "| fine | 5 | kill | 0 | 3 | 4 | 0 | yes | abc1234 |" in report
     assert "Seed: 7; share of the whole: 0.05" in report
     assert "- seen: this" in report
 
@@ -56,7 +59,7 @@ def test_a_run_that_holds_ends_with_0_and_a_row_a_scenario(run: Runner) -> None:
 def test_a_failing_scenario_ends_with_1_and_names_the_seed_but_no_path(run: Runner, tmp_path: Path) -> None:
     code, report = run(LOSSY, BROKEN, FINE)
     assert code == 1
-    assert "| lossy | 1 | kill | 2 | 0 | 0 | 0 | **no** |" in report
+    assert "| lossy | 1 | kill | 2 | 0 | 0 | 0 | **no** | abc1234 |" in report
     assert "| broken | 0 |" in report
     assert "| fine | 5 |" in report
     assert "python -m tests.chaos --only 'lossy' --seed 7 --share 0.05" in report
@@ -64,15 +67,22 @@ def test_a_failing_scenario_ends_with_1_and_names_the_seed_but_no_path(run: Runn
     assert str(tmp_path.parent) not in report
 
 
-def test_what_held_is_not_run_again(run: Runner, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_held_is_not_run_again_and_tells_of_which_commit_it_is(
+    run: Runner, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(FINE, LOSSY)
     capsys.readouterr()
+    monkeypatch.setattr(frame, "code_version", lambda: "def5678")
     code, report = run(FINE, LOSSY, args="--resume --share 0.05")
     assert code == 1
     assert "fine: …" not in (told := capsys.readouterr().out)
     assert "lossy: …" in told
     assert "Scenarios: 2 of 2 run, 1 failed" in report
     assert "seed 7" in told
+    assert [line.split(" | ")[-1] for line in report.splitlines() if line.startswith(("| fine", "| lossy"))] == [
+        "abc1234 |",
+        "def5678 |",
+    ]
 
 
 def test_time_that_is_over_begins_nothing_and_the_report_says_so(run: Runner) -> None:
@@ -89,3 +99,7 @@ def test_an_unknown_name_is_bad_use(run: Runner) -> None:
 def test_names_are_told_apart() -> None:
     names = [scenario.name for scenario in frame.all_scenarios()]
     assert len(set(names)) == len(names)
+
+
+def test_the_code_is_named_by_its_commit() -> None:
+    assert re.fullmatch(r"([0-9a-f]{7,40}\+?)?", code_version())
