@@ -13,7 +13,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.preparing import StagingOrder
 from wal_sink.segment_writer import SegmentLimits
 from wal_sink.spark.reading import read_segments
-from wal_sink.spark.schema import check_schema, schema_from_json, schema_json
+from wal_sink.spark.schema import are_resolved_by_name, check_schema, schema_from_json, schema_json
 from wal_sink.spark.staging import stage_dataframe
 from wal_sink.stores.spec import StoreSpec
 
@@ -181,7 +181,19 @@ def test_char_and_varchar_of_a_table(spark: SparkSession, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "names", [["a.b", "c"], ["a", "a"], ["a", "A"], ["`", "a`b"], ["", " "], ["c1", "c0"], ["a.b", "a.b"], ["é", "x y"]]
+    "names",
+    [
+        ["a.b", "c"],
+        ["a", "a"],
+        ["a", "A"],
+        ["`", "a`b"],
+        ["", " "],
+        ["c1", "c0"],
+        ["a.b", "a.b"],
+        ["é", "x y"],
+        ["select", "1"],
+        ["_metadata", "c0"],
+    ],
 )
 def test_column_names(spark: SparkSession, tmp_path: Path, names: list[str]) -> None:
     df = spark.range(3).selectExpr("id", "id * 10").toDF(*names)
@@ -189,6 +201,14 @@ def test_column_names(spark: SparkSession, tmp_path: Path, names: list[str]) -> 
     assert back.schema == df.schema
     assert back.columns == names
     assert sorted(tuple(row) for row in back.collect()) == [(0, 0), (1, 10), (2, 20)]
+
+
+@pytest.mark.parametrize(
+    ("names", "found"), [(["a", "b_2"], True), (["a", "A"], False), (["a.b"], False), (["`"], False), (["x y"], False)]
+)
+def test_names_that_mapinarrow_finds_get_no_projection(names: list[str], found: bool) -> None:
+    schema = t.StructType([t.StructField(name, t.LongType()) for name in names])
+    assert are_resolved_by_name(schema) is found
 
 
 def test_another_time_zone_reads_the_same_instants(spark: SparkSession, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
 from wal_sink.log import Log
 from wal_sink.preparing import StagedPartition, StagingOrder, joined, stage_partition
 from wal_sink.runtime import SYSTEM
-from wal_sink.spark.schema import check_schema, not_null_paths, positional_names
+from wal_sink.spark.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
 from wal_sink.spark.task_errors import marked_errors, surfaced_errors
 from wal_sink.spark.thread_properties import described
 from wal_sink.stores.opening import open_store
@@ -46,15 +46,18 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, des
     if the store fails in a task as often as Spark tries, and for what goes wrong in the DataFrame PySpark's own errors,
     or `SparkJobError` where those are a page of Java.
     """
-    check_schema(df.schema)
-    task = _StagingTask(store, order)
-    not_null = ", ".join(not_null_paths(df.schema))
+    schema = df.schema
+    check_schema(schema)
+    names = tuple(positional_names(schema))
+    task = _StagingTask(store, order, names)
+    not_null = ", ".join(not_null_paths(schema))
     with (
         described(df.sparkSession.sparkContext, description),
         _small_batches(df.sparkSession),
         surfaced_errors(description, not_null),
     ):
-        rows = df.toDF(*positional_names(df.schema)).mapInArrow(task, _RESULT).collect()
+        resolved = df if are_resolved_by_name(schema) else df.toDF(*names)
+        rows = resolved.mapInArrow(task, _RESULT).collect()
     in_order = sorted(rows, key=lambda row: row.partition)
     return joined([msgspec.json.decode(row.staged, type=StagedPartition) for row in in_order])
 
@@ -74,12 +77,15 @@ class _StagingTask:
 
     store: StoreSpec
     order: StagingOrder
+    names: tuple[str, ...]
+    """Of the columns inside a segment, whatever the batches call them."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition = _partition()
+        renamed = (batch.rename_columns(self.names) for batch in batches)
         with marked_errors():
             log = Log(open_store(self.store), SYSTEM, self.order.run_id)
-            staged = stage_partition(self.order, batches, log, partition=partition, on_executor=True)
+            staged = stage_partition(self.order, renamed, log, partition=partition, on_executor=True)
         if staged.segments:
             yield pa.record_batch(
                 [pa.array([partition], pa.int32()), pa.array([msgspec.json.encode(staged)])], _RESULT.names
