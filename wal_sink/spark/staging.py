@@ -82,7 +82,8 @@ class _StagingTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partition = _partition()
-        renamed = (batch.rename_columns(self.names) for batch in batches)
+        names = list(self.names)
+        renamed = (batch.rename_columns(names) for batch in batches)
         with marked_errors():
             log = Log(open_store(self.store), SYSTEM, self.order.run_id)
             staged = stage_partition(self.order, renamed, log, partition=partition, on_executor=True)
