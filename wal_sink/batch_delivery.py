@@ -46,13 +46,11 @@ class BatchDelivery:
         before: Marker | None,
         taken_over: bool,
         rate: RowRate,
-        renew_term: Callable[[], Term],
     ) -> None:
         self._serving = serving
         self._shared = shared
         self._manifest = manifest
         self._rate = rate
-        self._renew_term = renew_term
         self._maybe_sent = taken_over
         self._left_behind = False  # whether tasks of an earlier attempt may still be sending
         self._is_away = False  # whether the target took nothing in the last attempt
@@ -60,12 +58,15 @@ class BatchDelivery:
         self._rows = [0] * len(manifest.segments)
         self._assignment = self._assign(wal_id, term, before)
 
-    def run(self) -> None:
-        """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises."""
+    def run(self, renew_term: Callable[[], Term]) -> None:
+        """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises.
+
+        `renew_term` claims the next term, under which a delivery goes on that left tasks behind.
+        """
         budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
         retrying = budget.retrying(_TryAgainError, sleep=self._shared.sleep_s, what=self._what())
         try:
-            retrying(lambda: self._attempt(budget))
+            retrying(lambda: self._attempt(budget, renew_term))
         except _TryAgainError as error:
             raise DeliveryError(
                 f"{self._what()}: gave up after {budget.failures} attempts in {budget.spent_s():.1f} s without "
@@ -92,9 +93,9 @@ class BatchDelivery:
             return {}
         return count_rows(self._shared.log.store, self._serving.name, self._manifest.batch_id)
 
-    def _attempt(self, budget: Budget) -> None:
+    def _attempt(self, budget: Budget, renew_term: Callable[[], Term]) -> None:
         if self._left_behind:
-            self._leave_behind()
+            self._leave_behind(renew_term())
         failures: list[Failure] = []
         took_some = False
         for orders in self._rounds():
@@ -115,12 +116,12 @@ class BatchDelivery:
             asked_s = max(failure.retry_after_s for failure in failures)
             self._fail(replace(worst, retry_after_s=asked_s), budget, may_be_away=may_be_away)
 
-    def _leave_behind(self) -> None:
-        """Go on under the next term, so that a task of a lost attempt that wakes up finds itself succeeded.
+    def _leave_behind(self, term: Term) -> None:
+        """Go on under this next term, so that a task of a lost attempt that wakes up finds itself succeeded.
 
         Progress is read after that: such a task may have recorded more meanwhile.
         """
-        self._assignment = replace(self._assignment, term=self._renew_term())
+        self._assignment = replace(self._assignment, term=term)
         self._left_behind = False
         self.reload_progress()
 

@@ -146,7 +146,7 @@ class Committer:
         if delivery is None:
             delivery = self._underway = self._delivery(released.manifest, taken_over=begun)
         if not (begun and self._is_done_after_all(delivery, batch_id)):
-            delivery.run()
+            delivery.run(self._renew_term)
             self._settle(released.manifest, delivery.kept_rows(), begun=begun)
         self._underway = None
         return True
@@ -221,7 +221,6 @@ class Committer:
             before=self._marker,
             taken_over=taken_over,
             rate=self._rate,
-            renew_term=self._renew_term,
         )
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:

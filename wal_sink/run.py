@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint, CheckpointFiles, Gate
@@ -49,7 +50,7 @@ class Run:
         self.gate = Gate(self.checkpoint)
         self.history = History(self.log, self.checkpoint)
         releaser = Releaser(self.log, self.checkpoint, self.gate, self.history)
-        self.shared = Surroundings(self.log, self.gate, self.history, releaser, pause or self._just_sleep)
+        self.shared = Surroundings(self.log, self.gate, self.history, releaser, pause or partial(_just_sleep, runtime))
         self.committers: list[Committer] = []
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
         self._collecting = threading.Lock()
@@ -171,9 +172,11 @@ class Run:
         self.history.note_delivered(min(through.values()), where_alive=where_alive)
         self.shared.releaser.forget_through(where_alive)
 
-    def _just_sleep(self, seconds: float) -> bool:
-        self.log.runtime.sleep_s(seconds)
-        return False
+
+def _just_sleep(runtime: Runtime, seconds: float) -> bool:
+    """The pause of a run that nobody ends."""
+    runtime.sleep_s(seconds)
+    return False
 
 
 def _registration(serving: Serving) -> Registration:

@@ -52,6 +52,8 @@ class Life:
         self._branching = branching
         self._at_number = [fault for fault in plan.faults if fault.at.any_point]
         self._at_step = [_Step(fault) for fault in plan.faults if not fault.at.any_point]
+        self._is_plain = branching is None and not self._at_step
+        """Whether only numbered points matter."""
         self._next = 0
         self._look_ahead()
         self._wal = SimulatedStore(world.wal, self)
@@ -60,9 +62,11 @@ class Life:
     # Points.
     def point(self, what: str, where: str) -> None:
         """Something is about to happen, or has happened."""
+        self.points += 1
+        if self.points < self._next and self._is_plain:
+            return
         if self.died:
             raise Crash("dead already")
-        self.points += 1
         if self.points >= self._next:
             self._meet(what, where)
         if self._branching is not None and what[0] == "a":
@@ -70,6 +74,7 @@ class Life:
         for step in self._at_step:
             if step.what in what and step.where in where and step.is_due():
                 self._at_step.remove(step)
+                self._is_plain = self._branching is None and not self._at_step
                 self._suffer(step.fault, what, where)
                 break
 
@@ -104,7 +109,7 @@ class Life:
         self.world.note(f"{self.number}:      ** {fault.deed}")
         match fault.deed:
             case Deed.CRASH:
-                self.died = True
+                self._die()
                 died(self.world, what)
                 raise Crash(f"{what} {where}")
             case Deed.FAIL:
@@ -126,6 +131,10 @@ class Life:
             case Deed.WAKE:
                 self.wake_tasks()
 
+    def _die(self) -> None:
+        self.died = True
+        self._is_plain = False
+
     def _stand_still(self) -> None:
         coroutine = running()
         if coroutine is not None:
@@ -143,6 +152,12 @@ class Life:
         self.world.hits[name] += 1
         self.world.judge.disturbances += 1
 
+    def close(self) -> None:
+        """Let go of whatever refers to it: garbage that must be searched for took a fifth of all time."""
+        self.errors.clear()
+        self.left.clear()
+        del self._wal, self._checkpoint
+
     # Living.
     def live(self) -> None:
         """To its end, or until it dies."""
@@ -150,7 +165,7 @@ class Life:
         try:
             self._live()
         except Crash:
-            self.died = True
+            self._die()
         except WalSinkError as error:
             self._ended_by(error)
         finally:

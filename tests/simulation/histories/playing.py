@@ -28,6 +28,15 @@ class Played:
     trace: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a life went."""
+
+    points: int
+    came_to_its_end: bool
+    """Nothing ended it before its time."""
+
+
 @contextmanager
 def small_world() -> Iterator[None]:
     """Collect after every batch, and tell nobody of failures that are meant to be."""
@@ -89,11 +98,13 @@ class Playing:
     def end(self) -> Played:
         """The last life, undisturbed, and the judgement."""
         world = self.world
-        finished = not self.alone(world.plan.last).errors
+        finished = self.alone(world.plan.last).came_to_its_end
         world.judge.judge_end(finished=finished, ends=world.ends())
-        return Played(world.judge.violations, self._hits(), self._points, world.trace or [])
+        played = Played(world.judge.violations, self._hits(), self._points, world.trace or [])
+        world.close()
+        return played
 
-    def alone(self, plan: LifePlan, branching: Branching | None = None) -> Life:
+    def alone(self, plan: LifePlan, branching: Branching | None = None) -> Ended:
         """One life, to its end."""
         self.world.judge.alone = True
         life = self._born(plan, branching)
@@ -102,8 +113,9 @@ class Playing:
             life.wake_tasks()
         except Exception as error:  # noqa: BLE001 - whatever else it is, it is a finding
             self._unexpected(error)
+        ended = Ended(life.points, came_to_its_end=not life.errors)
         self._judge_ending(life)
-        return life
+        return ended
 
     def _by_turns(self, act: tuple[LifePlan, ...]) -> None:
         """Each begins where the one before stands still or has ended; then they go on by turns until all have ended."""
@@ -134,6 +146,7 @@ class Playing:
         for error in life.errors:
             if not self._may_raise(life, error):
                 self.world.judge.blame(f"process {life.number} ended by {type(error).__name__}: {error}")
+        life.close()
 
     def _may_raise(self, life: Life, error: Exception) -> bool:
         if isinstance(error, HistoryError):

@@ -73,6 +73,10 @@ class World:
     def pass_s(self, seconds: float) -> None:
         self._elapsed_s += seconds
 
+    def close(self) -> None:
+        """Let go of whatever refers to it: see `Life.close`."""
+        del self.runtime, self.checkpoint
+
     # What the query reads.
     def end_of(self, batch_id: int) -> int:
         """Another history of a batch has other offsets."""
