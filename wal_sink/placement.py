@@ -100,7 +100,7 @@ class Placement:
             run_id=self.log.run_id,
             job_group=self._job_group(name),
             slots=self._slots,
-            max_concurrency=delivery.max_concurrency,
+            max_concurrency=concurrency(sink, delivery),
             should_stop=self.should_stop,
         )
         if delivery.where == "executors":
@@ -129,6 +129,11 @@ def _two_phase(serving: Serving, sink: TwoPhaseSink, travels: PickledSink | None
     if travels is not None:
         preparation = Preparation(serving.name, travels, serving.delivery.attempt_timeout_s)
     return replace(serving, make_sink=travels or (lambda: sink), preparation=preparation)
+
+
+def concurrency(sink: Sink, delivery: Delivery) -> int | None:
+    """How many tasks may call the sink side by side; None: any number."""
+    return min((most for most in (sink.max_concurrency, delivery.max_concurrency) if most is not None), default=None)
 
 
 def _slots(spark: SparkSession | None) -> int:

@@ -73,6 +73,10 @@ class Sink(ABC):
     """Most rows its target takes in one call; None: any number. A query that would stage more is refused at start."""
     max_chunk_bytes: int | None = None
     """The same for `Settings.chunk_bytes`."""
+    max_concurrency: int | None = None
+    """Most tasks that its target lets write side by side; None: any number. More of them would only wait for each
+    other, on task slots that staging needs. `Delivery.max_concurrency` can only make it fewer.
+    """
 
     def open(self, context: SinkContext) -> None:
         """Get ready: read secrets, connect. Raising here counts as a failed attempt and is retried."""

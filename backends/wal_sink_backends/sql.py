@@ -83,6 +83,7 @@ class SqlSink(TransactionalSink):
         self._opened = False
         self._known_schema: Any = None
         self._replaces_nulls: frozenset[str] = frozenset()
+        self.max_concurrency = self._dialect.most_writers
         self._check_arguments()
 
     def describe(self) -> str:

@@ -85,6 +85,8 @@ class Dialect(ABC):
     """For messages; never with user or password."""
     creates_in_transaction: bool = False
     """Whether the target table is made in the transaction of its first rows."""
+    most_writers: int | None = None
+    """Tasks that can write side by side; None: any number."""
     longest_name: int | None = None
     """Bytes of UTF-8 that a name may have."""
     table_options: str = ""

@@ -68,6 +68,7 @@ class Sqlite(Dialect):
     host: str
     busy_timeout_s: float
     creates_in_transaction = True
+    most_writers = 1
 
     @property
     def address(self) -> str:  # type: ignore[override]

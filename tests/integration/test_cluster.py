@@ -62,11 +62,32 @@ class Timed(Lines):
         self._append(f"{began} {time.time_ns()} {chunk.num_rows}\n")
 
 
+def calls_in(file: Path) -> list[tuple[int, ...]]:
+    """When each call began and ended, in nanoseconds, and its rows; in order."""
+    return sorted(tuple(map(int, line.split())) for line in file.read_text().splitlines())
+
+
 def test_all_sinks_together_take_no_more_slots_than_delivery_may(spark: SparkSession, tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.feed.add(range(4), range(4, 8))
     sinks = {name: Delivery(Timed(tmp_path / "calls"), where="executors") for name in ("a", "b")}
     place.run(spark, sinks, settings=Settings(max_delivery_tasks=1))
-    calls = sorted(tuple(map(int, line.split())) for line in (tmp_path / "calls").read_text().splitlines())
+    calls = calls_in(tmp_path / "calls")
     assert sum(rows for _, _, rows in calls) == 16
+    assert all(ended <= began for (_, ended, _), (began, _, _) in pairwise(calls))
+
+
+@dataclass(frozen=True)
+class OneAtATime(Timed):
+    max_concurrency = 1
+
+
+def test_a_sink_that_one_task_at_a_time_can_write_to_gets_one(spark: SparkSession, tmp_path: Path) -> None:
+    """From the second batch on its pace is known to be such that it would be given every slot."""
+    place = Place(tmp_path)
+    place.feed.add(range(4), range(4, 8), range(8, 12))
+    with place.sink(Delivery(OneAtATime(tmp_path / "calls"), where="executors")) as sink:
+        sink.run(place.feed.stream(spark).repartition(2).writeStream.trigger(availableNow=True))
+    calls = calls_in(tmp_path / "calls")
+    assert (len(calls), sum(rows for _, _, rows in calls)) == (6, 12)
     assert all(ended <= began for (_, ended, _), (began, _, _) in pairwise(calls))

@@ -12,7 +12,9 @@ import pytest
 from py4j.protocol import Py4JError
 
 from wal_sink.orders import FailureKind, Order
+from wal_sink.placement import concurrency
 from wal_sink.serving import CarrierLostError
+from wal_sink.settings import Delivery
 from wal_sink.slots import LENT_S, DeliverySlots
 from wal_sink.spark import executors
 from wal_sink.spark.environment import task_slots
@@ -213,6 +215,14 @@ def test_a_sink_may_be_given_fewer_than_there_are() -> None:
     deliver(carrier(context, slots, max_concurrency=2))
     deliver(carrier(context, slots, max_concurrency=50))
     assert context.tasks == [2, 5]
+
+
+@pytest.mark.parametrize(
+    ("of_sink", "of_user", "most"), [(None, None, None), (3, None, 3), (3, 2, 2), (3, 9, 3), (None, 9, 9)]
+)
+def test_a_user_can_only_lower_what_a_sink_permits(of_sink: int | None, of_user: int | None, most: int | None) -> None:
+    sink: Any = SimpleNamespace(max_concurrency=of_sink)
+    assert concurrency(sink, Delivery(None, max_concurrency=of_user)) == most
 
 
 def test_what_the_last_batch_took_tells_whether_the_next_one_gets_every_slot(monkeypatch: pytest.MonkeyPatch) -> None:

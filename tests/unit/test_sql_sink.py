@@ -600,3 +600,8 @@ def test_two_senders_of_one_chunk_write_it_once(path: Path) -> None:
     for thread in threads:
         thread.join()
     assert stored(path) == [(batch,) for batch in range(20)]
+
+
+def test_an_sqlite_file_has_one_writer_and_a_server_any_number(tmp_path: Path) -> None:
+    assert SqlSink(f"sqlite:///{tmp_path / 'x.db'}", "t").max_concurrency == 1
+    assert SqlSink("postgresql://db/shop", "t").max_concurrency is None
