@@ -114,8 +114,8 @@ def test_for_an_hour_the_committer_of_an_idle_query_asks_nobody_for_anything() -
     ended(thread)
 
 
-def test_for_an_hour_a_drain_that_has_everything_reads_one_small_object_a_poll() -> None:
-    here = Waiting()
+def waited_with_everything_delivered(here: Waiting) -> CommitterThread:
+    """A drain that has delivered batch 2, the last one, and then followed the checkpoint for all of `here.hours`."""
     here.place.stream(here.place.open({"a": Recorder()}), 2)
     run = here.run()
     run.deliver_all()
@@ -123,6 +123,12 @@ def test_for_an_hour_a_drain_that_has_everything_reads_one_small_object_a_poll()
     thread = here.thread(run)
     thread.follow()
     assert here.hours.over.wait(PATIENCE_S)
+    return thread
+
+
+def test_for_an_hour_a_drain_that_has_everything_reads_one_small_object_a_poll() -> None:
+    here = Waiting()
+    thread = waited_with_everything_delivered(here)
 
     polls = len(here.asked)
     assert polls == pytest.approx(HOUR_S / LONGEST_FOLLOWING_POLL_S, abs=12)
@@ -136,13 +142,7 @@ def test_for_an_hour_a_drain_that_has_everything_reads_one_small_object_a_poll()
 
 def test_for_three_hours_it_searches_twice_besides() -> None:
     here = Waiting(hours=Hours(3))
-    here.place.stream(here.place.open({"a": Recorder()}), 2)
-    run = here.run()
-    run.deliver_all()
-    here.forget()
-    thread = here.thread(run)
-    thread.follow()
-    assert here.hours.over.wait(PATIENCE_S)
+    thread = waited_with_everything_delivered(here)
 
     searches = [n for n, name in enumerate(here.asked) if name == "list commits"]
     assert searches == [SEARCH_EVERY_POLLS - 1, 2 * SEARCH_EVERY_POLLS]  # that poll asks for its batch besides
