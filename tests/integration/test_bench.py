@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -12,6 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import benchmarks.__main__ as run
+from benchmarks import encoding, timeline
 from benchmarks.backends import Backends
 from benchmarks.backends.http import body_of
 from benchmarks.breakdown import breakdown, steps
@@ -298,3 +301,48 @@ def test_rows_that_did_not_arrive_end_the_run(backends: Backends, tmp_path: Path
 def test_the_rival_posts_the_bodies_that_our_sink_posts() -> None:
     table = table_of(0, 100)
     assert body_of(table) == Chunk.of(table, key="k").to_json()
+
+
+def test_a_timeline_tells_jobs_and_objects_in_order_and_counts_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events, folder = tmp_path / "events", tmp_path / "run"
+    events.mkdir()
+    started = {"Job ID": 1, "Submission Time": 7_000_050, "Stage IDs": [3]}
+    ran = {"Launch Time": 7_000_060, "Finish Time": 7_000_090}
+    lines = (
+        {"Event": "SparkListenerJobStart", **started, "Properties": {"spark.job.description": "batch 0:\n stage"}},
+        {"Event": "SparkListenerTaskEnd", "Stage ID": 3, "Task Info": ran},
+        {"Event": "SparkListenerJobStart", "Job ID": 2, "Submission Time": 9_000_000, "Stage IDs": []},
+    )  # fmt: skip
+    (events / "log").write_text("\n".join(map(json.dumps, lines)))
+    for number, name in enumerate(
+        ("checkpoint/offsets/0", "wal/sinks/a/progress/0000000000000000000/0.json", "checkpoint/commits/0")
+    ):
+        file = folder / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+        os.utime(file, (7_000 + number / 10, 7_000 + number / 10))
+
+    timeline._tell(timeline.Ran("wal-sink", 7_000_000, 7_000_400, folder), timeline._jobs(events))
+
+    assert capsys.readouterr().out.splitlines() == [
+        "       0  offsets/0",
+        "      50  job: batch 0: stage; tasks 60-90",
+        "     200  commits/0",
+        "     400  the end",
+        "          1 records of progress for batch 0",
+    ]
+
+
+def test_what_encoding_takes_is_told_by_choice(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(encoding, "ROWS", 1_000)
+    monkeypatch.setattr("sys.argv", ["encoding", "--turns", "1"])
+
+    encoding.main()
+
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 2 + len(encoding.OTHERS)
+    assert all(" ms " in line and line.endswith(" MB") for line in said)
