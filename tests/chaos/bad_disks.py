@@ -41,7 +41,9 @@ class Disk(ABC):
 class Mounted(Disk):
     """A tmpfs of its own, which root can mount: the very errors ENOSPC and EROFS."""
 
-    kind = f"a tmpfs of {MIB} MiB, filled up, or mounted read-only"
+    def __init__(self, folder: Path, mib: int) -> None:
+        super().__init__(folder)
+        self.kind = f"a tmpfs of {mib} MiB, filled up, or mounted read-only"
 
     def begin(self, trouble: Trouble, free_pages: int = 0) -> bool:
         if trouble == "read-only":
@@ -90,11 +92,11 @@ class Limited(Disk):
 
 
 @contextmanager
-def disk_of(folder: Path) -> Iterator[Disk]:
-    """A disk at `folder` while the block runs; what it is depends on what this user may do."""
+def disk_of(folder: Path, mib: int = MIB) -> Iterator[Disk]:
+    """A disk of its own size at `folder` while the block runs; what it is depends on what this user may do."""
     folder.mkdir(parents=True)
-    mounted = os.geteuid() == 0 and _mount("-t", "tmpfs", "-o", f"size={MIB}m", "tmpfs", folder)
-    disk = Mounted(folder) if mounted else Limited(folder)
+    mounted = os.geteuid() == 0 and _mount("-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", folder)
+    disk = Mounted(folder, mib) if mounted else Limited(folder)
     try:
         yield disk
     finally:

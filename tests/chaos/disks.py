@@ -25,6 +25,8 @@ from wal_sink.stores.base import Store
 from wal_sink.testing import FaultyStore
 
 ROUNDS, SPARK_ROUNDS = 300, 16
+SPARK_MIB = 64
+"""Room for every batch of all rounds, 80 KiB each: what stays full is no trouble that passes."""
 OPERATIONS = 150
 """Operations on the store in a life without trouble, about."""
 MOST_FREE_PAGES = 30
@@ -102,7 +104,7 @@ def with_spark(trouble: Trouble, effort: Effort) -> Outcome:
     """A Spark query whose WAL and checkpoint lie on a disk that is in trouble for a while, again and again."""
     outcome, ends = Outcome(), Counter[str]()
     chain = Chain(effort.folder / "chain", random.Random(effort.seed), partitions=SEGMENTS)
-    with disk_of(effort.folder / "disk") as disk:
+    with disk_of(effort.folder / "disk", SPARK_MIB) as disk:
         if not disk.can(trouble, for_others=True):
             outcome.violations.append(f"nobody here may make a disk {trouble} for a process of Spark: run as root")
             return outcome

@@ -107,8 +107,10 @@ def _session(job: Job) -> SparkSession:
 def _live(spark: SparkSession, job: Job) -> None:
     def stop() -> None:
         wait_until((Path(job.root) / STOP).exists, "the file that stops", timeout_s=3600.0)
-        for query in spark.streams.active:
-            query.stop()
+        while True:  # it may come before the query does
+            for query in spark.streams.active:
+                query.stop()
+            time.sleep(POLL_S)
 
     threading.Thread(target=stop, daemon=True).start()
     with _sink(job) as sink:

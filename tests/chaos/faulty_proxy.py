@@ -55,9 +55,9 @@ class Exchange:
         return self._proxy.forward(request or self.request)
 
     def forward_mixed_up(self, pick: Callable[[Sequence[str]], str]) -> Answer:
-        """What the real server answers to a read of another object than the one asked for."""
+        """What the real server answers to a read of another object than the one asked for; if there is none, that."""
         others = [target for target in dict.fromkeys(self._proxy.stored) if target != self.request.target]
-        return self.forward(replace(self.request, target=pick(others)))
+        return self.forward(replace(self.request, target=pick(others or [f"{self.request.target}.other"])))
 
     def forward_later(self, after: int) -> None:
         """Let the real server do it (again) when so many more requests have come."""
