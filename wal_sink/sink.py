@@ -74,8 +74,9 @@ class Sink(ABC):
     max_chunk_bytes: int | None = None
     """The same for `Settings.chunk_bytes`."""
     max_concurrency: int | None = None
-    """Most tasks that its target lets write side by side; None: any number. More of them would only wait for each
-    other, on task slots that staging needs. `Delivery.max_concurrency` can only make it fewer.
+    """Most delivery tasks that its target lets write side by side; None: any number. More of them would only wait for
+    each other, on task slots that staging needs. `Delivery.max_concurrency` can only make it fewer. A `TwoPhaseSink` is
+    written to by every staging task all the same.
     """
 
     def open(self, context: SinkContext) -> None:

@@ -10,12 +10,12 @@ import pytest
 from tests.chaos import backends, disks, processes, replays
 from tests.chaos.backend_deaths import Lives, Target, tell
 from tests.chaos.bad_disks import Trouble, disk_of
-from tests.chaos.scenario import Effort
+from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.components import require
 from tests.databases import HOW_TO_GET_THEM, program
 
 SEED = 20
-SCENARIOS = {
+SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario for module in (backends, disks, processes, replays) for scenario in module.SCENARIOS
 }
 LONG_S = 600
@@ -24,10 +24,9 @@ needs_spark = pytest.mark.spark
 long = pytest.mark.timeout(LONG_S)  # several drivers, one after the other, each bounded by itself
 
 
-def holds(name: str, share: float, folder: Path) -> None:
-    """Run a share of a scenario; its outcome is shown if it does not hold."""
-    outcome = SCENARIOS[name].run(Effort(seed=SEED, folder=folder, share=share))
-    assert outcome.holds, outcome
+def outcome_of(name: str, share: float, folder: Path) -> Outcome:
+    """What a share of a scenario comes to."""
+    return SCENARIOS[name].run(Effort(seed=SEED, folder=folder, share=share))
 
 
 @needs_spark
@@ -35,20 +34,23 @@ def holds(name: str, share: float, folder: Path) -> None:
 def test_drivers_killed_at_random_moments_lose_nothing_and_repeat_a_chunk_of_each_segment_at_most(
     tmp_path: Path,
 ) -> None:
-    holds("drivers killed", 0.01, tmp_path)
+    outcome = outcome_of("drivers killed", 0.01, tmp_path)
+    assert outcome.holds, outcome
 
 
 @needs_spark
 @long
 def test_executors_killed_while_they_stage_and_deliver_lose_nothing(tmp_path: Path) -> None:
     require(Path("/proc/self/stat").exists(), "finding a worker's executor needs /proc")
-    holds("executors killed", 0.04, tmp_path)
+    outcome = outcome_of("executors killed", 0.04, tmp_path)
+    assert outcome.holds, outcome
 
 
 @needs_spark
 @long
 def test_of_two_live_drivers_one_ends_with_an_error_and_nothing_is_lost(tmp_path: Path) -> None:
-    holds("two drivers, one WAL", 0.01, tmp_path)
+    outcome = outcome_of("two drivers, one WAL", 0.01, tmp_path)
+    assert outcome.holds, outcome
 
 
 @needs_spark
@@ -57,25 +59,29 @@ def test_a_driver_that_slept_while_its_successor_finished_sends_no_more_than_the
     tmp_path: Path,
 ) -> None:
     require(hasattr(signal, "SIGSTOP"), "this system has no SIGSTOP")
-    holds("a driver that slept", 0.01, tmp_path)
+    outcome = outcome_of("a driver that slept", 0.01, tmp_path)
+    assert outcome.holds, outcome
 
 
 @needs_spark
 @long
 def test_a_batch_that_runs_again_because_its_commit_is_gone_reaches_no_target_twice(tmp_path: Path) -> None:
-    holds("commits deleted", 0.1, tmp_path)
+    outcome = outcome_of("commits deleted", 0.1, tmp_path)
+    assert outcome.holds, outcome
 
 
 @needs_spark
 @long
 def test_a_restored_checkpoint_goes_on_over_the_same_files_and_is_refused_over_others(tmp_path: Path) -> None:
-    holds("checkpoint restored", 0.2, tmp_path)
+    outcome = outcome_of("checkpoint restored", 0.2, tmp_path)
+    assert outcome.holds, outcome
 
 
 @needs_spark
 @long
 def test_a_deleted_checkpoint_or_that_of_another_query_is_refused(tmp_path: Path) -> None:
-    holds("checkpoint gone", 0.2, tmp_path)
+    outcome = outcome_of("checkpoint gone", 0.2, tmp_path)
+    assert outcome.holds, outcome
 
 
 @needs_spark
@@ -83,17 +89,20 @@ def test_a_deleted_checkpoint_or_that_of_another_query_is_refused(tmp_path: Path
 @pytest.mark.parametrize("trouble", ["full", "read-only"])
 def test_a_disk_in_trouble_under_a_query_loses_nothing_once_it_is_mended(trouble: Trouble, tmp_path: Path) -> None:
     require_disk(trouble, tmp_path / "probe", for_others=True)
-    holds(f"{trouble} disk under Spark", 0.1, tmp_path)
+    outcome = outcome_of(f"{trouble} disk under Spark", 0.1, tmp_path)
+    assert outcome.holds, outcome
 
 
 @pytest.mark.parametrize("trouble", ["full", "read-only"])
 def test_a_disk_in_trouble_at_any_operation_is_told_as_such(trouble: Trouble, tmp_path: Path) -> None:
     require_disk(trouble, tmp_path / "probe")
-    holds(f"{trouble} disk", 0.04, tmp_path)
+    outcome = outcome_of(f"{trouble} disk", 0.04, tmp_path)
+    assert outcome.holds, outcome
 
 
 def test_a_process_that_dies_around_the_link_of_an_object_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    holds("killed around a link", 0.03, tmp_path)
+    outcome = outcome_of("killed around a link", 0.03, tmp_path)
+    assert outcome.holds, outcome
 
 
 def require_disk(trouble: Trouble, folder: Path, *, for_others: bool = False) -> None:
@@ -107,7 +116,8 @@ def require_disk(trouble: Trouble, folder: Path, *, for_others: bool = False) ->
 def test_processes_killed_before_a_server_lose_and_repeat_nothing(name: str, tmp_path: Path) -> None:
     if name.startswith(("PostgreSQL", "MariaDB")):
         require(program("initdb" if name.startswith("P") else "mariadbd") is not None, HOW_TO_GET_THEM)
-    holds(f"killed before {name}", 0.01, tmp_path)
+    outcome = outcome_of(f"killed before {name}", 0.01, tmp_path)
+    assert outcome.holds, outcome
 
 
 def test_kills_that_met_no_work_do_not_hold(tmp_path: Path) -> None:

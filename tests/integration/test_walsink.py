@@ -181,6 +181,7 @@ def test_a_following_drain_started_before_the_wal_exists_delivers_while_the_quer
         place.feed.add(range(5), range(5, 10))
         place.run(spark, to=None)
         child.wait_until(lambda: place.lines.ids() == list(range(10)), "both batches delivered", 60)
+    assert place.lines.ids() == list(range(10)), "each once, whatever the drain did until it was ended"
 
 
 # --- sinks
@@ -469,6 +470,7 @@ def test_no_thread_is_left_behind(spark: SparkSession, place: Place) -> None:
         return [thread.name for thread in set(threading.enumerate()) - of_others if thread.name.startswith("wal-sink")]
 
     wait_until(lambda: not left(), "threads ended")
+    assert left() == []
 
 
 class Counted(BatchSink):
@@ -499,7 +501,6 @@ from tests.integration.streams import Place
 place = Place(Path(sys.argv[1]))
 place.feed.add(*(range(number * 10, number * 10 + 10) for number in range(4)))
 place.run(spark, Delivery(place.lines, where="executors"))
-assert place.lines.ids() == list(range(40)), place.lines.ids()
 """
 )
 
@@ -507,6 +508,7 @@ assert place.lines.ids() == list(range(40)), place.lines.ids()
 def test_one_core_is_enough_for_staging_and_delivery(place: Place) -> None:
     with Child.python(ONE_CORE, place.root, log=place.root / "log") as child:
         child.succeed(100)
+    assert place.lines.ids() == list(range(40))
 
 
 def test_what_is_no_sink_is_refused_at_once(place: Place) -> None:

@@ -164,8 +164,12 @@ def test_the_thread_does_not_keep_the_process_alive(caller: ThreadCaller) -> Non
     assert caller.call(threading.current_thread, timeout_s=10).daemon
 
 
-def test_a_caller_that_was_never_used_closes() -> None:
-    ThreadCaller().close()
+def test_a_caller_that_was_never_used_has_no_thread_and_closes() -> None:
+    before = set(threading.enumerate())
+
+    caller = ThreadCaller()
+    assert set(threading.enumerate()) <= before
+    caller.close()
 
 
 def test_the_direct_caller_stays_on_the_callers_thread() -> None:

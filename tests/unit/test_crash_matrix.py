@@ -110,8 +110,10 @@ def test_the_connections_of_a_dead_process_are_gone(tmp_path: Path) -> None:
     def rows_in(_: object) -> Rows:
         return [{"id": id_} for (id_,) in looking.execute("SELECT id FROM rows").fetchall()]
 
-    crash_matrix(lambda _: InTheMiddle(path), rows_in, lambda: None, tables=SHORT, disturb=("dies",)).check()
+    matrix = crash_matrix(lambda _: InTheMiddle(path), rows_in, lambda: None, tables=SHORT, disturb=("dies",))
     looking.close()
+    matrix.check()
+    assert matrix.lost == 0
 
 
 ARRIVED: list[int] = []

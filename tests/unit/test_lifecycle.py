@@ -604,6 +604,7 @@ def test_committers_end_though_the_query_cannot_be_stopped(home: Home, monkeypat
     monkeypatch.setattr(wal_sink.spark.query, "stop_query", raising(WalSinkError("the query cannot be stopped")))
     sink.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
     eventually(lambda: not home.committers())
+    assert home.committers() == []
     stream.stop()
 
 

@@ -83,7 +83,9 @@ def test_a_task_that_spark_repeats_finds_its_own_object(tmp_path: Path) -> None:
         task(item)
         return task(item)
 
-    check(StoreSpec(str(tmp_path)), twice)
+    spec = StoreSpec(str(tmp_path))
+    check(spec, twice)
+    assert LocalStore(spec).list("", recursive=True) == []
 
 
 def test_a_folder_of_each_machines_own_is_refused_wherever_one_is(tmp_path: Path) -> None:

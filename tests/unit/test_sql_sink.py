@@ -27,6 +27,7 @@ import pyarrow as pa
 import pytest
 
 from tests.chunks import CONTEXT, SLOT, chunk, ids
+from tests.side_by_side import side_by_side
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError, PermanentError
 from wal_sink.settings import Delivery
@@ -586,19 +587,12 @@ def test_four_processes_write_side_by_side(path: Path) -> None:
 def test_two_senders_of_one_chunk_write_it_once(path: Path) -> None:
     """A zombie and its successor, or a call that was left behind and its repetition."""
 
-    start = threading.Barrier(4)
-
     def send() -> None:
-        start.wait()
         for sink in opened(SqlSink(f"sqlite:///{path}", "flights")):
             for batch in range(20):
                 sink.write(chunk(ids(batch), batch=batch, segment=f"s{batch}"))
 
-    threads = [threading.Thread(target=send) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side(4, send)
     assert stored(path) == [(batch,) for batch in range(20)]
 
 

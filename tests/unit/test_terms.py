@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import pickle
-import threading
 
 import pytest
 
+from tests.side_by_side import side_by_side
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
 from wal_sink.errors import FencedError, StoreError
@@ -65,18 +65,9 @@ def test_a_check_costs_one_read() -> None:
 
 
 def test_of_many_who_claim_at_the_same_time_each_gets_a_term_of_its_own() -> None:
-    on, won = store(), list[int]()
-    start = threading.Barrier(8)
+    on = store()
 
-    def contend() -> None:
-        start.wait(10)
-        won.append(claim(log(on), "role").number)
-
-    threads = [threading.Thread(target=contend) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(10)
+    won = side_by_side(8, lambda: claim(log(on), "role").number)
 
     assert sorted(won) == list(range(1, 9))
 

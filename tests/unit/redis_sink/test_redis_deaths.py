@@ -16,6 +16,7 @@ import redis
 from tests.chunks import CONTEXT, SLOT, chunk, ids
 from tests.fixtures_redis import PASSWORD, RedisServer
 from tests.processes import Child
+from tests.side_by_side import side_by_side
 from tests.unit.redis_sink.tools import VARIABLE, ledger, opened, stream_ids
 from wal_sink_backends.redis import RedisSink
 
@@ -182,17 +183,10 @@ def test_a_server_that_shortens_a_torn_file_itself_is_warned_of_for_streams(
 
 
 def test_two_senders_of_one_chunk_write_it_once(server: RedisServer) -> None:
-    start = threading.Barrier(4)
-
     def send() -> None:
         with opened(server, kind="stream", key="orders") as sink:
-            start.wait()
             for batch in range(20):
                 sink.write(chunk(ids(batch), batch=batch, segment=f"s{batch}"))
 
-    threads = [threading.Thread(target=send) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    side_by_side(4, send)
     assert stream_ids(server) == list(range(20))
