@@ -70,7 +70,7 @@ class Budget:
             try:
                 return function()  # most calls succeed, and cost nothing more
             except errors as error:
-                first = error
+                first = [error]  # `_after` takes it out: the error's traceback refers to this frame
             retrying = Retrying(
                 retry=retry_if_exception_type(errors), stop=note_failure, wait=self._wait_s, sleep=sleep, reraise=True
             )
@@ -90,13 +90,12 @@ class Budget:
         return max(own_s, min(asked_s, self.budget_s - self.spent_s()))
 
 
-def _after(first: BaseException, function: Callable[[], T]) -> Callable[[], T]:
+def _after(first: list[BaseException], function: Callable[[], T]) -> Callable[[], T]:
     """The function, the first attempt of which has failed already."""
-    failed = [first]
 
     def call() -> T:
-        if failed:
-            raise failed.pop()
+        if first:
+            raise first.pop()
         return function()
 
     return call

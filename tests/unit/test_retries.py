@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 from random import Random
 
@@ -46,6 +48,33 @@ def test_what_succeeds_at_once_neither_waits_nor_counts() -> None:
 
     assert run(given, Failing(0), waits) == "done"
     assert (waits, given.failures) == ([], 0)
+
+
+class Rows:
+    """What an attempt holds in its frame, which the traceback of its failure refers to."""
+
+
+def test_what_an_attempt_held_is_let_go_of_before_the_next_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL")  # pytest would keep the errors of which it is told
+    given, waits = budget()
+    attempts: list[weakref.ref[Rows]] = []
+    left: list[int] = []
+
+    def attempt() -> None:
+        left.append(sum(earlier() is not None for earlier in attempts))
+        rows = Rows()
+        attempts.append(weakref.ref(rows))
+        if len(attempts) < 4:
+            raise OSError("failed")
+
+    gc.disable()
+    try:
+        given.retrying(OSError, sleep=waits.append, what="test")(attempt)
+        left.append(sum(earlier() is not None for earlier in attempts))
+    finally:
+        gc.enable()
+
+    assert left == [0] * 5
 
 
 def test_gives_up_after_the_last_attempt_with_the_last_error() -> None:
