@@ -43,6 +43,8 @@ class Committer:
         self._shared = shared
         self._log = shared.log
         self._first_batch = sink.first_batch
+        # A name that did not begin idempotent may be given a sink again that needs a record of every batch.
+        self._shares_markers = serving.promise.ignores_repeats and sink.sink_kind == serving.promise.ability.value
         self._marker: Marker | None = None
         self._unmarked: list[Manifest] = []  # the group under way: what the sink has and no marker stands for yet
         self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
@@ -162,7 +164,7 @@ class Committer:
     def _settle(self, manifest: Manifest, kept: Mapping[Kept, int], *, begun: bool) -> None:
         """Mark a batch that was delivered, unless the next one will be marked with it."""
         shares_marker = (
-            self._serving.promise.ignores_repeats
+            self._shares_markers
             and not (begun or kept)
             and len(self._unmarked) + 1 < GROUP_BATCHES
             and self._is_in_time()

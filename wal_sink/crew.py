@@ -40,7 +40,7 @@ class Crew:
             thread.caught_up.wait()
 
     def wake(self) -> None:
-        """A batch was staged."""
+        """A batch was staged, or a query started."""
         for thread in self._threads:
             thread.wake()
 

@@ -99,9 +99,9 @@ class Publisher:
                 f"{error.failure.message}. Its rows were not kept in the WAL (keep_segments=False); restore what the "
                 "target held, or run the query again from an older checkpoint into a new WAL",
             ) from error
-        if error.failure.kind is FailureKind.NEVER_PUBLISHED or self._given.prepares_again:
+        if error.failure.kind is FailureKind.NEVER_PUBLISHED:
             return True
-        if order.maybe_sent:
+        if order.maybe_sent and not self._given.prepares_again:
             raise SinkFailedError(
                 FailureKind.PERMANENT,
                 f"{error.failure.message}. An earlier attempt may have published it, so that its rows were in the "

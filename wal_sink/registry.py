@@ -14,8 +14,12 @@ from wal_sink.log import Log
 from wal_sink.records import SinkRecord
 from wal_sink.settings import Delivery
 
-_CHUNK_BY_CHUNK = {Ability.ACCEPT.value, Ability.IGNORE_KNOWN_KEYS.value, Ability.LOOK_UP.value}
-"""Kinds that keep their progress alike, so that one may follow the other under the same name."""
+_RECORDING = frozenset({Ability.ACCEPT.value, Ability.LOOK_UP.value})
+"""Kinds that record what they were sent alike, so that one may follow the other under the same name."""
+_MAY_FOLLOW_RECORDING = _RECORDING | {Ability.IGNORE_KNOWN_KEYS.value}
+"""An idempotent sink may take a name over, and then keeps its records like them. None takes over from a name that began
+idempotent: of several batches that have reached the target it may have recorded nothing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +59,9 @@ def _known(log: Log, sink: Registration) -> SinkRecord | None:
 
 def _refuse_other_kind(log: Log, record: SinkRecord, sink: Registration) -> None:
     """Kinds keep their progress in different ways; what one wrote the other would misread."""
-    kinds = {record.sink_kind, sink.ability.value}
-    if record.at_most_once == sink.at_most_once and (len(kinds) == 1 or kinds <= _CHUNK_BY_CHUNK):
+    kept, given = record.sink_kind, sink.ability.value
+    may_follow = kept == given or (kept in _RECORDING and given in _MAY_FOLLOW_RECORDING)
+    if record.at_most_once == sink.at_most_once and may_follow:
         return
     before = _kind_in_words(record.sink_kind, at_most_once=record.at_most_once)
     now = _kind_in_words(sink.ability.value, at_most_once=sink.at_most_once)

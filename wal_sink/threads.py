@@ -76,7 +76,7 @@ class CommitterThread:
             self._rouse()
 
     def wake(self) -> None:
-        """A batch was staged: begin to poll for its completion."""
+        """A batch was staged, or a query started that may complete one: begin to poll for its completion."""
         with self._changed:
             self._polls = 0
             self._staged_s = self._now_s()
@@ -243,5 +243,13 @@ class CommitterThread:
         return batch_id is None or self._run.gate.may_have_passed(batch_id)
 
     def _is_pending(self) -> bool:
+        """Whether a batch is staged whose completion this run's query makes, or finds made.
+
+        Spark may complete what an earlier process staged after this one looked and before its query did: then it
+        does not run it again, and nobody would be woken for it.
+        """
         batch_id = self._committer.next_batch()
-        return batch_id is not None and self._run.history.is_pending(batch_id)
+        if batch_id is None:
+            return False
+        history = self._run.history
+        return history.is_pending(batch_id) or (self._run.is_stager and batch_id <= history.newest_known)

@@ -110,6 +110,8 @@ class WalSink:
         self._stage_error: BaseException | None = None
         self._staging_thread: threading.Thread | None = None
         self._closed = False
+        self._failure: BaseException | None = None
+        """What ended it before everything was delivered."""
 
     def __repr__(self) -> str:
         return f"WalSink(wal={self._spec.safe_url!r}, sinks={sorted(self._sinks)})"
@@ -126,10 +128,13 @@ class WalSink:
             self.start(writer).awaitTermination()
         except Exception as error:
             self._end_early()
-            self._raise_cause_of(error)
+            self._failure = self._cause_of(error)
+            if self._failure is not error:
+                raise self._failure from error
             raise
-        except BaseException:  # Ctrl-C: nothing may stand before it
+        except BaseException as error:  # Ctrl-C: nothing may stand before it
             self._end_early()
+            self._failure = error
             raise
         self.close()
 
@@ -148,6 +153,7 @@ class WalSink:
         self._query = start_query(writer, self._checkpoint, self._on_batch)
         if crew.error is not None or self._leaving.is_set():  # since before there was a query to stop
             self._stop_query()
+        crew.wake()
         return self._query
 
     def stage(self, df: DataFrame, batch_id: int) -> None:
@@ -195,9 +201,14 @@ class WalSink:
         return read_status(open_store(self._spec))
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop the own query, deliver what is complete, or raise. Repeating it is harmless."""
+        """Stop the own query, deliver what is complete, or raise.
+
+        What it or `run` raised once it raises again, so that leaving a `with` block in which that was caught does not
+        pass for a success.
+        """
         with self._closing:
             if self._closed:
+                self._raise_failure()
                 return
             try:
                 self._leaving.set()
@@ -206,6 +217,9 @@ class WalSink:
                     self._crew.finish(timeout_s)
                     self._refuse_given_up(self._crew)
                 _raise(self._query_failure())
+            except BaseException as error:
+                self._failure = error
+                raise
             finally:
                 self._end_early()
 
@@ -390,11 +404,19 @@ class WalSink:
         except Exception:  # whatever it is, it must not hide the error that led here
             _logger.warning("%r did not end cleanly; what is not delivered stays in the WAL", self, exc_info=True)
 
-    def _raise_cause_of(self, error: BaseException) -> None:
-        """Raise what lies behind Spark's account of it, if this object knows better."""
-        for known in (self._stage_error, self._crew.error if self._crew else None):
-            if isinstance(known, WalSinkError) and known is not error:
-                raise known from error
+    def _cause_of(self, error: Exception) -> Exception:
+        """What lies behind Spark's account of it, if this object knows better."""
+        known = (self._stage_error, self._crew.error if self._crew else None)
+        return next((cause for cause in known if isinstance(cause, WalSinkError)), error)
+
+    def _raise_failure(self) -> None:
+        if isinstance(self._failure, Exception):
+            raise self._failure
+        if self._failure is not None:
+            raise UndeliveredError(
+                f"{self!r} was ended by {type(self._failure).__name__} before everything complete was delivered. The "
+                "rest is kept in the WAL; start again"
+            ) from self._failure
 
     def _refuse_given_up(self, crew: Crew) -> None:
         _raise(crew.error)

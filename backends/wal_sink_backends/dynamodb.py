@@ -141,16 +141,14 @@ class DynamoDbSink(TransactionalSink):
 class DynamoDbPutSink(Sink):
     """A DynamoDB table that gets rows by `BatchWriteItem`, in chunks of any size. Runs anywhere.
 
-    Repeats put the same items again, so it is exactly once in effect: fully with `row_key`, or where a key comes only
-    once. Where later rows replace earlier ones of a key, a repeated chunk may put an older item back until the newer
-    chunk, which follows, is there again; and a process that was succeeded may, with the chunk it still held, for good.
-    If that matters, use `DynamoDbSink`, which refuses it.
+    Repeats put the same items again. That is exactly once in effect with `row_key`, or where no key comes twice, which
+    you say by `idempotent=True`. Otherwise it delivers at least once: where later rows replace earlier ones of a key, a
+    repeated chunk may put an older item back until the newer chunk, which follows, is there again; and a process that
+    was succeeded may, with the chunk it still held, for good. `DynamoDbSink` refuses that.
 
     Arguments, types and keys as with `DynamoDbSink`. `max_wait_s`: so long does one call wait for items that DynamoDB
     leaves unprocessed, in all.
     """
-
-    idempotent = True
 
     def __init__(
         self,
@@ -162,7 +160,9 @@ class DynamoDbPutSink(Sink):
         endpoint_url: str | None = None,
         timeout_s: float = 30.0,
         max_wait_s: float = 60.0,
+        idempotent: bool = False,
     ) -> None:
+        self.idempotent = idempotent or row_key is not None
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._max_wait_s = max_wait_s
         self._calls: Calls | None = None
@@ -260,7 +260,9 @@ def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
     try:
         options = {name: known[name](text) for name, text in given.items()}
     except (ValueError, KeyError):
-        raise ConfigError(f"{mask_url(url)}: expected numbers of seconds, and create_ledger true or false") from None
+        raise ConfigError(
+            f"{mask_url(url)}: expected numbers of seconds, and true or false for other options"
+        ) from None
     made: DynamoDbSink | DynamoDbPutSink = kind(parts.netloc, **options)
     return made
 
@@ -272,6 +274,6 @@ def _bool(text: str) -> bool:
 _BOTH: Mapping[str, Any] = {"row_key": str, "nulls": str, "region": str, "endpoint_url": str, "timeout_s": float}
 _MODES: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
     "transactional": (DynamoDbSink, {**_BOTH, "ledger_table": str, "create_ledger": _bool}),
-    "put": (DynamoDbPutSink, {**_BOTH, "max_wait_s": float}),
+    "put": (DynamoDbPutSink, {**_BOTH, "max_wait_s": float, "idempotent": _bool}),
 }
 _OPTIONS = ("mode", *dict.fromkeys(name for _, known in _MODES.values() for name in known))

@@ -119,6 +119,18 @@ def test_what_a_crash_left_unmarked_is_sent_again_under_the_same_keys() -> None:
     assert second.keys[: len(first.keys)] == first.keys
 
 
+def test_a_name_that_began_otherwise_keeps_a_marker_a_batch_and_may_go_back() -> None:
+    """A plain sink that came after a group's death would send all of it again."""
+    place, sink = Place(), Recorder()
+    place.open({"a": sink})
+    behind(place, ignoring(sink), 4).deliver_all()
+    assert markers(place) == [0, 1, 2, 3]
+
+    place.open({"a": sink}).deliver_all()
+
+    assert sink.batches == [0, 1, 2, 3]
+
+
 def test_a_sink_that_gives_up_leaves_no_batch_unmarked_that_it_has() -> None:
     def refusing(chunk: Chunk) -> None:
         if chunk.batch_id == 3:

@@ -220,6 +220,32 @@ def test_leaving_the_block_after_a_drain_that_timed_out_delivers_everything(home
     assert target.batches == [0, 1]
 
 
+def test_leaving_the_block_raises_again_what_closing_in_it_raised(home: Home) -> None:
+    target = Hanging()
+    with pytest.raises(UndeliveredError, match=r"delivered within 0\.05 s"), home.sink(target) as sink:  # noqa: PT012
+        home.chain(sink.stage).complete(0)
+        with pytest.raises(UndeliveredError):
+            sink.close(timeout_s=0.05)
+        target.go.set()
+    assert target.batches in ([], [0])
+
+
+@pytest.mark.parametrize("ended_by", [KeyboardInterrupt, OSError])
+def test_leaving_the_block_after_a_run_that_failed_raises(
+    home: Home, ended_by: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ended_by("in the middle")
+
+    monkeypatch.setattr(wal_sink.walsink.WalSink, "start", fail)
+    sink = home.sink(Recorder())
+    again = ended_by if issubclass(ended_by, Exception) else UndeliveredError
+    with pytest.raises(again), sink, pytest.raises(ended_by):
+        sink.run(writer(0))
+    with pytest.raises(again):
+        sink.close()
+
+
 @pytest.mark.parametrize("timeout_s", [None, 0.05])
 def test_after_a_drain_the_query_is_delivered_on_without_closing(home: Home, timeout_s: float | None) -> None:
     target, other = Hanging(), Recorder()

@@ -116,8 +116,10 @@ class Knowing(Looking):
     idempotent = True
 
 
-@pytest.mark.parametrize("before", [Recorder, Looking, Knowing])
-@pytest.mark.parametrize("now", [Recorder, Looking, Knowing])
+ALIKE = [(before, now) for before in (Recorder, Looking) for now in (Recorder, Looking, Knowing)]
+
+
+@pytest.mark.parametrize(("before", "now"), [*ALIKE, (Knowing, Knowing)])
 def test_kinds_that_keep_their_progress_alike_may_follow_each_other(
     before: Callable[[], Recorder | Looking], now: Callable[[], Recorder | Looking]
 ) -> None:
@@ -127,6 +129,15 @@ def test_kinds_that_keep_their_progress_alike_may_follow_each_other(
     place.stream(place.open({"a": later}), 1)
 
     assert len(later.keys) == 1
+
+
+@pytest.mark.parametrize("now", [Recorder, Looking])
+def test_a_name_that_began_idempotent_is_given_to_no_other_kind(now: Callable[[], Recorder | Looking]) -> None:
+    place = Place()
+    place.stream(place.open({"a": Knowing()}), 0)
+
+    with pytest.raises(ConfigError, match=r"known as “idempotent” .* but was given as “(plain|lookup)” "):
+        place.open({"a": now()})
 
 
 def test_what_was_at_most_once_is_told_so_when_something_else_comes() -> None:

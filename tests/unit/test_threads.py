@@ -76,6 +76,25 @@ def test_a_batch_of_another_driver_does_not_keep_back_those_that_follow_it() -> 
     ended(thread)
 
 
+def test_what_an_earlier_process_completes_after_this_one_looked_is_delivered_without_a_new_batch() -> None:
+    place, sink = Place(), Recorder()
+    earlier = place.query()
+    earlier.start_batch(0, 0)
+    earlier.stage(place.open({}, runtime=SYSTEM), 0)
+    run = place.open({"a": Delivery(sink, start_from="earliest")}, runtime=SYSTEM)
+    thread = committing(run)
+    assert eventually(thread.caught_up.is_set)
+    run.become_stager()
+    thread.wake()
+    time.sleep(4 * FIRST_POLL_S)
+    assert sink.chunks == []
+
+    earlier.complete_batch(0)
+
+    assert eventually(lambda: sink.batches == [0])
+    ended(thread)
+
+
 def test_finishing_delivers_what_was_completed_last_though_nobody_woke_it() -> None:
     place, sink = Place(), Recorder()
     run = place.open({"a": sink}, runtime=SYSTEM)

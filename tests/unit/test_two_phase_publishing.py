@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -90,7 +90,10 @@ def test_what_may_have_been_published_and_is_gone_stops_delivery_until_somebody_
     assert shown(vault) == [0, 1, 2, 3, 4]
 
 
-def test_who_was_succeeded_prepares_nothing_again_for_its_successor_to_find(vault: Vault) -> None:
+@pytest.mark.parametrize("on_gone", ["halt", "prepare_again"])
+def test_who_was_succeeded_prepares_nothing_again_for_its_successor_to_find(
+    vault: Vault, on_gone: Literal["halt", "prepare_again"]
+) -> None:
     """Found by TLC: the successor, whose answer was lost, would take that for what it has to publish."""
     vault.remembers_commits = False
     where = place(5)
@@ -101,7 +104,7 @@ def test_who_was_succeeded_prepares_nothing_again_for_its_successor_to_find(vaul
             vault.take_shown()
             super().commit(transaction, handle)
 
-    run = where.open({"a": Asleep(vault)})
+    run = where.open({"a": Delivery(Asleep(vault), on_gone=on_gone)})
     staged(where, run)
     with pytest.raises(FencedError):
         run.deliver_all()

@@ -13,6 +13,8 @@ from tests.contract.dynamodb_server import REGION, DynamoDbServer
 from tests.processes import CHECKOUT
 from tests.unit.dynamodb_sink.tools import KINDS
 from wal_sink.errors import ConfigError
+from wal_sink.guarantees import promise
+from wal_sink.settings import Delivery
 from wal_sink_backends.dynamodb import DynamoDbSink, dynamodb_sink
 
 
@@ -43,7 +45,7 @@ def test_arguments_that_cannot_work(table: str, arguments: dict[str, Any], messa
         ("dynamodb://orders?region=x&region=y", "options given twice: region"),
         ("dynamodb://orders?mode=both", "mode='both': expected one of transactional, put"),
         ("dynamodb://orders?timeout_s=long", "expected numbers of seconds"),
-        ("dynamodb://orders?create_ledger=maybe", "create_ledger true or false"),
+        ("dynamodb://orders?create_ledger=maybe", "true or false for other options"),
     ],
 )
 def test_urls_that_cannot_work(url: str, message: str) -> None:
@@ -60,6 +62,21 @@ def test_by_url(server: DynamoDbServer) -> None:
     sink.close()
     assert server.ids(table) == [1]
     assert repr(dynamodb_sink("dynamodb://Orders?region=x")) == "DynamoDbSink('Orders', 'x')"
+
+
+@pytest.mark.parametrize(
+    ("options", "guarantee"),
+    [
+        ("", "at_least_once"),
+        ("&idempotent=false", "at_least_once"),
+        ("&idempotent=true", "exactly_once"),
+        ("&row_key=id", "exactly_once"),
+    ],
+)
+def test_puts_are_exactly_once_only_where_no_older_row_can_replace_a_newer_one(options: str, guarantee: str) -> None:
+    sink = dynamodb_sink(f"dynamodb://orders?mode=put&region=x{options}")
+
+    assert promise(sink, Delivery(sink), "sink").guarantee == guarantee
 
 
 def test_it_is_an_entry_point() -> None:
