@@ -48,6 +48,8 @@ class Moment:
     query: str
     delivery: str
     """To the plain target."""
+    batch: int
+    """Which batch the plain target was to have next, or was getting."""
     window_rows: int
     """So many rows the plain target may get again: the chunk in hand of each segment whose delivery had begun."""
     open_rows: int
@@ -58,7 +60,7 @@ def moment(place: Place, before: Seen) -> Moment:
     """Where a driver ended that found the place as `before` says."""
     seen = Seen.of(place)
     delivery, window, left_open = _delivery(place, seen)
-    return Moment(query_met(place, seen, before), delivery, window, left_open)
+    return Moment(query_met(place, seen, before), delivery, seen.marked + 1, window, left_open)
 
 
 def too_early(place: Place) -> list[int]:

@@ -65,6 +65,7 @@ def _kills_counted(chains: Sequence[Chain]) -> Outcome:
     outcome = Outcome()
     rows: Counter[str] = Counter()
     for chain in chains:
+        outcome.violations += beyond_windows(chain)
         rows.update(add_counts(outcome, chain, allowed=sum(found.window_rows for _, found in chain.moments)))
     met = [pair for chain in chains for pair in chain.moments]
     killed = [found for ending, found in met if ending in {Ending.KILL, Ending.LINK}]
@@ -81,6 +82,18 @@ def _kills_counted(chains: Sequence[Chain]) -> Outcome:
         ]
     )
     return outcome
+
+
+def beyond_windows(chain: Chain) -> list[str]:
+    """Batches of which the plain target was sent more again than the drivers that ended amid them had in hand."""
+    windows: Counter[int] = Counter()
+    for _, found in chain.moments:
+        windows[found.batch] += found.window_rows
+    return [
+        f"{chain.root.name}: {rows} rows of batch {batch} were sent again, expected at most {windows[batch]}"
+        for batch, rows in chain.targets.sent_again().items()
+        if rows > windows[batch]
+    ]
 
 
 def two_drivers(effort: Effort) -> Outcome:

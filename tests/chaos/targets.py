@@ -58,6 +58,16 @@ class Targets:
         found = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
         return [Sent(**{**line, "rows": tuple((row[0], row[1]) for row in line["rows"])}) for line in found]
 
+    def sent_again(self) -> Counter[int]:
+        """Rows that the plain target was sent beyond the first time, by batch."""
+        known: set[str] = set()
+        again: Counter[int] = Counter()
+        for sent in self.sent():
+            if sent.key in known:
+                again[sent.batch] += len(sent.rows)
+            known.add(sent.key)
+        return again
+
     def _table_rows(self) -> list[Row]:
         if not self.database.exists():
             return []

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.chaos import backends, disks, processes, replays
 from tests.chaos.backend_deaths import Lives, Target, tell
 from tests.chaos.bad_disks import Trouble, disk_of
+from tests.chaos.lives import Chain, Ending
+from tests.chaos.moments import Moment
+from tests.chaos.processes import beyond_windows
 from tests.chaos.scenario import Effort, Outcome, Scenario
+from tests.chaos.targets import Plain
+from tests.chunks import chunk
 from tests.components import require
 from tests.databases import HOW_TO_GET_THEM, program
 
@@ -118,6 +125,19 @@ def test_processes_killed_before_a_server_lose_and_repeat_nothing(name: str, tmp
         require(program("initdb" if name.startswith("P") else "mariadbd") is not None, HOW_TO_GET_THEM)
     outcome = outcome_of(f"killed before {name}", 0.01, tmp_path)
     assert outcome.holds, outcome
+
+
+def test_rows_that_came_again_where_no_driver_had_them_in_hand_do_not_hold(tmp_path: Path) -> None:
+    """Though all drivers together had that many in hand."""
+    chain = Chain(tmp_path / "chain", random.Random(SEED))
+    plain, rows = Plain(chain.targets.plain), pa.table({"id": [7, 8, 9], "word": ["a", "b", "c"]})
+    for batch, times in ((0, 2), (1, 2), (2, 1)):
+        for _ in range(times):
+            plain.write(chunk(rows, batch=batch, segment=str(batch)))
+    in_hand = Moment(query="", delivery="", batch=0, window_rows=9, open_rows=3)
+    chain.moments.append((Ending.KILL, in_hand))
+
+    assert beyond_windows(chain) == ["chain: 3 rows of batch 1 were sent again, expected at most 0"]
 
 
 def test_kills_that_met_no_work_do_not_hold(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_process_succeeded_at_any_point_sends_at_most_what_it_held(kind: str) 
 
 
 @pytest.mark.no_cover
-@pytest.mark.parametrize("kind", ["plain", "at_most_once", "transactional"])
+@pytest.mark.parametrize("kind", ["plain", "at_most_once", "lookup", "transactional"])
 def test_a_predecessor_that_finishes_at_any_point_of_its_successor_causes_no_repetition_beyond_its_chunk(
     kind: str,
 ) -> None:
