@@ -130,6 +130,7 @@ PLANTED = (
     ("gone_taken_for_published", "TwoPhase"),
     ("preparation_not_recorded", "TwoPhase"),
     ("uncertain_prepared_again", "TwoPhaseUnsure"),
+    ("term_not_checked_before_commit", "TwoPhaseUnsure"),
     ("gone_without_a_look_at_the_term", "TwoPhaseUnsure"),
     ("aborted_before_the_marker", "TwoPhaseOnly"),
 )
