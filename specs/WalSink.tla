@@ -112,9 +112,9 @@ Init ==
 (* Groups.  A committer whose target drops what it already has may deliver several batches, one after the other, before it *)
 (* creates one marker, that of the newest, which stands for every batch through its own.                                  *)
 
-DropsRepeats(s) == Kind[s] \in {"idempotent", "transactional"}
+DropsRepeats(s) == Kind[s] = "idempotent"                       \* guarantees.Promise.ignores_repeats
 Longest == IF BUG = "group_longer_than_retention" THEN Retention + 2 ELSE Group
-Grouped(s) == Group > 1 /\ (DropsRepeats(s) \/ BUG = "plain_sink_in_groups")
+Grouped(s) == Group > 1 /\ (DropsRepeats(s) \/ BUG \in {"plain_sink_in_groups", "transactional_sink_in_groups"})
 
 \* Time is not modelled: whoever read its term at the start of a group may trust that for the rest of it.
 MaySkipTerm(s) == (Grouped(s) /\ DropsRepeats(s)) \/ BUG = "plain_sink_skips_its_term"
@@ -675,23 +675,17 @@ FirstStep(s) == IF BUG = "term_not_rechecked" THEN BeforeSend(s)
 NextChunk(s, t) == [t EXCEPT !.k = @ + 1, !.pc = IF t.k + 1 = Size(t.b, t.g) THEN "done" ELSE FirstStep(s)]
 MarkerFollows(t) == Len(Shape[t.b + 1]) = 1 /\ t.k + 1 = Size(t.b, t.g)      \* SegmentDelivery._marker_follows
 
-\* A transactional target may be ahead of the marker by the rest of a group.  It is believed if it holds rows of a released
-\* batch (the code compares the segment's id); a target that is ahead of everything belongs to a newer WAL.
-IsAhead(s, l) == Grouped(s) /\ rel[l.b] # NoAtt /\ BUG # "position_compared_for_equality_only"
-
 \* Order.term_checked: the first chunk of a batch of one segment needs no check besides the one before the release.
-\* segments.load_segment (collected with its manifest), SegmentDelivery._stored_rows
+\* segments.load_segment (collected with its manifest), SegmentDelivery._stored_rows: a target that is ahead of the batch
+\* belongs to a newer WAL
 TaskLoad(r, s, x) ==
     /\ T[r][s][x].pc = "load"
     /\ LET t == T[r][s][x]
            l == G.ledger[<<s, t.g>>]
            from == IF Kind[s] = "transactional" /\ l.b = t.b THEN l.k ELSE t.k
-           size == Size(t.b, t.g)
-       IN IF ~ManifestOf(t.b, t.att) THEN Put(r, s, x, [t EXCEPT !.pc = "corrupt"])
-          ELSE IF Kind[s] = "transactional" /\ l.b > t.b
-          THEN Put(r, s, x, [t EXCEPT !.pc = IF IsAhead(s, l) THEN "done" ELSE "corrupt", !.k = IF IsAhead(s, l) THEN size ELSE @])
+       IN IF ~ManifestOf(t.b, t.att) \/ (Kind[s] = "transactional" /\ l.b > t.b) THEN Put(r, s, x, [t EXCEPT !.pc = "corrupt"])
           ELSE Put(r, s, x, [t EXCEPT !.k = from, !.fresh = FALSE,
-                                      !.pc = IF from = size THEN "done"
+                                      !.pc = IF from = Size(t.b, t.g) THEN "done"
                                              ELSE IF t.fresh THEN AfterCheck(s) ELSE FirstStep(s)])
     /\ UNCHANGED <<ck, store, R, S, C, G>>
 

@@ -118,7 +118,7 @@ PLANTED = (
     ("group_never_closed", "LivenessGroups"),
     ("plain_sink_in_groups", "PlainGroups"),
     ("plain_sink_skips_its_term", "PlainGroups"),
-    ("position_compared_for_equality_only", "TransactionalGroups"),
+    ("transactional_sink_in_groups", "TransactionalGroups"),
     ("delivers_before_all_terms_are_claimed", "Together"),
     ("release_not_pinned", "Together"),
     ("gate_ignored", "Together"),
