@@ -523,7 +523,7 @@ Forget(r, marked) ==
 
 Passed(r, s, b) ==
     /\ C' = [C EXCEPT ![r][s] = [@ EXCEPT !.pc = "due", !.marked = b, !.upto = b, !.b = -1, !.att = NoAtt, !.rows = NoRows,
-                                          !.seen = FALSE, !.fresh = FALSE]]
+                                          !.seen = FALSE, !.fresh = FALSE, !.tgt = -1]]
     /\ R' = Forget(r, Min({b} \cup {C[r][x].marked : x \in Serves[r] \ {s}}))
 
 \* What an at-most-once delivery finds recorded and did not send itself may be lost: progress.keep_last_recorded
@@ -551,17 +551,21 @@ ReadMarker(r, s) ==
     /\ C[r][s].pc = "marker"
     /\ LET b == C[r][s].b IN
        IF Marked(s, b) THEN Passed(r, s, b)
-       ELSE IF Grouped(s) /\ NewestMarker(s) > b THEN Passed(r, s, NewestMarker(s))     \* it stands for this one too
-       ELSE C' = [C EXCEPT ![r][s].pc = IF BUG = "no_low_water_at_takeover" THEN "deliver" ELSE "low water"] /\ UNCHANGED R
+       ELSE C' = [C EXCEPT ![r][s].pc = IF BUG = "newest_marker_not_read_at_takeover" THEN "deliver" ELSE "markers"] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
-\* committer.Committer._is_done_after_all: low water, after the marker
-ReadLowWater(r, s) ==
-    /\ C[r][s].pc = "low water"
-    /\ LET b == C[r][s].b IN
-       IF b > low THEN C' = [C EXCEPT ![r][s].pc = "deliver"] /\ UNCHANGED R
-       ELSE IF NewestMarker(s) < b THEN C' = [C EXCEPT ![r][s].pc = "deliver"] /\ UNCHANGED R
-       ELSE Passed(r, s, NewestMarker(s))
+\* The same: a later marker stands for this batch too, which had none of its own or whose own was collected.
+ListMarkers(r, s) ==
+    /\ C[r][s].pc = "markers"
+    /\ LET newest == NewestMarker(s) IN
+       C' = IF newest < C[r][s].b THEN [C EXCEPT ![r][s].pc = "deliver"]
+            ELSE [C EXCEPT ![r][s].pc = "newest", ![r][s].tgt = newest]
+    /\ UNCHANGED <<ck, store, R, S, T, G>>
+
+ReadNewest(r, s) ==
+    /\ C[r][s].pc = "newest"
+    /\ IF Marked(s, C[r][s].tgt) THEN Passed(r, s, C[r][s].tgt)
+       ELSE C' = [C EXCEPT ![r][s].pc = "deliver", ![r][s].tgt = -1] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
 \* batch_delivery.BatchDelivery._attempt: orders for what is open go to the carrier
@@ -839,7 +843,7 @@ CommitterStep(r, s) ==
     \/ Claim(r, s) \/ Load(r, s) \/ Fail(r, s)
     \/ AskGate(r, s) \/ CheckOffice(r, s) \/ NothingYet(r, s) \/ FindRelease(r, s) \/ PickManifest(r, s) \/ Verify(r, s) \/ GateAgain(r, s)
     \/ CreateRelease(r, s) \/ Confirm(r, s)
-    \/ ReadProgress(r, s) \/ ReadMarker(r, s) \/ ReadLowWater(r, s) \/ StartTasks(r, s) \/ Join(r, s) \/ RenewTerm(r, s)
+    \/ ReadProgress(r, s) \/ ReadMarker(r, s) \/ ListMarkers(r, s) \/ ReadNewest(r, s) \/ StartTasks(r, s) \/ Join(r, s) \/ RenewTerm(r, s)
     \/ CloseGroup(r, s) \/ CreateMarker(r, s)
     \/ CollectTarget(r, s) \/ CollectCheck(r, s) \/ RaiseLowWater(r, s) \/ Delete(r, s)
 
