@@ -32,7 +32,7 @@ CONSTANTS
     BUG            \* "none", or the planted bug
 
 ASSUME Fixes \subseteq {"confirm_release", "fresh_gate", "term_after_record", "renew_term",
-                       "recheck_low_water", "known_at_query_start", "stager_term", "own_offsets", "first_batch_looked_up",
+                       "known_at_query_start", "stager_term", "own_offsets", "first_batch_looked_up",
                        "running_query_asked"}
 
 \* Else what a succeeded committer marks at the end of its group could let others collect what its successor is about to
@@ -693,7 +693,7 @@ TaskLoad(r, s, x) ==
                                              ELSE IF t.fresh THEN AfterCheck(s) ELSE FirstStep(s)])
     /\ UNCHANGED <<ck, store, R, S, C, G>>
 
-\* terms.Term.check, called by SegmentDelivery._chunk_by_chunk
+\* terms.Term.check, before a send (SegmentDelivery._check_term), or "again" between record and send (_send_at_most_once)
 TaskCheck(r, s, x) ==
     /\ T[r][s][x].pc \in {"check", "check again"}
     /\ \E skip \in {FALSE, MaySkipTerm(s)} :
@@ -769,8 +769,7 @@ TaskRecord(r, s, x) ==
            me == <<r, t.term, IF x = 0 THEN "lost" ELSE "live">>
            there == {p \in prog : p.s = s /\ p.b = t.b /\ p.g = t.g /\ p.k = t.k + 1}
            first == AtMostOnce(s) \/ BUG = "progress_before_send_for_at_least_once"
-           done == IF ~first THEN IF Fixed("recheck_low_water") THEN [t EXCEPT !.pc = "recheck"] ELSE NextChunk(s, t)
-                   ELSE IF AtMostOnce(s) /\ Fixed("recheck_low_water") THEN [t EXCEPT !.pc = "recheck"]
+           done == IF ~first THEN NextChunk(s, t)
                    ELSE IF AtMostOnce(s) /\ Fixed("term_after_record") THEN [t EXCEPT !.pc = "check again"]
                    ELSE [t EXCEPT !.pc = "send"]
            put == prog' = prog \cup {[s |-> s, b |-> t.b, g |-> t.g, k |-> t.k + 1, w |-> me]}
@@ -782,15 +781,6 @@ TaskRecord(r, s, x) ==
                 ELSE Put(r, s, x, [t EXCEPT !.pc = IF Succeeded(s, t.term) THEN "fenced" ELSE "failed"])
              /\ UNCHANGED <<prog, G>>
     /\ UNCHANGED <<ck, wal, terms, man, rel, mark, low, R, S, C>>
-
-\* The repair "recheck_low_water": what was created may lie below low water, and then nobody may act on it.
-TaskRecheck(r, s, x) ==
-    /\ T[r][s][x].pc = "recheck"
-    /\ LET t == T[r][s][x] IN
-       Put(r, s, x, IF t.b <= low THEN [t EXCEPT !.pc = "fenced"]
-                    ELSE IF ~AtMostOnce(s) THEN NextChunk(s, t)
-                    ELSE [t EXCEPT !.pc = IF Fixed("term_after_record") THEN "check again" ELSE "send"])
-    /\ UNCHANGED <<ck, store, R, S, C, G>>
 
 -----------------------------------------------------------------------------
 (* Collecting: retention.Collector *)
@@ -848,7 +838,7 @@ CommitterStep(r, s) ==
     \/ CollectTarget(r, s) \/ CollectCheck(r, s) \/ RaiseLowWater(r, s) \/ Delete(r, s)
 
 TaskStep(r, s, x) ==
-    TaskLoad(r, s, x) \/ TaskCheck(r, s, x) \/ TaskSend(r, s, x) \/ TaskRecord(r, s, x) \/ TaskRecheck(r, s, x)
+    TaskLoad(r, s, x) \/ TaskCheck(r, s, x) \/ TaskSend(r, s, x) \/ TaskRecord(r, s, x)
 
 RunStep(r) ==
     \/ Open(r) \/ QueryStep(r)
