@@ -194,7 +194,7 @@ Load(r, s) ==
     /\ C' = [C EXCEPT ![r][s].pc = "idle", ![r][s].marked = NewestMarker(s), ![r][s].upto = NewestMarker(s)]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* run.Run.become_stager, once the committers have caught up (crew.Crew.start): history.History.ask_owner_again, then
+\* run.Run.become_stager, once the committers have caught up (crew.Crew.wait_caught_up): history.History.ask_owner_again, then
 \* terms.claim.  `WalSink.start` calls it before Spark starts the query; where the user's own foreachBatch calls
 \* `WalSink.stage` (Chains), Spark has chosen and planned the batch before.
 BecomeStager(r) ==
@@ -474,7 +474,7 @@ GateAgain(r, s) ==
     /\ IF ck.done > C[r][s].b \/ BUG = "gate_ignored"
        THEN C' = [C EXCEPT ![r][s].pc = "create"] /\ UNCHANGED R
        ELSE /\ C' = [C EXCEPT ![r][s].pc = "idle", ![r][s].b = -1, ![r][s].att = NoAtt]
-            /\ R' = [R EXCEPT ![r].gate = ck.done - 1]
+            /\ R' = [R EXCEPT ![r].gate = Max({Min({@, C[r][s].b - 1}), ck.done - 1})]
     /\ UNCHANGED <<ck, store, S, T, G>>
 
 \* releasing.Releaser._decide: create the release, creation.create_once; who comes second adopts
