@@ -122,12 +122,12 @@ Claim(r, s) ==
 
 Highest(runs) == CHOOSE r \in runs : \A x \in runs : st[x].term <= st[r].term
 
-\* What a predecessor did with a batch it released: the marker, then low water.
+\* What a predecessor did with a batch it released: the marker, then the newest one.
 Taken(r, s, c, b) ==
     LET d == [c EXCEPT !.b = b, !.att = rel[b][1], !.seen = b \in had[s]]
     IN IF BUG = "second_read_missing" THEN [d EXCEPT !.pc = "check"]
        ELSE IF b \in mark[s] THEN Passed(c, b)
-       ELSE IF b <= low /\ Newest(s) >= b THEN Passed(c, Newest(s))
+       ELSE IF Newest(s) >= b THEN Passed(c, Newest(s))
        ELSE [d EXCEPT !.pc = "check"]
 
 \* The gate, the term, the release or else the highest manifest (its own, if this run staged the batch), the release.

@@ -1,5 +1,5 @@
 ---- MODULE TransactionalGroups ----
-\* A transactional sink served in groups: its position runs ahead of the marker; taken over and collected.
+\* A transactional sink, whose batches each have a marker of their own whatever groups other sinks are served in.
 EXTENDS WalSink
 MCServes == [r \in 1..2 |-> {"a"}]
 MCKind == [s \in {"a"} |-> "transactional"]

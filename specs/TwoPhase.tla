@@ -135,12 +135,18 @@ TidyAbort(r) ==
 
 Highest == CHOOSE a \in manifests : \A b \in manifests : b <= a
 
+CheckOffice(r) ==
+    /\ pc[r] = "idle" /\ completed /\ ~marked
+    /\ Go(r, IF term > r THEN "fenced" ELSE "release")
+    /\ UNCHANGED <<target, spark, wal, budgets, seg, has, maybe, todo>>
+
+(* Of a batch that another run released, the marker is looked for once more. *)
 Release(r) ==
-    /\ pc[r] = "idle" /\ completed /\ term = r /\ ~marked
+    /\ pc[r] = "release"
     /\ released' = IF released = 0 \/ BUG = "release_not_pinned" THEN Highest ELSE released
     /\ maybe' = [maybe EXCEPT ![r] = released # 0]
     /\ seg' = [seg EXCEPT ![r] = 1]
-    /\ Go(r, "look")
+    /\ Go(r, IF released # 0 /\ marked THEN "idle" ELSE "look")
     /\ UNCHANGED <<target, spark, begun, prepared, progress, marked, term, budgets, has, todo>>
 
 Newest(s) == CHOOSE n \in Numbers : prepared[s][n] # None /\ \A m \in Numbers : m > n => prepared[s][m] = None
@@ -150,6 +156,7 @@ Look(r) ==
         handle == handles[released][s]
         later == {n \in Numbers : prepared[s][n] # None}
         fresh == handle # None /\ ~maybe[r]
+        wasChecked == fresh /\ NSegs = 1     \* Order.term_checked: before the release
     IN
     /\ pc[r] = "look"
     /\ IF s \in progress
@@ -157,17 +164,18 @@ Look(r) ==
        ELSE IF ~fresh /\ later # {}
        THEN has' = [has EXCEPT ![r] = <<Newest(s), prepared[s][Newest(s)]>>] /\ Go(r, "check")
        ELSE IF handle # None
-       THEN has' = [has EXCEPT ![r] = <<0, handle>>] /\ Go(r, "check")
+       THEN has' = [has EXCEPT ![r] = <<0, handle>>] /\ Go(r, IF wasChecked THEN "commit" ELSE "check")
        ELSE has' = [has EXCEPT ![r] = <<0, None>>] /\ Go(r, "prepare")
     /\ UNCHANGED <<target, spark, wal, budgets, seg, maybe, todo>>
 
 Check(r) ==
     /\ pc[r] = "check"
-    /\ Go(r, IF term > r THEN "fenced" ELSE "commit")
+    /\ Go(r, IF term > r /\ BUG # "term_not_checked_before_commit" THEN "fenced" ELSE "commit")
     /\ UNCHANGED <<target, spark, wal, budgets, seg, has, maybe, todo>>
 
 Commit(r) ==
     LET t == has[r][2]
+        second == has[r][1] > (IF handles[released][seg[r]] = None THEN 1 ELSE 0) /\ ~maybe[r]  \* prepared again just now
         isHere == t \in held \/ (t \in shown /\ (Remembers \/ t \notin taken))
         isGone == ~isHere
         afterGone == IF BUG = "gone_taken_for_published" THEN "record"
@@ -187,8 +195,10 @@ Commit(r) ==
           /\ fails' = fails + 1 /\ maybe' = [maybe EXCEPT ![r] = TRUE] /\ Go(r, "look")
           /\ UNCHANGED <<shown, held>>
        \/ /\ isGone
-          /\ Go(r, afterGone)
-          /\ UNCHANGED <<shown, held, maybe, fails>>
+          /\ IF second /\ afterGone \in {"prepare", "sure"}
+             THEN maybe' = [maybe EXCEPT ![r] = TRUE] /\ Go(r, "look")
+             ELSE Go(r, afterGone) /\ UNCHANGED maybe
+          /\ UNCHANGED <<shown, held, fails>>
     /\ UNCHANGED <<taken, spark, wal, forgets, seg, has, todo>>
 
 (* Nobody tried before, as far as this run knows: it is so if nobody succeeded it until now. *)
@@ -220,9 +230,8 @@ Tell(r) ==
        ELSE /\ has' = [has EXCEPT ![r] = <<n, prepared[s][n]>>]
             /\ held' = held \ {mine}
             /\ UNCHANGED prepared
-    /\ maybe' = [maybe EXCEPT ![r] = @ \/ (prepared[s][n] # None)]
     /\ Go(r, "check")
-    /\ UNCHANGED <<shown, taken, spark, begun, released, progress, marked, term, budgets, seg, todo>>
+    /\ UNCHANGED <<shown, taken, spark, begun, released, progress, marked, term, budgets, seg, maybe, todo>>
 
 Record(r) ==
     /\ pc[r] = "record"
@@ -247,8 +256,8 @@ Next ==
     \/ \E a \in Attempts : StageManifest(a) \/ \E s \in Segs : Prepare(a, s)
     \/ SparkCommit \/ Forget \/ TakeAway
     \/ \E r \in Runs :
-        \/ Open(r) \/ TidyLook(r) \/ TidyAbort(r) \/ Release(r) \/ Look(r) \/ Check(r) \/ Commit(r) \/ Sure(r)
-        \/ PrepareAgain(r) \/ Tell(r) \/ Record(r) \/ NextSegment(r) \/ CreateMarker(r)
+        \/ Open(r) \/ TidyLook(r) \/ TidyAbort(r) \/ CheckOffice(r) \/ Release(r) \/ Look(r) \/ Check(r) \/ Commit(r)
+        \/ Sure(r) \/ PrepareAgain(r) \/ Tell(r) \/ Record(r) \/ NextSegment(r) \/ CreateMarker(r)
 
 Spec == Init /\ [][Next]_vars
 

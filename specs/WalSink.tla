@@ -32,7 +32,7 @@ CONSTANTS
     BUG            \* "none", or the planted bug
 
 ASSUME Fixes \subseteq {"confirm_release", "fresh_gate", "term_after_record", "renew_term",
-                       "recheck_low_water", "known_at_query_start", "stager_term", "own_offsets", "first_batch_looked_up",
+                       "known_at_query_start", "stager_term", "own_offsets", "first_batch_looked_up",
                        "running_query_asked"}
 
 \* Else what a succeeded committer marks at the end of its group could let others collect what its successor is about to
@@ -112,9 +112,9 @@ Init ==
 (* Groups.  A committer whose target drops what it already has may deliver several batches, one after the other, before it *)
 (* creates one marker, that of the newest, which stands for every batch through its own.                                  *)
 
-DropsRepeats(s) == Kind[s] \in {"idempotent", "transactional"}
+DropsRepeats(s) == Kind[s] = "idempotent"                       \* guarantees.Promise.ignores_repeats
 Longest == IF BUG = "group_longer_than_retention" THEN Retention + 2 ELSE Group
-Grouped(s) == Group > 1 /\ (DropsRepeats(s) \/ BUG = "plain_sink_in_groups")
+Grouped(s) == Group > 1 /\ (DropsRepeats(s) \/ BUG \in {"plain_sink_in_groups", "transactional_sink_in_groups"})
 
 \* Time is not modelled: whoever read its term at the start of a group may trust that for the rest of it.
 MaySkipTerm(s) == (Grouped(s) /\ DropsRepeats(s)) \/ BUG = "plain_sink_skips_its_term"
@@ -194,7 +194,7 @@ Load(r, s) ==
     /\ C' = [C EXCEPT ![r][s].pc = "idle", ![r][s].marked = NewestMarker(s), ![r][s].upto = NewestMarker(s)]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* run.Run.become_stager, once the committers have caught up (crew.Crew.start): history.History.ask_owner_again, then
+\* run.Run.become_stager, once the committers have caught up (crew.Crew.wait_caught_up): history.History.ask_owner_again, then
 \* terms.claim.  `WalSink.start` calls it before Spark starts the query; where the user's own foreachBatch calls
 \* `WalSink.stage` (Chains), Spark has chosen and planned the batch before.
 BecomeStager(r) ==
@@ -474,7 +474,7 @@ GateAgain(r, s) ==
     /\ IF ck.done > C[r][s].b \/ BUG = "gate_ignored"
        THEN C' = [C EXCEPT ![r][s].pc = "create"] /\ UNCHANGED R
        ELSE /\ C' = [C EXCEPT ![r][s].pc = "idle", ![r][s].b = -1, ![r][s].att = NoAtt]
-            /\ R' = [R EXCEPT ![r].gate = ck.done - 1]
+            /\ R' = [R EXCEPT ![r].gate = Max({Min({@, C[r][s].b - 1}), ck.done - 1})]
     /\ UNCHANGED <<ck, store, S, T, G>>
 
 \* releasing.Releaser._decide: create the release, creation.create_once; who comes second adopts
@@ -523,7 +523,7 @@ Forget(r, marked) ==
 
 Passed(r, s, b) ==
     /\ C' = [C EXCEPT ![r][s] = [@ EXCEPT !.pc = "due", !.marked = b, !.upto = b, !.b = -1, !.att = NoAtt, !.rows = NoRows,
-                                          !.seen = FALSE, !.fresh = FALSE]]
+                                          !.seen = FALSE, !.fresh = FALSE, !.tgt = -1]]
     /\ R' = Forget(r, Min({b} \cup {C[r][x].marked : x \in Serves[r] \ {s}}))
 
 \* What an at-most-once delivery finds recorded and did not send itself may be lost: progress.keep_last_recorded
@@ -551,17 +551,21 @@ ReadMarker(r, s) ==
     /\ C[r][s].pc = "marker"
     /\ LET b == C[r][s].b IN
        IF Marked(s, b) THEN Passed(r, s, b)
-       ELSE IF Grouped(s) /\ NewestMarker(s) > b THEN Passed(r, s, NewestMarker(s))     \* it stands for this one too
-       ELSE C' = [C EXCEPT ![r][s].pc = IF BUG = "no_low_water_at_takeover" THEN "deliver" ELSE "low water"] /\ UNCHANGED R
+       ELSE C' = [C EXCEPT ![r][s].pc = IF BUG = "newest_marker_not_read_at_takeover" THEN "deliver" ELSE "markers"] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
-\* committer.Committer._is_done_after_all: low water, after the marker
-ReadLowWater(r, s) ==
-    /\ C[r][s].pc = "low water"
-    /\ LET b == C[r][s].b IN
-       IF b > low THEN C' = [C EXCEPT ![r][s].pc = "deliver"] /\ UNCHANGED R
-       ELSE IF NewestMarker(s) < b THEN C' = [C EXCEPT ![r][s].pc = "deliver"] /\ UNCHANGED R
-       ELSE Passed(r, s, NewestMarker(s))
+\* The same: a later marker stands for this batch too, which had none of its own or whose own was collected.
+ListMarkers(r, s) ==
+    /\ C[r][s].pc = "markers"
+    /\ LET newest == NewestMarker(s) IN
+       C' = IF newest < C[r][s].b THEN [C EXCEPT ![r][s].pc = "deliver"]
+            ELSE [C EXCEPT ![r][s].pc = "newest", ![r][s].tgt = newest]
+    /\ UNCHANGED <<ck, store, R, S, T, G>>
+
+ReadNewest(r, s) ==
+    /\ C[r][s].pc = "newest"
+    /\ IF Marked(s, C[r][s].tgt) THEN Passed(r, s, C[r][s].tgt)
+       ELSE C' = [C EXCEPT ![r][s].pc = "deliver", ![r][s].tgt = -1] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
 \* batch_delivery.BatchDelivery._attempt: orders for what is open go to the carrier
@@ -675,27 +679,21 @@ FirstStep(s) == IF BUG = "term_not_rechecked" THEN BeforeSend(s)
 NextChunk(s, t) == [t EXCEPT !.k = @ + 1, !.pc = IF t.k + 1 = Size(t.b, t.g) THEN "done" ELSE FirstStep(s)]
 MarkerFollows(t) == Len(Shape[t.b + 1]) = 1 /\ t.k + 1 = Size(t.b, t.g)      \* SegmentDelivery._marker_follows
 
-\* A transactional target may be ahead of the marker by the rest of a group.  It is believed if it holds rows of a released
-\* batch (the code compares the segment's id); a target that is ahead of everything belongs to a newer WAL.
-IsAhead(s, l) == Grouped(s) /\ rel[l.b] # NoAtt /\ BUG # "position_compared_for_equality_only"
-
 \* Order.term_checked: the first chunk of a batch of one segment needs no check besides the one before the release.
-\* segments.load_segment (collected with its manifest), SegmentDelivery._stored_rows
+\* segments.load_segment (collected with its manifest), SegmentDelivery._stored_rows: a target that is ahead of the batch
+\* belongs to a newer WAL
 TaskLoad(r, s, x) ==
     /\ T[r][s][x].pc = "load"
     /\ LET t == T[r][s][x]
            l == G.ledger[<<s, t.g>>]
            from == IF Kind[s] = "transactional" /\ l.b = t.b THEN l.k ELSE t.k
-           size == Size(t.b, t.g)
-       IN IF ~ManifestOf(t.b, t.att) THEN Put(r, s, x, [t EXCEPT !.pc = "corrupt"])
-          ELSE IF Kind[s] = "transactional" /\ l.b > t.b
-          THEN Put(r, s, x, [t EXCEPT !.pc = IF IsAhead(s, l) THEN "done" ELSE "corrupt", !.k = IF IsAhead(s, l) THEN size ELSE @])
+       IN IF ~ManifestOf(t.b, t.att) \/ (Kind[s] = "transactional" /\ l.b > t.b) THEN Put(r, s, x, [t EXCEPT !.pc = "corrupt"])
           ELSE Put(r, s, x, [t EXCEPT !.k = from, !.fresh = FALSE,
-                                      !.pc = IF from = size THEN "done"
+                                      !.pc = IF from = Size(t.b, t.g) THEN "done"
                                              ELSE IF t.fresh THEN AfterCheck(s) ELSE FirstStep(s)])
     /\ UNCHANGED <<ck, store, R, S, C, G>>
 
-\* terms.Term.check, called by SegmentDelivery._chunk_by_chunk
+\* terms.Term.check, before a send (SegmentDelivery._check_term), or "again" between record and send (_send_at_most_once)
 TaskCheck(r, s, x) ==
     /\ T[r][s][x].pc \in {"check", "check again"}
     /\ \E skip \in {FALSE, MaySkipTerm(s)} :
@@ -771,8 +769,7 @@ TaskRecord(r, s, x) ==
            me == <<r, t.term, IF x = 0 THEN "lost" ELSE "live">>
            there == {p \in prog : p.s = s /\ p.b = t.b /\ p.g = t.g /\ p.k = t.k + 1}
            first == AtMostOnce(s) \/ BUG = "progress_before_send_for_at_least_once"
-           done == IF ~first THEN IF Fixed("recheck_low_water") THEN [t EXCEPT !.pc = "recheck"] ELSE NextChunk(s, t)
-                   ELSE IF AtMostOnce(s) /\ Fixed("recheck_low_water") THEN [t EXCEPT !.pc = "recheck"]
+           done == IF ~first THEN NextChunk(s, t)
                    ELSE IF AtMostOnce(s) /\ Fixed("term_after_record") THEN [t EXCEPT !.pc = "check again"]
                    ELSE [t EXCEPT !.pc = "send"]
            put == prog' = prog \cup {[s |-> s, b |-> t.b, g |-> t.g, k |-> t.k + 1, w |-> me]}
@@ -784,15 +781,6 @@ TaskRecord(r, s, x) ==
                 ELSE Put(r, s, x, [t EXCEPT !.pc = IF Succeeded(s, t.term) THEN "fenced" ELSE "failed"])
              /\ UNCHANGED <<prog, G>>
     /\ UNCHANGED <<ck, wal, terms, man, rel, mark, low, R, S, C>>
-
-\* The repair "recheck_low_water": what was created may lie below low water, and then nobody may act on it.
-TaskRecheck(r, s, x) ==
-    /\ T[r][s][x].pc = "recheck"
-    /\ LET t == T[r][s][x] IN
-       Put(r, s, x, IF t.b <= low THEN [t EXCEPT !.pc = "fenced"]
-                    ELSE IF ~AtMostOnce(s) THEN NextChunk(s, t)
-                    ELSE [t EXCEPT !.pc = IF Fixed("term_after_record") THEN "check again" ELSE "send"])
-    /\ UNCHANGED <<ck, store, R, S, C, G>>
 
 -----------------------------------------------------------------------------
 (* Collecting: retention.Collector *)
@@ -845,12 +833,12 @@ CommitterStep(r, s) ==
     \/ Claim(r, s) \/ Load(r, s) \/ Fail(r, s)
     \/ AskGate(r, s) \/ CheckOffice(r, s) \/ NothingYet(r, s) \/ FindRelease(r, s) \/ PickManifest(r, s) \/ Verify(r, s) \/ GateAgain(r, s)
     \/ CreateRelease(r, s) \/ Confirm(r, s)
-    \/ ReadProgress(r, s) \/ ReadMarker(r, s) \/ ReadLowWater(r, s) \/ StartTasks(r, s) \/ Join(r, s) \/ RenewTerm(r, s)
+    \/ ReadProgress(r, s) \/ ReadMarker(r, s) \/ ListMarkers(r, s) \/ ReadNewest(r, s) \/ StartTasks(r, s) \/ Join(r, s) \/ RenewTerm(r, s)
     \/ CloseGroup(r, s) \/ CreateMarker(r, s)
     \/ CollectTarget(r, s) \/ CollectCheck(r, s) \/ RaiseLowWater(r, s) \/ Delete(r, s)
 
 TaskStep(r, s, x) ==
-    TaskLoad(r, s, x) \/ TaskCheck(r, s, x) \/ TaskSend(r, s, x) \/ TaskRecord(r, s, x) \/ TaskRecheck(r, s, x)
+    TaskLoad(r, s, x) \/ TaskCheck(r, s, x) \/ TaskSend(r, s, x) \/ TaskRecord(r, s, x)
 
 RunStep(r) ==
     \/ Open(r) \/ QueryStep(r)

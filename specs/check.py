@@ -118,7 +118,7 @@ PLANTED = (
     ("group_never_closed", "LivenessGroups"),
     ("plain_sink_in_groups", "PlainGroups"),
     ("plain_sink_skips_its_term", "PlainGroups"),
-    ("position_compared_for_equality_only", "TransactionalGroups"),
+    ("transactional_sink_in_groups", "TransactionalGroups"),
     ("delivers_before_all_terms_are_claimed", "Together"),
     ("release_not_pinned", "Together"),
     ("gate_ignored", "Together"),
@@ -130,6 +130,7 @@ PLANTED = (
     ("gone_taken_for_published", "TwoPhase"),
     ("preparation_not_recorded", "TwoPhase"),
     ("uncertain_prepared_again", "TwoPhaseUnsure"),
+    ("term_not_checked_before_commit", "TwoPhaseUnsure"),
     ("gone_without_a_look_at_the_term", "TwoPhaseUnsure"),
     ("aborted_before_the_marker", "TwoPhaseOnly"),
 )
