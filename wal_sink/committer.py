@@ -31,6 +31,8 @@ GROUP_BATCHES = 8
 """The most batches that share a marker."""
 GROUP_S = 1.0
 """For how long they may, by the monotonic clock: a process that slept in between looks at its term again."""
+RELEASE_S = 5.0
+"""For how long a look at the term is good while a batch is released: a successor collects no batch so soon."""
 
 _logger = logging.getLogger(__name__)
 
@@ -49,7 +51,6 @@ class Committer:
         self._unmarked: list[Manifest] = []  # the group under way: what the sink has and no marker stands for yet
         self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
         self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
-        self._recovering = True
         self._tidied_through: int | None = None
         self._rate = RowRate(serving.delivery.rows_per_s, shared.log.runtime)
         self.term = term
@@ -104,7 +105,9 @@ class Committer:
             # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
             self.term.check(self._log.store)
             self.mark_delivered()
-            raise
+            if not self._is_marked_after_all():
+                raise
+            return True
         except (DeliveryError, StoppedError):
             self.mark_delivered()
             raise
@@ -136,13 +139,16 @@ class Committer:
             self._shared.gate.search()
         batch_id = self.next_batch()
         staged = None if batch_id is None else self._shared.history.staged(batch_id)
-        if batch_id is None or not self._may_release(batch_id):
-            self._recovering = False
+        # A checkpoint that was rolled back must complete the batch again, though it may be released.
+        if batch_id is None or not self._shared.gate.is_open(batch_id):
             return self._mark_rest()
         self._check_term()  # a succeeded process must not decide which attempt is delivered
         released = self._shared.releaser.release(batch_id, staged)
         if released is None:
             return self._mark_rest()
+        if not (released.is_present_plan and self._is_in_time(RELEASE_S)):
+            # It may have slept since: then a successor may have delivered another attempt and collected its release.
+            self._look_at_term()
         delivery = self._underway
         begun = delivery is not None or released.run_id != self._log.run_id
         if delivery is None:
@@ -155,8 +161,10 @@ class Committer:
 
     def _check_term(self) -> None:
         """One read; none within a group, since a target that ignores what it has is not harmed by the rest of it."""
-        if self._unmarked and self._is_in_time():
-            return
+        if not (self._unmarked and self._is_in_time()):
+            self._look_at_term()
+
+    def _look_at_term(self) -> None:
         now_s = self._log.runtime.monotonic_s()
         self.term.check(self._log.store)
         self._looked_s = now_s
@@ -175,8 +183,9 @@ class Committer:
         else:
             self._mark([*self._unmarked, manifest], kept)
 
-    def _is_in_time(self) -> bool:
-        return self._log.runtime.monotonic_s() - self._looked_s < GROUP_S
+    def _is_in_time(self, limit_s: float = GROUP_S) -> bool:
+        """Whether the term was looked at so short a while ago."""
+        return self._log.runtime.monotonic_s() - self._looked_s < limit_s
 
     def _mark_rest(self) -> bool:
         """Mark the group under way; False if there is none."""
@@ -185,18 +194,21 @@ class Committer:
         self._mark(self._unmarked, {})
         return True
 
-    def _may_release(self, batch_id: int) -> bool:
-        if self._shared.gate.is_open(batch_id):
-            return True
-        # What is released had its gate open once, even if the checkpoint was rolled back since.
-        return self._recovering and self._shared.releaser.is_released(batch_id)
-
     def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
-        """Progress first, then markers: absent progress may mean "not begun" or "done and collected".
-
-        The newest marker is never collected, and stands for this batch though another may have been delivered after it.
-        """
+        """Progress first, then markers: absent progress may mean "not begun" or "done and collected"."""
         delivery.reload_progress()
+        return self._adopt_marker(batch_id)
+
+    def _is_marked_after_all(self) -> bool:
+        """Whether what is missing was collected, since a predecessor that woke up had marked it or a later batch."""
+        batch_id = self.next_batch()
+        if batch_id is None or not self._adopt_marker(batch_id):
+            return False
+        self._underway = None
+        return True
+
+    def _adopt_marker(self, batch_id: int) -> bool:
+        """Go on from the marker of the batch, or a later one: the newest is never collected. False if there is none."""
         marker = self._log.find(Marker, paths.marker(self.name, batch_id))
         if marker is None:
             newest = max(self._log.numbers(paths.markers(self.name)), default=NOTHING)

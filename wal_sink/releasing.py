@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint, Gate, planned_ms
@@ -21,6 +21,8 @@ class Released:
     manifest: Manifest
     run_id: str
     """The run that released it; another run's may have begun to deliver it."""
+    is_present_plan: bool = False
+    """Whether the checkpoint has the very plan of the batch that was staged, not one that reads the same."""
 
 
 class Releaser:
@@ -34,10 +36,6 @@ class Releaser:
         self._lock = threading.Lock()
         self._released: dict[int, Released] = {}
 
-    def is_released(self, batch_id: int) -> bool:
-        """Whether the decision was made, by whomever. One read."""
-        return batch_id in self._released or self._log.find(Release, paths.release(batch_id)) is not None
-
     def release(self, batch_id: int, staged: Manifest | None) -> Released | None:
         """The released batch, deciding now if nobody did; None if its gate is closed after all.
 
@@ -47,8 +45,7 @@ class Releaser:
         with self._lock:
             released = self._released.get(batch_id)
             if released is None and (released := self._decide(batch_id, staged)) is not None:
-                self._confirm(released.manifest)
-                self._released[batch_id] = released
+                released = self._released[batch_id] = self._confirmed(released)
             return released
 
     def forget_through(self, batch_id: int) -> None:
@@ -129,17 +126,19 @@ class Releaser:
             )
         self._refuse_other_offsets(manifest, offsets.fingerprint)
 
-    def _confirm(self, manifest: Manifest) -> None:
+    def _confirmed(self, released: Released) -> Released:
         """Compare a release with the checkpoint *after* it was created or found.
 
         The stager looks for a release after Spark wrote the offsets: of two histories of a batch, one sees the other.
         """
+        manifest = released.manifest
         text = self._checkpoint.offsets_text(manifest.batch_id)
         if text == manifest.offsets and planned_ms(manifest.offsets) is not None:
-            return  # no other plan of any query says the same
+            return replace(released, is_present_plan=True)  # no other plan of any query says the same
         self._history.ask_owner_again()
         if text is not None and (offsets := self._checkpoint.offsets(manifest.batch_id)) is not None:
             self._refuse_other_offsets(manifest, offsets.fingerprint)
+        return released
 
     def _refuse_other_offsets(self, manifest: Manifest, found: str) -> None:
         if found != manifest.fingerprint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,7 +161,7 @@ class _FakeMarker:
 
 
 def release_not_confirmed(patch: Patch) -> None:
-    patch.setattr(Releaser, "_confirm", lambda *_: None)
+    patch.setattr(Releaser, "_confirmed", lambda _, released: replace(released, is_present_plan=True))
 
 
 def ambiguous_answer_taken_for_success(patch: Patch) -> None:

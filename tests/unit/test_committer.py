@@ -68,14 +68,18 @@ def test_a_sink_of_which_nothing_is_held_begins_behind_low_water() -> None:
 # What it may deliver.
 
 
-def test_what_a_predecessor_released_is_delivered_though_the_checkpoint_forgot_its_completion() -> None:
+def test_what_a_predecessor_released_waits_until_a_checkpoint_that_forgot_it_has_it_complete_again() -> None:
     place, sink = Place(), Recorder()
     with pytest.raises(DeliveryError):
         with_batch(place, Recorder(raising(PermanentError("no")))).deliver_all()
     place.checkpoint.delete(["commits/0"])
+    run = place.open({"a": sink})
 
-    place.open({"a": sink}).deliver_all()
+    run.deliver_all()
+    assert sink.batches == []
 
+    next(place.query().batches(run, 1))
+    run.deliver_all()
     assert sink.batches == [0]
 
 

@@ -58,6 +58,18 @@ class Judge:
         self.last_evaluated[process, batch_id] = attempt
         return attempt
 
+    @property
+    def began_amid_a_collection(self) -> bool:
+        """Whether a sink was registered while the batch it begins with was being deleted.
+
+        It says that something is gone; the next start begins with what is left.
+        """
+        return any(
+            facts.first_batch is not None and facts.floor is not None and facts.first_batch <= facts.floor
+            for facts in self.sinks.values()
+            if not facts.marked
+        )
+
     def blame(self, law: str) -> None:
         self.violations.append(law)
 

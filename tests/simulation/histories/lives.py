@@ -30,6 +30,8 @@ from wal_sink.testing import Crash
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
 """What happens only while a delivery job is under way: at the given point, or as soon as there is one."""
+SLEEP_S = 60.0
+"""How much later it is, at least, for who stood still."""
 
 
 class Life:
@@ -140,6 +142,7 @@ class Life:
         if coroutine is not None:
             self.world.hits["stood still"] += 1
             coroutine.pause()
+            self.world.pass_s(SLEEP_S)
             self.world.hits["woke up"] += 1
 
     def wake_tasks(self) -> None:
