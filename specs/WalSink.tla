@@ -384,7 +384,8 @@ Taken(r, s, c, b, att) ==
     IN [c EXCEPT !.b = b, !.att = att, !.began = b, !.rows = NoRows, !.pc = next, !.fresh = ~over,
                  !.seen = ~over /\ G.marked[<<s, b>>] # 0]
 
-\* committer.Committer._may_release
+\* committer.Committer._deliver_next: a batch that was released waits, too, while a checkpoint that was rolled back has not
+\* completed it again.  rec: what earlier runs left is not delivered yet.
 AskGate(r, s) ==
     /\ R[r].phase = "open" /\ C[r][s].pc = "idle" /\ wal # 0
     /\ \A x \in Serves[r] : C[r][x].pc \notin {"claim", "load"}       \* Run.open claims all terms before anything is delivered
@@ -393,11 +394,11 @@ AskGate(r, s) ==
        IN \/ \E b \in due :
               LET remembered == b <= R[r].gate
                   open == remembered \/ ck.done > b \/ (BUG = "gate_ignored" /\ HasOffsets(b))
-              IN /\ open \/ (c.rec /\ (rel[b] # NoAtt \/ R[r].relm[b] # NoAtt))
-                 /\ R' = IF open /\ ~remembered THEN [R EXCEPT ![r].gate = Max({@, ck.done - 1})] ELSE R
+              IN /\ open
+                 /\ R' = IF ~remembered THEN [R EXCEPT ![r].gate = Max({@, ck.done - 1})] ELSE R
                  /\ C' = [C EXCEPT ![r][s].pc = "office", ![r][s].b = b, ![r][s].att = R[r].staged[b]]
           \/ /\ c.rec /\ c.upto = c.marked      \* what is delivered is marked first: CloseGroup
-             /\ \A b \in due : b > R[r].gate /\ ck.done <= b /\ rel[b] = NoAtt
+             /\ \A b \in due : b > R[r].gate /\ ck.done <= b
              /\ C' = [C EXCEPT ![r][s].rec = FALSE]
              /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
