@@ -96,6 +96,7 @@ class TestParquetFilesInMemory(FilesContract):
 class TestFilesOnS3(FilesContract):
     format: Any = "json"
     every = 11
+    each_line = False
 
     @pytest.fixture
     def target(self, s3_url: str, s3_server: S3Server) -> StoreSpec:
@@ -112,7 +113,7 @@ class TestFilesOnS3(FilesContract):
 
 
 class TestSqlite(SinkContract):
-    every = 2
+    every = 5
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Path:

@@ -80,6 +80,7 @@ class TestParquetOnALocalDisk(OnALocalDisk):
 class TestJsonOnS3(TwoPhaseFilesContract):
     format = "json"
     every = 17
+    each_line = False
 
     @pytest.fixture
     def target(self, s3_url: str, s3_server: S3Server) -> StoreSpec:

@@ -58,14 +58,21 @@ class Target:
         self.rows += rows_of(chunk)
         self.keys.append(chunk.key)
 
+    def put_once(self, chunk: Chunk) -> None:
+        if chunk.key not in self.keys:
+            self.put(chunk)
+
     def commit(self, chunk: Chunk, *, slot: str, fenced: bool = True) -> None:
         term, stored = self.ledger.get(slot, (0, None))
         if fenced and term > chunk.term:
             raise FencedError(f"term {chunk.term} is below {term}")
         position = chunk.position
         if stored is None or (stored.batch_id, stored.rows) < (position.batch_id, position.rows):
-            self.rows += rows_of(chunk)
-            self.ledger[slot] = (chunk.term, position)
+            self.store(chunk, slot)
+
+    def store(self, chunk: Chunk, slot: str = "") -> None:
+        self.rows += rows_of(chunk)
+        self.ledger[slot or chunk.position.slot] = (chunk.term, chunk.position)
 
 
 TARGETS: dict[int, Target] = {}
@@ -127,8 +134,7 @@ class Idempotent(Plain):
     idempotent = True
 
     def write(self, chunk: Chunk) -> None:
-        if chunk.key not in self.target.keys:
-            self.target.put(chunk)
+        self.target.put_once(chunk)
 
 
 class LookUp(Plain):
@@ -371,6 +377,18 @@ class TestKnowsOnlyTheNewestKey(Contract):
     fails = frozenset({AGAIN})
 
 
+class TestLooksBeforeItWrites(Contract):
+    """In two steps: another process may write between them."""
+
+    class kind(Idempotent):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if chunk.key in self.target.keys:
+                return
+            self.target.put(chunk)
+
+    fails = frozenset({WAKES})
+
+
 class TestRemembersInItsProcess(Contract):
     class kind(Idempotent):  # noqa: N801
         def __init__(self, number: int) -> None:
@@ -409,6 +427,21 @@ class TestNotesTheKeyBeforeTheRows(Contract):
             self.target.rows += rows_of(chunk)
 
     fails = frozenset({PARTLY_APPLIED, DIES, REQUEST_FAILS})
+
+
+class TestLooksAtThePositionBeforeItWrites(Contract):
+    """In two steps: two processes of different terms both find no entry."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            slot = chunk.position.slot
+            term, stored = self.target.ledger.get(slot, (0, None))
+            if term > chunk.term:
+                raise FencedError("succeeded")
+            if stored is None or (stored.batch_id, stored.rows) < (chunk.batch_id, chunk.position.rows):
+                self.target.store(chunk)
+
+    fails = frozenset({WAKES})
 
 
 class TestHasAPositionForEverySlot(Contract):
@@ -456,4 +489,4 @@ class TestCommitsTwice(Contract):
             del self.target.rows[before:]
             self.target.rows += rows
 
-    fails = frozenset({TOGETHER, DIES, REQUEST_FAILS})
+    fails = frozenset({TOGETHER, DIES, REQUEST_FAILS, WAKES})

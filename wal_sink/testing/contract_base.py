@@ -26,7 +26,11 @@ class ContractBase:
     """See `SinkContract`."""
 
     every: ClassVar[int] = 1
-    """Of the points at which something goes wrong, every n-th is tried: for slow targets."""
+    """Of the points at which something goes wrong, one of n is tried, chosen by chance: for slow targets."""
+    each_line: ClassVar[bool] = True
+    """Whatever `every` says, each line of the sink's code, each of its calls and each kind of operation of the log is
+    tried at least once. False for targets that are too slow for that.
+    """
     column_types: ClassVar[Sequence[str]] = tuple(COLUMN_TYPES)
     """The types to try, of `wal_sink.testing.tables.COLUMN_TYPES`: leave out what your queries never have."""
     column_names: ClassVar[Sequence[str]] = tuple(COLUMN_NAMES)
@@ -80,6 +84,7 @@ class ContractBase:
             tables=self.tables(),
             disturb=disturb,
             every=self.every,
+            each_line=self.each_line,
             data_frame=self.data_frame,
         )
         if matrix.violations and disturb and not matrix.violations[0].at:
