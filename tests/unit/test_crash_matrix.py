@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -287,6 +288,55 @@ def test_a_query_says_what_it_cannot_do() -> None:
         query.crash()
         with pytest.raises(RuntimeError, match=r"call restart\(\)"):
             query.batch(*SHORT)
+
+
+def test_a_point_that_does_not_exist_is_refused() -> None:
+    with FakeQuery.over(Recorder()) as query:
+        for point in ("after wrote", "inside write"):
+            with pytest.raises(ValueError, match=r"no point begins so; expected one of .*'after write'"):
+                query.crash_at(point)
+        for point in ("before", "before create commits/", "after write of rows 0", ""):
+            query.crash_at(point)
+
+
+def test_a_sink_that_cannot_be_pickled_is_not_used_by_several_processes() -> None:
+    class Seen(Sink):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def write(self, chunk: Chunk) -> None:
+            raise NotImplementedError
+
+    for to in (Seen(), Delivery(Seen())):
+        with pytest.raises(ConfigError, match=r"it cannot be pickled \(.*SinkQuery\(lambda: MySink"):
+            FakeQuery.over(to)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"disturb": ("crashes",)}, r"disturb: \['crashes'\]; expected some of \('dies', 'fails', 'stands still'\)"),
+        ({"disturb": "dies"}, "disturb: 'dies'; expected some of .*, in a tuple"),
+        ({"every": 0}, "every=0; expected 1 for all points"),
+        ({"tables": []}, "tables: 0 without a row"),
+        ({"tables": [SHORT[0].slice(0, 0)] * 3}, "tables: 3 without a row"),
+    ],
+)
+def test_what_nothing_could_follow_from_is_refused(how: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        crash_matrix(plain, list, list, **how)
+
+
+def test_a_value_that_is_no_number_is_one_value() -> None:
+    table = pa.table({"x": [math.nan, 1.0], "y": [[math.nan], None]})
+
+    assert crash_matrix(plain, list, list, tables=[table], disturb=("dies",)).check().repeated > 0
+
+
+def test_only_what_is_repeated_has_an_allowance() -> None:
+    matrix = crash_matrix(lambda _: lambda chunk: None, list, list, tables=SHORT)  # noqa: ARG005
+
+    assert "may repeat" not in str(matrix.violations[0])
 
 
 def test_a_sink_that_fails_fails_the_query() -> None:

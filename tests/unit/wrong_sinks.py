@@ -524,6 +524,20 @@ class TestRemembersInItsProcess(Contract):
     fails = frozenset({AGAIN, DIES, REQUEST_FAILS, WAKES})
 
 
+def keep(target: Target, chunk: Chunk) -> None:
+    """Of the sink's module, and so of the sink: a process may die between its lines."""
+    target.keys.append(chunk.key)
+    target.rows += rows_of(chunk)
+
+
+class TestNotesTheKeyBeforeTheRowsInAFunction(Contract):
+    class kind(LookUp):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            keep(self.target, chunk)
+
+    fails = frozenset({PARTLY_APPLIED, DIES, REQUEST_FAILS})
+
+
 class TestLooksUpTooMuch(Contract):
     class kind(LookUp):  # noqa: N801
         def was_applied(self, key: str) -> bool:

@@ -67,8 +67,10 @@ def crash_matrix(
     batches.
 
     The outcome tells how much was lost and repeated; its `check()` raises `AssertionError` if that is not as promised.
-    Raises `ConfigError` for a sink that `WalSink` would refuse, `AssertionError` if `rows_in` gives no such rows.
+    Raises `ConfigError` for a sink that `WalSink` would refuse and for arguments from which nothing could follow,
+    `AssertionError` if `rows_in` gives no such rows.
     """
+    _refuse_unknown(disturb, every, tables)
     trials = _Trials(make_sink, rows_in, new_target, partitioned(tables or three_batches()), data_frame)
     with _quiet():
         undisturbed = trials.run((), lines=True)
@@ -82,6 +84,18 @@ def crash_matrix(
                     for second in chosen(seconds, every=every, each_line=False, seed=trials.runs):
                         trials.run((point, second))
     return trials.outcome()
+
+
+def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Table] | None) -> None:
+    if isinstance(disturb, str) or (unknown := [what for what in disturb if what not in EVERYTHING]):
+        wrong = repr(disturb) if isinstance(disturb, str) else unknown
+        raise ConfigError(f"disturb: {wrong}; expected some of {EVERYTHING}, in a tuple")
+    if every < 1:
+        raise ConfigError(f"every={every}; expected 1 for all points, 5 for one of five")
+    if tables is not None and not any(table.num_rows for table in tables):
+        raise ConfigError(
+            f"tables: {len(tables)} without a row; without rows nothing can be lost. Leave it out, or fill it"
+        )
 
 
 @contextmanager

@@ -66,11 +66,13 @@ class Violation:
         story = ", then ".join(str(point) for point in self.at) or "nothing happened: no crash, no failure"
         problems = [self.error] if self.error else []
         if self.difference:
-            problems.append(f"{self.difference}; {self._allowance()}")
+            problems.append("; ".join([str(self.difference), *self._allowance()]))
         return "\n     ".join([story, *problems])
 
-    def _allowance(self) -> str:
-        return f"it may repeat {self.permitted} rows" if self.permitted else "it may repeat none"
+    def _allowance(self) -> list[str]:
+        if not self.difference.repeated:
+            return []
+        return [f"it may repeat {self.permitted} rows" if self.permitted else "it may repeat none"]
 
 
 @dataclass(frozen=True, slots=True)
