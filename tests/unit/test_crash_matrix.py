@@ -316,7 +316,7 @@ def test_a_sink_that_cannot_be_pickled_is_not_used_by_several_processes() -> Non
     ("how", "told"),
     [
         ({"disturb": ("crashes",)}, r"disturb: \['crashes'\]; expected some of \('dies', 'fails', 'stands still'\)"),
-        ({"disturb": "dies"}, "disturb: 'dies'; expected some of .*, in a tuple"),
+        ({"disturb": "dies"}, r"disturb: \['dies'\]; expected some of .*, in a tuple"),
         ({"every": 0}, "every=0; expected 1 for all points"),
         ({"tables": []}, "tables: 0 without a row"),
         ({"tables": [SHORT[0].slice(0, 0)] * 3}, "tables: 3 without a row"),

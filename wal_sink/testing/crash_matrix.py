@@ -87,9 +87,9 @@ def crash_matrix(
 
 
 def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Table] | None) -> None:
-    if isinstance(disturb, str) or (unknown := [what for what in disturb if what not in EVERYTHING]):
-        wrong = repr(disturb) if isinstance(disturb, str) else unknown
-        raise ConfigError(f"disturb: {wrong}; expected some of {EVERYTHING}, in a tuple")
+    unknown = [disturb] if isinstance(disturb, str) else [what for what in disturb if what not in EVERYTHING]
+    if unknown:
+        raise ConfigError(f"disturb: {unknown}; expected some of {EVERYTHING}, in a tuple")
     if every < 1:
         raise ConfigError(f"every={every}; expected 1 for all points, 5 for one of five")
     if tables is not None and not any(table.num_rows for table in tables):

@@ -95,11 +95,12 @@ STORING = Case(5, 7, "m", (0, 1, 2, 3), 4, "new")
 
 
 def _is_typical(case: Case) -> bool:
+    if case.batch_id != STORED.position.batch_id:
+        return case.segment_id == "m" and case.rows == (4, 5)  # not those that a target with keys would count once
     long = (case.rows, case.end) in {((0, 1, 2, 3), 4), ((3, 4), 5), ((4, 5), 6)}
-    if case.term == STORED.term and case.batch_id == STORED.position.batch_id:
-        return long or (case.segment_id == "m" and case.end != 3 and case.rows != (3,))
-    overlaps = case.batch_id == 8 and case.rows[:1] < (4,)  # a target with keys of its own would count them once
-    return long and case.segment_id == "m" and not overlaps
+    if case.term != STORED.term or case.segment_id != "m":
+        return long and case.segment_id == ("m" if case.term != STORED.term else "n")
+    return case.end != 3 and case.rows != (3,)
 
 
 TYPICAL = [case for case in CASES if _is_typical(case)]

@@ -6,11 +6,15 @@ import base64
 import datetime as dt
 import json
 import math
+import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from decimal import Decimal, InvalidOperation
 from typing import Any
+
+_DURATION = re.compile(r"((?P<days>-?\d+) days?,? )?(?P<minus>-?)(?P<h>\d+):(?P<m>\d\d):(?P<s>\d\d(\.\d+)?)")
+"""As databases show one."""
 
 Same = Callable[[Any, Any], bool]
 """Called with a value that was sent and one that was found."""
@@ -108,6 +112,10 @@ def _same_text(sent: str, found: Any) -> bool:
 
 
 def _same_duration(sent: dt.timedelta, found: Any) -> bool:
+    if isinstance(found, str) and (parts := _DURATION.fullmatch(found)):
+        sign = -1 if parts["minus"] else 1
+        time = dt.timedelta(hours=int(parts["h"]), minutes=int(parts["m"]), seconds=float(parts["s"]))
+        found = dt.timedelta(days=int(parts["days"] or 0)) + sign * time
     return bool(found == sent)
 
 
