@@ -69,11 +69,13 @@ class TestJsonLinesOnALocalDisk(OnALocalDisk):
 class TestCsvOnALocalDisk(OnALocalDisk):
     format = "csv"
     every = 7
+    each_line = False
 
 
 class TestParquetOnALocalDisk(OnALocalDisk):
     format = "parquet"
     every = 7
+    each_line = False
 
 
 @pytest.mark.s3
