@@ -62,7 +62,10 @@ def rows_of_parquet(data: bytes) -> list[Any]:
 def rows_of_csv(data: bytes) -> list[Any]:
     whole = pyarrow.csv.ReadOptions(block_size=4 << 20)
     lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    rows: list[Any] = pyarrow.csv.read_csv(io.BytesIO(data), read_options=whole, parse_options=lines).to_pylist()
+    # What stands between quotes is a text, and nothing at all is NULL.
+    nulls = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
+    table = pyarrow.csv.read_csv(io.BytesIO(data), read_options=whole, parse_options=lines, convert_options=nulls)
+    rows: list[Any] = table.to_pylist()
     return rows
 
 
@@ -96,6 +99,7 @@ class TestParquetFilesInMemory(FilesContract):
 class TestFilesOnS3(FilesContract):
     format: Any = "json"
     every = 11
+    each_line = False
 
     @pytest.fixture
     def target(self, s3_url: str, s3_server: S3Server) -> StoreSpec:
@@ -112,7 +116,7 @@ class TestFilesOnS3(FilesContract):
 
 
 class TestSqlite(SinkContract):
-    every = 2
+    every = 5
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> Path:

@@ -22,6 +22,7 @@ class Table:
 
 class DynamoDbContract(SinkContract):
     every = 17
+    each_line = False
 
     @pytest.fixture(autouse=True)
     def closed(self) -> Iterator[None]:

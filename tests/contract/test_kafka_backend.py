@@ -20,6 +20,7 @@ class TestKafka(SinkContract):
     """A topic, read by a consumer of committed messages."""
 
     every = 41  # each run opens clients of a real broker again and again
+    each_line = False
 
     @pytest.fixture(autouse=True)
     def password(self, monkeypatch: pytest.MonkeyPatch) -> None:

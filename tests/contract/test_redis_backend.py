@@ -56,7 +56,7 @@ class RedisContract(SinkContract):
 
     def rows_in(self, target: Keys) -> list[Any]:
         with target.server.client() as client:
-            client.connection_pool.connection_kwargs["encoding_errors"] = "replace"
+            client.connection_pool.connection_kwargs["encoding_errors"] = "surrogateescape"
             return list(self.read(client, target.name))
 
     def read(self, client: Any, name: str) -> Iterator[Any]:

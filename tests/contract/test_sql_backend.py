@@ -30,6 +30,7 @@ class Target:
 
 class SqlContract(SinkContract):
     every = 16
+    each_line = False
 
     @pytest.fixture(autouse=True)
     def password(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,17 +69,20 @@ class TestJsonLinesOnALocalDisk(OnALocalDisk):
 class TestCsvOnALocalDisk(OnALocalDisk):
     format = "csv"
     every = 7
+    each_line = False
 
 
 class TestParquetOnALocalDisk(OnALocalDisk):
     format = "parquet"
     every = 7
+    each_line = False
 
 
 @pytest.mark.s3
 class TestJsonOnS3(TwoPhaseFilesContract):
     format = "json"
     every = 17
+    each_line = False
 
     @pytest.fixture
     def target(self, s3_url: str, s3_server: S3Server) -> StoreSpec:

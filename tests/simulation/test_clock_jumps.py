@@ -80,7 +80,7 @@ def test_keys_stay_the_same() -> None:
         return write
 
     matrix = crash_matrix(
-        make_sink, lambda target: [row for rows in target.values() for row in rows], dict, every=EVERY
+        make_sink, lambda target: [row for rows in target.values() for row in rows], dict, every=EVERY, each_line=False
     )
     matrix.check()
     assert (matrix.lost, matrix.repeated) == (0, 0)
@@ -102,7 +102,9 @@ def test_rows_and_position_stay_together(new_folder: Callable[[], Path]) -> None
         connection.close()
         return folder
 
-    matrix = crash_matrix(lambda folder: SqlSink(f"sqlite:///{folder}/t.db", "t"), rows_in, new_target, every=3 * EVERY)
+    matrix = crash_matrix(
+        lambda folder: SqlSink(f"sqlite:///{folder}/t.db", "t"), rows_in, new_target, every=3 * EVERY, each_line=False
+    )
     matrix.check()
     assert (matrix.lost, matrix.repeated) == (0, 0)
 
@@ -118,7 +120,7 @@ def test_files_named_by_the_day_appear_once_whatever_day_it_is(new_folder: Calla
         files = [path for path in folder.rglob("*") if path.is_file() and HELD_FOLDER not in path.parts]
         return [json.loads(line) for path in files for line in path.read_text().splitlines()]
 
-    matrix = crash_matrix(make_sink, rows_in, new_folder, every=3 * EVERY)
+    matrix = crash_matrix(make_sink, rows_in, new_folder, every=3 * EVERY, each_line=False)
     matrix.check()
     assert (matrix.lost, matrix.repeated) == (0, 0)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.ledger_cases import CASES, SLOT, Case
 from wal_sink.ledger import LedgerEntry
+from wal_sink.testing.ledger_cases import CASES, SLOT, Case
 from wal_sink_backends.kafka_client import Topic
 from wal_sink_backends.kafka_ledger import LedgerRecord
 

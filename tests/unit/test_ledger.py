@@ -8,9 +8,9 @@ import re
 
 import pytest
 
-from tests.ledger_cases import CASES, REFUSALS, SLOT, STORED, Case
 from wal_sink import LedgerEntry, Position
 from wal_sink.errors import FencedError
+from wal_sink.testing.ledger_cases import CASES, REFUSALS, SLOT, STORED, Case
 
 WHERE = "ledger in db://shop"
 

@@ -23,7 +23,6 @@ from wal_sink.sink import Lookup, Rejected, Sink, TransactionalSink
 from wal_sink.testing import crash_matrix
 
 BATCHES = [pa.table({"id": list(range(start, start + 4))}) for start in (0, 4)]
-Target = dict[Any, Any]
 
 
 def ids_of(chunk: Chunk) -> list[Any]:
@@ -35,6 +34,33 @@ def refused_of(chunk: Chunk, most: int | None = None) -> dict[int, str]:
     ids = ids_of(chunk)
     bad = [index for index, number in enumerate(ids) if number % 3 == 1]
     return {index: f"{ids[index]} is no good" for index in bad[:most]}
+
+
+class Target(dict[Any, Any]):
+    """Each of its methods is one step, in which nothing happens to a process."""
+
+    def answer(self, chunk: Chunk) -> Rejected | None:
+        """As the first time, to whom brings the chunk again."""
+        if ("answer", chunk.key) not in self:
+            refused = refused_of(chunk)
+            self["rows"] = (*self.get("rows", ()), *ids_of(chunk.without(refused)))
+            self["answer", chunk.key] = Rejected(refused) if refused else None
+        answer: Rejected | None = self["answer", chunk.key]
+        return answer
+
+    def commit(self, chunk: Chunk, refused: dict[int, str]) -> Rejected | None:
+        """Rows and position, nothing of a chunk with a bad row."""
+        slot = chunk.position.slot
+        if self.get(("term", slot), 0) > chunk.term:
+            raise FencedError("a higher term has written")
+        at = self.get(("position", slot))
+        if at is not None and at >= chunk.position:
+            return None
+        if refused:
+            return Rejected(refused)
+        rows = (*self.get("rows", ()), *ids_of(chunk))
+        self.update({"rows": rows, ("position", slot): chunk.position, ("term", slot): chunk.term})
+        return None
 
 
 class Plain(Sink):
@@ -56,12 +82,7 @@ class Keyed(Sink):
         self.target = target
 
     def write(self, chunk: Chunk) -> Rejected | None:
-        if ("answer", chunk.key) not in self.target:
-            refused = refused_of(chunk)
-            rows = (*self.target.get("rows", ()), *ids_of(chunk.without(refused)))
-            self.target.update({"rows": rows, ("answer", chunk.key): Rejected(refused) if refused else None})
-        answer: Rejected | None = self.target["answer", chunk.key]
-        return answer
+        return self.target.answer(chunk)
 
 
 class Ledger(TransactionalSink):
@@ -77,17 +98,7 @@ class Ledger(TransactionalSink):
         return position
 
     def write(self, chunk: Chunk) -> Rejected | None:
-        slot = chunk.position.slot
-        if self.target.get(("term", slot), 0) > chunk.term:
-            raise FencedError("a higher term has written")
-        at = self.last(slot)
-        if at is not None and at >= chunk.position:
-            return None
-        if refused := self.refused(chunk):
-            return Rejected(refused)
-        rows = (*self.target.get("rows", ()), *ids_of(chunk))
-        self.target.update({"rows": rows, ("position", slot): chunk.position, ("term", slot): chunk.term})
-        return None
+        return self.target.commit(chunk, self.refused(chunk))
 
     def refused(self, chunk: Chunk) -> dict[int, str]:
         return refused_of(chunk, self.most)
@@ -118,7 +129,7 @@ def keeping(make: Callable[[Target], Sink]) -> Callable[[Target], Delivery]:
 
 @pytest.mark.parametrize("make", [Keyed, Ledger, OneAtATime, Changing])
 def test_no_crash_loses_or_repeats_a_row(make: Callable[[Target], Sink]) -> None:
-    matrix = crash_matrix(keeping(make), rows_in, dict, tables=BATCHES).check()
+    matrix = crash_matrix(keeping(make), rows_in, Target, tables=BATCHES).check()
 
     assert matrix.lost == matrix.repeated == 0
     assert min(matrix.crashes, matrix.failures, matrix.takeovers) > 8
@@ -127,14 +138,16 @@ def test_no_crash_loses_or_repeats_a_row(make: Callable[[Target], Sink]) -> None
 @pytest.mark.parametrize("make", [Keyed, Ledger, Changing])
 def test_no_two_crashes_lose_or_repeat_a_row(make: Callable[[Target], Sink]) -> None:
     short = [table.slice(0, 3) for table in BATCHES[:2]]
-    matrix = crash_matrix(keeping(make), rows_in, dict, tables=short, disturb=("dies",), every=4, double=True).check()
+    matrix = crash_matrix(
+        keeping(make), rows_in, Target, tables=short, disturb=("dies",), each_line=False, every=4, double=True
+    ).check()
 
     assert matrix.lost == matrix.repeated == 0
     assert matrix.crashes > 60
 
 
 def test_a_plain_sink_loses_nothing_and_repeats_a_chunk_at_most() -> None:
-    matrix = crash_matrix(keeping(Plain), rows_in, dict, tables=BATCHES).check()
+    matrix = crash_matrix(keeping(Plain), rows_in, Target, tables=BATCHES).check()
 
     assert matrix.lost == 0
     assert 0 < matrix.repeated <= matrix.permitted
@@ -150,7 +163,7 @@ def test_without_the_empty_refusal_a_predecessor_could_still_keep_what_was_deliv
         return self._chunk.without([index for index, row in enumerate(self._chunk.rows) if row in kept])
 
     monkeypatch.setattr(Rejections, "take_over", only_read)
-    matrix = crash_matrix(keeping(Changing), rows_in, dict, tables=BATCHES)
+    matrix = crash_matrix(keeping(Changing), rows_in, Target, tables=BATCHES)
 
     assert matrix.repeated > 0
 

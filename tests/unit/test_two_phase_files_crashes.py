@@ -183,7 +183,9 @@ def test_every_pair_of_deaths_shows_every_row_once(tmp_path: Path) -> None:
     def new_target() -> Path:
         return tmp_path / str(next(numbers))
 
-    matrix = crash_matrix(make_sink, rows_in, new_target, disturb=("dies",), every=17, double=True).check()
+    matrix = crash_matrix(
+        make_sink, rows_in, new_target, disturb=("dies",), each_line=False, every=17, double=True
+    ).check()
     assert matrix.crashes > 20
 
 

@@ -31,6 +31,7 @@ def test_every_pair_of_deaths_shows_every_row_once(keep: bool) -> None:
         Vault,
         disturb=("dies",),
         every=7,
+        each_line=False,
         double=True,
     ).check()
     assert matrix.crashes > 100

@@ -11,10 +11,10 @@ from typing import Any, get_args
 
 import pytest
 
-from tests.ledger_cases import CASES, REFUSALS, SLOT, STORED, Verdict
 from tests.unit.page import class_on_the_page
 from wal_sink import LedgerEntry, Rejected, SinkContext
 from wal_sink.testing import SinkContract
+from wal_sink.testing.ledger_cases import CASES, REFUSALS, SLOT, STORED, Verdict
 
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
 

@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -16,7 +19,8 @@ import pytest
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import FencedError
-from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink, Sink, SinkContext, TransactionalSink
+from wal_sink.ledger import LedgerEntry
+from wal_sink.sink import BatchSink, Rejected, ReleasedBatch, SegmentSink, Sink, SinkContext, TransactionalSink
 from wal_sink.testing import SinkContract
 
 UNDISTURBED = "an_undisturbed_run_brings_every_row_once"
@@ -41,6 +45,12 @@ LAST_NONE = "last_is_none_before_the_first_chunk"
 LAST_NEWEST = "last_is_the_position_of_the_newest_chunk"
 LAST_BY_SLOT = "every_slot_has_a_position_of_its_own"
 LOWER_TERM = "a_lower_term_is_refused"
+PROMISE = "it_promises_what_is_expected_of_it"
+THERE = "every_row_is_there_when_write_returns"
+INTERRUPTED = "another_one_may_write_in_the_middle_of_a_write"
+RULE = "its_ledger_goes_by_the_rule"
+GOES_WRONG = frozenset({UNDISTURBED, DIES, REQUEST_FAILS, WAKES})
+"""What is wrong without any disturbance is not skipped where one is to come."""
 TOGETHER = "rows_and_position_are_written_together_or_not_at_all"
 
 
@@ -53,19 +63,33 @@ class Target:
     ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
     highest_term: int = 0
     opened: int = 0
+    held: list[dict[str, Any]] = field(default_factory=list)
+    path: str = ""
 
     def put(self, chunk: Chunk) -> None:
         self.rows += rows_of(chunk)
         self.keys.append(chunk.key)
 
+    def put_once(self, chunk: Chunk) -> None:
+        if chunk.key not in self.keys:
+            self.put(chunk)
+
     def commit(self, chunk: Chunk, *, slot: str, fenced: bool = True) -> None:
         term, stored = self.ledger.get(slot, (0, None))
-        if fenced and term > chunk.term:
+        if stored is None or not LedgerEntry(term if fenced else 0, stored).has(chunk, "this target"):
+            self.store(chunk, slot)
+
+    def commit_by_position(self, chunk: Chunk) -> None:
+        term, stored = self.ledger.get(chunk.position.slot, (0, None))
+        if stored is not None and (stored.batch_id, stored.rows) >= (chunk.batch_id, chunk.position.rows):
+            return
+        if term > chunk.term:
             raise FencedError(f"term {chunk.term} is below {term}")
-        position = chunk.position
-        if stored is None or (stored.batch_id, stored.rows) < (position.batch_id, position.rows):
-            self.rows += rows_of(chunk)
-            self.ledger[slot] = (chunk.term, position)
+        self.store(chunk)
+
+    def store(self, chunk: Chunk, slot: str = "") -> None:
+        self.rows += rows_of(chunk)
+        self.ledger[slot or chunk.position.slot] = (chunk.term, chunk.position)
 
 
 TARGETS: dict[int, Target] = {}
@@ -82,8 +106,8 @@ class Contract(SinkContract):
 
     kind: Any = None
     fails: ClassVar[frozenset[str]] = frozenset()
-    column_types = ("boolean", "string")
-    column_names = ("dots", "spaces")
+    column_types: ClassVar[Sequence[str]] = ("boolean", "string")
+    column_names: ClassVar[Sequence[str]] = ("dots", "spaces")
 
     @pytest.fixture
     def target(self) -> int:
@@ -127,8 +151,7 @@ class Idempotent(Plain):
     idempotent = True
 
     def write(self, chunk: Chunk) -> None:
-        if chunk.key not in self.target.keys:
-            self.target.put(chunk)
+        self.target.put_once(chunk)
 
 
 class LookUp(Plain):
@@ -198,7 +221,7 @@ class TestLosesASegment(Contract):
             if not (chunk.rows == range(1) and chunk.position.slot.endswith("/1")):
                 super().write(chunk)
 
-    fails = frozenset({UNDISTURBED})
+    fails = GOES_WRONG
 
 
 class TestLosesRowsOfABatch(Contract):
@@ -207,7 +230,7 @@ class TestLosesRowsOfABatch(Contract):
             table: Any = batch.read()
             TARGETS[self.number].rows += table.to_pylist()[1:]
 
-    fails = frozenset({UNDISTURBED})
+    fails = GOES_WRONG
 
 
 class TestSendsWhenItIsClosed(Contract):
@@ -221,7 +244,47 @@ class TestSendsWhenItIsClosed(Contract):
         def close(self) -> None:
             self.target.rows += self.buffer
 
-    fails = frozenset({DIES})
+    fails = frozenset({DIES, THERE})
+
+
+class TestNeverFlushesItsFile(Contract):
+    """Here a process that dies flushes its files as it is collected; one that is killed does not."""
+
+    class kind(Plain):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.file = Path(self.target.path).open("a")  # noqa: SIM115 - closed in close
+
+        def write(self, chunk: Chunk) -> None:
+            self.file.writelines(json.dumps(row) + "\n" for row in rows_of(chunk))
+
+        def close(self) -> None:
+            self.file.close()
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> int:
+        number = next(_numbers)
+        TARGETS[number] = Target(path=str(tmp_path / "rows"))
+        return number
+
+    def rows_in(self, target: int) -> list[dict[str, Any]]:
+        path = Path(TARGETS[target].path)
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    column_types: ClassVar[Sequence[str]] = ()
+    column_names: ClassVar[Sequence[str]] = ()
+    fails = frozenset({THERE})
+
+
+class TestSharesOnePlaceWithOtherTasks(Contract):
+    """As a temporary file of one name for all tasks."""
+
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.held = rows_of(chunk)
+            rows = self.target.held
+            self.target.rows += rows
+
+    fails = frozenset({INTERRUPTED})
 
 
 class TestSendsWhatFailedWithWhatFollows(Contract):
@@ -268,7 +331,7 @@ class TestIsClosedForGood(Contract):
         def close(self) -> None:
             self.closed = True
 
-    fails = frozenset({OPENED_AGAIN, UNDISTURBED})
+    fails = GOES_WRONG | {OPENED_AGAIN}
 
 
 class TestWantsTheTargetForItself(Contract):
@@ -290,7 +353,7 @@ class TestReturnsTrue(Contract):
             super().write(chunk)
             return True
 
-    fails = frozenset({RETURNS, UNDISTURBED})
+    fails = GOES_WRONG | {RETURNS}
 
 
 class TestWritesARowForNone(Contract):
@@ -322,6 +385,69 @@ class TestStumblesOverAType(Contract):
             super().write(chunk)
 
     fails = frozenset({TYPE})
+
+
+class TestRefusesARow(Contract):
+    """As it should: the others are written."""
+
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> Any:
+            bad = [index for index, row in enumerate(rows_of(chunk)) if "\0" in str(row.get("odd_one"))]
+            super().write(chunk.without(bad))
+            return Rejected(dict.fromkeys(bad, "column odd_one has a NUL")) if bad else None
+
+
+class TestRefusesARowAndWritesNone(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> Any:
+            if any("\0" in str(row.get("odd_one")) for row in rows_of(chunk)):
+                return Rejected({0: "column odd_one has a NUL"})
+            super().write(chunk)
+            return None
+
+    fails = frozenset({TYPE})
+
+
+class TestCutsTexts(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.rows += [
+                {name: value[:20] if isinstance(value, str) else value for name, value in row.items()}
+                for row in rows_of(chunk)
+            ]
+
+    fails = frozenset({LONG_TEXT})
+
+
+class TestMakesDecimalsNull(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.rows += [
+                {name: None if isinstance(value, Decimal) else value for name, value in row.items()}
+                for row in rows_of(chunk)
+            ]
+
+    column_types = ("decimal", "date")
+    fails = frozenset({TYPE})
+
+
+class TestForgetsToSayThatItIsIdempotent(Contract):
+    class kind(Idempotent):  # noqa: N801
+        idempotent = False
+
+    expected_guarantee = "exactly_once"
+    fails = frozenset({PROMISE})
+
+
+class TestMayBeExpectedToBeIdempotent(Contract):
+    kind = Idempotent
+    expected_guarantee = "exactly_once"
+
+
+class TestExpectsWhatThereIsNot(Contract):
+    kind = Idempotent
+    expected_guarantee = "exactly once"  # type: ignore[assignment]
+    fails = frozenset({PROMISE})
 
 
 class TestStumblesOverAName(Contract):
@@ -371,6 +497,18 @@ class TestKnowsOnlyTheNewestKey(Contract):
     fails = frozenset({AGAIN})
 
 
+class TestLooksBeforeItWrites(Contract):
+    """In two steps: another process may write between them."""
+
+    class kind(Idempotent):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if chunk.key in self.target.keys:
+                return
+            self.target.put(chunk)
+
+    fails = frozenset({WAKES})
+
+
 class TestRemembersInItsProcess(Contract):
     class kind(Idempotent):  # noqa: N801
         def __init__(self, number: int) -> None:
@@ -384,6 +522,20 @@ class TestRemembersInItsProcess(Contract):
                     self.seen.add(key)
 
     fails = frozenset({AGAIN, DIES, REQUEST_FAILS, WAKES})
+
+
+def keep(target: Target, chunk: Chunk) -> None:
+    """Of the sink's module, and so of the sink: a process may die between its lines."""
+    target.keys.append(chunk.key)
+    target.rows += rows_of(chunk)
+
+
+class TestNotesTheKeyBeforeTheRowsInAFunction(Contract):
+    class kind(LookUp):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            keep(self.target, chunk)
+
+    fails = frozenset({PARTLY_APPLIED, DIES, REQUEST_FAILS})
 
 
 class TestLooksUpTooMuch(Contract):
@@ -411,6 +563,19 @@ class TestNotesTheKeyBeforeTheRows(Contract):
     fails = frozenset({PARTLY_APPLIED, DIES, REQUEST_FAILS})
 
 
+class TestLooksAtThePositionBeforeItWrites(Contract):
+    """In two steps: two processes of different terms both find no entry."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            slot = chunk.position.slot
+            term, stored = self.target.ledger.get(slot, (0, None))
+            if stored is None or not LedgerEntry(term, stored).has(chunk, "this target"):
+                self.target.store(chunk)
+
+    fails = frozenset({WAKES})
+
+
 class TestHasAPositionForEverySlot(Contract):
     class kind(Ledger):  # noqa: N801
         def last(self, slot: str) -> Position | None:
@@ -425,7 +590,7 @@ class TestTellsAnotherSlot(Contract):
             stored = super().last(slot)
             return stored and Position("slot", stored.batch_id, stored.rows, stored.segment_id)
 
-    fails = frozenset({LAST_NEWEST, LAST_BY_SLOT})
+    fails = frozenset({LAST_NEWEST, LAST_BY_SLOT, RULE})
 
 
 class TestHasOneSlot(Contract):
@@ -436,7 +601,7 @@ class TestHasOneSlot(Contract):
         def last(self, slot: str) -> Position | None:  # noqa: ARG002
             return super().last("one")
 
-    fails = frozenset({LAST_BY_SLOT, UNDISTURBED, BESIDE, OPENED_AGAIN})
+    fails = GOES_WRONG | {LAST_BY_SLOT, BESIDE, OPENED_AGAIN, RULE, INTERRUPTED}
 
 
 class TestIgnoresTerms(Contract):
@@ -444,7 +609,17 @@ class TestIgnoresTerms(Contract):
         def write(self, chunk: Chunk) -> None:
             self.target.commit(chunk, slot=chunk.position.slot, fenced=False)
 
-    fails = frozenset({LOWER_TERM})
+    fails = frozenset({LOWER_TERM, RULE})
+
+
+class TestComparesOnlyPositions(Contract):
+    """Neither segments nor parts of chunks, and what it has it says to anybody."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.commit_by_position(chunk)
+
+    fails = frozenset({RULE})
 
 
 class TestCommitsTwice(Contract):
@@ -456,4 +631,4 @@ class TestCommitsTwice(Contract):
             del self.target.rows[before:]
             self.target.rows += rows
 
-    fails = frozenset({TOGETHER, DIES, REQUEST_FAILS})
+    fails = frozenset({TOGETHER, DIES, REQUEST_FAILS, WAKES, INTERRUPTED})

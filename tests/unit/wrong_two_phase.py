@@ -11,6 +11,7 @@ import pytest
 from tests.unit.vault import Row, Vault, VaultSink
 from tests.unit.wrong_sinks import (
     DIES,
+    GOES_WRONG,
     HIDDEN,
     LONG_TEXT,
     NAMES,
@@ -18,7 +19,6 @@ from tests.unit.wrong_sinks import (
     RETURNS,
     SECRET,
     TYPE,
-    UNDISTURBED,
     WAKES,
     Contract,
 )
@@ -108,7 +108,7 @@ class TestReturnsANumber(TwoPhase):
             super().commit(transaction, f"handle {transaction.id}")
             assert handle == len(f"handle {transaction.id}")
 
-    fails = frozenset({TEXT, UNDISTURBED})
+    fails = GOES_WRONG | {TEXT}
 
 
 class TestPutsItsPasswordIntoTheHandle(TwoPhase):
@@ -209,7 +209,7 @@ class TestRefusesRows(TwoPhase):
             super().write(chunk)
             return Rejected({0: "not today"})
 
-    fails = frozenset({RETURNS, UNDISTURBED, TYPE, NAMES, LONG_TEXT})
+    fails = GOES_WRONG | {RETURNS, TYPE, NAMES, LONG_TEXT}
 
 
 class TestHidesWhatFailedInACommit(TwoPhase):

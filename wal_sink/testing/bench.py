@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
@@ -125,29 +125,56 @@ def deliver(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
         return send(sink, chunks)
 
 
-class _CountedLine:
-    """Raises an error at the n-th line of a sink's own code, counted from 1."""
+def parts_of(sink: Sink, chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
+    """What the sink takes at a time: a chunk, or a segment of chunks."""
+    return [chunks] if isinstance(sink, SegmentSink | TwoPhaseSink) else [[chunk] for chunk in chunks]
 
-    def __init__(self, number: int) -> None:
+
+class _CountedLine:
+    """Lets something happen at the n-th line of a sink's own code, counted from 1."""
+
+    def __init__(self, number: int, happens: Callable[[], object]) -> None:
         self._left = number
+        self._happens = happens
         self.place = ""
 
     def __call__(self, place: str) -> None:
         self._left -= 1
         if self._left == 0:
             self.place = place
-            raise ConnectionError("wal_sink.testing lets this request fail")
+            self._happens()
+
+
+def _fail() -> None:
+    raise ConnectionError("wal_sink.testing lets this request fail")
+
+
+def lines_of(sink: Sink, chunks: Sequence[Chunk]) -> list[str]:
+    """The lines of the sink's own code that it comes by while it sends."""
+    places: list[str] = []
+    with opened(sink, chunks[0]):
+        OwnLines(sink).call(send, sink, chunks, on_line=places.append)
+    return places
 
 
 def send_failing(sink: Sink, chunk: Chunk, *, at_line: int) -> tuple[str, BaseException | None]:
     """Let one line of the sink's own code fail while it writes. Where that was ("": it has fewer lines), and what came
     of it: the error that `write` raised, if it did.
     """
-    line = _CountedLine(at_line)
-    with opened(sink, chunk):
+    return send_meanwhile(sink, [chunk], _fail, at_line=at_line)
+
+
+def send_meanwhile(
+    sink: Sink, chunks: Sequence[Chunk], happens: Callable[[], object], *, at_line: int
+) -> tuple[str, BaseException | None]:
+    """Let something happen before one line of the sink's own code while it sends. Where that was, and the error that
+    came out of the sink, if one did.
+    """
+    line = _CountedLine(at_line, happens)
+    with opened(sink, chunks[0]):
         try:
-            OwnLines(sink).call(send, sink, [chunk], on_line=line)
-        except Exception as error:  # noqa: BLE001 - whatever the sink makes of the failure
+            OwnLines(sink).call(send, sink, chunks, on_line=line)
+        except Exception as error:  # noqa: BLE001 - whatever the sink makes of it
             return line.place, error
     return line.place, None
 

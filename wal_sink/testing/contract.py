@@ -6,20 +6,23 @@ Needs pytest. See `docs/testing-your-sink.md` for an example from beginning to e
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from wal_sink.errors import ConfigError, FencedError
+from wal_sink.errors import ConfigError
+from wal_sink.settings import GuaranteeName
 from wal_sink.sink import Rejected, Sink, TwoPhaseSink
-from wal_sink.testing.bench import chunks_of, deliver, of_term, opened, pickled, send, shown_error, travelled
+from wal_sink.testing.bench import chunks_of, deliver, opened, parts_of, pickled, send, shown_error, travelled
 from wal_sink.testing.contract_base import rows_of
+from wal_sink.testing.contract_ledger import LedgerContract
 from wal_sink.testing.contract_two_phase import TwoPhaseContract
-from wal_sink.testing.process import resolve
+from wal_sink.testing.process import promise_of, resolve
+from wal_sink.testing.rows import shown
 from wal_sink.testing.tables import COLUMN_NAMES, table_of_names, table_of_type, table_with_long_text
 
 
-class SinkContract(TwoPhaseContract):
+class SinkContract(LedgerContract, TwoPhaseContract):
     """Tests of what a sink claims to be: plain, idempotent, look-up, transactional, two-phase, segment or batch writer.
 
         class TestOrders(SinkContract):
@@ -45,6 +48,24 @@ class SinkContract(TwoPhaseContract):
 
     def test_a_process_may_wake_after_its_successor_has_finished(self, target: Any) -> None:
         self._check_matrix(target, ("stands still",))
+
+    def test_it_promises_what_is_expected_of_it(self, target: Any) -> None:
+        """That no `idempotent = True` was forgotten, for one: weaker rules would be applied, and kept."""
+        if self.expected_guarantee is None:
+            pytest.skip("expected_guarantee names none")
+        if self.expected_guarantee not in get_args(GuaranteeName):
+            self._fail(
+                expected=f"expected_guarantee is one of {list(get_args(GuaranteeName))}",
+                found=repr(self.expected_guarantee),
+                next_step="correct its spelling",
+            )
+        found = promise_of(self.make_sink(target))
+        if found.guarantee != self.expected_guarantee:
+            self._fail(
+                expected=f"a sink that promises {self.expected_guarantee}",
+                found=f"{found.guarantee}: {found.sentence}",
+                next_step="say what its target is able to do: idempotent = True, was_applied, TransactionalSink, …",
+            )
 
     # The rules of a sink.
 
@@ -89,6 +110,37 @@ class SinkContract(TwoPhaseContract):
                 found=f"{wrong[0]!r}",
                 next_step="return nothing; raise an exception for what failed",
             )
+
+    def test_every_row_is_there_when_write_returns(self, target: Any) -> None:
+        """Before the sink is closed: a process may die first. Two-phase: when commit returns."""
+        sink, chunks = self._sink(target), self._chunks()
+        before = self._rows_of(target)
+        with opened(sink, chunks[0]):
+            for count, part in enumerate(parts_of(sink, chunks), 1):
+                send(sink, part)
+                wanted = rows_of(part if len(part) > 1 else chunks[:count])
+                if lost := wanted.difference(self._rows_of(target).added_since(before)).lost:
+                    self._fail(
+                        expected="every row in the target, durably, when write (commit) returns",
+                        found=f"{len(lost)} are not there before close: {shown(lost)}",
+                        next_step="flush and commit in write(), and wait for what other threads send",
+                    )
+
+    def test_another_one_may_write_in_the_middle_of_a_write(self, target: Any) -> None:
+        """At some of its lines another task delivers another segment: no name, file or buffer may be shared."""
+        for line in self._some_lines(target):
+            fresh = self.another(target)
+            mine, its = (chunks_of(table.slice(0, 2), batch_id=line, ordinal=n) for n, table in enumerate(self._two()))
+            before = self._rows_of(fresh)
+            place, again = self._interrupted(fresh, mine, its, at_line=line)
+            difference = rows_of([*mine, *its]).difference(self._rows_of(fresh).added_since(before))
+            exact = promise_of(self.make_sink(fresh)).guarantee == "exactly_once"
+            if difference.lost or difference.foreign or (difference.repeated and (exact or not again)):
+                self._fail(
+                    expected=f"every row, when another task delivers its segment just before {place}",
+                    found=str(difference),
+                    next_step="put the chunk's key or the segment's id into every name that tasks might share",
+                )
 
     def test_a_chunk_without_rows_adds_none(self, target: Any) -> None:
         empty = chunks_of(self.tables()[0].slice(0, 0))
@@ -169,54 +221,3 @@ class SinkContract(TwoPhaseContract):
         for fresh, chunk, added, _, _ in self._each_line_failing(target):
             if len(added) < chunk.num_rows:
                 self._expect_applied(fresh, chunk, expected=False)
-
-    # Transactional sinks.
-
-    def test_last_is_none_before_the_first_chunk(self, target: Any) -> None:
-        self._expect_last(target, self._chunks()[0], None)
-
-    def test_last_is_the_position_of_the_newest_chunk(self, target: Any) -> None:
-        self._ledger(target)
-        for batch_id, table in enumerate(self.tables()):
-            for chunk in chunks_of(table, batch_id=batch_id):
-                deliver(self._sink(target), [chunk])
-                self._expect_last(target, chunk, chunk.position)
-
-    def test_every_slot_has_a_position_of_its_own(self, target: Any) -> None:
-        self._ledger(target)
-        first, second = self._two_segments()
-        deliver(self._sink(target), first)
-        self._expect_last(target, second[0], None)
-        deliver(self._sink(target), second)
-        self._expect_last(target, first[0], first[-1].position)
-
-    def test_a_lower_term_is_refused(self, target: Any) -> None:
-        """A process that was succeeded, with a chunk that its successor has not sent yet."""
-        self._ledger(target)
-        first, *others = self._chunks()
-        deliver(self._sink(target), [of_term(first, 7)])
-        before = self._count(target)
-        error: BaseException | None = None
-        try:
-            deliver(self._sink(target), [of_term(others[0], 6)])
-        except FencedError as refused:
-            error = refused
-        added = self._count(target) - before
-        if error is None or added:
-            self._fail(
-                expected="FencedError for a chunk of term 6 after one of term 7, and nothing written",
-                found=f"{'no error' if error is None else 'FencedError'}, {added} rows written",
-                next_step="store chunk.term with the position and compare it in the same transaction",
-            )
-
-    def test_rows_and_position_are_written_together_or_not_at_all(self, target: Any) -> None:
-        self._ledger(target)
-        for fresh, chunk, added, place, _ in self._each_line_failing(target):
-            has_position = self._last(fresh, chunk) == chunk.position
-            if len(added) != (chunk.num_rows if has_position else 0):
-                self._fail(
-                    expected="rows and position, or neither",
-                    found=f"{len(added)} of {chunk.num_rows} rows and {'the' if has_position else 'no'} position, "
-                    f"after a request failed just before {place}",
-                    next_step="write both in one transaction, and roll it back when anything raises",
-                )

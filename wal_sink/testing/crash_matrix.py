@@ -6,30 +6,29 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import pyarrow as pa
 
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.guarantees import Ability, Promise
+from wal_sink.runtime import SYSTEM
 from wal_sink.sink import BatchSink
+from wal_sink.testing.beside import Beside
 from wal_sink.testing.faults import Crash
+from wal_sink.testing.points import chosen, points_of
 from wal_sink.testing.process import Hook, MakeFrame, Place, Process, bury, promise_of, resolve
 from wal_sink.testing.rows import Difference, Row, Rows
 from wal_sink.testing.tables import Partitions, partitioned, three_batches
-from wal_sink.testing.verdict import CrashMatrix, Point, Violation, What
-from wal_sink.testing.watched import SENDING
+from wal_sink.testing.takeover import Stage, Takeover
+from wal_sink.testing.verdict import EVERYTHING, CrashMatrix, Point, Violation, What
 
 T = TypeVar("T")
 
-EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still")
 _DEATHS: tuple[What, ...] = ("dies",)
 CHUNK_ROWS = 2
-_BEFORE_SENDING = tuple(f"before {call}" for call in SENDING)
-_AFTER_SENDING = tuple(f"after {call}" for call in SENDING)
-_TIMES_PER_LINE = 2
-"""A line in a loop is a different moment the second time; after that it is the same one again."""
+_LONG_S = 60.0
 
 
 def crash_matrix(
@@ -40,6 +39,7 @@ def crash_matrix(
     tables: Sequence[pa.Table] | None = None,
     disturb: Sequence[What] = EVERYTHING,
     every: int = 1,
+    each_line: bool = True,
     double: bool = False,
     data_frame: MakeFrame | None = None,
 ) -> CrashMatrix:
@@ -50,7 +50,8 @@ def crash_matrix(
     - a process *dies* after an operation of a store, before or after a call of the sink, or before a line of the sink's
       own code while it writes; the next process starts and goes on;
     - a request *fails* there, that is an exception is raised, and the same process tries again;
-    - a process *stands still* before or after it sends, wakes when its successor has delivered everything, and goes on.
+    - a process *stands still* before or after it sends, or before a line of the sink's own code; it wakes when its
+      successor has delivered everything, or waits for what this one holds, and goes on.
 
     No row may be missing at the end, nor one be there that was never sent; a row that was kept as a dead letter, since
     the sink refused it, counts as one in the target. How many may be there twice follows from what the sink is: none
@@ -59,23 +60,42 @@ def crash_matrix(
     `make_sink(target)` makes what `WalSink` takes for one sink; it is called once per process. `rows_in(target)` reads
     the target with a client of its own: a mapping from column to value for each row. `new_target()` makes an empty
     target for each run; one that keeps what earlier runs wrote will do where a row under another key is another row.
-    `tables`: the batches, by default of a whole number `id` and a text `name`. `every=5` takes every fifth point only,
-    for slow targets. `double`: each process that succeeds a crashed one crashes at each of its points too. `data_frame`
-    makes a DataFrame of a table, for writers of whole batches.
+    `tables`: the batches, by default of a whole number `id` and a text `name`. `every=5` takes one
+    point of five, for slow targets, yet each line of the sink's code, each of its calls and each kind of operation of
+    the log at least once; these too are left to chance with `each_line=False`. `double`: each process that succeeds a
+    crashed one crashes at each of its points too. `data_frame` makes a DataFrame of a table, for writers of whole
+    batches.
 
     The outcome tells how much was lost and repeated; its `check()` raises `AssertionError` if that is not as promised.
-    Raises `ConfigError` for a sink that `WalSink` would refuse, `AssertionError` if `rows_in` gives no such rows.
+    Raises `ConfigError` for a sink that `WalSink` would refuse and for arguments from which nothing could follow,
+    `AssertionError` if `rows_in` gives no such rows.
     """
+    _refuse_unknown(disturb, every, tables)
     trials = _Trials(make_sink, rows_in, new_target, partitioned(tables or three_batches()), data_frame)
     with _quiet():
         undisturbed = trials.run((), lines=True)
         if not trials.violations:
-            for point in _points(undisturbed, disturb, every):
+            if "stands still" in disturb:
+                trials.try_threads()
+            for point in chosen(trials.noted(points_of(undisturbed, disturb)), every=every, each_line=each_line):
                 recovery = trials.run((point,), lines=double)
                 if double and point.what == "dies":
-                    for second in _points(recovery, _DEATHS, every):
+                    seconds = trials.noted(points_of(recovery, _DEATHS))
+                    for second in chosen(seconds, every=every, each_line=False, seed=trials.runs):
                         trials.run((point, second))
     return trials.outcome()
+
+
+def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Table] | None) -> None:
+    unknown = [disturb] if isinstance(disturb, str) else [what for what in disturb if what not in EVERYTHING]
+    if unknown:
+        raise ConfigError(f"disturb: {unknown}; expected some of {EVERYTHING}, in a tuple")
+    if every < 1:
+        raise ConfigError(f"every={every}; expected 1 for all points, 5 for one of five")
+    if tables is not None and not any(table.num_rows for table in tables):
+        raise ConfigError(
+            f"tables: {len(tables)} without a row; without rows nothing can be lost. Leave it out, or fill it"
+        )
 
 
 @contextmanager
@@ -90,27 +110,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _points(points: Sequence[str], disturb: Sequence[What], every: int) -> list[Point]:
-    """What to disturb, given what a process came by."""
-    seen: Counter[str] = Counter()
-    found: dict[What, list[Point]] = {what: [] for what in EVERYTHING if what in disturb}
-    for number, name in enumerate(points, 1):
-        seen[name] += 1
-        for what, chosen in found.items():
-            if _matters(what, name, number) and (name[:6] != "inside" or seen[name] <= _TIMES_PER_LINE):
-                chosen.append(Point(what, number, name))
-    return [point for chosen in found.values() for point in chosen[::every]]
-
-
-def _matters(what: What, name: str, number: int) -> bool:
-    """Between two effects a process only reads: wherever it dies there, what it leaves is the same."""
-    if what == "dies":
-        return number == 1 or name.startswith(("after ", *_BEFORE_SENDING, "inside "))
-    if what == "fails":
-        return name.startswith((*_BEFORE_SENDING, *_AFTER_SENDING, "inside "))
-    return name.startswith((*_BEFORE_SENDING, *_AFTER_SENDING))
-
-
 @dataclass
 class _Trials(Generic[T]):
     """Runs, and what became of them."""
@@ -123,6 +122,9 @@ class _Trials(Generic[T]):
     violations: list[Violation] = field(default_factory=list)
     happened: Counter[What] = field(default_factory=Counter)
     points: set[str] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)
+    stage: Stage = field(default_factory=Stage)
+    waited: int = 0
     lost: int = 0
     repeated: int = 0
     permitted: int = 0
@@ -142,18 +144,31 @@ class _Trials(Generic[T]):
 
     def run(self, plan: tuple[Point, ...], *, lines: bool = False) -> list[str]:
         """One run, of one process for each point of the plan and one that nothing disturbs; the points of that one."""
-        self.runs += 1
         target = self.new_target()
         before = self.sent.found(self.rows_in(target))
-        place = Place(lambda: self.make_sink(target), data_frame=self.data_frame, seed=self.runs)
-        place.batches.update(enumerate(self.batches))
-        history = _History(place)
+        place = self._place(target)
+        history = _History(place, self.stage)
+        started_s = SYSTEM.monotonic_s()
         for point in plan:
             history.disturbed(point)
         points = history.undisturbed(lines=lines)
+        if not plan:
+            self.stage = replace(self.stage, patience_s=SYSTEM.monotonic_s() - started_s)
         found = self.sent.found([*self.rows_in(target), *place.rejected_rows()]).added_since(before)
         place.clear()
         self._judge(plan, history, found)
+        return points
+
+    def try_threads(self) -> None:
+        """Whether this target may be used from a thread of a process's own, which a fake may refuse."""
+        place = self._place(self.new_target())
+        beside = Beside(Process(place).live, lambda: place.started, _LONG_S)
+        self.stage = replace(self.stage, own_thread=beside.goes_through() and beside.error is None)
+        place.clear()
+
+    def noted(self, points: list[Point]) -> list[Point]:
+        """Points that might be disturbed, for the report."""
+        self.known.update(point.moment for point in points)
         return points
 
     def outcome(self) -> CrashMatrix:
@@ -161,24 +176,35 @@ class _Trials(Generic[T]):
             sink=self.sink,
             promise=self.promise,
             points=len(self.points),
+            known_points=len(self.known | self.points),
             crashes=self.happened["dies"],
             failures=self.happened["fails"],
             takeovers=self.happened["stands still"],
+            waited=self.waited,
             lost=self.lost,
             repeated=self.repeated,
             permitted=self.permitted,
             violations=tuple(self.violations),
         )
 
+    def _place(self, target: T) -> Place:
+        self.runs += 1
+        place = Place(lambda: self.make_sink(target), data_frame=self.data_frame, seed=self.runs)
+        place.batches.update(enumerate(self.batches))
+        return place
+
     def _judge(self, plan: tuple[Point, ...], history: _History, found: Rows) -> None:
         difference = self.sent.difference(found)
-        permitted = sum(_permitted_rows(self.promise, point, self.batches) for point in history.reached)
+        happened = [*history.reached, *history.waited]  # a successor that waits dies besides
+        permitted = sum(_permitted_rows(self.promise, point, self.batches) for point in happened)
         self.happened.update(point.what for point in history.reached)
-        self.points.update(f"{point.number} {point.name}" for point in history.reached)
+        self.points.update(point.moment for point in history.reached)
+        self.waited += len(history.waited)
         self.lost += len(difference.lost)
         self.repeated += len(difference.repeated)
         self.permitted += permitted
         if history.error or _is_too_much(self.promise, difference, permitted):
+            self.stage = replace(self.stage, patience_between_calls_s=0.0)  # it is wrong: nobody need wait for more
             self.violations.append(Violation(plan, difference, permitted, history.error))
 
 
@@ -206,7 +232,11 @@ class _History:
     """The processes of one run."""
 
     place: Place
+    stage: Stage
     reached: list[Point] = field(default_factory=list)
+    waited: list[Point] = field(default_factory=list)
+    """Those of `reached` at which the successor had to wait for the process that stood still."""
+    takeovers: list[Takeover] = field(default_factory=list)
     error: str = ""
 
     def disturbed(self, point: Point) -> None:
@@ -218,6 +248,8 @@ class _History:
             bury(process, crash)
         except WalSinkError as error:
             bury(process, error)
+        for takeover in self.takeovers:
+            self.error = self.error or takeover.end()
 
     def undisturbed(self, *, lines: bool = False) -> list[str]:
         """One process that has to come to its end."""
@@ -237,6 +269,23 @@ class _History:
                 raise Crash(name)
             if point.what == "fails":
                 raise ConnectionError("wal_sink.testing lets this request fail")
-            self.undisturbed()
+            self._take_over(self.reached[-1])
 
         return hook
+
+    def _take_over(self, point: Point) -> None:
+        """A process stands still here, and another one lives meanwhile.
+
+        Inside a call it may well hold a lock: a successor that waits for it, or gives up, is neither right nor wrong.
+        """
+        takeover = Takeover(self.place, self.stage, is_inside=point.is_inside)
+        self.takeovers.append(takeover)
+        takeover.run()
+        if takeover.waited or (takeover.error is not None and point.is_inside):
+            self.waited.append(point)
+        if point.is_inside:
+            return
+        if takeover.waited:
+            self.error = "its successor waits for what this process holds on to between two calls of the sink"
+        elif takeover.error is not None:
+            self.error = f"{type(takeover.error).__name__}: {takeover.error}"

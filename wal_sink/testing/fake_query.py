@@ -45,8 +45,9 @@ class FakeQuery:
     def over(to: object, *, data_frame: Callable[[pa.Table], Any] | None = None) -> SinkQuery:
         """A query into a sink, over a new WAL in memory, which can crash and start again. See `SinkQuery`.
 
-        `to` is what `WalSink` takes for one sink. Each process gets a copy of it, as an executor does; one that cannot
-        be pickled is used itself. A writer of whole batches needs `data_frame`: `spark.createDataFrame`.
+        `to` is what `WalSink` takes for one sink. Each process gets a copy of it, as an executor does; a function that
+        cannot be pickled is used itself, a sink that cannot is refused with `ConfigError`. A writer of whole batches
+        needs `data_frame`: `spark.createDataFrame`.
         """
         from wal_sink.testing.sink_query import SinkQuery, copies  # noqa: PLC0415 - which is built on this module
 

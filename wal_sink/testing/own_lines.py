@@ -22,13 +22,14 @@ _CORE = f"{Path(__file__).resolve().parents[1]}/"
 
 
 class OwnLines:
-    """The methods of a sink's class, or the function behind it. Code they call elsewhere is a client's, or the target's
-    own: it is not interrupted, since a target may well do atomically what is several lines in a fake of it.
+    """The methods of a sink's class, or the function behind it, and the functions of their module that these call. All
+    other code, classes of that module included, is a client's, or the target's own: it is not interrupted, since a
+    target may well do atomically what is several lines in a fake of it.
     """
 
     def __init__(self, sink: object) -> None:
         self._own = frozenset(_own_names(sink))
-        self._known: dict[CodeType, bool] = {}
+        self._known: dict[CodeType, str] = {}
 
     def call(self, function: Callable[..., T], *args: object, on_line: OnLine) -> T:
         """Call a method of the sink on this thread. A debugger or a measurement of coverage looks away meanwhile."""
@@ -37,7 +38,7 @@ class OwnLines:
             if event == "line":
                 on_line(_place(frame))
                 return trace
-            return trace if self._is_own(frame.f_code) else None
+            return trace if self._is_own(frame) else None
 
         before = sys.gettrace()
         sys.settrace(trace)
@@ -46,15 +47,27 @@ class OwnLines:
         finally:
             sys.settrace(before)
 
-    def _is_own(self, code: CodeType) -> bool:
-        if (known := self._known.get(code)) is None:
-            known = any(code.co_filename == file and _is_in(code.co_qualname, name) for file, name in self._own)
-            self._known[code] = known
-        return known
+    def _is_own(self, frame: FrameType | None) -> bool:
+        if frame is None:
+            return False
+        if (known := self._known.get(frame.f_code)) is None:
+            known = self._known[frame.f_code] = self._kind(frame.f_code)
+        return known == "own" or (known == "helper" and self._is_own(frame.f_back))
+
+    def _kind(self, code: CodeType) -> str:
+        if any(code.co_filename == file and _is_in(code.co_qualname, name) for file, name in self._own):
+            return "own"
+        return "helper" if _is_of_module(code) and any(code.co_filename == file for file, _ in self._own) else ""
 
 
 def _is_in(name: str, function: str) -> bool:
     return name == function or name.startswith(f"{function}.<locals>.")
+
+
+def _is_of_module(code: CodeType) -> bool:
+    """Whether it is a function that a module defines, or a comprehension in one."""
+    name, *inner = code.co_qualname.split(".<locals>.")
+    return name != "<module>" and "." not in name and all(part.startswith("<") for part in inner)
 
 
 def _own_names(sink: object) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -92,7 +93,11 @@ def _key(row: object, columns: Sequence[str]) -> _Key:
 
 
 def _hashable(value: Any) -> Any:
-    """Values as Python compares them: 1, 1.0 and Decimal(1) are one number. What cannot be counted counts as text."""
+    """Values as Python compares them: 1, 1.0 and Decimal(1) are one number, and so is NaN. What cannot be counted
+    counts as text.
+    """
+    if isinstance(value, float) and value != value:  # noqa: PLR0124 - what makes it NaN
+        return math.nan  # found in a dict since it is the same object
     try:
         hash(value)
     except TypeError:

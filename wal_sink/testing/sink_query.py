@@ -10,10 +10,15 @@ from typing import Self
 
 import pyarrow as pa
 
-from wal_sink.settings import Settings
+from wal_sink.errors import ConfigError
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sink import BatchSink, Sink
 from wal_sink.testing.faults import Crash
 from wal_sink.testing.process import MakeFrame, Place, Process, bury
+from wal_sink.testing.watched import CALLS
 
+_BOTH = ("create", "delete", "segment", *CALLS)
+_POINTS = (*(f"{when} {what}" for what in _BOTH for when in ("before", "after")), "before read", "before list")
 _SMALL_CHUNKS = Settings(chunk_rows=2)
 
 
@@ -75,8 +80,10 @@ class SinkQuery:
 
         Points of the sink: before and after `open`, `write` (`write_segment`, `write_batch`), `was_applied`, `last`,
         `begin`, `prepare`, `commit`, `abort` and `close`. Points of the stores: `before` and `after` `create`, `delete`
-        and `segment`, with the path; `before` `read` and `list`.
+        and `segment`, with the path; `before` `read` and `list`. Raises `ValueError` for any other.
         """
+        if not any(point.startswith(f"{known} ") or known.startswith(point) for known in _POINTS):
+            raise ValueError(f"crash_at({point!r}): no point begins so; expected one of {_POINTS}, and what follows it")
         self._deadly = point
 
     def crash(self) -> None:
@@ -147,8 +154,19 @@ class SinkQuery:
 
 
 def copies(to: object) -> Callable[[], object]:
-    """Makes a sink for each process, as unlike the others as those of real processes."""
+    """Makes a sink for each process, as unlike the others as those of real processes.
+
+    A function that cannot be pickled, such as a lambda, is used itself. Raises `ConfigError` for a sink of a class that
+    cannot: the one instance would remember over a crash what no process remembers.
+    """
     try:
         return partial(pickle.loads, pickle.dumps(to))
-    except Exception:  # noqa: BLE001 - a user's __reduce__ may raise anything
+    except Exception as error:
+        sink = to.to if isinstance(to, Delivery) else to
+        if isinstance(sink, Sink | BatchSink):
+            raise ConfigError(
+                f"FakeQuery.over({sink.describe()}): each process gets a copy of its own, and it cannot be pickled "
+                f"({error}). Keep plain data in __init__ and connect in open(), or say how each process makes its "
+                "sink: SinkQuery(lambda: MySink(…))"
+            ) from error
         return lambda: to

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -9,8 +10,10 @@ from wal_sink.guarantees import Ability, Promise
 from wal_sink.testing.rows import Difference
 
 _MOST_SHOWN = 4
+_NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
 What = Literal["dies", "fails", "stands still"]
+EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,16 @@ class Point:
         """Whether the sink has sent something of a chunk, and not all of it."""
         return self.name.startswith("inside ")
 
+    @property
+    def kind(self) -> str:
+        """A line of the sink; else the same for points that differ only in their batch, segment or rows."""
+        return self.name if self.is_inside else _NUMBERS.sub("#", self.name)
+
+    @property
+    def moment(self) -> str:
+        """The same in every run: ids are new in each."""
+        return f"{self.number} {self.kind}"
+
 
 @dataclass(frozen=True, slots=True)
 class Violation:
@@ -53,11 +66,13 @@ class Violation:
         story = ", then ".join(str(point) for point in self.at) or "nothing happened: no crash, no failure"
         problems = [self.error] if self.error else []
         if self.difference:
-            problems.append(f"{self.difference}; {self._allowance()}")
+            problems.append("; ".join([str(self.difference), *self._allowance()]))
         return "\n     ".join([story, *problems])
 
-    def _allowance(self) -> str:
-        return f"it may repeat {self.permitted} rows" if self.permitted else "it may repeat none"
+    def _allowance(self) -> list[str]:
+        if not self.difference.repeated:
+            return []
+        return [f"it may repeat {self.permitted} rows" if self.permitted else "it may repeat none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +83,16 @@ class CrashMatrix:
     promise: Promise
     points: int
     """Different moments at which something was made to happen."""
+    known_points: int
+    """Different moments at which something might have been made to happen: more than `points` if a part was chosen."""
     crashes: int
     """Processes that died."""
     failures: int
     """Requests that failed."""
     takeovers: int
-    """Processes that stood still until a successor had finished."""
+    """Processes that stood still until a successor had finished, or had to wait for them."""
+    waited: int
+    """Of `takeovers`, those in which the successor had to wait for the process that stood still, or gave up."""
     lost: int
     repeated: int
     permitted: int
@@ -89,8 +108,8 @@ class CrashMatrix:
     def __str__(self) -> str:
         return (
             f"{self.sink} ({self.promise.ability.value}): {self.crashes} crashes, {self.failures} failed requests and "
-            f"{self.takeovers} takeovers at {self.points} points; {self.lost} rows lost, {self.repeated} repeated, "
-            f"{self.permitted} permitted to be repeated"
+            f"{self.takeovers} takeovers{self._waiting()} at {self.points} of {self.known_points} points; "
+            f"{self.lost} rows lost, {self.repeated} repeated, {self.permitted} permitted to be repeated"
         )
 
     def report(self) -> str:
@@ -106,6 +125,9 @@ class CrashMatrix:
             *(f"next:     {advice}" for advice in self._advice()),
         ]
         return "\n".join(lines)
+
+    def _waiting(self) -> str:
+        return f" ({self.waited} of them waited for)" if self.waited else ""
 
     def _advice(self) -> list[str]:
         found = [violation.difference for violation in self.violations]

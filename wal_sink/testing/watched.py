@@ -24,6 +24,10 @@ SENDING = ("write", "begin", "prepare", "commit")
 """Calls in which a sink sends, and each line of its own code is a point."""
 
 
+CALLS = ("open", "write", "write_segment", "write_batch", "was_applied", "last", *SENDING[1:], "abort", "close")
+"""All calls that are points."""
+
+
 class Watcher(Protocol):
     """Who is told of every point. What it raises is raised there."""
 

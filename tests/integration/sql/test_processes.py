@@ -109,5 +109,5 @@ def test_crash_matrix(server: Server, database: str, monkeypatch: pytest.MonkeyP
         rows = server.query(target, "SELECT id, name FROM flights") if tables else []
         return [{"id": number, "name": name} for number, name in rows]
 
-    matrix = crash_matrix(make_sink, rows_in, new_target, every=25).check()
+    matrix = crash_matrix(make_sink, rows_in, new_target, each_line=False, every=25).check()
     assert matrix.crashes

@@ -8,7 +8,6 @@ import pytest
 
 from tests.chunks import SLOT, chunk, ids
 from tests.fixtures_redis import RedisServer
-from tests.ledger_cases import CASES, REFUSALS, STORED
 from tests.unit.redis_sink.tools import VARIABLE, ledger, opened, stream_ids
 from wal_sink.chunk import Position
 from wal_sink.errors import (
@@ -18,6 +17,7 @@ from wal_sink.errors import (
     PermanentError,
 )
 from wal_sink.testing import FakeQuery
+from wal_sink.testing.ledger_cases import CASES, REFUSALS, STORED
 from wal_sink_backends.redis import RedisSink
 from wal_sink_backends.redis_script import LEDGER
 

@@ -37,13 +37,17 @@ class Case:
     """Rows of the segment that the target has once it has the chunk."""
     verdict: Verdict
 
-    def chunk(self) -> Chunk:
-        made = Chunk.of(pa.table({"id": pa.array(self.rows, pa.int64())}), key=f"{self.segment_id}-of-{self.end}")
-        position = Position(SLOT, self.batch_id, self.end, self.segment_id)
+    def chunk(self, table: pa.Table | None = None, *, slot: str = SLOT, prefix: str = "") -> Chunk:
+        """The chunk; `table` has its rows, by default their numbers as a column `id`. `prefix`: of the segment's id."""
+        if table is None:
+            table = pa.table({"id": pa.array(self.rows, pa.int64())})
+        segment_id = prefix + self.segment_id
+        made = Chunk.of(table, key=f"{segment_id}-of-{self.end}")
+        position = Position(slot, self.batch_id, self.end, segment_id)
         return dataclasses.replace(
             made,
             batch_id=self.batch_id,
-            segment_id=self.segment_id,
+            segment_id=segment_id,
             rows=self.rows,
             position=position,
             term=self.term,
@@ -85,3 +89,19 @@ CASES = [
     for segment_id in ("l", "m", "n")
     for rows, end, of_rows in _ROWS
 ]
+
+STORING = Case(5, 7, "m", (0, 1, 2, 3), 4, "new")
+"""The chunk after which a ledger holds `STORED`."""
+
+
+def _is_typical(case: Case) -> bool:
+    if case.batch_id != STORED.position.batch_id:
+        return case.segment_id == "m" and case.rows == (4, 5)  # not those that a target with keys would count once
+    long = (case.rows, case.end) in {((0, 1, 2, 3), 4), ((3, 4), 5), ((4, 5), 6)}
+    if case.term != STORED.term or case.segment_id != "m":
+        return long and case.segment_id == ("m" if case.term != STORED.term else "n")
+    return case.end != 3 and case.rows != (3,)
+
+
+TYPICAL = [case for case in CASES if _is_typical(case)]
+"""Enough of them to know a ledger that goes by another rule, for targets that take their time."""

@@ -1,0 +1,119 @@
+"""The part of `SinkContract` that transactional sinks have to keep: rows and position in one step, by one rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink.chunk import Chunk
+from wal_sink.errors import FencedError
+from wal_sink.testing.bench import chunks_of, deliver, of_term, shown_error, slot
+from wal_sink.testing.contract_base import ContractBase
+from wal_sink.testing.ledger_cases import REFUSALS, STORED, STORING, TYPICAL, Case
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A target with a ledger, and what tells its chunks from those of others."""
+
+    target: Any
+    slot: str
+    prefix: str
+
+    def chunk(self, case: Case, table: pa.Table) -> Chunk:
+        return case.chunk(table, slot=self.slot, prefix=self.prefix)
+
+
+class LedgerContract(ContractBase):
+    """See `SinkContract`."""
+
+    def test_last_is_none_before_the_first_chunk(self, target: Any) -> None:
+        self._expect_last(target, self._chunks()[0], None)
+
+    def test_last_is_the_position_of_the_newest_chunk(self, target: Any) -> None:
+        self._ledger(target)
+        for batch_id, table in enumerate(self.tables()):
+            for chunk in chunks_of(table, batch_id=batch_id):
+                deliver(self._sink(target), [chunk])
+                self._expect_last(target, chunk, chunk.position)
+
+    def test_every_slot_has_a_position_of_its_own(self, target: Any) -> None:
+        self._ledger(target)
+        first, second = self._two_segments()
+        deliver(self._sink(target), first)
+        self._expect_last(target, second[0], None)
+        deliver(self._sink(target), second)
+        self._expect_last(target, first[0], first[-1].position)
+
+    def test_a_lower_term_is_refused(self, target: Any) -> None:
+        """A process that was succeeded, with a chunk that its successor has not sent yet."""
+        self._ledger(target)
+        first, *others = self._chunks()
+        deliver(self._sink(target), [of_term(first, 7)])
+        before = self._count(target)
+        error: BaseException | None = None
+        try:
+            deliver(self._sink(target), [of_term(others[0], 6)])
+        except FencedError as refused:
+            error = refused
+        added = self._count(target) - before
+        if error is None or added:
+            self._fail(
+                expected="FencedError for a chunk of term 6 after one of term 7, and nothing written",
+                found=f"{'no error' if error is None else 'FencedError'}, {added} rows written",
+                next_step="store chunk.term with the position and compare it in the same transaction",
+            )
+
+    def test_rows_and_position_are_written_together_or_not_at_all(self, target: Any) -> None:
+        self._ledger(target)
+        for fresh, chunk, added, place, _ in self._each_line_failing(target):
+            has_position = self._last(fresh, chunk) == chunk.position
+            if len(added) != (chunk.num_rows if has_position else 0):
+                self._fail(
+                    expected="rows and position, or neither",
+                    found=f"{len(added)} of {chunk.num_rows} rows and {'the' if has_position else 'no'} position, "
+                    f"after a request failed just before {place}",
+                    next_step="write both in one transaction, and roll it back when anything raises",
+                )
+
+    def test_its_ledger_goes_by_the_rule(self, target: Any) -> None:
+        """As `LedgerEntry.has` does: what is known, what is new, what is of a fenced process or of another history."""
+        self._ledger(target)
+        shared = self._stored(self.another(target), 0)  # these leave it as it is
+        for case in (case for case in TYPICAL if case.verdict != "new"):
+            self._meet(shared, case)
+        for number, case in enumerate((case for case in TYPICAL if case.verdict == "new"), 1):
+            self._meet(self._stored(self.another(target), number), case)
+
+    def _stored(self, target: Any, number: int) -> _Stored:
+        """A target whose ledger has come to `STORED`, in a slot and with keys of its own."""
+        stored = _Stored(target, slot(100 + number), f"{number:04x}")
+        deliver(self._sink(target), [stored.chunk(STORING, self._numbered(STORING))])
+        return stored
+
+    def _meet(self, at: _Stored, case: Case) -> None:
+        target, chunk = at.target, at.chunk(case, self._numbered(case))
+        before = self._count(target)
+        is_new, refusal = case.verdict == "new", REFUSALS.get(case.verdict)
+        expected = (refusal[0].__name__ if refusal else "no error", chunk.num_rows if is_new else 0)
+        outcome, told = "no error", ""
+        try:
+            deliver(self._sink(target), [chunk])
+        except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
+            outcome, told = type(error).__name__, shown_error(error)
+        found = (outcome, self._count(target) - before)
+        if found != expected:
+            self._fail(
+                expected=f"{expected[0]} and {expected[1]} rows from a chunk which is {case.verdict}: {case}",
+                found=f"{told or found[0]}, {found[1]} rows; the ledger was at {STORED}",
+                next_step="let LedgerEntry(...).has(chunk, where) decide, or decide as it does",
+            )
+        after = chunk if is_new else at.chunk(STORING, self._numbered(STORING))
+        self._expect_last(target, chunk, after.position)
+
+    def _numbered(self, case: Case) -> pa.Table:
+        """The rows of a case; fewer than there are numbers come round again."""
+        table = pa.concat_tables(self.tables())
+        return table.take(pa.array([row % table.num_rows for row in case.rows], pa.int64()))
