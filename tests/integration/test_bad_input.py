@@ -458,7 +458,7 @@ def test_stopping_the_query_while_it_is_delivered_delivers_what_is_complete(spar
 def test_a_failing_query_raises_its_own_error_and_what_it_completed_is_kept(spark: SparkSession, place: Place) -> None:
     place.feed.add(range(5), [99])
     bad = place.feed.stream(spark).selectExpr("if(id = 99, raise_error('user bug'), id) as id")
-    with place.sink() as sink, pytest.raises(StreamingQueryException, match="user bug"):
+    with pytest.raises(StreamingQueryException, match="user bug"), place.sink() as sink:
         sink.run(bad.writeStream.trigger(availableNow=True))
     sink = place.sink()
     sink.start(bad.writeStream.trigger(availableNow=True))
@@ -527,7 +527,8 @@ def test_a_query_that_waits_for_room_is_stopped_at_once_and_has_not_failed(
     assert (query.isActive, query.exception()) == (False, None)
     assert "StackOverflowError" not in capfd.readouterr().err
     place.trouble.unlink()
-    sink.close()
+    if how != "close":
+        sink.close()
     place.run(spark)
     assert set(place.lines.ids()) == set(range(4))
     assert place.lines.repeats() <= 1, "the chunk in hand"
@@ -568,7 +569,7 @@ def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: Spa
 
 def test_a_continuous_trigger_is_refused(spark: SparkSession, place: Place) -> None:
     rate = spark.readStream.format("rate").load().selectExpr("value as id").writeStream.trigger(continuous="1 second")
-    with place.sink() as sink, pytest.raises(ConfigError, match=r"micro-batches.*continuous and real-time"):
+    with pytest.raises(ConfigError, match=r"micro-batches.*continuous and real-time"), place.sink() as sink:
         sink.run(rate)
     place.feed.add(range(5))
     place.run(spark)
@@ -577,7 +578,7 @@ def test_a_continuous_trigger_is_refused(spark: SparkSession, place: Place) -> N
 
 def test_a_real_time_trigger_is_refused(spark: SparkSession, place: Place) -> None:
     rate = spark.readStream.format("rate").load().selectExpr("value as id").writeStream
-    with place.sink() as sink, pytest.raises(ConfigError, match=r"micro-batches.*continuous and real-time"):
+    with pytest.raises(ConfigError, match=r"micro-batches.*continuous and real-time"), place.sink() as sink:
         sink.run(rate.trigger(realTime="5 minutes").outputMode("update"))  # type: ignore[call-overload]
 
 
@@ -588,7 +589,7 @@ def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, place: P
         "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
         "asyncProgressTrackingCheckpointIntervalMs": "1000",
     }
-    with place.sink() as sink, pytest.raises(ConfigError, match="asyncProgressTracking"):
+    with pytest.raises(ConfigError, match="asyncProgressTracking"), place.sink() as sink:
         sink.run(rate.writeStream.options(**options))
     assert not spark.streams.active
 
@@ -618,7 +619,7 @@ def test_staging_in_a_chain_with_another_checkpoint_is_refused(spark: SparkSessi
 def test_a_schema_that_cannot_be_staged_is_refused_before_the_query_runs(spark: SparkSession, place: Place) -> None:
     place.feed.add(range(5))
     odd = place.feed.stream(spark).selectExpr("make_ym_interval(1, 2) as i")
-    with place.sink() as sink, pytest.raises(ConfigError, match="interval"):
+    with pytest.raises(ConfigError, match="interval"), place.sink() as sink:
         sink.run(odd.writeStream)
     assert not place.checkpoint.exists()
 

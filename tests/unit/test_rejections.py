@@ -39,11 +39,14 @@ def refused_of(chunk: Chunk, most: int | None = None) -> dict[int, str]:
 class Target(dict[Any, Any]):
     """Each of its methods is one step, in which nothing happens to a process."""
 
+    def take(self, rows: list[Any]) -> None:
+        self["rows"] = (*self.get("rows", ()), *rows)
+
     def answer(self, chunk: Chunk) -> Rejected | None:
         """As the first time, to whom brings the chunk again."""
         if ("answer", chunk.key) not in self:
             refused = refused_of(chunk)
-            self["rows"] = (*self.get("rows", ()), *ids_of(chunk.without(refused)))
+            self.take(ids_of(chunk.without(refused)))
             self["answer", chunk.key] = Rejected(refused) if refused else None
         answer: Rejected | None = self["answer", chunk.key]
         return answer
@@ -69,7 +72,7 @@ class Plain(Sink):
 
     def write(self, chunk: Chunk) -> Rejected | None:
         refused = refused_of(chunk)
-        self.target["rows"] = (*self.target.get("rows", ()), *ids_of(chunk.without(refused)))
+        self.target.take(ids_of(chunk.without(refused)))
         return Rejected(refused) if refused else None
 
 

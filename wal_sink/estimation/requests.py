@@ -158,8 +158,7 @@ class Protocol:
             PROBE: Requests(puts=2, gets=1, lists=1, deletes=1, keys_deleted=1),
             paths.WAL: Requests(gets=1),
             paths.LOW_WATER: Requests(lists=2 * store.listings(KEPT_LOW_WATERS)),
-            # Whether the next batch was released though its gate is closed is asked once for each sink.
-            paths.BATCHES: Requests(gets=sinks, lists=2 * store.listings(kept)),
+            paths.BATCHES: Requests(lists=2 * store.listings(kept)),
             paths.SINKS: Requests(gets=2 * sinks, lists=sinks * store.listings(kept)),
             TERMS: Requests(puts=sinks + 1, lists=sinks + 1),
         }
