@@ -58,6 +58,19 @@ SEEDS_THAT_ONCE_FAILED = (
     20261122000437971,  # a sink registered after batch 0 was collected
     20261122000722571,
     20261122000822630,  # a batch without its commit in a restored checkpoint
+    20261122001222023,  # a two-phase sink of a process that slept while its batch was delivered and collected
+    20261122001895703,  # the same where the checkpoint still has the very plan
+    20261122002290833,
+    20261122002539811,
+    20261122003195584,
+    20261122003210128,
+    20261122003725895,
+    20261122001224796,  # a checkpoint restored twice, between which a sleeper released what Spark never completed
+    20261122002309530,
+    20261122001085637,  # a group that was marked late and collected while a successor was busy with it
+    20261122001618468,
+    20261122003757944,
+    20261122003577090,  # a sink registered while the batch it begins with was being deleted
 )
 
 
