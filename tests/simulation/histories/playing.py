@@ -15,7 +15,15 @@ from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.lives import Life
 from tests.simulation.histories.plans import LifePlan, Plan
 from tests.simulation.histories.world import World
-from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
+from wal_sink.errors import (
+    CorruptError,
+    DeliveryError,
+    FencedError,
+    HistoryError,
+    MissingBatch,
+    OutcomeUnknownError,
+    StoreError,
+)
 
 
 @dataclass(slots=True)
@@ -149,10 +157,10 @@ class Playing:
         life.close()
 
     def _may_raise(self, life: Life, error: Exception) -> bool:
+        if isinstance(error, (CorruptError, MissingBatch)) and self.world.judge.began_amid_a_collection:
+            return True
         if isinstance(error, HistoryError):
             return self.world.may_refuse
-        if isinstance(error, CorruptError):
-            return self.world.judge.began_amid_a_collection
         if isinstance(error, FencedError):
             return self.world.may_refuse or not self.world.judge.alone
         return life.was_disturbed and isinstance(error, (StoreError, OutcomeUnknownError, DeliveryError))
