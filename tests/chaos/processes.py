@@ -148,6 +148,10 @@ def _sleeper(chain: Chain) -> str:
         send = sleeper.send_to_all if whole else sleeper.send
         time.sleep(chain.chance.uniform(0, 0.5))
         send(signal.SIGSTOP)
+        while chain.targets.is_locked():  # by a transaction amid which it sleeps: SQLite would let nobody else write
+            send(signal.SIGCONT)
+            time.sleep(0.02)
+            send(signal.SIGSTOP)
         with chain.driver(replace(chain.job, ending="once")) as successor:
             successor.succeed()
         sent = len(chain.targets.sent())

@@ -68,6 +68,18 @@ class Targets:
             known.add(sent.key)
         return again
 
+    def is_locked(self) -> bool:
+        """Whether somebody is in the middle of writing to the table."""
+        if not self.database.exists():
+            return False
+        with closing(sqlite3.connect(self.database, timeout=0.2, isolation_level=None)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError:
+                return True
+            connection.execute("ROLLBACK")
+        return False
+
     def _table_rows(self) -> list[Row]:
         if not self.database.exists():
             return []
