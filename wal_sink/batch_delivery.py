@@ -64,9 +64,9 @@ class BatchDelivery:
         `renew_term` claims the next term, under which a delivery goes on that left tasks behind.
         """
         budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
-        retrying = budget.retrying(_TryAgainError, sleep=self._shared.sleep_s, what=self._what())
+        sleep = self._shared.sleep_s
         try:
-            retrying(lambda: self._attempt(budget, renew_term))
+            budget.call(lambda: self._attempt(budget, renew_term), _TryAgainError, sleep=sleep, what=self._what())
         except _TryAgainError as error:
             raise DeliveryError(
                 f"{self._what()}: gave up after {budget.failures} attempts in {budget.spent_s():.1f} s without "

@@ -98,9 +98,11 @@ class Committer:
         """
         budget = Budget.of(self._serving.delivery, self._log.runtime)
         sleep = self._shared.sleep_s
-        retrying = budget.retrying(StoreError, OutcomeUnknownError, sleep=sleep, what=f"sink {self.name!r}")
+        what = f"sink {self.name!r}"
         try:
-            delivered = retrying(lambda: self._deliver_next(search=search))
+            delivered = budget.call(
+                lambda: self._deliver_next(search=search), StoreError, OutcomeUnknownError, sleep=sleep, what=what
+            )
         except (HistoryError, CorruptError):
             # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
             self.term.check(self._log.store)

@@ -64,8 +64,11 @@ class Log:
     def numbers(self, folder: str, *, after: int = NOTHING) -> list[int]:
         """The numbers that name the records or folders in `folder`, ascending."""
         start = paths.batch_name(after) if after > NOTHING else ""
-        found = (paths.parse_number(name) for name in self.store.list(folder, after=start))
-        return sorted({number for number in found if number is not None and number > after})
+        names = self.store.list(folder, after=start)
+        if not names:
+            return []
+        found = {paths.parse_number(name) for name in names}
+        return sorted(number for number in found if number is not None and number > after)
 
     def low_water(self) -> int:
         """The newest batch whose objects may be gone; -1 if none may.

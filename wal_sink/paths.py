@@ -110,7 +110,7 @@ def term(role: str, number: int) -> str:
 
 
 def batch_name(batch_id: int) -> str:
-    return f"{batch_id:019d}"
+    return str(batch_id).zfill(19)
 
 
 def batch(batch_id: int) -> str:

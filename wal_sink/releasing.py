@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint, Gate, planned_ms
@@ -134,7 +134,7 @@ class Releaser:
         manifest = released.manifest
         text = self._checkpoint.offsets_text(manifest.batch_id)
         if text == manifest.offsets and planned_ms(manifest.offsets) is not None:
-            return replace(released, is_present_plan=True)  # no other plan of any query says the same
+            return Released(manifest, released.run_id, is_present_plan=True)  # no other plan of any query says the same
         self._history.ask_owner_again()
         if text is not None and (offsets := self._checkpoint.offsets(manifest.batch_id)) is not None:
             self._refuse_other_offsets(manifest, offsets.fingerprint)

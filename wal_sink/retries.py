@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
@@ -29,12 +29,6 @@ class AttemptFailedError(Exception):
         self.retry_after_s = retry_after_s
 
 
-class Caller(Protocol):
-    """Calls a function, perhaps several times, and returns its result."""
-
-    def __call__(self, function: Callable[[], T], /) -> T: ...
-
-
 @dataclass(slots=True)
 class Budget:
     """Attempts and seconds that may pass without progress."""
@@ -56,32 +50,39 @@ class Budget:
     def spent_s(self) -> float:
         return self.runtime.monotonic_s() - self.since_s
 
-    def retrying(self, *errors: type[BaseException], sleep: Callable[[float], None], what: str) -> Caller:
-        """Calls a function again after any of `errors`, until the budget is spent; then the last error is raised."""
+    def call(
+        self,
+        function: Callable[[], T],
+        *errors: type[BaseException],
+        sleep: Callable[[float], None],
+        what: str,
+    ) -> T:
+        """Call a function, again after any of `errors`, until the budget is spent; then the last error is raised."""
+        try:
+            return function()  # most calls succeed, and cost nothing more
+        except errors as error:
+            first = [error]  # `_after` takes it out: the error's traceback refers to this frame
+        retrying = Retrying(
+            retry=retry_if_exception_type(errors),
+            stop=lambda state: self._note_failure(state, what),
+            wait=self._wait_s,
+            sleep=sleep,
+            reraise=True,
+        )
+        return retrying(_after(first, function))
 
-        def note_failure(state: RetryCallState) -> bool:
-            self.failures += 1
-            spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
-            error = state.outcome.exception() if state.outcome else None
-            _logger.warning("%s: attempt %d failed%s: %s", what, self.failures, " for good" if spent else "", error)
-            return spent
-
-        def call(function: Callable[[], T]) -> T:
-            try:
-                return function()  # most calls succeed, and cost nothing more
-            except errors as error:
-                first = [error]  # `_after` takes it out: the error's traceback refers to this frame
-            retrying = Retrying(
-                retry=retry_if_exception_type(errors), stop=note_failure, wait=self._wait_s, sleep=sleep, reraise=True
-            )
-            return retrying(_after(first, function))
-
-        return call
+    def _note_failure(self, state: RetryCallState, what: str) -> bool:
+        """Whether the budget is spent now."""
+        self.failures += 1
+        spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
+        error = state.outcome.exception() if state.outcome else None
+        _logger.warning("%s: attempt %d failed%s: %s", what, self.failures, " for good" if spent else "", error)
+        return spent
 
     def _wait_s(self, state: RetryCallState) -> float:
         """Jitter, so that committers that failed together do not come back together; or longer, if the target asks.
 
-        Tenacity asks before `note_failure` has counted this one.
+        Tenacity asks before `_note_failure` has counted this one.
         """
         highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * WAIT_GROWTH ** min(self.failures, 16))
         own_s = highest * (0.5 + self.runtime.new_random().random() / 2)

@@ -135,7 +135,7 @@ def test_budgets_are_not_spent_by_the_clock() -> None:
 
         budget = Budget.of(Delivery(print, max_attempts=50, budget_s=100), runtime)
         with pytest.raises(AttemptFailedError):
-            budget.retrying(AttemptFailedError, sleep=runtime.sleep_s, what="batch 0")(fail)
+            budget.call(fail, AttemptFailedError, sleep=runtime.sleep_s, what="batch 0")
         return len(tried), budget.spent_s()
 
     still = simulated_runtime(1)
@@ -173,7 +173,7 @@ def test_a_date_to_come_back_at_is_waited_for_no_longer_than_the_budget(hours: i
         raise AttemptFailedError("later", retry_after_s=asked_s)
 
     with pytest.raises(AttemptFailedError):
-        budget.retrying(AttemptFailedError, sleep=runtime.sleep_s, what="batch 0")(fail)
+        budget.call(fail, AttemptFailedError, sleep=runtime.sleep_s, what="batch 0")
     assert budget.spent_s() <= 100
 
 

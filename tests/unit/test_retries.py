@@ -39,7 +39,7 @@ def run(given: Budget, function: Failing, waits: list[float]) -> str:
         waits.append(seconds)
         given.runtime.sleep_s(seconds)
 
-    answer: str = given.retrying(OSError, sleep=sleep, what="test")(function)
+    answer: str = given.call(function, OSError, sleep=sleep, what="test")
     return answer
 
 
@@ -69,7 +69,7 @@ def test_what_an_attempt_held_is_let_go_of_before_the_next_one(caplog: pytest.Lo
 
     gc.disable()
     try:
-        given.retrying(OSError, sleep=waits.append, what="test")(attempt)
+        given.call(attempt, OSError, sleep=waits.append, what="test")
         left.append(sum(earlier() is not None for earlier in attempts))
     finally:
         gc.enable()
@@ -98,7 +98,7 @@ def test_as_it_comes_it_outlasts_a_server_that_restarts(seed: int) -> None:
             raise OSError("connection refused")
         return "done"
 
-    assert given.retrying(OSError, sleep=given.runtime.sleep_s, what="test")(ask) == "done"
+    assert given.call(ask, OSError, sleep=given.runtime.sleep_s, what="test") == "done"
 
 
 def test_gives_up_when_its_time_is_spent() -> None:
@@ -135,7 +135,7 @@ def test_other_errors_pass_at_once() -> None:
         raise KeyError("not mine")
 
     with pytest.raises(KeyError):
-        given.retrying(OSError, sleep=waits.append, what="test")(fail)
+        given.call(fail, OSError, sleep=waits.append, what="test")
     assert waits == []
 
 
@@ -201,7 +201,7 @@ def test_another_error_after_the_first_passes_at_once_too() -> None:
         raise errors.pop(0)
 
     with pytest.raises(ValueError, match="never again"):
-        given.retrying(OSError, sleep=waits.append, what="test")(fail)
+        given.call(fail, OSError, sleep=waits.append, what="test")
     assert len(errors) == 1
 
 
@@ -214,6 +214,6 @@ def test_a_wait_lies_between_the_half_and_the_whole_of_its_step(chance: float, w
     runtime = replace(simulated_runtime(), new_random=Chance)
     waits: list[float] = []
 
-    Budget.of(Delivery(None), runtime).retrying(OSError, sleep=waits.append, what="test")(Failing(1))
+    Budget.of(Delivery(None), runtime).call(Failing(1), OSError, sleep=waits.append, what="test")
 
     assert waits == [pytest.approx(wait_s)]

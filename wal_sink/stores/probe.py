@@ -12,7 +12,6 @@ from wal_sink.runtime import Runtime
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
 
 _FOLDER = "probe"
-_STAMP = "%Y%m%dT%H%M%SZ"
 _NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{32}\.json")
 _LEFT_BEHIND = timedelta(hours=1)
 """A probe lasts seconds; what is older than this was left by a crash."""
@@ -43,14 +42,20 @@ def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> None:
 
 def new_object(runtime: Runtime) -> tuple[str, bytes]:
     """Path and content of an object to try a store with. Its name tells its age, so that no leftover has to be read."""
-    name = f"{runtime.now().astimezone(UTC).strftime(_STAMP)}-{runtime.new_id()}.json"
+    name = f"{_stamp(runtime.now())}-{runtime.new_id()}.json"
     return f"{_FOLDER}/{name}", f'{{"probe": "{name}"}}'.encode()
 
 
 def _left_behind(names: Iterable[str], now: datetime) -> list[str]:
     """Paths of the objects that only a crash can have left."""
-    eldest = (now.astimezone(UTC) - _LEFT_BEHIND).strftime(_STAMP)
+    eldest = _stamp(now - _LEFT_BEHIND)
     return [f"{_FOLDER}/{name}" for name in names if _NAME.fullmatch(name) and name < eldest]
+
+
+def _stamp(instant: datetime) -> str:
+    """Such as `20260101T000000Z`: text that sorts by time."""
+    digits = instant.astimezone(UTC).isoformat(timespec="seconds").replace("-", "").replace(":", "")
+    return f"{digits[:15]}Z"
 
 
 def _check_doubt(store: Store, *, single_writer: bool) -> None:

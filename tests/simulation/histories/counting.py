@@ -50,8 +50,10 @@ class Count:
     def note(self, seed: int, played: Played) -> None:
         self.histories += 1
         self.points += played.points
-        self.hits.update(played.hits)
-        self.touched.update({name for name, times in played.hits.items() if times} or {"nothing"})
+        happened = [(name, times) for name, times in played.hits.items() if times]
+        for name, times in happened or [("nothing", 1)]:
+            self.hits[name] += times
+            self.touched[name] += 1
         if played.violations:
             self.broken += 1
             if len(self.violations) < _KEPT_VIOLATIONS:

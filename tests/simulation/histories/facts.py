@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass, field
 
 NOTHING = -1
@@ -55,12 +54,21 @@ class SinkFacts:
     """Rows kept as dead letters, each with the first one of its chunk."""
 
     def copy(self) -> SinkFacts:
-        other = copy(self)
-        other.marked, other.seen, other.keys = self.marked.copy(), self.seen.copy(), self.keys.copy()
-        other.late = {who: held.copy() for who, held in self.late.items()}
-        other.known = {who: marked.copy() for who, marked in self.known.items()}
-        other.dead = self.dead.copy()
-        return other
+        return SinkFacts(
+            kind=self.kind,
+            first_batch=self.first_batch,
+            floor=self.floor,
+            marked=self.marked.copy(),
+            seen=self.seen.copy(),
+            keys=self.keys.copy(),
+            term=self.term,
+            repeated_chunks=self.repeated_chunks,
+            repeated_rows=self.repeated_rows,
+            late_rows=self.late_rows,
+            late={who: held.copy() for who, held in self.late.items()},
+            known={who: marked.copy() for who, marked in self.known.items()},
+            dead=self.dead.copy(),
+        )
 
 
 def broken_by_repeats(facts: SinkFacts, disturbances: int, shape: tuple[tuple[int, ...], ...]) -> str | None:

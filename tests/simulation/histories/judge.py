@@ -5,8 +5,9 @@ It shares nothing with the core but the layout on the store (`docs/FORMAT.md`), 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
+
+import msgspec
 
 from tests.simulation.histories.facts import NOTHING, Attempt, SinkFacts, broken_by_repeats
 from tests.simulation.histories.plans import Shape
@@ -124,7 +125,7 @@ class Judge:
     def _release(self, batch: int, data: bytes) -> None:
         if batch <= self.low_water:
             return  # of a process that was succeeded, after the collection: nobody may act on it
-        body = json.loads(data)["body"]
+        body = msgspec.json.decode(data)["body"]
         name = body["term"], body["attempt"]
         attempt = self.staged.get((batch, *name))
         if attempt is None:
@@ -139,7 +140,7 @@ class Judge:
         name, _, what = rest.partition("/")
         facts = self.sinks[name]
         if what == "sink.json":
-            facts.first_batch = int(json.loads(data)["body"]["first_batch"])
+            facts.first_batch = int(msgspec.json.decode(data)["body"]["first_batch"])
         elif what.startswith("markers/"):
             batch = int(what.removeprefix("markers/").removesuffix(".json"))
             for covered in self._covered(facts, batch):

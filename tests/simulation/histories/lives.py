@@ -104,8 +104,12 @@ class Life:
 
     def _look_ahead(self) -> None:
         """The next point that matters; every one, if all are to be noted down."""
-        numbers = (fault.at.number for fault in self._at_number)
-        self._next = min(numbers, default=sys.maxsize) if self.world.trace is None else 0
+        if self.world.trace is not None:
+            self._next = 0
+        elif self._at_number:
+            self._next = min([fault.at.number for fault in self._at_number])
+        else:
+            self._next = sys.maxsize
 
     def _suffer(self, fault: Fault, what: str, where: str) -> None:
         self.world.note(f"{self.number}:      ** {fault.deed}")
@@ -158,7 +162,9 @@ class Life:
     def close(self) -> None:
         """Let go of whatever refers to it: garbage that must be searched for took a fifth of all time."""
         self.errors.clear()
-        self.left.clear()
+        self._die()  # tasks that never woke up end with it, and touch nothing any more
+        while self.left:
+            self.left.pop().kill()
         del self._wal, self._checkpoint
 
     # Living.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -31,7 +30,7 @@ class Played:
     """What came of one history."""
 
     violations: list[str]
-    hits: Counter[str]
+    hits: dict[str, int]
     points: int
     trace: list[str] = field(default_factory=list)
 
@@ -169,7 +168,7 @@ class Playing:
         text = "".join(traceback.format_exception(error, limit=-3))
         self.world.judge.blame(f"unexpected {type(error).__name__}: {error}\n{text}")
 
-    def _hits(self) -> Counter[str]:
+    def _hits(self) -> dict[str, int]:
         world = self.world
         world.hits["collected"] += world.judge.deletions > 0
         world.hits["shuffled listing"] += world.wal.shuffles + world.checkpoint.shuffles

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import Protocol
+
+import msgspec
 
 from tests.simulation.histories.plans import Tamper, Tampering
 from tests.simulation.histories.stores import SimulatedStore, Space
 from wal_sink.stores.base import ObjectExists
 
 QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
+_METADATA = msgspec.json.encode({"id": QUERY_ID})
 _FIRST_PLAN_MS = 1_767_225_600_000
 
 
@@ -35,7 +37,7 @@ class Query:
         self._given = given
         self._restored = given.restored
         if "metadata" not in space.objects:
-            self._write("metadata", json.dumps({"id": QUERY_ID}).encode())
+            self._write("metadata", _METADATA)
         self.planned_ms = 0
         self.end = 0
         self._planned = newest(space, "offsets")
@@ -58,7 +60,7 @@ class Query:
 
     def _adopt(self, entry: bytes) -> None:
         lines = entry.splitlines()
-        self.planned_ms = int(json.loads(lines[1])["batchTimestampMs"])
+        self.planned_ms = int(msgspec.json.decode(lines[1])["batchTimestampMs"])
         self.end = end_in(entry)
 
     def _write(self, path: str, data: bytes) -> None:

@@ -110,6 +110,7 @@ class SimulatedStore(Store):
         self._space = space
         self._objects = space.objects
         self._process = process
+        self._point = process.point
         self._watcher = space.watcher
 
     @property
@@ -121,7 +122,7 @@ class SimulatedStore(Store):
 
     def put(self, path: str, data: bytes, before: str, after: str, *, allow: Callable[[], None] | None = None) -> None:
         """`allow` may refuse at the moment of the effect."""
-        self._process.point(before, path)
+        self._point(before, path)
         if allow is not None:
             allow()
         if self._process.full_for:
@@ -130,22 +131,22 @@ class SimulatedStore(Store):
             raise ObjectExists(f"{path} exists already")
         self._space.add(path, data)
         self._watcher.created(self._process.number, path, data)
-        self._process.point(after, path)
+        self._point(after, path)
 
     def read(self, path: str) -> bytes:
-        self._process.point("before read", path)
+        self._point("before read", path)
         data = self._objects.get(path)
         if data is None:
             raise ObjectMissing(path)
         return data
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-        self._process.point("before list", prefix)
+        self._point("before list", prefix)
         names = self._space.names(prefix, after, recursive=recursive)
         self._watcher.listed(self._process.number, prefix)
         if len(names) > 1:
             if self._space.two_looks:
-                self._process.point("within list", prefix)
+                self._point("within list", prefix)
                 names = self._space.looked_again(names, prefix, recursive=recursive)
             if self._space.disorder:
                 names = self._space.any_order(names)
@@ -156,11 +157,11 @@ class SimulatedStore(Store):
         if self._space.disorder and doomed:
             doomed = self._space.any_order(doomed)
         for path in doomed:
-            self._process.point("before delete", path)
+            self._point("before delete", path)
             if path in self._objects:
                 self._watcher.deleting(path)
                 self._space.remove(path)
-            self._process.point("after delete", path)
+            self._point("after delete", path)
 
     def segment(self, path: str) -> SegmentStream:
         return _Stream(self, path)
