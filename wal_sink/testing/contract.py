@@ -17,12 +17,12 @@ from wal_sink.testing.bench import chunks_of, deliver, opened, parts_of, pickled
 from wal_sink.testing.contract_base import rows_of
 from wal_sink.testing.contract_ledger import LedgerContract
 from wal_sink.testing.contract_two_phase import TwoPhaseContract
+from wal_sink.testing.contract_values import ValuesContract
 from wal_sink.testing.process import promise_of, resolve
 from wal_sink.testing.rows import shown
-from wal_sink.testing.tables import COLUMN_NAMES, table_of_names, table_of_type, table_with_long_text
 
 
-class SinkContract(LedgerContract, TwoPhaseContract):
+class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
     """Tests of what a sink claims to be: plain, idempotent, look-up, transactional, two-phase, segment or batch writer.
 
         class TestOrders(SinkContract):
@@ -126,45 +126,9 @@ class SinkContract(LedgerContract, TwoPhaseContract):
                         next_step="flush and commit in write(), and wait for what other threads send",
                     )
 
-    def test_another_one_may_write_in_the_middle_of_a_write(self, target: Any) -> None:
-        """At some of its lines another task delivers another segment: no name, file or buffer may be shared."""
-        for line in self._some_lines(target):
-            fresh = self.another(target)
-            mine, its = (chunks_of(table.slice(0, 2), batch_id=line, ordinal=n) for n, table in enumerate(self._two()))
-            before = self._rows_of(fresh)
-            place, again = self._interrupted(fresh, mine, its, at_line=line)
-            difference = rows_of([*mine, *its]).difference(self._rows_of(fresh).added_since(before))
-            exact = promise_of(self.make_sink(fresh)).guarantee == "exactly_once"
-            if difference.lost or difference.foreign or (difference.repeated and (exact or not again)):
-                self._fail(
-                    expected=f"every row, when another task delivers its segment just before {place}",
-                    found=str(difference),
-                    next_step="put the chunk's key or the segment's id into every name that tasks might share",
-                )
-
     def test_a_chunk_without_rows_adds_none(self, target: Any) -> None:
         empty = chunks_of(self.tables()[0].slice(0, 0))
         self._expect_rows(target, lambda: deliver(self._sink(target), empty), "a chunk has no rows", rows_of(empty))
-
-    def test_a_failure_inside_write_is_not_hidden(self, target: Any) -> None:
-        """A write that returns has every row in the target."""
-        for _, chunk, added, place, error in self._each_line_failing(target):
-            missing = rows_of([chunk]).difference(added).lost
-            if error is None and missing:
-                self._fail(
-                    expected="an exception from write, or every row in the target",
-                    found=f"a request failed just before {place}; write returned, and {len(missing)} rows are missing",
-                    next_step="let the exception out of write(): the chunk then comes again",
-                )
-
-    def test_a_column_of_this_type_is_taken_or_refused_by_name(self, target: Any, column_type: str) -> None:
-        self._take_or_refuse(target, table_of_type(column_type), f"a column of type {column_type}", ["odd_one"])
-
-    def test_columns_with_such_names_are_taken_or_refused_by_name(self, target: Any, names: str) -> None:
-        self._take_or_refuse(target, table_of_names(names), f"columns {COLUMN_NAMES[names]}", COLUMN_NAMES[names])
-
-    def test_a_very_long_text_is_taken_or_refused_for_good(self, target: Any) -> None:
-        self._take_or_refuse(target, table_with_long_text(), "a text of a MiB", [""])
 
     def test_no_secret_shows(self, target: Any) -> None:
         if not self.secrets():

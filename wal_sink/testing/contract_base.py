@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
 import pytest
 
 from wal_sink.chunk import Chunk, Position
-from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.guarantees import Ability, ability_of
 from wal_sink.settings import GuaranteeName
-from wal_sink.sink import Lookup, Rejected, Sink, TransactionalSink, TwoPhaseSink
-from wal_sink.testing.bench import chunks_of, deliver, lines_of, opened, send_failing, send_meanwhile, shown_error
-from wal_sink.testing.beside import Beside
+from wal_sink.sink import Lookup, Sink, TransactionalSink, TwoPhaseSink
+from wal_sink.testing.bench import chunks_of, opened, shown_error
 from wal_sink.testing.crash_matrix import crash_matrix
-from wal_sink.testing.points import chosen
 from wal_sink.testing.process import resolve
-from wal_sink.testing.rows import Row, Rows, shown
+from wal_sink.testing.rows import Row, Rows
 from wal_sink.testing.tables import COLUMN_NAMES, COLUMN_TYPES, three_batches
-from wal_sink.testing.values import missing_row, same_value
-from wal_sink.testing.verdict import Point, What
-
-_MOST_LINES = 200
-_MOST_INTERRUPTED = 12
-_PARAMETERS = (("column_type", "column_types", COLUMN_TYPES), ("names", "column_names", COLUMN_NAMES))
+from wal_sink.testing.values import same_value
+from wal_sink.testing.verdict import What
 
 
 class ContractBase:
@@ -92,16 +82,6 @@ class ContractBase:
 
     # How it is done.
 
-    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """One test for each type and each kind of name."""
-        for argument, attribute, known in _PARAMETERS:
-            if argument not in metafunc.fixturenames:
-                continue
-            values = getattr(self, attribute)
-            if unknown := [value for value in values if value not in known]:
-                raise pytest.UsageError(f"{type(self).__name__}.{attribute}: {unknown} are none of {list(known)}")
-            metafunc.parametrize(argument, values)
-
     def _check_matrix(self, target: Any, disturb: Sequence[What]) -> None:
         matrix = crash_matrix(
             self.make_sink,
@@ -122,50 +102,6 @@ class ContractBase:
             )
         if matrix.violations:
             pytest.fail(matrix.report(), pytrace=False)
-
-    def _take_or_refuse(self, target: Any, table: pa.Table, what: str, names: Sequence[str]) -> None:
-        sink, (chunk,) = self._sink(target), chunks_of(table, chunk_rows=table.num_rows)
-        before = list(self.rows_in(target))
-        refused: object = None
-        try:
-            refused = next((some for some in deliver(sink, [chunk]) if isinstance(some, Rejected)), None)
-        except (PermanentError, ConfigError) as error:
-            refused = error
-        except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
-            self._fail(
-                expected=f"{what} is taken, or refused with PermanentError",
-                found=f"{shown_error(error)}: it would be tried again and again, in vain",
-                next_step="raise PermanentError naming the column, or leave the case out of column_types, column_names",
-            )
-        if refused is not None and not any(name in str(refused) for name in names):
-            self._fail(
-                expected=f"a message that names {list(names)}",
-                found=f"{str(refused)[:300]!r}",
-                next_step="say which column it is",
-            )
-        self._expect_values(
-            chunk.without(_not_written(sink, chunk, refused)), _added(self.rows_in(target), before), what
-        )
-
-    def _expect_values(self, chunk: Chunk, added: list[Any], what: str) -> None:
-        if len(added) != chunk.num_rows:
-            self._fail(
-                expected=f"{chunk.num_rows} rows with {what}: all but those that were Rejected; none where "
-                "PermanentError was raised, or a transactional sink rejected one",
-                found=f"{len(added)} rows",
-                next_step="write every row, or say what is refused: PermanentError naming the column, or Rejected",
-            )
-        names = chunk.table.column_names
-        if len(set(names)) < len(names) or not all(isinstance(row, Mapping) for row in added):
-            return
-        sent = zip(chunk.table.to_pylist(), json.loads(chunk.to_json(), parse_float=Decimal), strict=True)
-        if missing := missing_row(list(sent), added, self.same_value):
-            self._fail(
-                expected=f"rows with {what} as they were sent, such as {shown([missing])}",
-                found=shown(added),
-                next_step="write the whole value, or raise PermanentError naming the column; for another form of the "
-                "same value override same_value(sent, found)",
-            )
 
     def _expect_rows(self, target: Any, act: Callable[[], object], when: str, wanted: Rows) -> None:
         before = self._rows_of(target)
@@ -251,48 +187,6 @@ class ContractBase:
         first, second = self._two()
         return chunks_of(first), chunks_of(second, ordinal=1)
 
-    def _each_line_failing(self, target: Any) -> Iterator[tuple[Any, Chunk, Rows, str, BaseException | None]]:
-        """Write a chunk again and again, each time with another line of the sink's own code failing.
-
-        Yields the target, the chunk, the rows the write added, the line, and the error that came out of `write`.
-        """
-        for number in range(1, _MOST_LINES):
-            fresh = self.another(target)
-            before = self._rows_of(fresh)
-            (chunk,) = chunks_of(self.tables()[0].slice(0, 2), batch_id=number)
-            place, error = send_failing(self._sink(fresh), chunk, at_line=number)
-            if not place:
-                return
-            yield fresh, chunk, self._rows_of(fresh).added_since(before), place, error
-
-    def _some_lines(self, target: Any) -> list[int]:
-        """Numbers of lines of the sink's own code, each line once, and not too many."""
-        fresh = self.another(target)
-        places = lines_of(self._sink(fresh), chunks_of(self.tables()[0].slice(0, 2)))
-        first = {place: number for number, place in reversed(list(enumerate(places, 1)))}
-        points = [Point("stands still", number, f"inside {place}") for place, number in reversed(first.items())]
-        every = max(self.every, -(-len(points) // _MOST_INTERRUPTED))
-        return sorted(point.number for point in chosen(points, every=every, each_line=False))
-
-    def _interrupted(
-        self, target: Any, mine: list[Chunk], its: list[Chunk], *, at_line: int
-    ) -> tuple[str, list[list[Chunk]]]:
-        """One task sends, and another one delivers before a line of the first. What fails, since one may well lock the
-        other out, comes again. The line, and what came again.
-        """
-        other = Beside(lambda: deliver(self._sink(target), its), lambda: 0, 0.0)
-        place, error = send_meanwhile(self._sink(target), mine, other.goes_through, at_line=at_line)
-        if not other.ends():
-            self._fail(
-                expected="two tasks that end",
-                found=f"one waits for ever for another that stood still just before {place}, and has ended since",
-                next_step="let go in close() of what write() took",
-            )
-        again = [chunks for chunks, failed in ((mine, error), (its, other.error)) if failed]
-        for chunks in again:
-            deliver(self._sink(target), chunks)
-        return place, again
-
     def _rows_of(self, target: Any) -> Rows:
         return Rows.sent(self.tables()).found(self.rows_in(target))
 
@@ -301,24 +195,6 @@ class ContractBase:
 
     def _fail(self, *, expected: str, found: str, next_step: str) -> NoReturn:
         pytest.fail(f"expected: {expected}\nfound:    {found}\nnext:     {next_step}", pytrace=False)
-
-
-def _not_written(sink: Sink, chunk: Chunk, refused: object) -> Collection[int]:
-    """The rows that must not be in the target, given how the sink refused."""
-    if isinstance(refused, Rejected) and not isinstance(sink, TransactionalSink):
-        return refused.reasons.keys()
-    return range(chunk.num_rows) if refused is not None else ()
-
-
-def _added(now: Iterable[Any], before: Iterable[Any]) -> list[Any]:
-    old = Counter(map(repr, before))
-    added = []
-    for row in now:
-        if old[repr(row)] > 0:
-            old[repr(row)] -= 1
-        else:
-            added.append(row)
-    return added
 
 
 def rows_of(chunks: Iterable[Chunk]) -> Rows:

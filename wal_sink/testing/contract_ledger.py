@@ -10,7 +10,7 @@ import pyarrow as pa
 from wal_sink.chunk import Chunk
 from wal_sink.errors import FencedError
 from wal_sink.testing.bench import chunks_of, deliver, of_term, shown_error, slot
-from wal_sink.testing.contract_base import ContractBase
+from wal_sink.testing.contract_lines import LinesContract
 from wal_sink.testing.ledger_cases import REFUSALS, STORED, STORING, TYPICAL, Case
 
 
@@ -26,7 +26,7 @@ class _Stored:
         return case.chunk(table, slot=self.slot, prefix=self.prefix)
 
 
-class LedgerContract(ContractBase):
+class LedgerContract(LinesContract):
     """See `SinkContract`."""
 
     def test_last_is_none_before_the_first_chunk(self, target: Any) -> None:

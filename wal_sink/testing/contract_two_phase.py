@@ -17,11 +17,12 @@ from wal_sink.errors import HandleGoneError
 from wal_sink.preparing import MAX_HANDLE
 from wal_sink.sink import TwoPhaseSink
 from wal_sink.testing.bench import Held, attempt_at, commit, opened, prepare, shown_error, travelled
-from wal_sink.testing.contract_base import ContractBase, rows_of
+from wal_sink.testing.contract_base import rows_of
+from wal_sink.testing.contract_lines import LinesContract
 from wal_sink.testing.rows import Rows
 
 
-class TwoPhaseContract(ContractBase):
+class TwoPhaseContract(LinesContract):
     """See `SinkContract`."""
 
     def test_nothing_shows_before_it_is_committed(self, target: Any) -> None:
