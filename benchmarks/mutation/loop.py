@@ -10,6 +10,7 @@ import fcntl
 import gc
 import hashlib
 import json
+import mmap
 import os
 import resource
 import signal
@@ -17,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
@@ -31,8 +33,8 @@ _LEARN = "stats"
 _FAILED = 1
 _LEARNT_AT_ONCE = 50
 _CPU_MARGIN_S = 3
-_WAIT_MARGIN_S = 15
-"""What a mutant may take besides what its tests take undisturbed: of the processor, and with waiting."""
+_WAIT_MARGIN_S = 10
+"""What each test may take besides thrice what it takes undisturbed: of the processor, and with waiting."""
 
 
 class MutantLoop:
@@ -66,7 +68,7 @@ class MutantLoop:
         for name in self._names:
             seconds = {test: s for test, s in reach.get(name.partition("__mutmut_")[0], {}).items() if test in items}
             chosen = self._chosen(name, seconds)
-            fate = self._fate(name, [items[test] for test in chosen], sum(seconds[test] for test in chosen))
+            fate = self._fate(name, [_Test(items[test], seconds[test]) for test in chosen])
             self._note(name, fate)
         return True
 
@@ -93,7 +95,7 @@ class MutantLoop:
         fresh = [item for item in items if known["tests"].get(item.nodeid) != digests[item]]
         while fresh:
             some, fresh = fresh[:_LEARNT_AT_ONCE], fresh[_LEARNT_AT_ONCE:]
-            self._in_fork(lambda some=some: self._learn_in_fork(some, digests), _LEARN, 600)
+            self._in_fork(lambda _, some=some: self._learn_in_fork(some, digests), _LEARN, [600.0])
         functions: dict[str, dict[str, float]] = json.loads(self._reach.read_text())["functions"]
         return functions
 
@@ -113,12 +115,14 @@ class MutantLoop:
             known["tests"][item.nodeid] = digests[item]
         self._reach.write_text(json.dumps(known))
 
-    def _fate(self, name: str, tests: Sequence[pytest.Item], undisturbed_s: float) -> str:
+    def _fate(self, name: str, tests: Sequence[_Test]) -> str:
         if not tests:
             return UNREACHED
         reading, writing = os.pipe()
         with self._allowed(), os.fdopen(reading) as told:
-            status = self._in_fork(lambda: self._run_until_failed(tests, writing), name, undisturbed_s)
+            status = self._in_fork(
+                lambda clock: self._run_until_failed(tests, writing, clock), name, [test.seconds for test in tests]
+            )
             os.close(writing)
             if killer := told.read():
                 self._killers = [*(test for test in self._killers if test != killer), killer]
@@ -126,32 +130,36 @@ class MutantLoop:
             return TIMED_OUT
         return KILLED if status else SURVIVED
 
-    def _run_until_failed(self, tests: Sequence[pytest.Item], writing: int) -> None:
-        for item in tests:
-            self._run(item)
+    def _run_until_failed(self, tests: Sequence[_Test], writing: int, clock: _Clock) -> None:
+        for number, test in enumerate(tests):
+            clock.begin(number)
+            self._run(test.item)
             if self._failed:
-                os.write(writing, item.nodeid.encode())
+                os.write(writing, test.item.nodeid.encode())
                 return
 
     def _run(self, item: pytest.Item) -> None:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
 
-    def _in_fork(self, work: Callable[[], None], mutant: str, undisturbed_s: float) -> int | None:
-        """The exit status of `work`, done with one mutant in place; None if it took too long."""
+    def _in_fork(self, work: Callable[[_Clock], None], mutant: str, seconds: Sequence[float]) -> int | None:
+        """The exit status of `work`, done with one mutant in place; None if a part of it took too long.
+
+        `seconds`: what each part takes undisturbed.
+        """
         sys.stdout.flush()
+        clock = _Clock(seconds)
         child = os.fork()
         if child == 0:
-            limit = round(3 * undisturbed_s) + _CPU_MARGIN_S
-            resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+            clock.begin(0)
             os.environ[_CHOSEN] = mutant
             if mutant != _LEARN:
                 _silence()
             try:
-                work()
+                work(clock)
             except BaseException:  # noqa: BLE001 - whatever a mutant makes of pytest itself is a failure
                 self._failed = True
             os._exit(_FAILED if self._failed else 0)
-        return _waited(child, 3 * undisturbed_s + _WAIT_MARGIN_S)
+        return clock.wait_for(child)
 
     @contextmanager
     def _allowed(self) -> Iterator[None]:
@@ -170,19 +178,44 @@ def _silence() -> None:
     os.dup2(nowhere, 2)
 
 
-def _waited(child: int, limit_s: float) -> int | None:
-    deadline_s = time.monotonic() + limit_s
-    pause_s = 0.002
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            break
-        if time.monotonic() > deadline_s:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
+@dataclass(frozen=True)
+class _Test:
+    item: pytest.Item
+    seconds: float
+    """Of the processor, without a mutant."""
+
+
+class _Clock:
+    """Ends a child process of which one part takes too long, by the processor's time or by the wall's."""
+
+    def __init__(self, seconds: Sequence[float]) -> None:
+        self._seconds = seconds
+        self._shared = mmap.mmap(-1, 1024)
+        """The number of the part under way, written by the child."""
+
+    def begin(self, number: int) -> None:
+        """To be called by the child."""
+        self._shared[:4] = number.to_bytes(4, "big")
+        limit = int(time.process_time() + 3 * self._seconds[number]) + _CPU_MARGIN_S
+        resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+
+    def wait_for(self, child: int) -> int | None:
+        """The child's exit status; None if it was ended."""
+        number, deadline_s, pause_s = -1, 0.0, 0.002
+        while True:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                break
+            under_way = int.from_bytes(self._shared[:4], "big")
+            if under_way != number:
+                number = under_way
+                deadline_s = time.monotonic() + 3 * self._seconds[number] + _WAIT_MARGIN_S
+            if time.monotonic() > deadline_s:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return None
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, 0.1)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL}:
             return None
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, 0.1)
-    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in {signal.SIGXCPU, signal.SIGKILL}:
-        return None
-    return status
+        return status

@@ -26,13 +26,13 @@ HERE = Path(__file__).parent
 CHECKOUT = HERE.parent.parent
 WORK = CHECKOUT / ".cache" / "mutation"
 
-COPIED = ("wal_sink", "backends", "tests")
+COPIED = ("wal_sink", "backends", "tests", "docs")
 TESTS = ("tests/unit", "tests/simulation")
 """Those marked `no_cover` take too long to run on every mutant; those that fail in the copy are left out."""
 NOT_OF_THE_CORE = (
     *("*_sink/*", "test_files_sink*", "test_kafka_*", "test_sql_*", "test_two_phase_files*"),
     *("test_contract*", "test_crash_matrix*", "test_kit*", "test_writing_*"),
-    *("test_cli*", "test_quick_java*", "test_repository*", "*_document*"),
+    *("test_cli.py", "test_cli_dead_letters*", "test_quick_java*", "test_repository*", "*_document*"),
 )
 """Tests of backends, the kit, commands and documents: they start processes, and reach nothing that others do not."""
 MESSAGES = [r"_logger\.", r"raise (?!SinkFailedError|divergence)\w+\(", r"^\s+f?\"[^\"]*\"\s*$"]

@@ -130,6 +130,22 @@ def test_damage_is_found_or_without_effect(log: Log, place: int) -> None:
         assert found.chunk.table.equals(letter.chunk.table)
 
 
+@pytest.mark.parametrize("fact", ["kept", "key", "batch_id", "segment_id", "slot", "end", "term", "run_id", "answered"])
+def test_none_of_its_facts_can_be_another(log: Log, fact: str) -> None:
+    """Parquet protects its pages, not its footer, in which they are."""
+    keep_rejected(log, REJECTED, chunk(), ["", "too long"], answered=True)
+    table = pq.read_table(io.BytesIO(log.store.read(REJECTED)))
+    others = {"kept": "unknown", "answered": "false", "batch_id": "8", "end": "5", "term": "2"}
+    altered = {**table.schema.metadata, f"wal_sink.{fact}".encode(): others.get(fact, "other").encode()}
+    assert altered.keys() == table.schema.metadata.keys()
+    buffer = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata(altered), buffer)
+    log.store.create("altered", buffer.getvalue())
+
+    with pytest.raises(CorruptError, match=r"^memory.*altered: expected a dead letter, .*checksum of its metadata"):
+        read_dead_letter(log.store, "altered")
+
+
 @pytest.mark.parametrize("data", [b"", b"{}", b"PAR1PAR1"])
 def test_what_is_no_dead_letter_is_corrupt(log: Log, data: bytes) -> None:
     log.store.create(REJECTED, data)

@@ -61,6 +61,19 @@ def test_the_rate_holds_across_segments_and_batches() -> None:
     assert to.at_s == [0.0, 1.0, 1.5, 2.5, 3.0, 4.0]
 
 
+def test_what_an_earlier_attempt_sent_is_paid_for_once() -> None:
+    place, to = Place(rows=lambda _: [4]), Clocked()
+
+    def fail(_: Chunk) -> None:
+        if to.tries == 2:
+            raise ConnectionError("away for a moment")
+
+    to.fail = fail
+    place.stream(clocked(place, to, rows_per_s=2), 1)
+    assert to.batches == [0, 0, 1, 1]
+    assert to.at_s[3] - to.at_s[2] == pytest.approx(1.0)
+
+
 def test_time_that_went_by_anyway_is_not_waited_for_again() -> None:
     runtime = simulated_runtime()
     rate = RowRate(10, runtime)

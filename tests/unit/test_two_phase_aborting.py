@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.unit.two_phase import Failing, begun, place, restaged, restarted, shown
 from tests.unit.vault import Vault, VaultSink
-from wal_sink import (
-    Delivery,
-    Transaction,
-    paths,
-)
+from wal_sink import Delivery, SinkContext, Transaction, paths
+from wal_sink.calls import DirectCaller
 from wal_sink.sink import Sink
+from wal_sink.testing import simulated_runtime
 
 
 def test_an_attempt_that_lost_is_aborted_once_its_batch_is_delivered(vault: Vault) -> None:
@@ -88,11 +89,64 @@ def test_what_cannot_be_aborted_is_left_for_the_next_start(vault: Vault, caplog:
     where = place(5)
     run = where.open({"a": VaultSink(vault)})
     restaged(where, run, vault)
+    (held,) = vault.held
     where.open({"a": Failing(vault, "abort")})
-    assert "1 transactions are left to abort" in caplog.text
-    assert len(vault.held) == 1
+    assert "sink a: 1 transactions are left to abort: batch 0" in caplog.text
+    assert f"transaction {held}: " in caplog.text
+    assert ": abort raised ConnectionError: away" in caplog.text
+    assert list(vault.held) == [held]
     where.open({"a": VaultSink(vault)})
     assert vault.held == {}
+
+
+def test_what_was_aborted_before_one_failed_is_tidied_away(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
+    class FailingLater(VaultSink):
+        def abort(self, transaction: Transaction, token: str) -> None:
+            if vault.aborts:
+                raise ConnectionError("away")
+            super().abort(transaction, token)
+
+    where = place(5, 5)
+    run = where.open({"a": VaultSink(vault)})
+    restaged(where, run, vault)
+    where.open({"a": FailingLater(vault)})
+    assert "1 transactions are left to abort" in caplog.text
+    assert (len(vault.aborts), len(vault.held), len(begun(where))) == (1, 1, 1)
+
+
+def test_the_sink_that_aborts_is_told_where_it_runs_and_what_it_aborts(vault: Vault) -> None:
+    told: list[Transaction] = []
+
+    class Telling(VaultSink):
+        def abort(self, transaction: Transaction, token: str) -> None:
+            told.append(transaction)
+            super().abort(transaction, token)
+
+    where = place(0, 5)
+    lost = restaged(where, where.open({"a": VaultSink(vault)}), vault)
+    sink = Telling(vault)
+    run = where.open({"a": sink})
+    wal = run.history.wal
+    assert wal is not None
+    assert told == [Transaction(lost, wal.wal_id, "a", 0, partition=1, roll=0)]
+    assert sink.contexts == [
+        SinkContext(wal.wal_id, "a", run.committers[0].term.number, 0, columns=(), on_executor=False)
+    ]
+
+
+def test_making_opening_and_aborting_are_limited_in_time(vault: Vault) -> None:
+    limits: dict[str, float] = {}
+
+    class Noting(DirectCaller):
+        def call(self, function: Any, *args: Any, timeout_s: float) -> Any:
+            limits[function.__name__] = timeout_s
+            return super().call(function, *args, timeout_s=timeout_s)
+
+    where = place(5)
+    restaged(where, where.open({"a": VaultSink(vault)}), vault)
+    runtime = replace(simulated_runtime(), new_caller=Noting)
+    where.open({"a": VaultSink(vault)}, runtime=runtime, attempt_timeout_s=7)
+    assert limits == {"<lambda>": 7, "open": 7, "abort": 7, "close": 7}
 
 
 def test_a_sink_that_cannot_even_be_made_leaves_them_too(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
@@ -107,7 +161,7 @@ def test_a_sink_that_cannot_even_be_made_leaves_them_too(vault: Vault, caplog: p
 
     object.__setattr__(committer.serving, "make_sink", fail)
     committer.abort_abandoned()
-    assert "no sink today" in caplog.text
+    assert "sink 'a' raised ConnectionError: no sink today" in caplog.text
     assert len(vault.held) == 1
 
 
