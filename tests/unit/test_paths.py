@@ -66,3 +66,7 @@ def test_what_lies_in_a_sinks_folder_is_its_own(path: str) -> None:
 @pytest.mark.parametrize("path", [paths.WAL, paths.term("a", 1), paths.release(1), "x/sinks/a"])
 def test_what_lies_elsewhere_is_no_sinks(path: str) -> None:
     assert paths.sink_of(path) == ""
+
+
+def test_the_record_of_a_replay_lies_beside_its_dead_letter() -> None:
+    assert paths.replayed("sinks/a/dead-letters/7/1-2-3.parquet") == "sinks/a/dead-letters/7/1-2-3.replayed.json"

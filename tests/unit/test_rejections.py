@@ -11,13 +11,13 @@ import pytest
 from tests.simulation.small_run import Place
 from tests.unit.one_segment import Stage, kind_of_failure
 from wal_sink import paths
-from wal_sink.chunk import Chunk, Position
+from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import keep_rejected, read_dead_letter
 from wal_sink.delivery import slot_name
 from wal_sink.errors import FencedError
 from wal_sink.orders import FailureKind, Outcome
 from wal_sink.records import Marker
-from wal_sink.rejections import Rejections
+from wal_sink.rejections import Rejections, refused_rows
 from wal_sink.settings import Delivery
 from wal_sink.sink import Lookup, Rejected, Sink, TransactionalSink
 from wal_sink.testing import crash_matrix
@@ -341,6 +341,64 @@ def test_an_attempt_under_the_same_term_takes_over_without_another_object() -> N
         if name.startswith("000000-000000000000-")
     ]
     assert len(first) == 1
+
+
+def held(term: int = 1) -> Chunk:
+    """Of one segment's rows 4 and 5, as a task under some term has it in hand."""
+    table = pa.table({"id": [4, 5]})
+    return Chunk(table, 0, "key", "segment", range(4, 6), Position("slot", 0, 6, "segment"), term)
+
+
+def letters_of(stage: Stage) -> list[tuple[int, bool, int]]:
+    """Of each refusal: the term, whether it was answered, how many rows."""
+    folder, store = paths.dead_letter_folder("a", 0), stage.place.wal
+    found = [read_dead_letter(store, f"{folder}/{name}") for name in store.list(folder)]
+    return [(letter.chunk.term, letter.answered, letter.chunk.num_rows) for letter in found]
+
+
+def test_an_empty_refusal_under_another_term_closes_nothing() -> None:
+    stage = Stage()
+    for term in (1, 2, 2):
+        Rejections(stage.run.log, "a", 0, held(term)).take_over()
+
+    assert letters_of(stage) == [(1, False, 0), (2, False, 0)]
+
+
+def test_neither_do_rows_that_were_refused_under_the_same_term() -> None:
+    stage = Stage()
+    Rejections(stage.run.log, "a", 0, held()).keep(held(), Rejected({1: "no"}), answered=False)
+
+    rest = Rejections(stage.run.log, "a", 0, held()).take_over()
+
+    assert ids_of(rest) == [4]
+    assert letters_of(stage) == [(1, False, 1), (1, False, 0)]
+
+
+def test_what_was_taken_over_was_not_answered_for_that() -> None:
+    stage = Stage()
+    rejections = Rejections(stage.run.log, "a", 0, held())
+    rejections.take_over()
+
+    assert rejections.is_kept()
+    assert not rejections.is_answered()
+
+
+def test_a_transactional_sink_that_refuses_rows_has_none_of_the_chunk() -> None:
+    class RefusingTheFirst(Ledger):
+        def refused(self, chunk: Chunk) -> dict[int, str]:
+            return {0: "no"} if chunk.rows[0] == 0 else {}
+
+    stage = Stage()
+    stage.deliver(RefusingTheFirst(Target()), keeps_rejected=True)
+
+    assert letters_of(stage) == [(1, False, 1)]
+
+
+def test_the_key_of_what_was_refused_is_that_of_its_rows_and_the_number_of_the_refusal() -> None:
+    keys = [refused_rows(held(), indices, number).key for indices in ([0], [1]) for number in (0, 1)]
+
+    assert keys == [refusal_key(held().position, rows, number) for rows in ([4], [5]) for number in (0, 1)]
+    assert len({held().key, *keys}) == 5
 
 
 def test_between_two_refusals_the_run_may_end() -> None:

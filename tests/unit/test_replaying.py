@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.simulation.small_run import Place
 from tests.unit.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
 from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult, paths
+from wal_sink.calls import DirectCaller
 from wal_sink.chunk import Chunk
 from wal_sink.dead_letters import keep_rejected, keep_unknown
 from wal_sink.errors import FencedError
@@ -143,8 +145,32 @@ def test_rows_of_unknown_outcome_are_sent_only_when_asked_for() -> None:
 
     assert len(list(letters(place).due())) == 3
     assert len(list(letters(place).due(unknown=True))) == 4
-    assert letters(place).replay(lambda _: None, unknown=True).letters == 4
+    assert letters(place).replay(lambda _: None).letters == 3
+    assert letters(place).replay(lambda _: None, unknown=True).letters == 1
     assert list(letters(place).due(unknown=True)) == []
+
+
+def test_those_of_one_batch_can_be_looked_at_alone() -> None:
+    place = delivered()
+    place.stream(place.open({"a": Delivery(refusing, on_rejected="dead_letter")}), 1)
+
+    assert {kept.letter.chunk.batch_id for kept in letters(place).all()} == {0, 1}
+    assert {kept.letter.chunk.batch_id for kept in letters(place).all(batch_id=1)} == {1}
+
+
+@pytest.mark.parametrize(("given", "limit_s"), [({}, 120.0), ({"attempt_timeout_s": 7.0}, 7.0)])
+def test_every_call_of_a_replay_is_limited_in_time(given: dict[str, float], limit_s: float) -> None:
+    limits: set[float] = set()
+
+    class Measuring(DirectCaller):
+        def call(self, function: Any, *args: Any, timeout_s: float) -> Any:
+            limits.add(timeout_s)
+            return super().call(function, *args, timeout_s=timeout_s)
+
+    log = Log(delivered().wal, replace(simulated_runtime(), new_caller=Measuring), "replay")
+    DeadLetters(log, name="a").replay(lambda _: None, **given)
+
+    assert limits == {limit_s}
 
 
 def test_a_failure_ends_it_and_the_next_goes_on_from_there() -> None:

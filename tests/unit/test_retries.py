@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from wal_sink.retries import FIRST_WAIT_S, LONGEST_WAIT_S, WAIT_GROWTH, Budget
+from wal_sink.retries import FIRST_WAIT_S, LONGEST_WAIT_S, WAIT_GROWTH, AttemptFailedError, Budget
 from wal_sink.settings import Delivery
 from wal_sink.testing import simulated_runtime
 
@@ -177,6 +177,25 @@ def test_two_committers_that_fail_together_do_not_come_back_together() -> None:
         rows.append(waits)
 
     assert all(one != other for one, other in zip(*rows, strict=True))
+
+
+@pytest.mark.parametrize(("asked_s", "waited_s"), [(5, 5), (1000, 10)])
+def test_a_target_may_ask_for_a_wait_but_for_no_longer_than_the_budget_lasts(asked_s: float, waited_s: float) -> None:
+    given, waits = budget(budget_s=60)
+    failures = [AttemptFailedError("busy", retry_after_s=asked_s)]
+
+    def ask() -> str:
+        if failures:
+            given.runtime.sleep_s(50)
+            raise failures.pop()
+        return "done"
+
+    assert given.call(ask, AttemptFailedError, sleep=waits.append, what="test") == "done"
+    assert waits == [waited_s]
+
+
+def test_one_that_asks_for_nothing_is_asked_again_soon() -> None:
+    assert AttemptFailedError("failed").retry_after_s == 0
 
 
 def test_a_budget_begins_when_it_is_made() -> None:

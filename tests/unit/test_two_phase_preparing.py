@@ -139,7 +139,7 @@ def test_a_sink_that_cannot_be_made_where_rows_are_staged_is_made_later(
     run = where.open({"a": VaultSink(vault)})
     object.__setattr__(run.committers[0].serving.preparation, "make_sink", fail)
     where.stream(run, 0)
-    assert "no sink today" in caplog.text
+    assert "sink 'a' raised ConnectionError: no sink today" in caplog.text
     assert shown(vault) == [0, 1, 2, 3, 4]
 
 

@@ -32,7 +32,9 @@ def test_a_steady_batch_of_one_segment_costs_no_more_than_its_transaction(vault:
     assert not [request for request in where.requests if request.startswith("list")]
 
 
-def test_two_handles_that_are_gone_one_after_the_other_are_tried_again(vault: Vault) -> None:
+def test_two_handles_that_are_gone_one_after_the_other_are_tried_again(
+    vault: Vault, caplog: pytest.LogCaptureFixture
+) -> None:
     class Losing(VaultSink):
         left = 3
 
@@ -45,6 +47,7 @@ def test_two_handles_that_are_gone_one_after_the_other_are_tried_again(vault: Va
     where = place(5)
     where.stream(where.open({"a": Losing(vault)}), 0)
     assert shown(vault) == [0, 1, 2, 3, 4]
+    assert "; it was prepared a moment ago" in caplog.text
     numbers = [name for name in where.wal.list(paths.progress_folder("a", 0)) if paths.is_prepared(name)]
     assert len(numbers) == 2
 
