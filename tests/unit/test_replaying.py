@@ -20,9 +20,9 @@ from wal_sink.chunk import Chunk
 from wal_sink.dead_letters import keep_rejected, keep_unknown
 from wal_sink.errors import FencedError
 from wal_sink.log import Log
-from wal_sink.records import Replayed
+from wal_sink.records import Replayed, WalRecord
 from wal_sink.settings import Delivery
-from wal_sink.sink import Rejected, Sink
+from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink.stores.base import Store
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.faults import Crash, FaultyStore
@@ -159,7 +159,7 @@ def test_those_of_one_batch_can_be_looked_at_alone() -> None:
 
 
 @pytest.mark.parametrize(("given", "limit_s"), [({}, 120.0), ({"attempt_timeout_s": 7.0}, 7.0)])
-def test_every_call_of_a_replay_is_limited_in_time(given: dict[str, float], limit_s: float) -> None:
+def test_every_call_of_a_replay_is_limited_in_time(given: dict[str, Any], limit_s: float) -> None:
     limits: set[float] = set()
 
     class Measuring(DirectCaller):
@@ -171,6 +171,69 @@ def test_every_call_of_a_replay_is_limited_in_time(given: dict[str, float], limi
     DeadLetters(log, name="a").replay(lambda _: None, **given)
 
     assert limits == {limit_s}
+
+
+def test_the_sink_is_told_whose_rows_come_again_and_that_it_is_in_the_driver() -> None:
+    contexts: list[SinkContext] = []
+
+    class Opened(Mended):
+        def open(self, context: SinkContext) -> None:
+            contexts.append(context)
+
+    place = delivered()
+    wal = Log(place.wal, simulated_runtime(), "look").find(WalRecord, paths.WAL)
+    assert wal is not None
+    letters(place).replay(Opened(Target()))
+
+    assert set(contexts) == {SinkContext(wal.wal_id, "a", 1, 0, ("batch", "row"), on_executor=False)}
+
+
+def test_a_failure_names_the_dead_letter_and_the_sink() -> None:
+    place = delivered()
+    path = next(letters(place).due()).letter.path
+    where = f"dead letter {place.wal.url_of(path)}: "
+
+    answers: list[tuple[object, str]] = [
+        (Rejected({5: "no such row"}), "rejected rows 5 to 5: expected indices from 0 to"),
+        ("done", "returned 'done'"),
+    ]
+    for answer, said in answers:
+        with pytest.raises(DeliveryError) as caught:
+            letters(place).replay(lambda _, answer=answer: answer)
+        assert where in str(caught.value)
+        assert said in str(caught.value)
+
+
+def test_what_a_transaction_had_committed_before_a_crash_is_not_sent_again() -> None:
+    place, target = _refused_by(Ledger)
+    sent: list[int] = []
+
+    class Taking(Ledger):
+        def refused(self, chunk: Chunk) -> dict[int, str]:
+            sent.extend(ids_of(chunk))
+            return {}
+
+    def die(what: str, where: str) -> None:
+        if what == "before create" and where.endswith(".replayed.json"):
+            raise Crash(where)
+
+    with suppress(Crash):
+        letters(place, FaultyStore(place.wal, die)).replay(Taking(target))
+    assert sent == [1]
+    letters(place).replay(Taking(target))
+
+    assert sent == [1, 4, 7]
+    assert left(place) == []
+
+
+def test_two_refusals_of_a_replay_are_counted_together() -> None:
+    place, target = Place(), Target()
+    sink = Delivery(lambda _: Rejected(dict.fromkeys(range(2), "no")), on_rejected="dead_letter")
+    run = place.open({"a": sink})
+    next(FakeQuery(place.checkpoint, lambda *_: [pa.table({"id": [1, 4]})]).batches(run, 1))
+    run.deliver_all()
+
+    assert letters(place).replay(OneAtATime(target)) == ReplayResult(letters=1, rows=0, rejected=2)
 
 
 def test_a_failure_ends_it_and_the_next_goes_on_from_there() -> None:

@@ -8,20 +8,52 @@ from typing import Any
 import pytest
 
 from tests.simulation.small_run import Place, Recorder, serving
+from tests.unit.vault import Vault, VaultSink
 from wal_sink import paths
+from wal_sink.checkpoint import Offsets
 from wal_sink.chunk import Chunk
 from wal_sink.errors import DeliveryError
+from wal_sink.preparing import StagingOrder
 from wal_sink.records import SegmentRef
 from wal_sink.run import Run
+from wal_sink.segment_writer import SegmentLimits
 from wal_sink.segments import Rows, read_parquet
 from wal_sink.serving import StoppedError
 from wal_sink.settings import Delivery, Settings
+from wal_sink.stager import Attempt
 from wal_sink.terms import Term
 from wal_sink.testing import simulated_runtime
 
 
 def failing(chunk: Chunk) -> None:  # noqa: ARG001
     raise ConnectionError("down")
+
+
+def test_staging_tasks_are_told_all_that_they_need() -> None:
+    settings = Settings(chunk_rows=3, chunk_bytes=2 << 20, segment_bytes=5 << 20)
+    place = Place()
+    run = place.open({"a": Recorder(), "b": VaultSink(Vault())}, settings=settings)
+    place.stream(run, 0)
+    wal = run.history.wal
+    attempt = Attempt(7, term=4, number=2, folder="the/folder", offsets=Offsets("", ""))
+
+    found = run.staging_order(attempt, columns=["x", "y"], spark_schema="{}")
+
+    preparation = run.committers[1].serving.preparation
+    assert wal is not None
+    assert preparation is not None
+    assert found == StagingOrder(
+        folder="the/folder",
+        limits=SegmentLimits(chunk_rows=3, chunk_bytes=2 << 20, segment_bytes=5 << 20),
+        run_id=run.log.run_id,
+        wal_id=wal.wal_id,
+        batch_id=7,
+        term=4,
+        columns=("x", "y"),
+        spark_schema="{}",
+        keep_segments=True,
+        preparations=(preparation,),
+    )
 
 
 def test_opening_probes_the_store_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:

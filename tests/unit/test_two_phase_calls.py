@@ -224,7 +224,12 @@ def test_an_answer_that_is_no_handle_stops_a_delivery_at_once(
 ) -> None:
     where, sink = place(1), VaultSink(vault)
     asked: list[object] = []
-    setattr(sink, call, lambda *_: [asked.append(call), returned][1])
+
+    def answer(*given: object) -> object:
+        asked.append(given)
+        return returned
+
+    setattr(sink, call, answer)
     run = where.open({"a": Delivery(sink, where="driver")})
     staged(where, run)
     with pytest.raises(DeliveryError, match=f": {call} returned {found}: expected text of at most 4096 characters"):
