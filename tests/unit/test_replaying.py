@@ -16,7 +16,7 @@ from tests.simulation.small_run import Place
 from tests.unit.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
 from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult, paths
 from wal_sink.calls import DirectCaller
-from wal_sink.chunk import Chunk
+from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import keep_rejected, keep_unknown
 from wal_sink.errors import FencedError
 from wal_sink.log import Log
@@ -226,14 +226,50 @@ def test_what_a_transaction_had_committed_before_a_crash_is_not_sent_again() -> 
     assert left(place) == []
 
 
-def test_two_refusals_of_a_replay_are_counted_together() -> None:
-    place, target = Place(), Target()
+def _refused_at_once() -> Place:
+    """Two rows in one dead letter."""
+    place = Place()
     sink = Delivery(lambda _: Rejected(dict.fromkeys(range(2), "no")), on_rejected="dead_letter")
     run = place.open({"a": sink})
     next(FakeQuery(place.checkpoint, lambda *_: [pa.table({"id": [1, 4]})]).batches(run, 1))
     run.deliver_all()
+    return place
 
-    assert letters(place).replay(OneAtATime(target)) == ReplayResult(letters=1, rows=0, rejected=2)
+
+def test_two_refusals_of_a_replay_are_counted_together() -> None:
+    result = letters(_refused_at_once()).replay(OneAtATime(Target()))
+
+    assert result == ReplayResult(letters=1, rows=0, rejected=2)
+
+
+def test_they_are_counted_once_however_often_a_replay_was_broken_off() -> None:
+    for first in range(12, 22):
+        for second in range(12, 24):
+            place = _refused_at_once()
+            path = next(letters(place).due()).letter.path
+            life(place, OneAtATime(Target()), first)
+            life(place, OneAtATime(Target()), second)
+            letters(place).replay(OneAtATime(Target()))
+
+            record = Log(place.wal, simulated_runtime(), "look").find(Replayed, paths.replayed(path))
+            assert record is not None
+            assert (record.rows, record.rejected) == (0, 2), (first, second)
+
+
+def test_rows_come_again_in_a_slot_of_their_own_under_a_key_of_their_own() -> None:
+    place = delivered()
+    (letter, *_) = (kept.letter for kept in letters(place).due())
+    keep_unknown(Log(place.wal, simulated_runtime(1), "run"), "a", 5, letter.chunk, reason="no answer")
+    sent: dict[str, Chunk] = {}
+
+    letters(place).replay(lambda chunk: sent.__setitem__(chunk.position.slot, chunk), unknown=True)
+
+    old = letter.chunk.position
+    refused = sent[f"{old.slot}/0/000000-000000000000-000000000002-000000"]
+    assert refused.position == Position(refused.position.slot, 0, old.rows, old.segment_id)
+    assert (refused.key, refused.term) == (refusal_key(old, letter.chunk.rows, 0), 1)
+    unknown = sent[f"{old.slot}/0/000005-{letter.chunk.rows[0]:012d}-{letter.chunk.rows[-1] + 1:012d}"]
+    assert unknown.key == letter.chunk.key
 
 
 def test_a_failure_ends_it_and_the_next_goes_on_from_there() -> None:
