@@ -16,13 +16,23 @@ from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
 from wal_sink.errors import ConfigError, DeliveryError
 from wal_sink.log import NOTHING, Log
-from wal_sink.orders import Assignment, SinkFailedError, failure_error
+from wal_sink.orders import SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
 from wal_sink.records import Replayed, WalRecord
 from wal_sink.registry import registered
 from wal_sink.rejections import refused_rows
 from wal_sink.runtime import SYSTEM
-from wal_sink.sink import BatchSink, Lookup, Rejected, SegmentSink, Sink, TransactionalSink, TwoPhaseSink, as_sink
+from wal_sink.sink import (
+    BatchSink,
+    Lookup,
+    Rejected,
+    SegmentSink,
+    Sink,
+    SinkContext,
+    TransactionalSink,
+    TwoPhaseSink,
+    as_sink,
+)
 from wal_sink.sink_session import SinkSession, rejected_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec, mask_url
@@ -132,8 +142,7 @@ class _Replay:
 
     def send(self, sink: Sink) -> Replayed:
         """Raises `DeliveryError`, `FencedError`, or what the store does."""
-        context = self._assignment().context(on_executor=False)
-        session = SinkSession(sink, self._log.runtime.new_caller(), context, timeout_s=self._timeout_s)
+        session = SinkSession(sink, self._log.runtime.new_caller(), self._context(), timeout_s=self._timeout_s)
         what = f"dead letter {self._log.store.url_of(self._letter.path)}: {sink.describe()}"
         try:
             self._term.check(self._log.store)
@@ -213,22 +222,16 @@ class _Replay:
         batch_id = self._letter.chunk.batch_id
         return paths.dead_letter(self._sink, batch_id, name.ordinal, name.first_row, name.end_row, number=number)
 
-    def _assignment(self) -> Assignment:
+    def _context(self) -> SinkContext:
         wal = self._log.find(WalRecord, paths.WAL)
         chunk = self._letter.chunk
-        return Assignment(
+        return SinkContext(
             wal_id=wal.wal_id if wal else "",
             sink=self._sink,
-            term=self._term,
+            term=self._term.number,
             batch_id=chunk.batch_id,
             columns=tuple(chunk.table.column_names),
-            spark_schema="",
-            chunk_rows=chunk.num_rows,
-            segments=1,
-            at_most_once=False,
-            keeps_rejected=True,
-            attempt_timeout_s=self._timeout_s,
-            witness=None,
+            on_executor=False,
         )
 
     def _record(self) -> Replayed:
