@@ -76,7 +76,7 @@ class MutantLoop:
         """The tests to try, while their time allows: the killers of mutants before first, since the next one often dies
         of the same; then those written for the mutated file; then the fastest.
         """
-        own = f"/test_{name.split('.')[1]}"
+        own = f"/test_{name.split('.')[1].partition('_')[0]}"
         latest = {test: rank for rank, test in enumerate(self._killers)}
         ordered = sorted(seconds, key=lambda test: (-latest.get(test, -1), own not in test, seconds[test]))
         sums = accumulate(seconds[test] for test in ordered)
