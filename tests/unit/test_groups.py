@@ -85,6 +85,35 @@ def test_a_batch_is_marked_at_once_where_no_other_is_known_to_be_complete() -> N
     assert markers(place) == [0, 1, 2, 3]
 
 
+def test_the_last_one_that_is_complete_is_marked_by_the_step_that_delivers_it() -> None:
+    place = Place()
+    run = place.open({"a": ignoring(Recorder())})
+    next(place.query().batches(run, 1))
+
+    assert run.deliver_next(run.committers[0])
+
+    assert markers(place) == [0]
+
+
+def test_who_takes_a_batch_over_marks_it_before_it_goes_on() -> None:
+    """It may have been sent before, and marked by a predecessor that wakes up."""
+
+    class Crash(BaseException):
+        pass
+
+    def dying(_: Chunk) -> None:
+        raise Crash
+
+    place = Place()
+    with pytest.raises(Crash):
+        behind(place, ignoring(Recorder(dying)), 3).deliver_all()
+    successor = place.open({"a": ignoring(Recorder())})
+
+    assert successor.deliver_next(successor.committers[0])
+
+    assert markers(place) == [0]
+
+
 @pytest.mark.parametrize(
     "to",
     [

@@ -123,6 +123,30 @@ def test_the_batch_that_comes_next_costs_no_listing() -> None:
     assert not [name for name in place.requests if name.startswith("list batches")]
 
 
+def test_the_newest_batch_is_a_replay_once_it_is_released_also_in_the_query_that_staged_it() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    next(query.batches(run, 1))
+    run.deliver_all()
+
+    assert not query.stage(run, 0)
+
+
+@pytest.mark.parametrize(("chunks", "spread"), [(2, False), (3, True)])
+def test_only_a_batch_of_more_chunks_than_a_folder_may_hold_is_spread(
+    chunks: int, spread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "SPREAD_FROM", 2)
+    place = Place(rows=lambda _: [2 * chunks])
+    run = place.open({"a": Recorder()})
+    next(place.query().batches(run, 1))
+
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    assert manifest.spread is spread
+
+
 def test_a_gap_of_one_batch_is_refused() -> None:
     place = Place()
     run = place.open({"a": Recorder()})
