@@ -1,0 +1,95 @@
+"""Which changes an estimate tries, in which order, how it says so, and what no plan or store can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from wal_sink.errors import ConfigError
+from wal_sink.estimation.advice import Advice, _seconds, changes
+from wal_sink.estimation.estimate import estimate
+from wal_sink.estimation.plan import LOCAL_MODEL, S3_MODEL, S3_PRICES, Plan
+from wal_sink.settings import Settings
+
+
+def offered(plan: Plan) -> list[tuple[Any, ...]]:
+    """What each change says, and what it makes of the plan."""
+    return [
+        (
+            change.what,
+            change.wals,
+            *(change.plan.executors, change.plan.segments, change.plan.batch_interval_s, change.plan.where),
+            *(change.plan.settings.chunk_rows, change.plan.settings.max_delivery_tasks),
+        )
+        for change in changes(estimate(plan, S3_MODEL))
+    ]
+
+
+def test_everything_that_may_help_is_tried_the_least_of_it_first() -> None:
+    settings = Settings(max_delivery_tasks=2, chunk_rows=1000)
+    found = offered(Plan(executors=33, segments=70, where="driver", rows_per_s=20_000, settings=settings))
+
+    assert found == [
+        ("Delivery(…, where='executors')", 1, 33, 70, 10.0, "executors", 1000, 2),
+        ("leave max_delivery_tasks to wal-sink", 1, 33, 70, 10.0, "driver", 1000, None),
+        ("chunk_rows=10000", 1, 33, 70, 10.0, "driver", 10_000, 2),
+        ("chunk_rows=100000", 1, 33, 70, 10.0, "driver", 100_000, 2),
+        ("17 segments a batch (df.coalesce)", 1, 33, 17, 10.0, "driver", 1000, 2),
+        ("17 segments a batch (df.coalesce) and chunk_rows=10000", 1, 33, 17, 10.0, "driver", 10_000, 2),
+        ("4 segments a batch (df.coalesce)", 1, 33, 4, 10.0, "driver", 1000, 2),
+        ("4 segments a batch (df.coalesce) and chunk_rows=10000", 1, 33, 4, 10.0, "driver", 10_000, 2),
+        ("1 segments a batch (df.coalesce)", 1, 33, 1, 10.0, "driver", 1000, 2),
+        ("1 segments a batch (df.coalesce) and chunk_rows=10000", 1, 33, 1, 10.0, "driver", 10_000, 2),
+        ("a batch every 30 s", 1, 33, 70, 30.0, "driver", 1000, 2),
+        ("a batch every 60 s", 1, 33, 70, 60.0, "driver", 1000, 2),
+        ("a batch every 300 s", 1, 33, 70, 300.0, "driver", 1000, 2),
+        ("2 queries, each with its own WAL and a part of the rows", 2, 16, 35, 10.0, "driver", 1000, 2),
+        ("4 queries, each with its own WAL and a part of the rows", 4, 8, 17, 10.0, "driver", 1000, 2),
+        ("8 queries, each with its own WAL and a part of the rows", 8, 4, 8, 10.0, "driver", 1000, 2),
+        ("16 queries, each with its own WAL and a part of the rows", 16, 2, 4, 10.0, "driver", 1000, 2),
+        ("32 queries, each with its own WAL and a part of the rows", 32, 1, 2, 10.0, "driver", 1000, 2),
+    ]
+
+
+def test_what_a_plan_leaves_open_stays_open_and_nothing_is_divided_to_nothing() -> None:
+    by_slots = offered(Plan(executors=2, cores_per_executor=1))
+    assert [(change[0], change[3]) for change in by_slots if change[1] > 1] == [
+        ("2 queries, each with its own WAL and a part of the rows", None)
+    ]
+    one_segment = offered(Plan(executors=2, segments=1))
+    assert [change[3] for change in one_segment if change[1] > 1] == [1]
+    assert not [change for change in one_segment if "coalesce" in change[0] or "where=" in change[0]]
+
+
+def test_an_advice_is_one_sentence() -> None:
+    assert str(Advice("", "")) == "nothing: no limit is near"
+    assert str(Advice("slow", "do this", "9 s", "1 s")) == "slow (9 s): do this, which makes it 1 s"
+    assert str(Advice("slow", "", "9 s")) == (
+        "slow (9 s): no single change is enough: combine fewer segments, a longer interval, several queries"
+    )
+    assert [_seconds(value) for value in (0.04, 99.94, 100, 1234.6)] == ["0.0 s", "99.9 s", "100 s", "1,235 s"]
+
+
+LEAST: list[tuple[Any, str, float]] = [
+    *((S3_PRICES, name, 0) for name in ("per_1000_puts", "per_1000_gets", "per_1000_deletes", "gb_month")),
+    *((S3_MODEL, name, 0) for name in ("write_s", "read_s")),
+    *((S3_MODEL, name, 1) for name in ("bandwidth", "writes_per_s", "reads_per_s", "page")),
+    *((Plan(4), name, 1) for name in ("executors", "segments", "cores_per_executor", "columns", "sinks")),
+    *((Plan(4), name, 0) for name in ("offsets_bytes", "sink_call_s", "pending_batches")),
+]
+
+
+@pytest.mark.parametrize(("given", "name", "least"), LEAST, ids=[name for _, name, _ in LEAST])
+def test_a_number_below_the_least_that_can_be_is_refused(given: Any, name: str, least: float) -> None:
+    assert getattr(replace(given, **{name: least}), name) == least
+    for wrong in (least - 0.5, float("nan"), float("inf")):
+        with pytest.raises(ConfigError, match=f"{name}={wrong!r}: expected a number, at least {least:g}"):
+            replace(given, **{name: wrong})
+
+
+def test_a_store_without_pages_lists_at_once_and_deletes_one_by_one() -> None:
+    assert [LOCAL_MODEL.listings(names) for names in (0, 5000)] == [1, 1]
+    assert [S3_MODEL.listings(names) for names in (0, 1000, 1001)] == [1, 1, 2]
+    assert (LOCAL_MODEL.deletes(1001), S3_MODEL.deletes(1001)) == (1001, 2)
