@@ -203,9 +203,8 @@ class _SegmentFile:
         return self._stream is not None
 
     def write(self, data: bytes) -> int:
-        if (
-            self._stream is not None and not self._dropped
-        ):  # a ParquetWriter writes its footer even when an aborted one is collected
+        # A ParquetWriter writes its footer even when an aborted one is collected.
+        if self._stream is not None and not self._dropped:
             self._stream.write(data)
             self.crc32 = zlib.crc32(data, self.crc32)
         self.size += len(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import zlib
 from typing import TYPE_CHECKING
@@ -243,6 +244,37 @@ def test_leaving_without_finish_leaves_nothing_of_the_open_segment() -> None:
     store = DictStore()
     with writer(store, limits()) as segment:
         segment.write(rows(25))
+    assert store.objects == {}
+
+
+def test_what_was_aborted_is_written_to_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer of Parquet that is collected writes its footer."""
+    monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 7)
+    store, late = DictStore(), list[int]()
+    genuine = store.segment
+
+    class Strict(SegmentStream):
+        def __init__(self, path: str) -> None:
+            self.inner, self.aborted = genuine(path), False
+
+        def write(self, data: bytes | memoryview) -> int:
+            if self.aborted:
+                late.append(len(data))
+            return self.inner.write(data)
+
+        def commit(self) -> None:
+            self.inner.commit()
+
+        def abort(self) -> None:
+            self.aborted = True
+            self.inner.abort()
+
+    monkeypatch.setattr(store, "segment", Strict)
+    with writer(store, limits()) as segment:
+        segment.write(rows(25))
+    del segment
+    gc.collect()
+    assert late == []
     assert store.objects == {}
 
 
