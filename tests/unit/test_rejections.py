@@ -394,6 +394,20 @@ def test_a_transactional_sink_that_refuses_rows_has_none_of_the_chunk() -> None:
     assert letters_of(stage) == [(1, False, 1)]
 
 
+def test_refusals_of_a_chunk_are_numbered_in_their_files_and_keys() -> None:
+    stage = Stage()
+    rejections = Rejections(stage.run.log, "a", 0, held())
+    for _ in range(3):
+        rejections.keep(held(), Rejected({0: "no"}), answered=False)
+
+    folder, store = paths.dead_letter_folder("a", 0), stage.place.wal
+    found = {name: read_dead_letter(store, f"{folder}/{name}").chunk.key for name in store.list(folder)}
+    assert found == {
+        f"000000-000000000004-000000000006-{number:06d}.parquet": refusal_key(held().position, [4], number)
+        for number in range(3)
+    }
+
+
 def test_the_key_of_what_was_refused_is_that_of_its_rows_and_the_number_of_the_refusal() -> None:
     keys = [refused_rows(held(), indices, number).key for indices in ([0], [1]) for number in (0, 1)]
 

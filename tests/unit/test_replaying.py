@@ -24,6 +24,7 @@ from wal_sink.records import Replayed, WalRecord
 from wal_sink.settings import Delivery
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink.stores.base import Store
+from wal_sink.terms import claim
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.faults import Crash, FaultyStore
 from wal_sink.testing.simulated import simulated_runtime
@@ -236,6 +237,15 @@ def _refused_at_once() -> Place:
     return place
 
 
+def test_what_is_refused_again_keeps_the_slot_it_had_at_first() -> None:
+    place = delivered()
+    slots = {kept.letter.chunk.position.slot for kept in letters(place).due()}
+    for _ in range(2):
+        letters(place).replay(lambda _: Rejected({0: "again"}))
+
+    assert {kept.letter.chunk.position.slot for kept in letters(place).all()} == slots
+
+
 def test_two_refusals_of_a_replay_are_counted_together() -> None:
     result = letters(_refused_at_once()).replay(OneAtATime(Target()))
 
@@ -261,13 +271,14 @@ def test_rows_come_again_in_a_slot_of_their_own_under_a_key_of_their_own() -> No
     (letter, *_) = (kept.letter for kept in letters(place).due())
     keep_unknown(Log(place.wal, simulated_runtime(1), "run"), "a", 5, letter.chunk, reason="no answer")
     sent: dict[str, Chunk] = {}
+    claim(Log(place.wal, simulated_runtime(2), "another"), paths.replayer_role("a"))
 
     letters(place).replay(lambda chunk: sent.__setitem__(chunk.position.slot, chunk), unknown=True)
 
     old = letter.chunk.position
     refused = sent[f"{old.slot}/0/000000-000000000000-000000000002-000000"]
     assert refused.position == Position(refused.position.slot, 0, old.rows, old.segment_id)
-    assert (refused.key, refused.term) == (refusal_key(old, letter.chunk.rows, 0), 1)
+    assert (refused.key, refused.term) == (refusal_key(old, letter.chunk.rows, 0), 2)
     unknown = sent[f"{old.slot}/0/000005-{letter.chunk.rows[0]:012d}-{letter.chunk.rows[-1] + 1:012d}"]
     assert unknown.key == letter.chunk.key
 

@@ -27,7 +27,11 @@ def test_an_attempt_that_lost_is_aborted_once_its_batch_is_delivered(vault: Vaul
     assert shown(vault) == [0, 1, 2, 3, 4]
 
 
-def test_a_transaction_that_needs_a_token_is_aborted_by_it(vault: Vault) -> None:
+@pytest.mark.parametrize("rows", [(5,), (0, 5)], ids=["together", "spread"])
+def test_a_transaction_that_needs_a_token_is_aborted_by_it(
+    vault: Vault, rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "SPREAD_FROM", 1)
     tokens: list[str] = []
 
     class WithToken(VaultSink):
@@ -37,7 +41,7 @@ def test_a_transaction_that_needs_a_token_is_aborted_by_it(vault: Vault) -> None
             tokens.append(token)
             super().abort(transaction, token)
 
-    where = place(5)
+    where = place(*rows)
     run = where.open({"a": WithToken(vault)})
     lost = restaged(where, run, vault)
     where.open({"a": WithToken(vault)})

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.small_run import Recorder, numbers
 from tests.unit.two_phase import Failing, place, shown, staged
 from tests.unit.vault import Vault, VaultSink
-from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext, Transaction
+from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext, Transaction, paths
 from wal_sink.calls import CallTimedOutError, DirectCaller
 from wal_sink.chunk import Chunk, Position
 from wal_sink.orders import FailureKind, SinkFailedError
@@ -124,6 +124,13 @@ def test_who_takes_over_begins_nothing_where_a_predecessor_had_prepared(vault: V
     sink = Noting(vault)
     where.open({"a": Delivery(sink, where="driver")}).deliver_all()
     assert (sink.begun, shown(vault)) == ([], [0, 1, 2, 3, 4])
+
+
+def test_each_of_several_segments_is_recorded_once_it_is_published(vault: Vault) -> None:
+    where = place(2, 2)
+    where.stream(where.open({"a": VaultSink(vault)}), 0)
+    recorded = [name for name in where.wal.list(paths.progress_folder("a", 0)) if not paths.is_prepared(name)]
+    assert len(recorded) == 2
 
 
 def test_who_is_succeeded_between_two_segments_publishes_no_other(vault: Vault) -> None:
