@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ import pytest
 
 from tests.simulation.small_run import Place
 from tests.unit.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
+from tests.unit.time_limits import noting_limits
 from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult, paths
-from wal_sink.calls import DirectCaller
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import keep_rejected, keep_unknown
 from wal_sink.errors import FencedError
@@ -161,17 +160,11 @@ def test_those_of_one_batch_can_be_looked_at_alone() -> None:
 
 @pytest.mark.parametrize(("given", "limit_s"), [({}, 120.0), ({"attempt_timeout_s": 7.0}, 7.0)])
 def test_every_call_of_a_replay_is_limited_in_time(given: dict[str, Any], limit_s: float) -> None:
-    limits: set[float] = set()
-
-    class Measuring(DirectCaller):
-        def call(self, function: Any, *args: Any, timeout_s: float) -> Any:
-            limits.add(timeout_s)
-            return super().call(function, *args, timeout_s=timeout_s)
-
-    log = Log(delivered().wal, replace(simulated_runtime(), new_caller=Measuring), "replay")
+    limits: dict[str, set[float]] = {}
+    log = Log(delivered().wal, noting_limits(limits), "replay")
     DeadLetters(log, name="a").replay(lambda _: None, **given)
 
-    assert limits == {limit_s}
+    assert limits == dict.fromkeys(["open", "write", "close"], {limit_s})
 
 
 def test_the_sink_is_told_whose_rows_come_again_and_that_it_is_in_the_driver() -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
+from tests.unit.time_limits import noting_limits
 from tests.unit.two_phase import Failing, begun, place, restaged, restarted, shown
 from tests.unit.vault import Vault, VaultSink
 from wal_sink import Delivery, SinkContext, Transaction, paths
-from wal_sink.calls import DirectCaller
 from wal_sink.sink import Sink
-from wal_sink.testing import simulated_runtime
 
 
 def test_an_attempt_that_lost_is_aborted_once_its_batch_is_delivered(vault: Vault) -> None:
@@ -139,18 +135,13 @@ def test_the_sink_that_aborts_is_told_where_it_runs_and_what_it_aborts(vault: Va
 
 
 def test_making_opening_and_aborting_are_limited_in_time(vault: Vault) -> None:
-    limits: dict[str, float] = {}
-
-    class Noting(DirectCaller):
-        def call(self, function: Any, *args: Any, timeout_s: float) -> Any:
-            limits[function.__name__] = timeout_s
-            return super().call(function, *args, timeout_s=timeout_s)
+    limits: dict[str, set[float]] = {}
 
     where = place(5)
     restaged(where, where.open({"a": VaultSink(vault)}), vault)
-    runtime = replace(simulated_runtime(), new_caller=Noting)
+    runtime = noting_limits(limits)
     where.open({"a": VaultSink(vault)}, runtime=runtime, attempt_timeout_s=7)
-    assert limits == {"<lambda>": 7, "open": 7, "abort": 7, "close": 7}
+    assert limits == dict.fromkeys(["<lambda>", "open", "abort", "close"], {7.0})
 
 
 def test_a_sink_that_cannot_even_be_made_leaves_them_too(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:
