@@ -164,7 +164,7 @@ def test_every_call_of_a_replay_is_limited_in_time(given: dict[str, Any], limit_
     log = Log(delivered().wal, noting_limits(limits), "replay")
     DeadLetters(log, name="a").replay(lambda _: None, **given)
 
-    assert limits == dict.fromkeys(["open", "write", "close"], {limit_s})
+    assert limits == {call: {limit_s} for call in ["open", "write", "close"]}
 
 
 def test_the_sink_is_told_whose_rows_come_again_and_that_it_is_in_the_driver() -> None:

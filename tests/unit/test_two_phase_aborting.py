@@ -141,7 +141,7 @@ def test_making_opening_and_aborting_are_limited_in_time(vault: Vault) -> None:
     restaged(where, where.open({"a": VaultSink(vault)}), vault)
     runtime = noting_limits(limits)
     where.open({"a": VaultSink(vault)}, runtime=runtime, attempt_timeout_s=7)
-    assert limits == dict.fromkeys(["<lambda>", "open", "abort", "close"], {7.0})
+    assert limits == {call: {7.0} for call in ["<lambda>", "open", "abort", "close"]}
 
 
 def test_a_sink_that_cannot_even_be_made_leaves_them_too(vault: Vault, caplog: pytest.LogCaptureFixture) -> None:

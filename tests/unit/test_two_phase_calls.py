@@ -156,7 +156,7 @@ def test_every_call_is_limited_in_time(vault: Vault) -> None:
     where = place(5)
     runtime = noting_limits(limits)
     staged(where, where.open({"a": VaultSink(vault)}, runtime=runtime, attempt_timeout_s=7))
-    assert limits == dict.fromkeys(["<lambda>", "open", "begin", "write", "prepare", "close"], {7.0})
+    assert limits == {call: {7.0} for call in ["<lambda>", "open", "begin", "write", "prepare", "close"]}
 
 
 def test_a_call_that_takes_too_long_while_rows_are_held_back_can_be_repeated(vault: Vault) -> None:
