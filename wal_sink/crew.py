@@ -82,6 +82,11 @@ class Crew:
         """What the first committer that did not park gave up on."""
         return next((thread.error for thread in self._threads if thread.error and not thread.parked), None)
 
+    def raise_error(self) -> None:
+        """Raise `error`, if there is one."""
+        if (error := self.error) is not None:
+            raise error
+
     @property
     def parked(self) -> dict[str, BaseException]:
         """Sinks that gave up while the run goes on, and why."""

@@ -7,7 +7,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -19,10 +18,10 @@ from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
 from wal_sink.guarantees import promise
 from wal_sink.inspection import Status, read_status
+from wal_sink.own_query import OwnQuery
 from wal_sink.placement import Placement
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
-from wal_sink.serving import StoppedError
 from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
 from wal_sink.sink import BatchSink, Sink, as_sink
 from wal_sink.stores.opening import open_store
@@ -39,23 +38,9 @@ GRACE_S = 30.0
 """How long a run that ends by an exception waits for the chunk in hand."""
 CANCEL_S = 5.0
 """How long it then waits for cancelled Spark jobs; what goes on after that is left behind."""
-_HOLD_POLL_S = 0.05
-_STOP_S = 5.0
-"""How long a held stream waits for `query.stop()`, once it is on its way."""
 _KEPT_BY_SPARK = "spark.sql.streaming.minBatchesToRetain"
 _DEFAULT_SETTINGS = Settings()
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
-
-
-@dataclass(slots=True)
-class _QueryRun:
-    """One run of a query whose own `foreachBatch` calls `stage`."""
-
-    run_id: str | None
-    """None if it cannot be told."""
-    has_term: bool = False
-    staged: int | None = None
-    """The batch staged last."""
 
 
 class WalSink:
@@ -96,8 +81,7 @@ class WalSink:
             sink_name: promise(self._sinks[sink_name], delivery, sink_name)
             for sink_name, delivery in self._deliveries.items()
         }
-        self._leaving = threading.Event()
-        """The query is being stopped: its thread must wait for nothing any more."""
+        self._own_query = OwnQuery(repr(self))
         self._stopping = threading.Event()
         """The committers are to finish the chunk in hand and keep the rest."""
         self._opening = threading.Lock()
@@ -105,10 +89,6 @@ class WalSink:
         self._crew: Crew | None = None
         self._knows_spark = False
         self._cancel_jobs: Callable[[], None] = _nothing
-        self._query: StreamingQuery | None = None
-        self._query_run: _QueryRun | None = None
-        self._stage_error: BaseException | None = None
-        self._staging_thread: threading.Thread | None = None
         self._closed = False
         self._failure: BaseException | None = None
         """What ended it before everything was delivered."""
@@ -144,17 +124,16 @@ class WalSink:
         `query.awaitTermination()` returns normally after a stop, whoever stopped it: only `close()`, `run()` or
         leaving the `with` block tell that everything was delivered.
         """
-        from wal_sink.spark.query import session_of, start_query  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.query import session_of  # noqa: PLC0415 - draining needs no Spark
 
         self._refuse_large_chunks()
         crew = self._opened(session_of(writer))
         crew.run.become_stager()
-        self._stage_error = None
-        self._query = start_query(writer, self._checkpoint, self._on_batch)
-        if crew.error is not None or self._leaving.is_set():  # since before there was a query to stop
-            self._stop_query()
+        query = self._own_query.start(writer, self._checkpoint, self._on_batch)
+        if crew.error is not None or self._own_query.is_leaving:  # since before there was a query to stop
+            self._own_query.stop()
         crew.wake()
-        return self._query
+        return query
 
     def stage(self, df: DataFrame, batch_id: int) -> None:
         """Stage one batch, from inside `foreachBatch`; for own `writeStream` chains, whose checkpoint must be this one.
@@ -165,17 +144,15 @@ class WalSink:
         from wal_sink.spark.query import outer_session  # noqa: PLC0415 - draining needs no Spark
 
         spark = outer_session(df)
-        self._staging_thread = threading.current_thread()  # before anything that waits: stopping would wait for it
-        query_run = self._query_run_of(df)
-        self._refuse_second_stage(query_run, batch_id)
+        chain = self._own_query.enter_chain(df, batch_id)  # before anything that waits: stopping would wait for it
         crew = self._open(spark)
-        self._hold(df, crew, until=lambda: crew.is_caught_up)
-        if not query_run.has_term:
+        self._own_query.hold(df, crew, until=lambda: crew.is_caught_up)
+        if not chain.has_term:
             self._refuse_large_chunks()
             crew.run.become_stager()
-            query_run.has_term = True
+            chain.has_term = True
         self._stage(df, batch_id, crew)
-        query_run.staged = batch_id
+        chain.staged = batch_id
 
     # --- without one
 
@@ -211,12 +188,12 @@ class WalSink:
                 self._raise_failure()
                 return
             try:
-                self._leaving.set()
-                self._stop_query()
+                self._own_query.leave()
+                self._own_query.stop()
                 if self._crew is not None:
                     self._crew.finish(timeout_s)
                     self._refuse_given_up(self._crew)
-                _raise(self._query_failure())
+                self._own_query.raise_failure()
             except BaseException as error:
                 self._failure = error
                 raise
@@ -245,7 +222,7 @@ class WalSink:
         """The run's threads once they have delivered what earlier runs left. Raises what kept a sink from that."""
         crew = self._open(spark)
         crew.wait_caught_up()
-        _raise(crew.error)
+        crew.raise_error()
         self._refuse_closed()
         return crew
 
@@ -260,7 +237,7 @@ class WalSink:
                 spark = spark or current_session()
                 run = self._open_run(spark)
                 self._knows_spark = spark is not None
-                self._crew = Crew(run, stopping=self._stopping, on_failure=self._stop_query)
+                self._crew = Crew(run, stopping=self._stopping, on_failure=self._own_query.stop)
                 _end_at_exit(self)
                 self._crew.start()
             elif spark is not None and not self._knows_spark:
@@ -308,31 +285,14 @@ class WalSink:
 
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
         """`stage` for the query of `start`, which has claimed the stager's term."""
-        self._staging_thread = threading.current_thread()
-        try:
-            self._stage(df, batch_id, self._open())
-        except BaseException as error:
-            self._stage_error = error  # Spark will tell the user about it without its type or cause
-            raise
+        self._stage(df, batch_id, self._open())
 
     def _stage(self, df: DataFrame, batch_id: int, crew: Crew) -> None:
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-        self._hold(df, crew, until=lambda: self._has_room(crew, batch_id))
+        self._own_query.hold(df, crew, until=lambda: self._has_room(crew, batch_id))
         stage_batch(crew.run, self._spec, df, batch_id)
         crew.wake()
-
-    def _hold(self, df: DataFrame, crew: Crew, *, until: Callable[[], bool]) -> None:
-        """Hold the stream. `query.stop()` interrupts it, which Spark does not count as the query's failure."""
-        from wal_sink.spark.query import sleep_in_stream  # noqa: PLC0415 - there is a DataFrame, so there is Spark
-
-        _raise(crew.error)
-        while not until():
-            if self._leaving.is_set():
-                sleep_in_stream(df, _STOP_S)
-                raise StoppedError(f"{self!r} is closing: the batch is not staged, and comes again at the next start")
-            sleep_in_stream(df, _HOLD_POLL_S)
-            _raise(crew.error)
 
     def _has_room(self, crew: Crew, batch_id: int) -> bool:
         """Whether little enough of what precedes the batch is staged and not delivered."""
@@ -346,34 +306,7 @@ class WalSink:
             self._refuse_parked(crew)
         return False
 
-    def _query_run_of(self, df: DataFrame) -> _QueryRun:
-        """The run of an own `writeStream` chain. The newest is stopped when delivery gives up or this object closes."""
-        from wal_sink.spark.query import run_id_of, running_query  # noqa: PLC0415 - there is a DataFrame
-
-        run_id = run_id_of(df)
-        if self._query_run is None or self._query_run.run_id != run_id:
-            self._query_run = _QueryRun(run_id)
-            self._query = running_query(df)
-        return self._query_run
-
-    def _refuse_second_stage(self, query_run: _QueryRun, batch_id: int) -> None:
-        if query_run.run_id is not None and query_run.staged == batch_id:
-            raise ConfigError(
-                f"batch {batch_id} of {self._spec.safe_url} is staged already: a batch is staged by one stage() call. "
-                "Union the DataFrames first, or give each a WAL (and a WalSink) of its own"
-            )
-
     # --- ending
-
-    def _stop_query(self) -> None:
-        """Stop the run's own query only: a fenced run must not stop its successor.
-
-        Never from inside `foreachBatch`, where stopping would wait for itself.
-        """
-        if self._query is not None and threading.current_thread() is not self._staging_thread:
-            from wal_sink.spark.query import stop_query  # noqa: PLC0415 - there is a query, so there is Spark
-
-            stop_query(self._query)
 
     def _stop_crew(self) -> None:
         """Finish the chunks in hand and keep the rest."""
@@ -382,20 +315,12 @@ class WalSink:
             if not self._crew.stop(CANCEL_S):
                 _logger.warning("%r: a sink is still busy; what it sent last has an unknown outcome", self)
 
-    def _query_failure(self) -> BaseException | None:
-        """What made the query fail; None if it was stopped, which makes the batch under way fail too."""
-        if isinstance(self._stage_error, WalSinkError):
-            return self._stage_error
-        if self._query is None or self._stage_error is None or isinstance(self._stage_error, StoppedError):
-            return None
-        return self._query.exception()
-
     def _end_early(self) -> None:
         """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""
         if not self._closed:
             self._closed = True
-            self._leaving.set()
-            self._try_to(self._stop_query)
+            self._own_query.leave()
+            self._try_to(self._own_query.stop)
             self._try_to(self._stop_crew)
 
     def _try_to(self, end: Callable[[], None]) -> None:
@@ -406,7 +331,7 @@ class WalSink:
 
     def _cause_of(self, error: Exception) -> Exception:
         """What lies behind Spark's account of it, if this object knows better."""
-        known = (self._stage_error, self._crew.error if self._crew else None)
+        known = (self._own_query.stage_error, self._crew.error if self._crew else None)
         return next((cause for cause in known if isinstance(cause, WalSinkError)), error)
 
     def _raise_failure(self) -> None:
@@ -419,7 +344,7 @@ class WalSink:
             ) from self._failure
 
     def _refuse_given_up(self, crew: Crew) -> None:
-        _raise(crew.error)
+        crew.raise_error()
         self._refuse_parked(crew)
 
     def _refuse_parked(self, crew: Crew) -> None:
@@ -443,11 +368,6 @@ def _deliveries(to: object, guarantee: GuaranteeName | None, name: str) -> dict[
 
 def _sink(delivery: Delivery) -> Sink | BatchSink:
     return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
-
-
-def _raise(error: BaseException | None) -> None:
-    if error is not None:
-        raise error
 
 
 def _nothing() -> None:

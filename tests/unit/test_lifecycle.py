@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import wal_sink.own_query
 import wal_sink.spark.query
 import wal_sink.spark.stage_batch
 import wal_sink.walsink
@@ -564,7 +565,7 @@ def test_closing_stops_a_query_that_waits_for_room_and_delivers_what_is_complete
 def test_a_query_that_cannot_be_told_is_not_held_for_ever(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_sink.spark.query, "running_query", lambda _: None)
     monkeypatch.setattr(wal_sink.spark.query, "run_id_of", lambda _: None)
-    monkeypatch.setattr(wal_sink.walsink, "_STOP_S", 0.1)
+    monkeypatch.setattr(wal_sink.own_query, "_STOP_S", 0.1)
     sink = home.sink(Hanging(), settings=Settings(max_pending_batches=1))
     stream = held(home, sink, HOW["own chain"](home))
     with pytest.raises(UndeliveredError):
