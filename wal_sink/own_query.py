@@ -1,4 +1,4 @@
-"""`OwnQuery`: the streaming query that stages into one WAL: started, held, stopped, and asked why it failed."""
+"""`OwnQuery`: the streaming query that stages into one WAL: started, held, stopped, asked why its staging failed."""
 
 from __future__ import annotations
 
@@ -53,19 +53,22 @@ class OwnQuery:
         return self._leaving.is_set()
 
     def leave(self) -> None:
-        """The query is about to be stopped: its thread must wait for nothing any more."""
+        """The query is about to be stopped, for good: a held stream waits for that only."""
         self._leaving.set()
 
     def start(
-        self, writer: DataStreamWriter, checkpoint: str, stage: Callable[[DataFrame, int], None]
+        self, writer: DataStreamWriter, checkpoint: str, take: Callable[[DataFrame, int], None]
     ) -> StreamingQuery:
-        """Start a query that gives each of its batches to `stage`. Raises `ConfigError` for one that cannot work."""
+        """Start a query that gives each of its batches to `take`. Raises `ConfigError` for one that cannot work.
+
+        What an earlier query of this object failed with is forgotten.
+        """
         from wal_sink.spark.query import start_query  # noqa: PLC0415
 
         def on_batch(df: DataFrame, batch_id: int) -> None:
             self._staging_thread = threading.current_thread()
             try:
-                stage(df, batch_id)
+                take(df, batch_id)
             except BaseException as error:
                 self._stage_error = error  # Spark will tell the user about it without its type or cause
                 raise
@@ -75,9 +78,10 @@ class OwnQuery:
         return self._query
 
     def enter_chain(self, df: DataFrame, batch_id: int) -> ChainRun:
-        """The run of an own chain that stages this batch. Raises `ConfigError` if it has staged it already.
+        """The run of an own chain that stages this batch; its thread is from now on one that `stop` waits for nowhere.
 
-        The newest run is the one that is stopped when delivery gives up or the `WalSink` closes.
+        The newest run is the one that is stopped when delivery gives up or the `WalSink` closes. Raises `ConfigError`
+        if the run staged this very batch last, where the run can be told.
         """
         from wal_sink.spark.query import run_id_of, running_query  # noqa: PLC0415
 
@@ -94,9 +98,10 @@ class OwnQuery:
         return self._chain
 
     def hold(self, df: DataFrame, crew: Crew, *, until: Callable[[], bool]) -> None:
-        """Hold the stream, inside its `foreachBatch`, and raise what makes delivery give up meanwhile.
+        """Hold the stream, inside its `foreachBatch`, until `until()` is true.
 
-        `query.stop()` interrupts it, which Spark does not count as the query's failure.
+        Raises what made delivery give up, before or meanwhile, and `StoppedError` when the query is stopped, which
+        Spark does not count as its failure.
         """
         from wal_sink.spark.query import sleep_in_stream  # noqa: PLC0415
 
@@ -111,9 +116,10 @@ class OwnQuery:
             crew.raise_error()
 
     def stop(self) -> None:
-        """Stop this query only: a fenced run must not stop its successor.
+        """Stop this query, if there is one, and no other: a fenced run must not stop its successor.
 
-        Never from inside `foreachBatch`, where stopping would wait for itself.
+        Does nothing on the thread of its `foreachBatch`, which would wait for itself. Raises `WalSinkError` if Spark
+        cannot stop it.
         """
         if self._query is not None and threading.current_thread() is not self._staging_thread:
             from wal_sink.spark.query import stop_query  # noqa: PLC0415
@@ -122,14 +128,16 @@ class OwnQuery:
 
     @property
     def stage_error(self) -> WalSinkError | None:
-        """What staging failed with, if it can tell the user more than Spark's account of it."""
-        return self._stage_error if isinstance(self._stage_error, WalSinkError) else None
+        """What staging for a query of `start` failed with, if it is an error of ours: it tells more than Spark does."""
+        error = self._stage_error
+        return error if isinstance(error, WalSinkError) else None
 
     def raise_failure(self) -> None:
-        """Raise what made the query fail; nothing if it was stopped, which makes the batch under way fail too."""
-        if self.stage_error is not None:
-            raise self.stage_error
-        if self._query is None or self._stage_error is None or isinstance(self._stage_error, StoppedError):
-            return
-        if (error := self._query.exception()) is not None:
+        """Raise what made staging for a query of `start` fail; not if it was stopped, which fails its last batch."""
+        error = self._stage_error
+        if isinstance(error, WalSinkError):
             raise error
+        if self._query is None or error is None or isinstance(error, StoppedError):
+            return
+        if (failure := self._query.exception()) is not None:
+            raise failure

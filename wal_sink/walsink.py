@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import threading
-import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType, TracebackType
@@ -144,7 +143,7 @@ class WalSink:
         from wal_sink.spark.query import outer_session  # noqa: PLC0415 - draining needs no Spark
 
         spark = outer_session(df)
-        chain = self._own_query.enter_chain(df, batch_id)  # before anything that waits: stopping would wait for it
+        chain = self._own_query.enter_chain(df, batch_id)  # before anything that waits, so that no stop waits for it
         crew = self._open(spark)
         self._own_query.hold(df, crew, until=lambda: crew.is_caught_up)
         if not chain.has_term:
@@ -238,7 +237,7 @@ class WalSink:
                 run = self._open_run(spark)
                 self._knows_spark = spark is not None
                 self._crew = Crew(run, stopping=self._stopping, on_failure=self._own_query.stop)
-                _end_at_exit(self)
+                atexit.register(self._end_early)  # runs before Spark's own hook, which was registered earlier
                 self._crew.start()
             elif spark is not None and not self._knows_spark:
                 raise ConfigError(
@@ -319,6 +318,7 @@ class WalSink:
         """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""
         if not self._closed:
             self._closed = True
+            atexit.unregister(self._end_early)
             self._own_query.leave()
             self._try_to(self._own_query.stop)
             self._try_to(self._stop_crew)
@@ -331,7 +331,7 @@ class WalSink:
 
     def _cause_of(self, error: Exception) -> Exception:
         """What lies behind Spark's account of it, if this object knows better."""
-        known = (self._own_query.stage_error, self._crew.error if self._crew else None)
+        known = (self._own_query.stage_error, self._crew.error if self._crew is not None else None)
         return next((cause for cause in known if isinstance(cause, WalSinkError)), error)
 
     def _raise_failure(self) -> None:
@@ -372,15 +372,3 @@ def _sink(delivery: Delivery) -> Sink | BatchSink:
 
 def _nothing() -> None:
     return
-
-
-def _end_at_exit(sink: WalSink) -> None:
-    """End the threads before Spark's own exit hook, which was registered earlier, stops its context."""
-    reference = weakref.ref(sink)
-
-    def end() -> None:
-        living = reference()
-        if living is not None and not living._closed:  # noqa: SLF001 - this module's own
-            living._end_early()  # noqa: SLF001
-
-    atexit.register(end)

@@ -5,10 +5,12 @@ nothing complete is forgotten, and who leaves normally knows that all was delive
 from __future__ import annotations
 
 import atexit
+import gc
 import itertools
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -373,6 +375,38 @@ def test_one_exit_hook_is_registered_however_often_it_drains(home: Home, monkeyp
         sink.drain()
         home.chain(sink.stage).complete(1)
     assert len(hooks) == 1
+
+
+def test_the_exit_hook_lets_a_sink_that_was_dropped_finish_its_chunk(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.left_behind(1)
+    hooks: list[Callable[[], None]] = []
+    monkeypatch.setattr(atexit, "register", hooks.append)
+    monkeypatch.setattr(wal_sink.walsink, "GRACE_S", PATIENCE_S)
+    target = Hanging()
+
+    def drain_and_drop() -> None:
+        with pytest.raises(UndeliveredError):
+            home.sink(target).drain(timeout_s=0.1)
+
+    drain_and_drop()
+    gc.collect()
+    threading.Timer(0.1, target.go.set).start()
+    hooks.pop()()
+
+    assert target.batches == [0]
+    assert home.committers() == []
+
+
+def test_a_sink_that_has_ended_is_let_go_of(home: Home) -> None:
+    sink = home.sink(Recorder())
+    with sink:
+        sink.drain()
+    ended = weakref.ref(sink)
+    del sink
+    gc.collect()
+    assert ended() is None
 
 
 # --- own chains
