@@ -24,6 +24,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 1800
+MODEL_WIDTH, BUG_WIDTH = 20, 54
 OTHER_MODULES = ("TwoPhase", "Together")
 """Models of these are not of WalSink.tla."""
 DEEP_TIMEOUT_S = 4 * 3600
@@ -193,7 +194,7 @@ def main() -> int:
 
 def _check_models(models: Iterable[str], repairs: frozenset[str], wanted: set[str], *, deep: bool, trace: bool) -> int:
     print(f"\nModels, with the repairs {', '.join(sorted(repairs)) or 'none'}\n")
-    print(f"  {'model':<18}{'generated':>12}{'distinct':>12}{'time':>8}  result")
+    print(f"  {'model':<{MODEL_WIDTH}}{'generated':>12}{'distinct':>12}{'time':>8}  result")
     failures = 0
     for model in models:
         if wanted and model not in wanted:
@@ -202,7 +203,7 @@ def _check_models(models: Iterable[str], repairs: frozenset[str], wanted: set[st
         result = run_tlc(model, repairs=repairs, changes=changes, timeout_s=DEEP_TIMEOUT_S if deep else TIMEOUT_S)
         failures += not result.holds
         said = result.problem or (f"VIOLATED: {result.broken}" if result.broken else "holds")
-        _row(model, result, said)
+        _row(model, MODEL_WIDTH, result, said)
         _show(result, trace=trace)
     return failures
 
@@ -215,7 +216,8 @@ def _check_planted(wanted: set[str], *, trace: bool) -> int:
             continue
         result = run_tlc(model, repairs=REPAIRS, bug=bug)
         failures += not result.broken
-        _row(f"{bug} ({model})", result, f"found: {result.broken}" if result.broken else result.problem or "NOT FOUND")
+        said = f"found: {result.broken}" if result.broken else result.problem or "NOT FOUND"
+        _row(f"{bug} ({model})", BUG_WIDTH, result, said)
         _show(result, trace=trace)
     return failures
 
@@ -230,13 +232,12 @@ def _check_needed(wanted: set[str], *, trace: bool) -> int:
         is_open = repair not in IN_THE_CODE
         failures += is_open or not result.broken
         said = f"{'OPEN' if is_open else 'found'}: {result.broken}" if result.broken else result.problem or "NOT FOUND"
-        _row(f"no {repair} ({model})", result, said)
+        _row(f"no {repair} ({model})", BUG_WIDTH, result, said)
         _show(result, trace=trace)
     return failures
 
 
-def _row(name: str, result: Result, said: str) -> None:
-    width = 18 if len(name) < 18 else 54
+def _row(name: str, width: int, result: Result, said: str) -> None:
     print(f"  {name:<{width}}{result.generated:>12,}{result.distinct:>12,}{result.seconds:>7.1f}s  {said}", flush=True)
 
 
