@@ -78,7 +78,7 @@ class OwnQuery:
         return self._query
 
     def enter_chain(self, df: DataFrame, batch_id: int) -> ChainRun:
-        """The run of an own chain that stages this batch; its thread is from now on one that `stop` waits for nowhere.
+        """The run of an own chain that stages this batch. On the calling thread `stop` does nothing from now on.
 
         The newest run is the one that is stopped when delivery gives up or the `WalSink` closes. Raises `ConfigError`
         if the run staged this very batch last, where the run can be told.
