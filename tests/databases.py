@@ -143,18 +143,21 @@ class PostgresqlServer(Server):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        initdb = program("initdb")
+        self.make()
+
+    def make(self) -> None:
+        """Make the files of a new server, and start it."""
+        initdb, data = program("initdb"), self.folder / "data"
         assert initdb is not None
-        self.run(initdb, "-D", folder / "data", "-U", "admin", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        rules = [f"host all {USER},limited,crowd all md5", "host all admin all trust"]
-        (folder / "data" / "pg_hba.conf").write_text("\n".join(rules) + "\n")
+        self.run(initdb, "-D", data, "-U", "admin", "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
+        rules = [f"host all {USER},limited,crowd all md5", "host all,replication admin all trust"]
+        (data / "pg_hba.conf").write_text("\n".join(rules) + "\n")
         self.start()
         self.query("postgres", f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
 
-    def command(self) -> Sequence[str | Path]:
-        postgres = program("postgres")
-        assert postgres is not None
-        settings = {
+    def settings(self) -> dict[str, object]:
+        """What it is started with."""
+        return {
             "port": self.port,
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
@@ -164,7 +167,11 @@ class PostgresqlServer(Server):
             "shared_buffers": "32MB",
             "deadlock_timeout": "200ms",
         }
-        options = [text for name, value in settings.items() for text in ("-c", f"{name}={value}")]
+
+    def command(self) -> Sequence[str | Path]:
+        postgres = program("postgres")
+        assert postgres is not None
+        options = [text for name, value in self.settings().items() for text in ("-c", f"{name}={value}")]
         return [*as_user(self.user), postgres, "-D", self.folder / "data", *options]
 
     def answers(self) -> bool:

@@ -1,4 +1,7 @@
-"""A TCP proxy on 127.0.0.1 that cuts, or swallows, what goes between a sink and its database at a moment of choice."""
+"""A TCP proxy on 127.0.0.1 between a client and a server.
+
+It cuts, or swallows, what goes between them at a chosen moment; and it leads one address to another server.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class SqlProxy:
     """Serves inside a `with` block. `cut(text)` waits for the next request with this text, on any connection."""
 
     def __init__(self, upstream_port: int) -> None:
-        self._upstream_port = upstream_port
+        self._upstream_port: int | None = upstream_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._links: list[_Link] = []
@@ -30,6 +33,17 @@ class SqlProxy:
 
     def cut(self, text: bytes, how: How) -> None:
         self._rule = (text, how)
+
+    def hang_up(self) -> None:
+        """End every connection, and accept none until `switch`."""
+        self._upstream_port = None
+        for link in self._links:
+            link.end()
+        self._links.clear()
+
+    def switch(self, upstream_port: int) -> None:
+        """From now on new connections lead there, under the same address."""
+        self._upstream_port = upstream_port
 
     def due(self, data: bytes) -> How | None:
         """What to do with a request; each rule counts once."""
@@ -54,12 +68,22 @@ class SqlProxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                try:
-                    server = socket.create_connection(("127.0.0.1", self._upstream_port))
-                except OSError:
-                    _end(client)
-                    continue
-                self._links.append(_Link(self, client, server))
+                self._connect(client)
+
+    def _connect(self, client: socket.socket) -> None:
+        port = self._upstream_port
+        if port is None:
+            _end(client)
+            return
+        try:
+            server = socket.create_connection(("127.0.0.1", port))
+        except OSError:
+            _end(client)
+            return
+        link = _Link(self, client, server)
+        self._links.append(link)
+        if self._upstream_port is None:  # it hung up meanwhile
+            link.end()
 
 
 class _Link:

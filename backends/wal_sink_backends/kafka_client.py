@@ -14,7 +14,9 @@ from typing import Any, TypeAlias, TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.runtime import SYSTEM
+from wal_sink_backends.durability import warn_of
 from wal_sink_backends.environment import from_environment
+from wal_sink_backends.kafka_durability import losses
 
 try:
     from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -207,7 +209,7 @@ class Cluster:
     # Topics.
 
     def topic(self, name: str, *, attempts: int = _UNKNOWN_ATTEMPTS) -> Topic | None:
-        """The topic, which is never created by asking; None if there is none.
+        """The topic, which is never created by asking; None if there is none. Warns of settings that lose messages.
 
         Asks again for a moment: a broker may learn late of a topic that was just created.
         """
@@ -226,7 +228,10 @@ class Cluster:
             if _ADMIN.AclOperation.WRITE not in (found.authorized_operations or [_ADMIN.AclOperation.WRITE]):
                 raise PermanentError(f"{self._name(what)}: no right to write to it; {_NO_RIGHT}")
             unique = str(found.topic_id).removeprefix(_NO_ID)
-            return Topic(name, unique, len(found.partitions), self._config_of(name))
+            config = self._config_of(name)
+            replicas = min((len(partition.replicas) for partition in found.partitions), default=0)
+            warn_of(losses(name, config, replicas), f"Kafka at {self._servers}")
+            return Topic(name, unique, len(found.partitions), config)
         return None
 
     def create_topic(self, name: str, replication: int, config: Mapping[str, str]) -> None:

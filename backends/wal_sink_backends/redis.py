@@ -19,6 +19,7 @@ from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
+from wal_sink_backends.redis_durability import warn_of_losses
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis_script import LEDGER, SCRIPT
 from wal_sink_backends.url_options import options_in
@@ -102,7 +103,8 @@ class RedisSink(TransactionalSink):
         self._client = _connect(self._url, self._connection_options())
         try:
             with translated(f"opening {mask_url(self._url)}"):
-                self._takes_many = _check_server(self._client, mask_url(self._url)) >= _TAKES_MANY
+                version = _check_server(self._client, mask_url(self._url), self._wait_replicas)
+                self._takes_many = version >= _TAKES_MANY
                 if self._kind == "stream":
                     _check_truncation(self._client, mask_url(self._url))
         except BaseException:
@@ -240,7 +242,7 @@ def _connect(url: str, options: Mapping[str, Any]) -> Any:
         return library.Redis.from_url(url, single_connection_client=False, retry=never, **options)
 
 
-def _check_server(client: Any, address: str) -> int:
+def _check_server(client: Any, address: str, wait_replicas: int) -> int:
     """Refuse a server that cannot keep the promise; what it does not tell is warned of. Its version, 0 if not told."""
     library = _redis()
     try:
@@ -260,11 +262,8 @@ def _check_server(client: Any, address: str) -> int:
             f"{address} has maxmemory-policy {policy}, so it may drop the ledger with no word; set noeviction or "
             "volatile-lru, or use another server"
         )
-    if not info.get("aof_enabled", 1):
-        _warn_once(
-            f"{address} keeps no append-only file: a crash takes back all since its last snapshot. Delivery then "
-            "refuses to go on; set appendonly yes, and appendfsync always to lose nothing"
-        )
+    refused = library.exceptions.ResponseError
+    warn_of_losses(client, info, address, wait_replicas=wait_replicas, refused=refused)
     major = str(info.get("redis_version", "")).partition(".")[0]
     return int(major) if major.isdecimal() else 0
 

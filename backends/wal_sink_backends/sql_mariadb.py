@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wal_sink_backends.sql_dialects import LEDGER
+from wal_sink_backends.sql_durability import checked, mariadb_losses
 from wal_sink_backends.sql_mariadb_session import Session, driver, number_of, passes, refuses_rows
 from wal_sink_backends.sql_mariadb_types import fits, type_name, value_lists
 from wal_sink_backends.sql_servers import ServerDialect
@@ -82,7 +83,8 @@ class Mariadb(ServerDialect):
     def connect(self) -> Session:
         parameters = self._parameters()
         with self.translated(f"opening {self.address}"):
-            return Session(driver().connect(**parameters), self.limits)
+            session = Session(driver().connect(**parameters), self.limits)
+            return checked(session, self.address, mariadb_losses, self.passes, self.driver_error())
 
     def _parameters(self) -> dict[str, Any]:
         at, limits = self.at, self.limits

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
 from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS
+from wal_sink_backends.sql_durability import checked, postgresql_losses
 from wal_sink_backends.sql_postgresql_session import Session, connection_class, driver, passes, refuses_rows, refuses_us
 from wal_sink_backends.sql_postgresql_types import copy_rows, fits, type_name
 from wal_sink_backends.sql_servers import ServerDialect
@@ -89,7 +90,8 @@ class Postgresql(ServerDialect):
             if refuses_us(error):
                 raise PermanentError(f"opening {self.address}: {str(error).strip()}") from error
             raise
-        return Session(connection, self.limits)
+        session = Session(connection, self.limits)
+        return checked(session, self.address, postgresql_losses, self.passes, psycopg.Error)
 
     def _parameters(self) -> dict[str, Any]:
         at, seconds = self.at, self.limits.statement_timeout_s

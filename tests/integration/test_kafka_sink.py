@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka import admin as _admin
 
+from tests.chunks import CONTEXT
 from tests.fixtures_kafka import admin, delete_topic, new_name, new_topic, read
 from tests.kafka_broker import PASSWORD, USER, KafkaBroker
 from wal_sink.chunk import Chunk
@@ -169,6 +170,25 @@ def test_a_partition_that_is_not_there_is_named(kafka: KafkaBroker, topic: str) 
     assert isinstance(refused, Rejected)
     assert "partition 9" in refused.reasons[1]
     assert read(kafka.address, topic) == []
+
+
+def test_a_topic_that_may_lose_what_it_acknowledged_is_warned_of(
+    kafka: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic, ledger = new_name(), new_name()
+    new_topic(kafka.address, topic, unclean_leader_election_enable="true")
+    for _ in range(2):
+        sink = KafkaSink(kafka.address, topic, ledger_topic=ledger)
+        sink.open(CONTEXT)
+        sink.close()
+    told = [record.getMessage() for record in caplog.records if "topic" in record.getMessage()]
+    expected = {
+        f"topic {topic!r}: unclean.leader.election.enable is true": 1,
+        f"topic {topic!r} has a partition with one replica": 1,
+        f"topic {ledger!r} has a partition with one replica": 1,
+    }
+    assert {text: sum(text in line for line in told) for text in expected} == expected
+    assert len(told) == 3
 
 
 def test_a_missing_topic_is_not_created(kafka: KafkaBroker) -> None:

@@ -1,0 +1,30 @@
+"""Settings of a topic under which Kafka loses messages that it acknowledged.
+
+Rows and ledger are in different topics. So Kafka may lose rows and keep their position, which no one notices, or lose
+the position and keep the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+
+def losses(name: str, config: Mapping[str, str], replicas: int) -> Iterator[str]:
+    """Why the topic may lose what it acknowledged. `replicas`: of the partition that has the fewest."""
+    unclean = config.get("unclean.leader.election.enable", "unknown")
+    least = config.get("min.insync.replicas", "unknown")
+    if unclean != "false":
+        yield (
+            f"topic {name!r}: unclean.leader.election.enable is {unclean}: a replica that lags may become the leader, "
+            "which loses rows without their position, or the position of rows that are there; set it to false"
+        )
+    if replicas < 2:
+        yield (
+            f"topic {name!r} has a partition with one replica: losing that broker's disk, or its power, may lose rows "
+            "without their position; give it three replicas, and min.insync.replicas=2"
+        )
+    elif least in ("1", "unknown"):
+        yield (
+            f"topic {name!r}: min.insync.replicas is {least}: a message may be acknowledged that one broker alone has, "
+            "and whose loss then loses rows without their position; set it to 2"
+        )

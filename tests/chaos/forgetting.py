@@ -1,0 +1,274 @@
+"""Targets that lose acknowledged commits in the middle of a delivery: each row arrives once, or an error says so.
+
+A moment is one WAL of its own: some batches of many small chunks, in one segment each or in several. After a drawn
+chunk the target is held back: whatever it acknowledges from then on it will lose. Some chunks later it fails over, or
+restarts, with what is left. A life that ended with an error is followed by one more over the same WAL, as a user would
+start it. What is judged is what the surviving target holds in the end.
+
+What no ledger can see is not played: a loss after the last look, which is the one before the last batch's marker.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.chaos.lives import tally
+from tests.chaos.made_up import live_through, serving
+from tests.chaos.scenario import Effort, Outcome
+from wal_sink.backend_urls import sink_from_url
+from wal_sink.chunk import Chunk
+from wal_sink.errors import WalSinkError
+from wal_sink.run import Run
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sink import Rejected, TransactionalSink
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+
+MOMENTS = 30
+LEAST_HITS = 1 / 3
+"""Of the moments, at least so many must lose acknowledged rows of a batch that had no marker yet."""
+BATCHES = 4
+ROWS = 60
+CHUNK_ROWS = 5
+CHUNKS = ROWS // CHUNK_ROWS
+"""Of a batch, however many segments it has."""
+SEGMENTS = (1, 1, 2, 3, 4)
+"""Of each batch. All of them divide `CHUNKS`."""
+MOST_LAG = 8
+"""Chunks of a batch that are acknowledged and lost."""
+BEYOND_BATCH = 1 / 4
+"""Of the moments, about so many lose rows of the batch before too, which is marked."""
+LONGEST_DELAY_S = 0.02
+DEATH_S = 60.0
+NAME = "default"
+ONCE = "every row once"
+SILENT = "an end without an error, with rows missing"
+
+_logger = logging.getLogger(__name__)
+
+
+class ForgetfulTarget(ABC):
+    """A target that can lose its newest commits."""
+
+    @abstractmethod
+    def begin(self, name: str) -> str:
+        """Make a new, empty place for rows; the URL of a sink for it. All of it survives until `hold_back`."""
+
+    @abstractmethod
+    def hold_back(self) -> None:
+        """Keep for ever what was acknowledged until now; lose at `fail_over` what is acknowledged from now on."""
+
+    @abstractmethod
+    def fail_over(self) -> None:
+        """Die, and come back under the same address with what was kept."""
+
+    @abstractmethod
+    def ids(self, name: str) -> Sequence[int]:
+        """The rows in a place, by the target's own client."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When what happens, drawn from a seed. Chunks are counted from 1 as the target acknowledges them."""
+
+    seed: int
+    segments: int
+    held_after: int
+    dies_after: int
+    delay_s: float | None
+    """None: the target dies before the core learns of that chunk. Else so long after it, at whatever happens then."""
+
+    @classmethod
+    def drawn(cls, seed: int) -> Moment:
+        chance = random.Random(seed)
+        delay_s = chance.choice((None, chance.uniform(0, LONGEST_DELAY_S)))
+        # A delayed death may come some chunks later, and the look before the last marker must come after it.
+        newest = CHUNKS * (BATCHES if delay_s is None else BATCHES - 1)
+        dies_after = chance.randint(CHUNKS + 1, newest)
+        of_its_batch = (dies_after - 1) % CHUNKS + 1
+        if chance.random() < BEYOND_BATCH:
+            lag = of_its_batch + chance.randint(1, MOST_LAG)
+        else:
+            lag = chance.randint(1, min(MOST_LAG, of_its_batch))
+        return cls(seed, chance.choice(SEGMENTS), dies_after - lag, dies_after, delay_s)
+
+    @property
+    def kind(self) -> str:
+        return "one segment" if self.segments == 1 else "several segments"
+
+    def __str__(self) -> str:
+        how = "at once" if self.delay_s is None else f"{1000 * self.delay_s:.1f} ms later"
+        return (
+            f"moment of seed {self.seed} ({self.segments} segments a batch; held back after chunk {self.held_after}, "
+            f"dead after chunk {self.dies_after}, {how})"
+        )
+
+
+class Watch:
+    """Counts the chunks that the target acknowledges, and lets it die when its moment has come."""
+
+    def __init__(self, target: ForgetfulTarget, moment: Moment, name: str) -> None:
+        self._target, self._moment, self._name = target, moment, name
+        self._chunks = self._rows = 0
+        self._death = threading.Thread(target=self._die, daemon=True)
+        self._failure: BaseException | None = None
+        self.died = False
+        self.forgotten = 0
+        """Rows that were acknowledged, and lost."""
+        self.within_batch = False
+        """Whether all of them belong to the batch under way, of which no marker knows yet."""
+
+    def over(self, sink: TransactionalSink) -> TransactionalSink:
+        """The sink itself, with `write` counted."""
+        write = sink.write
+
+        def counted(chunk: Chunk) -> Rejected | None:
+            returned = write(chunk)
+            self._note(chunk.num_rows)
+            return returned
+
+        vars(sink)["write"] = counted
+        return sink
+
+    def end(self) -> None:
+        """Wait until the target is back; raises what went wrong while it died."""
+        if self._death.ident is not None:
+            self._death.join(DEATH_S)
+        if self._failure is not None:
+            raise self._failure
+        assert self.died, f"{self._moment}: the target did not die; {self._chunks} chunks were acknowledged"
+
+    def _note(self, rows: int) -> None:
+        self._chunks += 1
+        self._rows += rows
+        if self._chunks == self._moment.held_after:
+            self._target.hold_back()
+        if self._chunks == self._moment.dies_after:
+            self._death.start()
+            if self._moment.delay_s is None:
+                self._death.join(DEATH_S)
+
+    def _die(self) -> None:
+        try:
+            time.sleep(self._moment.delay_s or 0)
+            had, chunks = self._rows, self._chunks
+            self._target.fail_over()
+            self.forgotten = max(0, had - len(self._target.ids(self._name)))
+            under_way = (chunks - 1 if self._moment.delay_s is None else chunks) // CHUNKS
+            self.within_batch = self.forgotten > 0 and self._moment.held_after // CHUNKS == under_way
+            self.died = True
+        except BaseException as error:  # noqa: BLE001 - `end` raises it, in the thread that asks
+            self._failure = error
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a moment came to."""
+
+    how: str
+    """How the lives ended: with every row, with which errors, or silently with rows missing."""
+    missing: Sequence[int] = ()
+    """Only where the last life ended without an error: nobody would look for them."""
+    repeated: Sequence[int] = ()
+    forgotten: int = 0
+    within_batch: bool = False
+
+
+def forgetting(target_in: Callable[[Path], AbstractContextManager[ForgetfulTarget]], effort: Effort) -> Outcome:
+    """Moments one after the other, each with a WAL and a place of its own in the same target."""
+    outcome, hows, moments = Outcome(), Counter[str](), effort.times(MOMENTS, least=3)
+    within = lost_some = 0
+    with target_in(effort.folder) as target:
+        for number in range(moments):
+            moment = Moment.drawn(effort.seed * 1_000 + number)
+            verdict = play(moment, target, effort.folder / f"moment-{number}")
+            hows[f"{verdict.how} ({moment.kind})"] += 1
+            within += verdict.within_batch
+            lost_some += verdict.forgotten > 0
+            count(outcome, moment, verdict)
+    if within < LEAST_HITS * moments:
+        outcome.violations.append(f"only {within} of {moments} moments lost acknowledged rows of a batch under way")
+    lost = f"- acknowledged rows were lost at {lost_some} of {moments} moments; at {within}, all of a batch under way"
+    outcome.detail = "\n".join([tally("how it ended", hows), lost])
+    return outcome
+
+
+def play(moment: Moment, target: ForgetfulTarget, folder: Path) -> Verdict:
+    """One moment: a life in which the target dies, and one more if that ended with an error."""
+    folder.mkdir()
+    name = folder.name.replace("-", "_")
+    url = target.begin(name)
+    watch = Watch(target, moment, name)
+    errors = [_live(folder, moment, url, watch)]
+    watch.end()
+    if errors[0]:
+        errors.append(_live(folder, moment, url, None))
+    times = Counter(target.ids(name))
+    missing = [] if errors[-1] else [row for row in range(BATCHES * ROWS) if not times[row]]
+    return Verdict(
+        how=", then ".join(error or (SILENT if missing else ONCE) for error in dict.fromkeys(errors)),
+        missing=missing,
+        repeated=sorted(row for row, often in times.items() if often > 1 or row not in range(BATCHES * ROWS)),
+        forgotten=watch.forgotten,
+        within_batch=watch.within_batch,
+    )
+
+
+def count(outcome: Outcome, moment: Moment, verdict: Verdict) -> None:
+    """Add a moment; what was silently lost or doubled is a violation that tells how to see it again."""
+    outcome.rounds += 1
+    outcome.lost += len(verdict.missing)
+    outcome.repeated += len(verdict.repeated)
+    rows = BATCHES * ROWS
+    if verdict.missing:
+        there = f"{rows - len(verdict.missing)} of {rows} rows, ids {spans(verdict.missing)} missing"
+        outcome.violations.append(f"{moment}: {there}; {verdict.how}")
+    if verdict.repeated:
+        outcome.violations.append(f"{moment}: ids {spans(verdict.repeated)} are there twice; {verdict.how}")
+
+
+def spans(numbers: Sequence[int]) -> str:
+    """`60-89, 100` for a sorted list."""
+    found: list[list[int]] = []
+    for number in numbers:
+        if found and number == found[-1][-1] + 1:
+            found[-1].append(number)
+        else:
+            found.append([number])
+    return ", ".join(f"{span[0]}-{span[-1]}" if len(span) > 1 else f"{span[0]}" for span in found)
+
+
+def _live(folder: Path, moment: Moment, url: str, watch: Watch | None) -> str:
+    """One process's life over the WAL; the name of the error that it ended with, empty if it ended well."""
+    checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings(chunk_rows=CHUNK_ROWS))
+    sink = sink_from_url(url)
+    assert isinstance(sink, TransactionalSink)
+    served = serving(run, NAME, watch.over(sink) if watch else sink, Delivery(sink))
+    query = FakeQuery(checkpoint, lambda batch_id, _: tables(batch_id, moment.segments))
+    try:
+        live_through(run, [served], query, BATCHES)
+    except WalSinkError as error:
+        _logger.warning("%s ended with %s: %s", moment, type(error).__name__, error)
+        return type(error).__name__
+    return ""
+
+
+def tables(batch_id: int, segments: int) -> list[pa.Table]:
+    """The rows of a batch, a table for each segment; always the same."""
+    size = ROWS // segments
+    first = batch_id * ROWS
+    parts = [range(start, start + size) for start in range(first, first + ROWS, size)]
+    return [pa.table({"id": part, "word": [f"word {row}" for row in part]}) for part in parts]
