@@ -28,6 +28,7 @@ class SqlProxy:
         self.port: int = self._listener.getsockname()[1]
         self._links: list[_Link] = []
         self._rule: tuple[bytes, How] | None = None
+        self._said: tuple[bytes, bytes] | None = None
         self.cuts = 0
         self.on_cut: Callable[[], None] = lambda: None
 
@@ -44,6 +45,17 @@ class SqlProxy:
     def switch(self, upstream_port: int) -> None:
         """From now on new connections lead there, under the same address."""
         self._upstream_port = upstream_port
+
+    def answer(self, first: bytes, data: bytes) -> None:
+        """Say this instead of the next answer that begins so; then cut."""
+        self._said = (first, data)
+
+    def said_instead(self, answer: bytes) -> bytes | None:
+        """What to say instead of an answer; each rule counts once."""
+        if self._said is None or not answer.startswith(self._said[0]):
+            return None
+        (_, data), self._said = self._said, None
+        return data
 
     def due(self, data: bytes) -> How | None:
         """What to do with a request; each rule counts once."""
@@ -123,6 +135,9 @@ class _Link:
             while data := self._server.recv(1 << 20):
                 if self._silent.is_set():
                     self._answered.set()
+                elif other := self._proxy.said_instead(data):
+                    self._client.sendall(other)
+                    break
                 else:
                     self._client.sendall(data)
         if not self._silent.is_set():

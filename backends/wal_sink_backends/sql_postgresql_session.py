@@ -104,8 +104,17 @@ class Session(ServerSession):
             return self._connection.execute(statement.encode(), values)
 
     def copy(self, statement: str, data: bytes) -> None:
-        with self._bounded(), self._connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-            copy.write(data)
+        """COPY … FROM STDIN. Where a pooler adds its own error to the server's last words, psycopg shows neither."""
+        import psycopg  # noqa: PLC0415 - a connection of it exists
+
+        try:
+            with self._bounded(), self._connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
+                copy.write(data)
+        except psycopg.ProgrammingError as error:
+            if error.sqlstate is not None:
+                raise
+            self.close()
+            raise ConnectionError(f"the server answered COPY with several results; it was cut off ({error})") from error
 
     def begin(self) -> None:
         self.execute(self._begin)

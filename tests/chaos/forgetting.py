@@ -29,6 +29,7 @@ from tests.chaos.scenario import Effort, Outcome
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk
 from wal_sink.errors import WalSinkError
+from wal_sink.replaying import DeadLetters
 from wal_sink.run import Run
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sink import Rejected, TransactionalSink
@@ -48,6 +49,8 @@ SEGMENTS = (1, 1, 2, 3, 4)
 """Of each batch. All of them divide `CHUNKS`."""
 MOST_LAG = 8
 """Chunks of a batch that are acknowledged and lost."""
+REFUSING = 1 / 3
+"""Of the moments, in about so many the target refuses some rows, which become dead letters."""
 BEYOND_BATCH = 1 / 4
 """Of the moments, about so many lose rows of the batch before too, which is marked."""
 LONGEST_DELAY_S = 0.02
@@ -64,7 +67,10 @@ class ForgetfulTarget(ABC):
 
     @abstractmethod
     def begin(self, name: str) -> str:
-        """Make a new, empty place for rows; the URL of a sink for it. All of it survives until `hold_back`."""
+        """Make a new, empty place for rows with `id`, `word` and `place`; the URL of a sink for it.
+
+        Everything survives until `hold_back`. A row is refused whose `place` is NULL; in all others it is `name`.
+        """
 
     @abstractmethod
     def hold_back(self) -> None:
@@ -89,6 +95,8 @@ class Moment:
     dies_after: int
     delay_s: float | None
     """None: the target dies before the core learns of that chunk. Else so long after it, at whatever happens then."""
+    refuses: bool
+    """Whether the target refuses some rows, which become dead letters."""
 
     @classmethod
     def drawn(cls, seed: int) -> Moment:
@@ -102,17 +110,17 @@ class Moment:
             lag = of_its_batch + chance.randint(1, MOST_LAG)
         else:
             lag = chance.randint(1, min(MOST_LAG, of_its_batch))
-        return cls(seed, chance.choice(SEGMENTS), dies_after - lag, dies_after, delay_s)
+        refuses = chance.random() < REFUSING
+        return cls(seed, chance.choice(SEGMENTS), dies_after - lag, dies_after, delay_s, refuses)
 
-    @property
-    def kind(self) -> str:
-        return "one segment" if self.segments == 1 else "several segments"
+    def is_refused(self, row: int) -> bool:
+        return self.refuses and row % 17 == 3
 
     def __str__(self) -> str:
         how = "at once" if self.delay_s is None else f"{1000 * self.delay_s:.1f} ms later"
         return (
-            f"moment of seed {self.seed} ({self.segments} segments a batch; held back after chunk {self.held_after}, "
-            f"dead after chunk {self.dies_after}, {how})"
+            f"moment of seed {self.seed} ({self.segments} segments a batch{', some rows refused' * self.refuses}; held "
+            f"back after chunk {self.held_after}, dead after chunk {self.dies_after}, {how})"
         )
 
 
@@ -121,12 +129,12 @@ class Watch:
 
     def __init__(self, target: ForgetfulTarget, moment: Moment, name: str) -> None:
         self._target, self._moment, self._name = target, moment, name
-        self._chunks = self._rows = 0
+        self._chunks = self._rows = self._kept = 0
         self._death = threading.Thread(target=self._die, daemon=True)
         self._failure: BaseException | None = None
         self.died = False
         self.forgotten = 0
-        """Rows that were acknowledged, and lost."""
+        """At least so many rows were acknowledged, and lost."""
         self.within_batch = False
         """Whether all of them belong to the batch under way, of which no marker knows yet."""
 
@@ -136,7 +144,8 @@ class Watch:
 
         def counted(chunk: Chunk) -> Rejected | None:
             returned = write(chunk)
-            self._note(chunk.num_rows)
+            if returned is None:
+                self._note(chunk.num_rows)
             return returned
 
         vars(sink)["write"] = counted
@@ -155,6 +164,7 @@ class Watch:
         self._rows += rows
         if self._chunks == self._moment.held_after:
             self._target.hold_back()
+            self._kept = self._rows
         if self._chunks == self._moment.dies_after:
             self._death.start()
             if self._moment.delay_s is None:
@@ -163,11 +173,14 @@ class Watch:
     def _die(self) -> None:
         try:
             time.sleep(self._moment.delay_s or 0)
-            had, chunks = self._rows, self._chunks
+            self.forgotten = self._rows - self._kept
             self._target.fail_over()
-            self.forgotten = max(0, had - len(self._target.ids(self._name)))
-            under_way = (chunks - 1 if self._moment.delay_s is None else chunks) // CHUNKS
-            self.within_batch = self.forgotten > 0 and self._moment.held_after // CHUNKS == under_way
+            at_once = self._moment.delay_s is None
+            if at_once:  # later on somebody may have written to it again
+                left = len(self._target.ids(self._name))
+                assert left == self._kept, f"{self._moment}: the target has {left} rows, expected to keep {self._kept}"
+            under_way = (self._chunks - at_once) // CHUNKS
+            self.within_batch = self._moment.held_after // CHUNKS == under_way
             self.died = True
         except BaseException as error:  # noqa: BLE001 - `end` raises it, in the thread that asks
             self._failure = error
@@ -180,8 +193,9 @@ class Verdict:
     how: str
     """How the lives ended: with every row, with which errors, or silently with rows missing."""
     missing: Sequence[int] = ()
-    """Only where the last life ended without an error: nobody would look for them."""
+    """Neither in the target nor dead letters, though the last life ended without an error."""
     repeated: Sequence[int] = ()
+    """More than once in the target or among the dead letters, or in the wrong one of them."""
     forgotten: int = 0
     within_batch: bool = False
 
@@ -193,22 +207,23 @@ def forgetting(target_in: Callable[[Path], AbstractContextManager[ForgetfulTarge
     with target_in(effort.folder) as target:
         for number in range(moments):
             moment = Moment.drawn(effort.seed * 1_000 + number)
-            verdict = play(moment, target, effort.folder / f"moment-{number}")
-            hows[f"{verdict.how} ({moment.kind})"] += 1
+            verdict = play(moment, target, effort.folder / f"moment_{number}")
+            of = "the batch under way" if verdict.within_batch else "a marked batch too"
+            hows[f"rows of {of} lost: {verdict.how}"] += 1
             within += verdict.within_batch
             lost_some += verdict.forgotten > 0
             count(outcome, moment, verdict)
     if within < LEAST_HITS * moments:
         outcome.violations.append(f"only {within} of {moments} moments lost acknowledged rows of a batch under way")
     lost = f"- acknowledged rows were lost at {lost_some} of {moments} moments; at {within}, all of a batch under way"
-    outcome.detail = "\n".join([tally("how it ended", hows), lost])
+    outcome.detail = "\n".join([tally("what was lost, and how it ended", hows), lost])
     return outcome
 
 
 def play(moment: Moment, target: ForgetfulTarget, folder: Path) -> Verdict:
     """One moment: a life in which the target dies, and one more if that ended with an error."""
     folder.mkdir()
-    name = folder.name.replace("-", "_")
+    name = folder.name
     url = target.begin(name)
     watch = Watch(target, moment, name)
     errors = [_live(folder, moment, url, watch)]
@@ -216,11 +231,15 @@ def play(moment: Moment, target: ForgetfulTarget, folder: Path) -> Verdict:
     if errors[0]:
         errors.append(_live(folder, moment, url, None))
     times = Counter(target.ids(name))
-    missing = [] if errors[-1] else [row for row in range(BATCHES * ROWS) if not times[row]]
+    letters = dead_letters(folder)
+    refused = Counter({row: 1 for row in range(BATCHES * ROWS) if moment.is_refused(row)})
+    every = Counter(range(BATCHES * ROWS))
+    missing = [] if errors[-1] else sorted((every - times - letters).elements())
+    wrong = (times - (every - refused)) + (letters - refused)
     return Verdict(
         how=", then ".join(error or (SILENT if missing else ONCE) for error in dict.fromkeys(errors)),
         missing=missing,
-        repeated=sorted(row for row, often in times.items() if often > 1 or row not in range(BATCHES * ROWS)),
+        repeated=sorted(wrong),
         forgotten=watch.forgotten,
         within_batch=watch.within_batch,
     )
@@ -236,7 +255,7 @@ def count(outcome: Outcome, moment: Moment, verdict: Verdict) -> None:
         there = f"{rows - len(verdict.missing)} of {rows} rows, ids {spans(verdict.missing)} missing"
         outcome.violations.append(f"{moment}: {there}; {verdict.how}")
     if verdict.repeated:
-        outcome.violations.append(f"{moment}: ids {spans(verdict.repeated)} are there twice; {verdict.how}")
+        outcome.violations.append(f"{moment}: ids {spans(verdict.repeated)} twice, or misplaced; {verdict.how}")
 
 
 def spans(numbers: Sequence[int]) -> str:
@@ -256,8 +275,9 @@ def _live(folder: Path, moment: Moment, url: str, watch: Watch | None) -> str:
     run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings(chunk_rows=CHUNK_ROWS))
     sink = sink_from_url(url)
     assert isinstance(sink, TransactionalSink)
-    served = serving(run, NAME, watch.over(sink) if watch else sink, Delivery(sink))
-    query = FakeQuery(checkpoint, lambda batch_id, _: tables(batch_id, moment.segments))
+    delivery = Delivery(sink, on_rejected="dead_letter" if moment.refuses else "halt")
+    served = serving(run, NAME, watch.over(sink) if watch else sink, delivery)
+    query = FakeQuery(checkpoint, lambda batch_id, _: tables(batch_id, moment, folder.name))
     try:
         live_through(run, [served], query, BATCHES)
     except WalSinkError as error:
@@ -266,9 +286,19 @@ def _live(folder: Path, moment: Moment, url: str, watch: Watch | None) -> str:
     return ""
 
 
-def tables(batch_id: int, segments: int) -> list[pa.Table]:
-    """The rows of a batch, a table for each segment; always the same."""
-    size = ROWS // segments
+def dead_letters(folder: Path) -> Counter[int]:
+    """The rows among the dead letters, with how often each is there."""
+    letters = DeadLetters(str(folder / "wal"), name=NAME).all()
+    return Counter(row for kept in letters for row in kept.letter.chunk.table["id"].to_numpy().tolist())
+
+
+def tables(batch_id: int, moment: Moment, place: str) -> list[pa.Table]:
+    """The rows of a batch, a table for each segment; always the same. Without a place, a row is refused."""
+    size = ROWS // moment.segments
     first = batch_id * ROWS
-    parts = [range(start, start + size) for start in range(first, first + ROWS, size)]
-    return [pa.table({"id": part, "word": [f"word {row}" for row in part]}) for part in parts]
+    return [table(range(start, start + size), moment, place) for start in range(first, first + ROWS, size)]
+
+
+def table(ids: range, moment: Moment, place: str) -> pa.Table:
+    places = [None if moment.is_refused(row) else place for row in ids]
+    return pa.table({"id": ids, "word": [f"word {row}" for row in ids], "place": pa.array(places, pa.string())})
