@@ -14,6 +14,8 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from wal_sink import paths
 from wal_sink.abandoned import ABORT_EVERY_BATCHES, abort_abandoned
 from wal_sink.batch_delivery import BatchDelivery
@@ -22,7 +24,7 @@ from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryErr
 from wal_sink.guarantees import Ability
 from wal_sink.log import NOTHING
 from wal_sink.rates import RowRate
-from wal_sink.records import Manifest, Marker, SinkRecord
+from wal_sink.records import Manifest, Marker, Release, SinkRecord
 from wal_sink.retries import Budget
 from wal_sink.serving import Serving, StoppedError, Surroundings
 from wal_sink.terms import Term, renew
@@ -52,6 +54,8 @@ class Committer:
         self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
         self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
         self._tidied_through: int | None = None
+        self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
+        self._is_confirmed = False  # whether the target had what was marked when this run began
         self._rate = RowRate(serving.delivery.rows_per_s, shared.log.runtime)
         self.term = term
 
@@ -115,6 +119,33 @@ class Committer:
             raise
         return delivered
 
+    def confirm_marked(self) -> None:
+        """Make sure that a transactional target still has what the newest marker stands for: at a start, and at the
+        end of a run. No request where there is no such marker, or the target is another.
+
+        Raises what `deliver_next` raises: `HistoryError` if the target has lost it, `DeliveryError` if it cannot tell.
+        """
+        marker = self._marker
+        if marker is None or not marker.witness_rows or self._serving.promise.ability is not Ability.STORE_POSITION:
+            return  # nothing that had rows was marked, or the target has no positions that could tell
+        manifest = self._marked_manifest or self._read_marked(marker.batch_id)
+        self._marked_manifest = msgspec.structs.replace(manifest, segments=(), prepared={})
+        self._delivery(self._marked_manifest, taken_over=False).ask()
+
+    def _read_marked(self, batch_id: int) -> Manifest:
+        """The manifest of the newest marked batch, which no collection takes. Two reads."""
+        release = self._log.find(Release, paths.release(batch_id))
+        path = paths.release(batch_id)
+        if release is not None:
+            path = paths.manifest(batch_id, release.term, release.attempt)
+            if (manifest := self._log.find(Manifest, path)) is not None:
+                return manifest
+        raise CorruptError(
+            f"sink {self.name!r}: batch {batch_id} is marked, but {self._log.store.url_of(path)} is not there, though "
+            "the newest marked batch is never collected. Look for a life-cycle rule of the bucket, or a copy of a part "
+            "of the WAL, and restore the object"
+        )
+
     def mark_delivered(self) -> None:
         """End the group under way: what the sink has is marked, if the store lets us. Without it, it is sent again."""
         try:
@@ -136,6 +167,9 @@ class Committer:
             _logger.warning("sink %s: aborting what was abandoned failed: %s", self.name, error)
 
     def _deliver_next(self, *, search: bool) -> bool:
+        if not self._is_confirmed:
+            self.confirm_marked()
+            self._is_confirmed = True
         if search:
             self._shared.history.load_owner()
             self._shared.gate.search()
@@ -198,7 +232,7 @@ class Committer:
 
     def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
         """Progress first, then markers: absent progress may mean "not begun" or "done and collected"."""
-        delivery.reload_progress()
+        delivery.take_over()
         return self._adopt_marker(batch_id)
 
     def _is_marked_after_all(self) -> bool:
@@ -218,6 +252,7 @@ class Committer:
         if marker is None:
             return False
         self._marker = marker
+        self._marked_manifest = None
         self._unmarked.clear()
         return True
 
@@ -257,6 +292,7 @@ class Committer:
             # Another's marker is as true as ours, but its writer may have succeeded us.
             self.term.check(self._log.store)
         self._marker = marker
+        self._marked_manifest = manifest
         self._unmarked.clear()
 
     def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...]]:

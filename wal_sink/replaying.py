@@ -215,7 +215,8 @@ class _Replay:
         rest = whole.without(gone)
         number = self._name.number
         key = rest.key if number is None else refusal_key(whole.position, rest.rows, number)
-        return replace(rest, key=key, position=position, term=self._term.number)
+        # In a slot that nobody else writes to, it follows nothing.
+        return replace(rest, key=key, position=position, term=self._term.number, start=0, follows=None)
 
     def _numbered(self, number: int) -> str:
         name = self._name

@@ -32,7 +32,14 @@ class Carrying:
         self.orders: list[list[Order]] = []
         self.given: list[Assignment] = []
 
-    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:  # noqa: ARG002
+    def deliver(
+        self,
+        assignment: Assignment,
+        manifest: Manifest,  # noqa: ARG002
+        orders: Sequence[Order],
+        *,
+        confirm: bool = False,  # noqa: ARG002
+    ) -> list[Outcome]:
         self.given.append(assignment)
         self.orders.append(list(orders))
         return self.answers.pop(0)(orders)

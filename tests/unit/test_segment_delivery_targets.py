@@ -80,13 +80,13 @@ def test_a_lookup_without_an_answer_is_a_retriable_failure_that_names_the_key() 
 
 class Ledger(TransactionalSink):
     def __init__(self, **positions: Position | None) -> None:
-        self.positions = {slot.replace("_", "/"): position for slot, position in positions.items()}
+        self.held = {slot.replace("_", "/"): position for slot, position in positions.items()}
         self.asked: list[str] = []
         self.written: list[int] = []
 
     def last(self, slot: str) -> Position | None:
         self.asked.append(slot)
-        return self.positions.get(slot)
+        return self.held.get(slot)
 
     def write(self, chunk: Chunk) -> None:
         self.written.append(chunk.rows[0])
