@@ -72,7 +72,7 @@ def test_the_writer_of_a_succeeded_process_is_not_called() -> None:
         place.open({"a": Recorder()})
         return deliver(*given, **options)
 
-    carrier.deliver = succeeded_just_before  # type: ignore[assignment,method-assign]
+    carrier.deliver = succeeded_just_before  # type: ignore[method-assign]
 
     with pytest.raises(FencedError, match="batch 0, sink 'a': term 1 of 'committer-a'"):
         run.deliver_all()
