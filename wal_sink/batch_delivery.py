@@ -163,7 +163,6 @@ class BatchDelivery:
     def _ask(self, budget: Budget) -> None:
         outcomes = self._carry([], confirm=True)
         if failure := next((outcome.failure for outcome in outcomes if outcome.failure), None):
-            self._left_behind = self._left_behind or failure.kind is FailureKind.LOST
             self._fail(failure, budget, may_be_away=False)
 
     def _came_further(self) -> bool:
@@ -275,8 +274,10 @@ class BatchDelivery:
         return next((end for end in ends if end > outcome.rows), segment.rows)
 
     def _note_sent(self, orders: Sequence[Order]) -> None:
-        """Nobody knows how far a lost carrier sent these."""
-        for order in orders:
+        """Nobody knows how far a lost carrier sent these. Only a transactional target can have forgotten more of that
+        than the chunk in hand; of every other one the records tell.
+        """
+        for order in orders if self._is_transactional else ():
             self._sent_through[order.ordinal] = order.segment.rows
 
     def _assign(self, wal_id: str, term: Term, before: Marker | None) -> Assignment:
