@@ -99,6 +99,7 @@ def _chunk(batch: pa.RecordBatch) -> Chunk:
         rows=range(batch.num_rows),
         position=Position(slot=name, batch_id=0, rows=batch.num_rows, segment_id=name),
         term=1,
+        start=0,
     )
 
 

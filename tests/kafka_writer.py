@@ -23,7 +23,7 @@ def batch(number: int, *, ordinal: int = 0, term: int = 1) -> Chunk:
     first, segment = (number * 10 + ordinal) * ROWS, f"{number:016x}{ordinal:016x}"
     table = pa.table({"id": pa.array(range(first, first + ROWS), pa.int64()), "ordinal": [ordinal] * ROWS})
     position = Position(f"kafka-writer/default/{ordinal}", number, ROWS, segment)
-    return Chunk(table, number, f"{segment}-0-{ROWS}", segment, range(ROWS), position, term)
+    return Chunk(table, number, f"{segment}-0-{ROWS}", segment, range(ROWS), position, term, 0)
 
 
 def sink_of(address: str, topic: str, **options: Any) -> KafkaSink:

@@ -11,7 +11,7 @@ from wal_sink.delivery import SegmentDelivery
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, kind_of
-from wal_sink.records import Manifest
+from wal_sink.records import Manifest, SegmentRef
 from wal_sink.sink import MakeSink, Sink
 from wal_sink.sink_session import SinkSession, call_sink, check_returned
 
@@ -48,7 +48,9 @@ class LocalCarrier:
         self._should_stop = should_stop
         self._holder: Caller | None = None
 
-    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:  # noqa: ARG002 - a whole-batch carrier needs the manifest
+    def deliver(
+        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
         """Up to the first failure; what comes after it is left for the next attempt."""
         make_sink, caller = self._make_sink, self._log.runtime.new_caller()
         if self._holder is None or not self._holder.busy:
@@ -58,7 +60,14 @@ class LocalCarrier:
         else:
             return failed(orders, Failure(FailureKind.PERMANENT, _still_running(assignment)))
         return carry_out(
-            assignment, orders, make_sink, caller, self._log, on_executor=False, should_stop=self._should_stop
+            assignment,
+            orders,
+            make_sink,
+            caller,
+            self._log,
+            on_executor=False,
+            should_stop=self._should_stop,
+            confirms=manifest.segments if confirm else None,
         )
 
 
@@ -74,8 +83,8 @@ def copier(sink: Sink) -> MakeSink | None:
 
 
 def failed(orders: Sequence[Order], failure: Failure) -> list[Outcome]:
-    """Nothing was done of these orders."""
-    return [Outcome(order.ordinal, order.start, failure=failure) for order in orders]
+    """Nothing was done of these orders; where there are none, of what the target was to confirm."""
+    return [Outcome(order.ordinal, order.start, failure=failure) for order in orders] or [Outcome(-1, 0, 0, failure)]
 
 
 def carry_out(
@@ -87,8 +96,13 @@ def carry_out(
     *,
     on_executor: bool,
     should_stop: Callable[[], bool] = lambda: False,
+    confirms: Sequence[SegmentRef] | None = None,
 ) -> list[Outcome]:
-    """Deliver segments one after the other through one opened sink: one delivery task, on the driver or an executor."""
+    """Deliver segments one after the other through one opened sink: one delivery task, on the driver or an executor.
+
+    `confirms`: the segments of the whole batch, if a transactional target is to confirm them once all orders are done.
+    What it says of them follows the outcomes of the orders.
+    """
     try:
         sink = call_sink(caller, f"sink {assignment.sink!r}", make_sink, timeout_s=assignment.attempt_timeout_s)
     except SinkFailedError as error:
@@ -102,7 +116,9 @@ def carry_out(
         for order in orders:
             outcomes.append(delivery.deliver(order))
             if outcomes[-1].failure:
-                break
+                return outcomes
+        if confirms is not None:
+            outcomes += delivery.confirm(confirms)
     finally:
         session.close()
     return outcomes
@@ -130,7 +146,14 @@ class WholeBatchCarrier:
         self._what = what
         self._limit_s = limit_s
 
-    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+    def deliver(
+        self,
+        assignment: Assignment,
+        manifest: Manifest,
+        orders: Sequence[Order],
+        *,
+        confirm: bool = False,  # noqa: ARG002 - only a transactional target can tell, and this is none
+    ) -> list[Outcome]:
         """One call for all orders: all of them arrive, or none is known to."""
         try:
             assignment.term.check(self._log.store)

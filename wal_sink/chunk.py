@@ -54,6 +54,14 @@ class Chunk:
     """Where the sink will be once it has this chunk."""
     term: int
     """The committer's fencing number: a target that can compare it refuses lower ones than it has seen."""
+    start: int
+    """The number of its first row in the segment as it was staged. `without` keeps it, so that rows which became dead
+    letters leave no gap.
+    """
+    follows: Position | None = None
+    """What the slot held when this attempt began the segment; None if it held nothing. The first chunk of a segment is
+    written only where the slot still holds exactly that. Later chunks follow their predecessor, which ends at `start`.
+    """
 
     @property
     def num_rows(self) -> int:
@@ -93,6 +101,8 @@ class Chunk:
             rows=rows_left,
             position=self.position,
             term=self.term,
+            start=self.start,
+            follows=self.follows,
         )
 
     @classmethod
@@ -102,7 +112,7 @@ class Chunk:
             raise ValueError(f"key {key!r}: expected 1 to 64 letters, digits or any of _.:-")
         position = Position(slot="test/default/0", batch_id=0, rows=table.num_rows, segment_id=key)
         rows = range(table.num_rows)
-        return cls(table=table, batch_id=0, key=key, segment_id=key, rows=rows, position=position, term=1)
+        return cls(table=table, batch_id=0, key=key, segment_id=key, rows=rows, position=position, term=1, start=0)
 
 
 def chunk_key(segment_id: str, first_row: int, end_row: int) -> str:

@@ -14,6 +14,8 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from wal_sink import paths
 from wal_sink.abandoned import ABORT_EVERY_BATCHES, abort_abandoned
 from wal_sink.batch_delivery import BatchDelivery
@@ -22,15 +24,17 @@ from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryErr
 from wal_sink.guarantees import Ability
 from wal_sink.log import NOTHING
 from wal_sink.rates import RowRate
-from wal_sink.records import Manifest, Marker, SinkRecord
+from wal_sink.records import Manifest, Marker, OlderSlots, Release, SinkRecord
 from wal_sink.retries import Budget
 from wal_sink.serving import Serving, StoppedError, Surroundings
-from wal_sink.terms import Term, renew
+from wal_sink.terms import Term, claim_above, renew
 
 GROUP_BATCHES = 8
 """The most batches that share a marker."""
 GROUP_S = 1.0
 """For how long they may, by the monotonic clock: a process that slept in between looks at its term again."""
+MOST_WITNESSED_SLOTS = 1024
+"""Of slots that the newest batch with rows did not use, those from here on are not watched: a marker stays small."""
 RELEASE_S = 5.0
 """For how long a look at the term is good while a batch is released: a successor collects no batch so soon."""
 
@@ -52,6 +56,8 @@ class Committer:
         self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
         self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
         self._tidied_through: int | None = None
+        self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
+        self._is_confirmed = False  # whether the target had what was marked when this run began
         self._rate = RowRate(serving.delivery.rows_per_s, shared.log.runtime)
         self.term = term
 
@@ -115,6 +121,33 @@ class Committer:
             raise
         return delivered
 
+    def confirm_marked(self) -> None:
+        """Make sure that a transactional target still has what the newest marker stands for: at a start, and at the
+        end of a run. No request where there is no such marker, or the target is another.
+
+        Raises what `deliver_next` raises: `HistoryError` if the target has lost it, `DeliveryError` if it cannot tell.
+        """
+        marker = self._marker
+        if marker is None or not marker.witness_rows or self._serving.promise.ability is not Ability.STORE_POSITION:
+            return  # nothing that had rows was marked, or the target has no positions that could tell
+        manifest = self._marked_manifest or self._read_marked(marker.batch_id)
+        self._marked_manifest = msgspec.structs.replace(manifest, segments=(), prepared={})
+        self._delivery(self._marked_manifest, taken_over=False).ask()
+
+    def _read_marked(self, batch_id: int) -> Manifest:
+        """The manifest of the newest marked batch, which no collection takes. Two reads."""
+        release = self._log.find(Release, paths.release(batch_id))
+        path = paths.release(batch_id)
+        if release is not None:
+            path = paths.manifest(batch_id, release.term, release.attempt)
+            if (manifest := self._log.find(Manifest, path)) is not None:
+                return manifest
+        raise CorruptError(
+            f"sink {self.name!r}: batch {batch_id} is marked, but {self._log.store.url_of(path)} is not there, though "
+            "the newest marked batch is never collected. Look for a life-cycle rule of the bucket, or a copy of a part "
+            "of the WAL, and restore the object"
+        )
+
     def mark_delivered(self) -> None:
         """End the group under way: what the sink has is marked, if the store lets us. Without it, it is sent again."""
         try:
@@ -136,6 +169,9 @@ class Committer:
             _logger.warning("sink %s: aborting what was abandoned failed: %s", self.name, error)
 
     def _deliver_next(self, *, search: bool) -> bool:
+        if not self._is_confirmed:
+            self.confirm_marked()
+            self._is_confirmed = True
         if search:
             self._shared.history.load_owner()
             self._shared.gate.search()
@@ -198,7 +234,7 @@ class Committer:
 
     def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
         """Progress first, then markers: absent progress may mean "not begun" or "done and collected"."""
-        delivery.reload_progress()
+        delivery.take_over()
         return self._adopt_marker(batch_id)
 
     def _is_marked_after_all(self) -> bool:
@@ -218,22 +254,38 @@ class Committer:
         if marker is None:
             return False
         self._marker = marker
+        self._marked_manifest = None
         self._unmarked.clear()
         return True
 
-    def _renew_term(self) -> Term:
-        """What was sent out under the present term may still be under way: from now on it is a succeeded one's."""
-        self.term = renew(self._log, self.term)
+    def _renew_term(self, above: int) -> Term:
+        """What was sent out under the present term may still be under way: from now on it is a succeeded one's.
+
+        `above`: the higher term that a transactional target knows. If the WAL knows no newer process, its terms were
+        lost, and the role goes on above what the target knows. Else raises `FencedError`.
+        """
+        if above <= self.term.number:
+            self.term = renew(self._log, self.term)
+            return self.term
+        self.term.check(self._log.store)
+        _logger.warning(
+            "sink %s: its target knows term %d, the WAL %s none above %d. Terms were lost, by a life-cycle rule of the "
+            "bucket for example, or the WAL was copied in part. The role goes on above the target's term",
+            self.name,
+            above,
+            self._log.store.root,
+            self.term.number,
+        )
+        self.term = claim_above(self._log, self.term.role, above)
         return self.term
 
     def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
-        wal = self._shared.history.wal
         return BatchDelivery(
             self._serving,
             self._shared,
             manifest,
             self.term,
-            wal_id=wal.wal_id if wal else "",
+            wal_id=self._shared.history.require_wal().wal_id,
             before=self._marker,
             taken_over=taken_over,
             rate=self._rate,
@@ -241,7 +293,7 @@ class Committer:
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
         manifest = group[-1]
-        witness_batch, witness_rows = self._witness(manifest)
+        witness_batch, witness_rows, witness_older = self._witness(manifest)
         marker = Marker(
             batch_id=manifest.batch_id,
             term=self.term.number,
@@ -251,22 +303,42 @@ class Committer:
             unknown=kept.get("unknown", 0),
             witness_batch=witness_batch,
             witness_rows=witness_rows,
+            witness_older=witness_older,
             **self._log.stamp(),
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
             # Another's marker is as true as ours, but its writer may have succeeded us.
             self.term.check(self._log.store)
         self._marker = marker
+        self._marked_manifest = manifest
         self._unmarked.clear()
 
-    def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...]]:
-        """The newest batch that had rows, and how many in each segment: what a transactional target must remember."""
-        if self._serving.promise.ability is not Ability.STORE_POSITION:
-            return NOTHING, ()
-        if manifest.segments:
-            return manifest.batch_id, tuple(segment.rows for segment in manifest.segments)
+    def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]:
+        """The newest batch that had rows, how many in each segment, and the slots after these: what a transactional
+        target must remember.
+        """
         before = self._marker
-        return (before.witness_batch, before.witness_rows) if before else (NOTHING, ())
+        if self._serving.promise.ability is not Ability.STORE_POSITION:
+            return NOTHING, (), ()
+        if manifest.segments:
+            rows = tuple(segment.rows for segment in manifest.segments)
+            return manifest.batch_id, rows, _slots_after(len(rows), before)
+        return (before.witness_batch, before.witness_rows, before.witness_older) if before else (NOTHING, (), ())
+
+
+def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:
+    """What the marker before says of slots from number `used` on, which the batch at hand did not use."""
+    if before is None:
+        return ()
+    parts = [OlderSlots(batch_id=before.witness_batch, rows=before.witness_rows), *before.witness_older]
+    left, first = [], 0
+    for part in parts:
+        end = min(first + len(part.rows), MOST_WITNESSED_SLOTS)
+        if end > max(first, used):
+            rows = part.rows[max(0, used - first) : end - first]
+            left.append(OlderSlots(batch_id=part.batch_id, rows=rows))
+        first += len(part.rows)
+    return tuple(left)
 
 
 def newest_marker(shared: Surroundings, sink: str) -> Marker | None:

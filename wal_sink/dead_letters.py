@@ -99,6 +99,15 @@ def count_rows(store: Store, sink: str, batch_id: int) -> Mapping[Kept, int]:
     return counts
 
 
+def kept_through(store: Store, sink: str, batch_id: int) -> Mapping[int, int]:
+    """By ordinal of a segment of a batch, where the furthest chunk ends of which rows were kept. One listing."""
+    furthest: dict[int, int] = {}
+    for name in store.list(paths.dead_letter_folder(sink, batch_id)):
+        if (span := paths.parse_dead_letter(name)) is not None:
+            furthest[span.ordinal] = max(span.end_row, furthest.get(span.ordinal, 0))
+    return furthest
+
+
 def find_dead_letter(store: Store, path: str) -> DeadLetter | None:
     """The dead letter under `path`; None if there is none. Raises `CorruptError`."""
     try:
@@ -118,6 +127,9 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
         raise CorruptError(f"{where}: expected a dead letter, found {len(data)} other bytes: {error}") from error
     if table.num_columns != len(facts.columns) + 2 or table.column_names[-2:] != [_ROW, _REASON]:
         raise CorruptError(f"{where}: expected the columns {facts.columns}, {_ROW} and {_REASON}, found {table.schema}")
+    span = paths.parse_dead_letter(path.rpartition("/")[2])
+    if span is None:
+        raise CorruptError(f"{where}: expected the name of a dead letter; restore the object under its own name")
     rows = cast("list[int]", table.column(_ROW).to_pylist())
     reasons = cast("list[str]", table.column(_REASON).to_pylist())
     chunk = Chunk(
@@ -128,6 +140,7 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
         rows=tuple(rows),
         position=Position(facts.slot, facts.batch_id, facts.end, facts.segment_id),
         term=facts.term,
+        start=span.first_row,
     )
     return DeadLetter(path, facts.kept, chunk, tuple(reasons), facts.answered, facts.replay_of)
 

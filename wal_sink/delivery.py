@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from wal_sink import paths
 from wal_sink.chunk import Chunk, Position, chunk_key
 from wal_sink.dead_letters import keep_unknown
-from wal_sink.errors import HistoryError, WalSinkError
+from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
-from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, Witness, kind_of
+from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, kind_of
+from wal_sink.positions import Positions, slot_name
 from wal_sink.publishing import Publisher
 from wal_sink.rates import RowRate
 from wal_sink.records import Progress, SegmentRef
 from wal_sink.rejections import Rejections
 from wal_sink.segments import SegmentReader, load_segment, read_chunks, read_parquet
-from wal_sink.sink import Lookup, Rejected, SegmentSink, Sink, TransactionalSink, TwoPhaseSink
+from wal_sink.sink import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
 from wal_sink.sink_session import SinkSession, check_returned, rejected_of
 
 
@@ -57,6 +58,21 @@ class SegmentDelivery:
             run.failure = Failure(kind_of(error), str(error))
         return run.outcome()
 
+    def confirm(self, segments: Sequence[SegmentRef]) -> list[Outcome]:
+        """What a transactional target has of the batch now, once its segments are delivered: one outcome a segment, or
+        a single one of ordinal -1 if it gives no answer. Any other sink has nothing to tell.
+        """
+        sink = self._session.sink
+        if not isinstance(sink, TransactionalSink):
+            return []
+        try:
+            self._session.open()
+            return Positions(self._given, self._session, sink).confirm(segments)
+        except SinkFailedError as error:
+            return [Outcome(-1, 0, failure=error.failure)]
+        except WalSinkError as error:
+            return [Outcome(-1, 0, failure=Failure(kind_of(error), str(error)))]
+
     def _publish(self, run: _Run, sink: TwoPhaseSink) -> None:
         publisher = Publisher(
             self._given,
@@ -78,8 +94,12 @@ class SegmentDelivery:
 
     def _chunk_by_chunk(self, run: _Run, data: bytes) -> None:
         sink = self._session.sink
-        run.rows = max(run.rows, self._stored_rows(sink, run.order))
-        for chunk in self._chunks(run.order, data, run.rows):
+        follows = None  # only the ledger of a transactional target compares it
+        if isinstance(sink, TransactionalSink):
+            positions = Positions(self._given, self._session, sink)
+            follows = positions.begin(run.order)
+            run.rows = positions.rows_of(run.order.ordinal, run.order.segment, follows)
+        for chunk in self._chunks(run.order, data, run.rows, follows):
             self._refuse_stopped()
             self._rate.wait(self._sleep_s)
             self._rate.take(chunk.num_rows, since_s=self._rate.now_s())
@@ -99,7 +119,7 @@ class SegmentDelivery:
     def _send(self, run: _Run, chunk: Chunk) -> None:
         """Send, then record."""
         self._check_term(run)
-        doubtful = run.order.maybe_sent and run.chunks == 0
+        doubtful = (run.order.maybe_sent and run.chunks == 0) or chunk.start < run.order.sent_through
         if isinstance(self._session.sink, TransactionalSink):
             self._send_in_transaction(run, chunk, doubtful=doubtful)
         else:
@@ -158,46 +178,6 @@ class SegmentDelivery:
         if not (run.order.term_checked and run.chunks == 0):
             self._given.term.check(self._log.store)
 
-    def _stored_rows(self, sink: Sink, order: Order) -> int:
-        """Rows of the segment a transactional target already has. Refuses one that forgot what it had."""
-        if not isinstance(sink, TransactionalSink):
-            return 0
-        slot = slot_name(self._given.wal_id, self._given.sink, order.ordinal)
-        stored = self._last(sink, slot)
-        self._check_witnesses(sink, order.ordinal, stored)
-        if stored is None or stored.batch_id < self._given.batch_id:
-            return 0
-        if stored.batch_id > self._given.batch_id or stored.segment_id != order.segment.id:
-            raise HistoryError(
-                f"batch {self._given.batch_id}, sink {self._given.sink!r}: its target already holds batch "
-                f"{stored.batch_id}, segment {stored.segment_id}, in slot {slot!r}, where segment "
-                f"{order.segment.id} is due; the WAL was restored to an older state. Restore the newer WAL, or "
-                "start a new one"
-            )
-        return stored.rows
-
-    def _last(self, sink: TransactionalSink, slot: str) -> Position | None:
-        return self._session.call(f"last({slot!r})", sink.last, slot, nothing_sent=True)
-
-    def _check_witnesses(self, sink: TransactionalSink, ordinal: int, stored: Position | None) -> None:
-        """The segments of a batch share the slots of the witness among them, each its own first."""
-        witness = self._given.witness
-        if witness is None:
-            return
-        for number in range(ordinal, len(witness.rows), self._given.segments):
-            slot = slot_name(self._given.wal_id, self._given.sink, number)
-            self._check_witness(witness, number, slot, stored if number == ordinal else self._last(sink, slot))
-
-    def _check_witness(self, witness: Witness, number: int, slot: str, found: Position | None) -> None:
-        if found and (found.batch_id, found.rows) >= (witness.batch_id, witness.rows[number]):
-            return
-        at = "nothing" if found is None else f"batch {found.batch_id}, row {found.rows}"
-        raise HistoryError(
-            f"sink {self._given.sink!r}: batch {witness.batch_id} was delivered and marked, but its target "
-            f"remembers {at} in slot {slot!r}; the target was restored to an older state. Nothing was "
-            "sent to that slot. Restore the newer target, or deliver from an older WAL"
-        )
-
     def _was_answered(self, run: _Run, chunk: Chunk) -> bool:
         """Whether the sink has taken, once before, what it takes of this chunk."""
         if self._rejections(run, chunk).is_answered():  # under whatever policy it was sent
@@ -249,18 +229,14 @@ class SegmentDelivery:
         """The last chunk of a batch of one segment needs no record: the marker, created at once, stands for it."""
         return self._given.segments == 1 and chunk.position.rows == order.segment.rows
 
-    def _chunks(self, order: Order, data: bytes, start: int) -> Iterator[Chunk]:
+    def _chunks(self, order: Order, data: bytes, start: int, follows: Position | None = None) -> Iterator[Chunk]:
         where = self._log.store.url_of(order.segment.path)
         reader = self._log.segment_reader
-        return chunks_of(self._given, order.ordinal, order.segment, data, start, where=where, reader=reader)
+        given, segment = self._given, order.segment
+        return chunks_of(given, order.ordinal, segment, data, start, where=where, reader=reader, follows=follows)
 
     def _what(self, order: Order) -> str:
         return f"batch {self._given.batch_id}, segment {order.segment.id}: {self._session.sink.describe()}"
-
-
-def slot_name(wal_id: str, sink: str, ordinal: int) -> str:
-    """Under which a transactional target stores the position of a batch's n-th segment; used again by every batch."""
-    return f"{wal_id}/{sink}/{ordinal}"
 
 
 def chunks_of(
@@ -272,6 +248,7 @@ def chunks_of(
     *,
     where: str,
     reader: SegmentReader = read_parquet,
+    follows: Position | None = None,
 ) -> Iterator[Chunk]:
     """The chunks of a loaded segment from row `start` on, which must begin one. Raises `CorruptError`."""
     slot = slot_name(given.wal_id, given.sink, ordinal)
@@ -287,6 +264,8 @@ def chunks_of(
             rows=range(first, end),
             position=Position(slot, given.batch_id, end, segment.id),
             term=given.term.number,
+            start=first,
+            follows=follows,
         )
 
 

@@ -12,6 +12,7 @@
     ├── DeliveryError         the sink refused for good, or the retries ran out
     ├── UndeliveredError      closed before everything complete was delivered
     └── OutcomeUnknownError   a request may or may not have had its effect
+        └── ForgottenError    a target no longer has what it acknowledged before; nothing was written
     PermanentError            raised *by sinks*: do not retry this chunk
     RetryLaterError           raised *by sinks*: retry this chunk, but not before so many seconds
     HandleGoneError           raised *by two-phase sinks*: what was prepared is no longer there to be committed
@@ -67,7 +68,17 @@ class StoreError(WalSinkError):
 
 
 class FencedError(WalSinkError):
-    """A successor claimed this role. Remedy: none here; the successor goes on, this process must end."""
+    """A successor claimed this role. Remedy: none here; the successor goes on, this process must end.
+
+    `term` is the higher term, where a transactional target names it; 0 where the WAL's own terms tell.
+    """
+
+    def __init__(self, message: str, *, term: int = 0) -> None:
+        super().__init__(message)
+        self.term = term
+
+    def __reduce__(self) -> tuple[Callable[[str], FencedError], tuple[str]]:
+        return partial(type(self), term=self.term), (str(self),)
 
 
 class DeliveryError(WalSinkError):
@@ -80,6 +91,14 @@ class UndeliveredError(WalSinkError):
 
 class OutcomeUnknownError(WalSinkError):
     """A request may have had its effect. Remedy: look at the object the message names before repeating anything."""
+
+
+class ForgottenError(OutcomeUnknownError):
+    """A transactional target no longer has what it acknowledged: rows that come before the chunk at hand.
+
+    Nothing of the chunk was written. Delivery asks the target for all positions of the batch and sends again what is
+    missing. Remedy, where that is not enough: restore the newer target, and let it acknowledge only what it keeps.
+    """
 
 
 class PermanentError(Exception):

@@ -9,23 +9,32 @@ from wal_sink.errors import (
     CorruptError,
     DeliveryError,
     FencedError,
+    ForgottenError,
     HistoryError,
     OutcomeUnknownError,
     StoreError,
     WalSinkError,
 )
-from wal_sink.records import SegmentRef
+from wal_sink.records import Marker, SegmentRef
 from wal_sink.sink import SinkContext
 from wal_sink.terms import Term
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What a transactional target must at least remember; less means that it was restored to an older state."""
+    """What a transactional target must at least hold, slot by slot. Less means that it lost what it acknowledged."""
 
-    batch_id: int
-    rows: tuple[int, ...]
-    """Rows of that batch in each slot."""
+    slots: tuple[tuple[int, int], ...]
+    """Of each slot, the newest batch that had rows in it, and how many."""
+
+    @classmethod
+    def of(cls, marker: Marker | None) -> Witness | None:
+        """What a marker stands for. None where nothing that had rows was marked: then a target owes nothing."""
+        if marker is None or not marker.witness_rows:
+            return None
+        newest = [(marker.witness_batch, rows) for rows in marker.witness_rows]
+        older = [(part.batch_id, rows) for part in marker.witness_older for rows in part.rows]
+        return cls((*newest, *older))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +83,8 @@ class Order:
     start: int
     maybe_sent: bool
     """Whether the chunk at `start` may have been sent before."""
+    sent_through: int = 0
+    """Every chunk that begins before this row may have been sent before: a transactional target has forgotten it."""
     term_checked: bool = False
     """Whether the committer checked its term so shortly before that the first chunk needs no check of its own."""
     handle: str | None = None
@@ -94,6 +105,8 @@ class FailureKind(StrEnum):
     FENCED = "fenced"
     CORRUPT = "corrupt"
     HISTORY = "history"
+    FORGOTTEN = "forgotten"
+    """A transactional target no longer has what it acknowledged; nothing of the chunk was written."""
     STOPPED = "stopped"
     """The run asked to end; not a failure of the sink."""
 
@@ -104,6 +117,8 @@ class Failure:
     message: str
     retry_after_s: float = 0.0
     """No attempt before so many seconds: the target said so."""
+    term: int = 0
+    """Of a fenced one: the term that the target names; 0 if it names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +127,9 @@ class Outcome:
 
     ordinal: int
     rows: int
-    """Rows from the segment's beginning that are settled: delivered, or given up by an at-most-once delivery."""
+    """Rows from the segment's beginning that are settled: delivered, or given up by an at-most-once delivery. Of a
+    transactional target never more than it acknowledged in this attempt.
+    """
     chunks: int = 0
     """Chunks the sink took and the log knows of, in this attempt: what counts as progress."""
     failure: Failure | None = None
@@ -123,9 +140,9 @@ class Outcome:
 class SinkFailedError(Exception):
     """Leaves the calls of a sink with a failure that is the sink's or the store's. Never leaves this package."""
 
-    def __init__(self, kind: FailureKind, message: str, *, retry_after_s: float = 0.0) -> None:
+    def __init__(self, kind: FailureKind, message: str, *, retry_after_s: float = 0.0, term: int = 0) -> None:
         super().__init__(message)
-        self.failure = Failure(kind, message, retry_after_s)
+        self.failure = Failure(kind, message, retry_after_s, term)
 
 
 def kind_of(error: WalSinkError) -> FailureKind:
@@ -135,6 +152,8 @@ def kind_of(error: WalSinkError) -> FailureKind:
         return FailureKind.CORRUPT
     if isinstance(error, HistoryError):
         return FailureKind.HISTORY
+    if isinstance(error, ForgottenError):
+        return FailureKind.FORGOTTEN
     if isinstance(error, (StoreError, OutcomeUnknownError)):
         return FailureKind.UNKNOWN
     return FailureKind.PERMANENT

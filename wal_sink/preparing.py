@@ -265,6 +265,7 @@ class Preparer:
             rows=range(first, end),
             position=Position(slot, order.batch_id, end, self._segment_id),
             term=order.term,
+            start=first,
         )
 
     def _context(self) -> SinkContext:

@@ -34,8 +34,14 @@ class Carrier(Protocol):
         """Whether it delivers a batch in one piece, an empty one too."""
         ...
 
-    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
-        """One outcome per order; of a whole batch without orders, one of ordinal -1. Raises `CarrierLostError` only."""
+    def deliver(
+        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
+        """One outcome per order; of a whole batch without orders, one of ordinal -1. Raises `CarrierLostError` only.
+
+        With `confirm`, and once all orders are carried out without a failure, a transactional target tells what it has
+        of every segment of the manifest: then one more outcome per segment follows. See `Positions.confirm`.
+        """
         ...
 
 

@@ -6,7 +6,7 @@ The guarantee follows from what a target is able to do, see `wal_sink.guarantees
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
@@ -119,15 +119,23 @@ class TransactionalSink(Sink):
     repeat.
 
     `write` must, in one transaction: read the slot's `LedgerEntry`, so that no other transaction reads it before this
-    one ends, also where there is none yet; commit nothing and return None if it has the chunk, as `LedgerEntry.has`
-    tells, which refuses a lower term and rows of another history; else write the rows and store
-    `LedgerEntry.of(chunk)`. If it returns `Rejected`, nothing may be committed: the whole chunk comes again after a new
-    start.
+    one ends, also where there is none yet; commit nothing and return None if it has the chunk, as
+    `LedgerEntry.is_known` tells, which refuses a lower term, rows of another history, and a target that has lost what
+    it acknowledged; else write the rows and store `LedgerEntry.of(chunk)`. If it returns `Rejected`, nothing may be
+    committed: the whole chunk comes again after a new start.
     """
 
     @abstractmethod
     def last(self, slot: str) -> Position | None:
         """The position the target has stored for this slot; None if it has none."""
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """What `last` says of each of some slots; every one of them is a key of the answer.
+
+        Read before each marker and at the start and the end of a run: one per segment of a batch, thousands of them for
+        a large one. Override it where the target answers for many slots in one request.
+        """
+        return {slot: self.last(slot) for slot in slots}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from wal_sink.errors import (
     ConfigError,
     CorruptError,
     FencedError,
+    ForgottenError,
     HandleGoneError,
     HistoryError,
     OutcomeUnknownError,
@@ -37,6 +38,8 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {error}") from error
     except (PermanentError, ConfigError) as error:
         raise SinkFailedError(FailureKind.PERMANENT, mask_url(f"{what} refused for good: {error}")) from error
+    except ForgottenError as error:
+        raise SinkFailedError(FailureKind.FORGOTTEN, mask_url(f"{what}: {error}")) from error
     except OutcomeUnknownError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {error}")) from error
     except RetryLaterError as error:
@@ -46,7 +49,8 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
         raise SinkFailedError(kind, mask_url(f"{what}: {error}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
-        raise SinkFailedError(kind_of(error), str(error)) from error
+        term = error.term if isinstance(error, FencedError) else 0
+        raise SinkFailedError(kind_of(error), str(error), term=term) from error
     except ProgramExitError as error:
         message = mask_url(f"{what} {error}: expected it to return, or to raise an Exception")
         raise SinkFailedError(FailureKind.PERMANENT, message) from error

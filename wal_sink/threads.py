@@ -164,8 +164,11 @@ class CommitterThread:
             idle = in_vain or not self._run.deliver_next(self._committer, search=search)
             if not idle:
                 self._polls = 0
-            elif (search or not unanswered) and not self._wait(asked):
-                return
+            elif search or not unanswered:
+                if unanswered and self._finishing:
+                    self._committer.confirm_marked()  # the last look: who closes this run is told what was lost
+                if not self._wait(asked):
+                    return
 
     def _has_all(self) -> bool:
         """Whether the sink has every batch that anybody is known to have staged, and others stage none."""

@@ -123,7 +123,7 @@ class DynamoDbSink(TransactionalSink):
         _check_fits(items, what)
         for _ in range(_LOOKS):
             stored = calls.ledger(self._ledger_table, chunk.position.slot)
-            if stored and stored.has(chunk, f"{self._ledger_table} for {self._target!r}"):
+            if LedgerEntry.is_known(stored, chunk, f"{self._ledger_table} for {self._target!r}"):
                 return None
             try:
                 if calls.transact(items, self._ledger_table, stored, LedgerEntry.of(chunk), what):

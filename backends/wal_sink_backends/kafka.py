@@ -13,6 +13,7 @@ import msgspec
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic, is_secret
@@ -141,7 +142,8 @@ class KafkaSink(TransactionalSink):
         """
         target, what = self._opened(), f"batch {chunk.batch_id}, chunk {chunk.key}: {self!r}"
         with target.writing(chunk) as slot:
-            if slot.stored and slot.stored.entry(slot.name).has(chunk, target.sink):
+            stored = slot.stored.entry(slot.name) if slot.stored else None
+            if LedgerEntry.is_known(stored, chunk, target.sink):
                 return None
             messages, refused = target.messages(chunk, what)
             if refused:

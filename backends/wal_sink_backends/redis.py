@@ -36,6 +36,8 @@ _MAY_PASS = re.compile(
 older servers do with the errors of what a script called.
 """
 _TAKES_MANY = 7
+_NOTHING = (-1, 0, "")
+"""What the script is told where the slot held nothing."""
 """The major version since which a command may have more than a million arguments."""
 _IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
 
@@ -140,8 +142,16 @@ class RedisSink(TransactionalSink):
                 f"{MOST_ARGUMENTS}; stage with a smaller Settings(chunk_rows=…), or use Redis 7"
             )
         at = chunk.position
-        first = min(chunk.rows, default=at.rows)
-        head = (chunk.term, at.batch_id, at.rows, at.segment_id, first, self._kind, self._maxlen or 0)
+        head: tuple[Any, ...] = (
+            chunk.term,
+            at.batch_id,
+            at.rows,
+            at.segment_id,
+            chunk.start,
+            self._kind,
+            self._maxlen or 0,
+        )
+        head += (chunk.follows.batch_id, chunk.follows.rows, chunk.follows.segment_id) if chunk.follows else _NOTHING
         with translated(what):
             answer = self._opened().eval(SCRIPT, 1 + len(keys), f"{LEDGER}{at.slot}", *keys, *head, *values)
             verdict, *details = [part.decode("utf-8", "replace") for part in answer]
@@ -169,7 +179,9 @@ class RedisSink(TransactionalSink):
         if verdict == "REFUSED":
             term, batch_id, rows, segment_id = details
             at = Position(chunk.position.slot, int(batch_id), int(rows), segment_id)
-            LedgerEntry(int(term), at).check(chunk, f"{LEDGER}… in {mask_url(self._url)}")
+            entry, where = LedgerEntry(int(term), at), f"{LEDGER}… in {mask_url(self._url)}"
+            entry.check_term(chunk, where)
+            LedgerEntry.is_known(None if at.batch_id < 0 else entry, chunk, where)
         if verdict not in ("DONE", "KNOWN"):
             raise PermanentError(
                 f"{what}: the script answered {[verdict, *details]}, expected DONE or KNOWN; is its ledger damaged?"

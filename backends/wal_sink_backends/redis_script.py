@@ -6,7 +6,7 @@ script only before its first write), and the type of every key is looked at. Wha
 replicas a script's writes are one transaction. Where keys have the wrong type, nothing is written, and their rows are
 named: the chunk comes again without them.
 
-Which chunk is known, and which is refused, is the rule of `LedgerEntry.has`, once more in Lua.
+Which chunk is known, and which is refused, is the rule of `LedgerEntry.is_known`, once more in Lua.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ LEDGER = "wal_sink:ledger:"
 SCRIPT = """
 local ledger = KEYS[1]
 local term, batch, rows, segment = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
-local first, kind, maxlen = tonumber(ARGV[5]), ARGV[6], ARGV[7]
+local start, kind, maxlen = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 
 local function wrong_type(key, expected)
     local found = redis.call('TYPE', key).ok
@@ -30,7 +30,9 @@ for i, absent in ipairs({'0', '-1', '0', ''}) do at[i] = at[i] or absent end
 local at_term, at_batch, at_rows, at_segment = tonumber(at[1]), tonumber(at[2]), tonumber(at[3]), at[4]
 local same = at_batch == batch
 local known = at_batch > batch or (same and at_rows >= rows)
-if at_term > term or (same and (at_segment ~= segment or (not known and first < at_rows))) then
+local follows = start == 0 and at[2] == ARGV[8] and at[3] == ARGV[9] and at_segment == ARGV[10]
+local new = not known and ((same and at_rows == start) or (not same and follows))
+if at_term > term or (same and at_segment ~= segment) or not (known or new) then
     return {'REFUSED', at[1], at[2], at[3], at[4]}
 end
 local refused = {'WRONGTYPE'}
@@ -45,7 +47,7 @@ if #refused > 1 then return refused end
 redis.call('HSET', ledger, 'term', ARGV[1])
 if known then return {'KNOWN'} end
 
-local p = 8
+local p = 11
 for i = 2, #KEYS do
     local n = tonumber(ARGV[p])
     local last = p + n
@@ -66,7 +68,8 @@ end
 redis.call('HSET', ledger, 'batch_id', ARGV[2], 'rows', ARGV[3], 'segment_id', segment)
 return {'DONE'}
 """
-"""KEYS: the ledger's, then a row's each. ARGV: term, batch, rows, segment, first row, kind, maxlen; then for each row a
-count, so many texts to write, a count, and so many fields to remove. Rows of the wrong type come back as pairs: the
-row's number, counted from 0, and the type that its key has.
+"""KEYS: the ledger's, then a row's each. ARGV: term, batch, rows, segment, start, kind, maxlen; batch, rows and segment
+that the slot held when the attempt began (-1, 0 and nothing where it held nothing); then for each row a count, so many
+texts to write, a count, and so many fields to remove. Rows of the wrong type come back as pairs: the row's number,
+counted from 0, and the type that its key has.
 """

@@ -143,7 +143,7 @@ class SqlSink(TransactionalSink):
         """One transaction, committed or without a trace."""
         with self._dialect.transaction(connection):
             stored = self._dialect.lock(connection, chunk.position.slot, chunk.term)
-            if stored and stored.has(chunk, f"{LEDGER} in {self._dialect.address}"):
+            if LedgerEntry.is_known(stored, chunk, f"{LEDGER} in {self._dialect.address}"):
                 return
             fresh = self._fit_table(connection, chunk.table.schema, what)
             self._refuse_replaced_nulls(chunk, rows)

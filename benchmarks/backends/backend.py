@@ -118,7 +118,7 @@ def chunks_in(tables: Tables) -> list[Chunk]:
     for table in tables:
         first, rows = rows, rows + table.num_rows
         position = Position(slot, 0, rows, segment)
-        chunks.append(Chunk(table, 0, f"{segment}-{first}-{rows}", segment, range(first, rows), position, 1))
+        chunks.append(Chunk(table, 0, f"{segment}-{first}-{rows}", segment, range(first, rows), position, 1, first))
     return chunks
 
 

@@ -168,7 +168,14 @@ class LosingCarrier:
         self.how = how
         self.terms: list[int] = []
 
-    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:  # noqa: ARG002
+    def deliver(
+        self,
+        assignment: Assignment,
+        manifest: Manifest,  # noqa: ARG002
+        orders: Sequence[Order],
+        *,
+        confirm: bool = False,  # noqa: ARG002
+    ) -> list[Outcome]:
         self.terms.append(assignment.term.number)
         if len(self.terms) > 1:
             return [Outcome(order.ordinal, order.segment.rows, chunks=1) for order in orders]
@@ -198,10 +205,12 @@ def test_a_committer_that_was_succeeded_while_its_job_was_lost_sends_no_more() -
     carrier = _with_carrier(run, LosingCarrier("job"))
     lost = carrier.deliver
 
-    def succeeded_meanwhile(assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+    def succeeded_meanwhile(
+        assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
         if not carrier.terms:
             place.open({"a": Recorder()})
-        return lost(assignment, manifest, orders)
+        return lost(assignment, manifest, orders, confirm=confirm)
 
     carrier.deliver = succeeded_meanwhile  # type: ignore[method-assign]
 

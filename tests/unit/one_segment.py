@@ -10,8 +10,9 @@ from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
 from wal_sink.calls import DirectCaller
 from wal_sink.chunk import Chunk, Position
-from wal_sink.delivery import SegmentDelivery, chunks_of, slot_name
+from wal_sink.delivery import SegmentDelivery, chunks_of
 from wal_sink.orders import Assignment, FailureKind, Order, Outcome
+from wal_sink.positions import slot_name
 from wal_sink.run import Run
 from wal_sink.segments import load_segment
 from wal_sink.sink import SegmentSink, Sink, SinkContext, as_sink

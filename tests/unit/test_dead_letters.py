@@ -42,6 +42,7 @@ def chunk(first: int = 2, end: int = 4) -> Chunk:
         rows=range(first, end),
         position=Position("slot", 7, end, "s"),
         term=1,
+        start=first,
     )
 
 

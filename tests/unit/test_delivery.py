@@ -290,7 +290,14 @@ class Carrying:
         self.answers = list(answers)
         self.orders: list[list[tuple[int, int]]] = []
 
-    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:  # noqa: ARG002
+    def deliver(
+        self,
+        assignment: Assignment,  # noqa: ARG002
+        manifest: Manifest,  # noqa: ARG002
+        orders: Sequence[Order],
+        *,
+        confirm: bool = False,  # noqa: ARG002
+    ) -> list[Outcome]:
         self.orders.append([(order.ordinal, order.start) for order in orders])
         return self.answers.pop(0)(orders)
 

@@ -70,14 +70,14 @@ class Asked(Taker):
 class Ledger(Taker, TransactionalSink):
     def __init__(self) -> None:
         super().__init__()
-        self.positions: dict[str, Position] = {}
+        self.ledger: dict[str, Position] = {}
 
     def take(self, chunk: Chunk) -> None:
         super().take(chunk)
-        self.positions[chunk.position.slot] = chunk.position
+        self.ledger[chunk.position.slot] = chunk.position
 
     def last(self, slot: str) -> Position | None:
-        return self.positions.get(slot)
+        return self.ledger.get(slot)
 
 
 class WholeSegments(Taker, SegmentSink):

@@ -261,8 +261,13 @@ def side_by_side(run: Run) -> None:
     carrier = run.committers[0].serving.carrier
     deliver = carrier.deliver
 
-    def each(assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
-        return [outcome for order in orders for outcome in deliver(assignment, manifest, [order])]
+    def each(
+        assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
+        outcomes = [outcome for order in orders for outcome in deliver(assignment, manifest, [order])]
+        if confirm and not any(outcome.failure for outcome in outcomes):
+            outcomes += deliver(assignment, manifest, [], confirm=True)
+        return outcomes
 
     carrier.deliver = each  # type: ignore[method-assign]
 

@@ -13,9 +13,9 @@ from tests.unit.one_segment import Stage, kind_of_failure
 from wal_sink import paths
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import keep_rejected, read_dead_letter
-from wal_sink.delivery import slot_name
 from wal_sink.errors import FencedError
 from wal_sink.orders import FailureKind, Outcome
+from wal_sink.positions import slot_name
 from wal_sink.records import Marker
 from wal_sink.rejections import Rejections, refused_rows
 from wal_sink.settings import Delivery
@@ -346,7 +346,7 @@ def test_an_attempt_under_the_same_term_takes_over_without_another_object() -> N
 def held(term: int = 1) -> Chunk:
     """Of one segment's rows 4 and 5, as a task under some term has it in hand."""
     table = pa.table({"id": [4, 5]})
-    return Chunk(table, 0, "key", "segment", range(4, 6), Position("slot", 0, 6, "segment"), term)
+    return Chunk(table, 0, "key", "segment", range(4, 6), Position("slot", 0, 6, "segment"), term, 4)
 
 
 def letters_of(stage: Stage) -> list[tuple[int, bool, int]]:

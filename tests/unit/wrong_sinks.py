@@ -76,7 +76,8 @@ class Target:
 
     def commit(self, chunk: Chunk, *, slot: str, fenced: bool = True) -> None:
         term, stored = self.ledger.get(slot, (0, None))
-        if stored is None or not LedgerEntry(term if fenced else 0, stored).has(chunk, "this target"):
+        entry = None if stored is None else LedgerEntry(term if fenced else 0, stored)
+        if not LedgerEntry.is_known(entry, chunk, "this target"):
             self.store(chunk, slot)
 
     def commit_by_position(self, chunk: Chunk) -> None:
@@ -570,7 +571,8 @@ class TestLooksAtThePositionBeforeItWrites(Contract):
         def write(self, chunk: Chunk) -> None:
             slot = chunk.position.slot
             term, stored = self.target.ledger.get(slot, (0, None))
-            if stored is None or not LedgerEntry(term, stored).has(chunk, "this target"):
+            entry = None if stored is None else LedgerEntry(term, stored)
+            if not LedgerEntry.is_known(entry, chunk, "this target"):
                 self.target.store(chunk)
 
     fails = frozenset({WAKES})

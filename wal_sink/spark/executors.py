@@ -15,7 +15,7 @@ from wal_sink.carriers import LocalCarrier, carry_out, failed, is_small
 from wal_sink.errors import WalSinkError
 from wal_sink.log import Log
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, kind_of
-from wal_sink.records import Manifest
+from wal_sink.records import Manifest, SegmentRef
 from wal_sink.runtime import SYSTEM
 from wal_sink.serving import CarrierLostError
 from wal_sink.slots import DeliverySlots
@@ -57,10 +57,25 @@ class ExecutorCarrier:
         self._s_per_byte = math.inf
         """Of one task, as the last job had it."""
 
-    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
-        """One task a share of the orders; a task stops at its first failure. Raises `CarrierLostError`."""
-        if not orders:
-            return []
+    def deliver(
+        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
+        """One task a share of the orders; a task stops at its first failure. Raises `CarrierLostError`.
+
+        What the target is to confirm follows in a job of one task, since all others have to be done before.
+        """
+        outcomes = self._carry_out(assignment, manifest, orders) if orders else []
+        if confirm and not any(outcome.failure for outcome in outcomes):
+            outcomes += self._confirm(assignment, manifest)
+        return outcomes
+
+    def _confirm(self, assignment: Assignment, manifest: Manifest) -> list[Outcome]:
+        with self._slots.taken(1, should_stop=self._should_stop, work_s=0.0) as tasks:
+            if not tasks:
+                return failed((), Failure(FailureKind.STOPPED, "the run is ending"))
+            return self._run_job(assignment, manifest, ((),), confirms=manifest.segments)
+
+    def _carry_out(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
         wanted = min(len(orders), self._max_concurrency or len(orders))
         size = max(1, sum(order.segment.bytes for order in orders))
         with self._slots.taken(wanted, should_stop=self._should_stop, work_s=self._s_per_byte * size) as tasks:
@@ -73,9 +88,15 @@ class ExecutorCarrier:
             return outcomes
 
     def _run_job(
-        self, assignment: Assignment, manifest: Manifest, shares: tuple[tuple[Order, ...], ...]
+        self,
+        assignment: Assignment,
+        manifest: Manifest,
+        shares: tuple[tuple[Order, ...], ...],
+        *,
+        confirms: tuple[SegmentRef, ...] | None = None,
     ) -> list[Outcome]:
-        task = _DeliveryTask(self._sink, self._store, self._run_id, _for_one_of(len(shares), assignment), shares)
+        given = _for_one_of(len(shares), assignment)
+        task = _DeliveryTask(self._sink, self._store, self._run_id, given, shares, confirms)
         description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
         if not is_running(self._context):
             raise CarrierLostError(f"{description}: the Spark context was stopped")
@@ -95,9 +116,11 @@ class AutoCarrier:
         self._driver = driver
         self._executors = executors
 
-    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+    def deliver(
+        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
         carrier = self._driver if is_small(manifest, orders) else self._executors
-        return carrier.deliver(assignment, manifest, orders)
+        return carrier.deliver(assignment, manifest, orders, confirm=confirm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +132,8 @@ class _DeliveryTask:
     run_id: str
     assignment: Assignment
     shares: tuple[tuple[Order, ...], ...]
+    confirms: tuple[SegmentRef, ...] | None = None
+    """The segments that the target is to confirm, in a task without orders."""
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[Outcome]:
         for number in numbers:
@@ -125,7 +150,15 @@ class _DeliveryTask:
         except Exception as error:  # noqa: BLE001 - Spark's own retries must never repeat what the outcome decides
             text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {type(error).__name__}: {error}")
             return failed(orders, Failure(FailureKind.RETRIABLE, text))
-        return carry_out(self.assignment, orders, self.sink, SYSTEM.new_caller(), log, on_executor=True)
+        return carry_out(
+            self.assignment,
+            orders,
+            self.sink,
+            SYSTEM.new_caller(),
+            log,
+            on_executor=True,
+            confirms=self.confirms,
+        )
 
 
 def _for_one_of(tasks: int, assignment: Assignment) -> Assignment:

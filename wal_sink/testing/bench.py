@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from wal_sink.chunk import Chunk, Position, chunk_key
 from wal_sink.runtime import SYSTEM
-from wal_sink.sink import SegmentSink, Sink, SinkContext, Transaction, TwoPhaseSink
+from wal_sink.sink import SegmentSink, Sink, SinkContext, Transaction, TransactionalSink, TwoPhaseSink
 from wal_sink.testing.own_lines import OwnLines
 from wal_sink.testing.tables import spark_schema_of
 
@@ -40,6 +40,7 @@ def chunks_of(
             rows=range(start, end),
             position=Position(slot(ordinal), batch_id, end, segment),
             term=term,
+            start=start,
         )
         for start, end in zip(starts, ends, strict=True)
     ]
@@ -67,6 +68,19 @@ def opened(sink: Sink, chunk: Chunk, *, on_executor: bool = False) -> Iterator[S
         yield sink
     finally:
         sink.close()
+
+
+def following(sink: Sink, chunks: Sequence[Chunk]) -> list[Chunk]:
+    """Chunks of one segment as an attempt has them that begins now: a transactional target tells what they follow."""
+    if not isinstance(sink, TransactionalSink):
+        return list(chunks)
+    stored = sink.last(chunks[0].position.slot)
+    return [replace(chunk, follows=stored) for chunk in chunks]
+
+
+def attempt(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
+    """One attempt at a segment with an opened sink; what it returned."""
+    return send(sink, following(sink, chunks))
 
 
 def send(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
@@ -122,7 +136,7 @@ def commit(sink: TwoPhaseSink, held: Held) -> object:
 def deliver(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
     """One delivery task: open, send, close."""
     with opened(sink, chunks[0]):
-        return send(sink, chunks)
+        return attempt(sink, chunks)
 
 
 def parts_of(sink: Sink, chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
@@ -153,7 +167,7 @@ def lines_of(sink: Sink, chunks: Sequence[Chunk]) -> list[str]:
     """The lines of the sink's own code that it comes by while it sends."""
     places: list[str] = []
     with opened(sink, chunks[0]):
-        OwnLines(sink).call(send, sink, chunks, on_line=places.append)
+        OwnLines(sink).call(send, sink, following(sink, chunks), on_line=places.append)
     return places
 
 
@@ -172,8 +186,9 @@ def send_meanwhile(
     """
     line = _CountedLine(at_line, happens)
     with opened(sink, chunks[0]):
+        begun = following(sink, chunks)
         try:
-            OwnLines(sink).call(send, sink, chunks, on_line=line)
+            OwnLines(sink).call(send, sink, begun, on_line=line)
         except Exception as error:  # noqa: BLE001 - whatever the sink makes of it
             return line.place, error
     return line.place, None

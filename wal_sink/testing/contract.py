@@ -13,7 +13,7 @@ import pytest
 from wal_sink.errors import ConfigError
 from wal_sink.settings import GuaranteeName
 from wal_sink.sink import Rejected, Sink, TwoPhaseSink
-from wal_sink.testing.bench import chunks_of, deliver, opened, parts_of, pickled, send, shown_error, travelled
+from wal_sink.testing.bench import attempt, chunks_of, deliver, opened, parts_of, pickled, shown_error, travelled
 from wal_sink.testing.contract_base import rows_of
 from wal_sink.testing.contract_ledger import LedgerContract
 from wal_sink.testing.contract_two_phase import TwoPhaseContract
@@ -95,8 +95,8 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
         def side_by_side() -> None:
             one, other = self._sink(target), self._sink(target)
             with opened(one, first[0]), opened(other, second[0]):
-                send(one, first)
-                send(other, second)
+                attempt(one, first)
+                attempt(other, second)
 
         self._expect_rows(target, side_by_side, "two sinks are open at the same time", rows_of([*first, *second]))
 
@@ -117,7 +117,7 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
         before = self._rows_of(target)
         with opened(sink, chunks[0]):
             for count, part in enumerate(parts_of(sink, chunks), 1):
-                send(sink, part)
+                attempt(sink, part)
                 wanted = rows_of(part if len(part) > 1 else chunks[:count])
                 if lost := wanted.difference(self._rows_of(target).added_since(before)).lost:
                     self._fail(

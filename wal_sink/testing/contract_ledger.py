@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from wal_sink.chunk import Chunk
-from wal_sink.errors import FencedError
-from wal_sink.testing.bench import chunks_of, deliver, of_term, shown_error, slot
+from wal_sink.errors import FencedError, ForgottenError
+from wal_sink.testing.bench import chunks_of, deliver, of_term, opened, send, shown_error, slot
 from wal_sink.testing.contract_lines import LinesContract
 from wal_sink.testing.ledger_cases import REFUSALS, STORED, STORING, TYPICAL, Case
 
@@ -79,17 +80,60 @@ class LedgerContract(LinesContract):
                 )
 
     def test_its_ledger_goes_by_the_rule(self, target: Any) -> None:
-        """As `LedgerEntry.has` does: what is known, what is new, what is of a fenced process or of another history."""
+        """As `LedgerEntry.is_known` does: what is known, what is new, what is of a fenced process or of another
+        history, and what the target would have to have before it.
+        """
         self._ledger(target)
         shared = self._stored(self.another(target), 0)  # these leave it as it is
-        for case in (case for case in TYPICAL if case.verdict != "new"):
+        for case in (case for case in TYPICAL if case.stored and case.verdict != "new"):
             self._meet(shared, case)
-        for number, case in enumerate((case for case in TYPICAL if case.verdict == "new"), 1):
-            self._meet(self._stored(self.another(target), number), case)
+        for number, case in enumerate((case for case in TYPICAL if not case.stored or case.verdict == "new"), 1):
+            another = self.another(target)
+            self._meet(self._stored(another, number) if case.stored else self._apart(another, number), case)
+
+    def test_positions_tells_every_slot_as_last_does(self, target: Any) -> None:
+        """Delivery reads all slots of a batch in one question before it marks the batch."""
+        sink = self._ledger(target)
+        first, second = self._two_segments()
+        deliver(self._sink(target), first)
+        deliver(self._sink(target), second)
+        slots = [second[0].position.slot, slot(99), first[0].position.slot]
+        expected = {slots[0]: second[-1].position, slots[1]: None, slots[2]: first[-1].position}
+        with opened(sink, first[0]):
+            found: object = sink.positions(slots)
+        if not isinstance(found, Mapping) or any(found.get(each, "absent") != expected[each] for each in slots):
+            self._fail(
+                expected=f"{expected} from positions({slots})",
+                found=str(found),
+                next_step="answer for every slot, with None where it holds nothing, or leave positions() out",
+            )
+
+    def test_a_target_that_forgot_its_newest_commits_is_found_out(self, target: Any) -> None:
+        """A chunk that follows what the target does not hold is not written: the rows before it would be missing."""
+        self._ledger(target)
+        first, *others = self._chunks()
+        before, told = self._count(target), ""
+        for chunk in others:  # as after a fail-over to a standby that lacks the first
+            try:
+                deliver(self._sink(target), [chunk])
+            except ForgottenError as refused:
+                told = str(refused)
+            if not told or self._count(target) != before:
+                self._fail(
+                    expected=f"ForgottenError for a chunk from row {chunk.start} on in an empty slot",
+                    found=f"{told or 'no error'}, {self._count(target) - before} rows written",
+                    next_step="let LedgerEntry.is_known(stored, chunk, where) decide, with None for an empty slot",
+                )
+        deliver(self._sink(target), [first, *others])
+        self._expect_last(target, first, ([first, *others])[-1].position)
+
+    def _apart(self, target: Any, number: int) -> _Stored:
+        """A slot and keys that nothing else has."""
+        return _Stored(target, slot(100 + number), f"{number:04x}")
 
     def _stored(self, target: Any, number: int) -> _Stored:
         """A target whose ledger has come to `STORED`, in a slot and with keys of its own."""
-        stored = _Stored(target, slot(100 + number), f"{number:04x}")
+        stored = self._apart(target, number)
         deliver(self._sink(target), [stored.chunk(STORING, self._numbered(STORING))])
         return stored
 
@@ -99,19 +143,21 @@ class LedgerContract(LinesContract):
         is_new, refusal = case.verdict == "new", REFUSALS.get(case.verdict)
         expected = (refusal[0].__name__ if refusal else "no error", chunk.num_rows if is_new else 0)
         outcome, told = "no error", ""
+        sink = self._sink(target)
         try:
-            deliver(self._sink(target), [chunk])
+            with opened(sink, chunk):
+                send(sink, [chunk])
         except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
             outcome, told = type(error).__name__, shown_error(error)
         found = (outcome, self._count(target) - before)
         if found != expected:
             self._fail(
                 expected=f"{expected[0]} and {expected[1]} rows from a chunk which is {case.verdict}: {case}",
-                found=f"{told or found[0]}, {found[1]} rows; the ledger was at {STORED}",
-                next_step="let LedgerEntry(...).has(chunk, where) decide, or decide as it does",
+                found=f"{told or found[0]}, {found[1]} rows; the ledger was at {STORED if case.stored else None}",
+                next_step="let LedgerEntry.is_known(stored, chunk, where) decide, or decide as it does",
             )
-        after = chunk if is_new else at.chunk(STORING, self._numbered(STORING))
-        self._expect_last(target, chunk, after.position)
+        before_it = at.chunk(STORING, self._numbered(STORING)).position if case.stored else None
+        self._expect_last(target, chunk, chunk.position if is_new else before_it)
 
     def _numbered(self, case: Case) -> pa.Table:
         """The rows of a case; fewer than there are numbers come round again."""

@@ -10,7 +10,8 @@ from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.segments import numbers_in
 from wal_sink.chunk import Chunk, Position
 from wal_sink.delivery import chunks_of
-from wal_sink.errors import FencedError, HandleGoneError
+from wal_sink.errors import HandleGoneError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.log import Log
 from wal_sink.orders import Assignment
 from wal_sink.records import Manifest
@@ -43,7 +44,7 @@ class Target:
     name: str
     judge: Judge
     keys: set[str] = field(default_factory=set)
-    ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
+    ledger: dict[str, LedgerEntry] = field(default_factory=dict)
     held: dict[str, list[int]] = field(default_factory=dict)
     """Rows by the transaction that holds them back."""
     shown: dict[str, list[int]] = field(default_factory=dict)
@@ -92,17 +93,14 @@ class LedgerSink(PlainSink, TransactionalSink):
     def last(self, slot: str) -> Position | None:
         self._life.point("before last", slot)
         stored = self._target.ledger.get(slot)
-        return stored[1] if stored else None
+        return stored.position if stored else None
 
     def _put(self, chunk: Chunk, numbers: list[int]) -> None:
-        position = chunk.position
-        term, stored = self._target.ledger.get(position.slot, (0, None))
-        if term > chunk.term:
-            raise FencedError(f"term {chunk.term} is below {term}")
-        if stored and (stored.batch_id, stored.rows) >= (position.batch_id, position.rows):
+        slot = chunk.position.slot
+        if LedgerEntry.is_known(self._target.ledger.get(slot), chunk, self._target.name):
             return
         self._target.take(chunk, numbers)
-        self._target.ledger[position.slot] = (chunk.term, position)
+        self._target.ledger[slot] = LedgerEntry.of(chunk)
 
 
 class WholeSegmentSink(SegmentSink):

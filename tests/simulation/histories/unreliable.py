@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 from tests.simulation.histories.coroutines import Coroutine
@@ -36,20 +36,23 @@ class UnreliableCarrier:
     def whole_batch(self) -> bool:
         return self._inner.whole_batch
 
-    def deliver(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+    def deliver(
+        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
+        def carried_out() -> list[Outcome]:
+            return self._inner.deliver(assignment, manifest, orders, confirm=confirm)
+
         self._driver.in_job = True
         try:
-            if self._driver.will(Deed.LEAVE):
-                return self._apart(assignment, manifest, orders)
-            return self._inner.deliver(assignment, manifest, orders)
+            return self._apart(carried_out) if self._driver.will(Deed.LEAVE) else carried_out()
         except JobLost:
             raise CarrierLostError("the job was cancelled") from None
         finally:
             self._driver.in_job = False
 
-    def _apart(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+    def _apart(self, carried_out: Callable[[], list[Outcome]]) -> list[Outcome]:
         """As a task that can stand still while its driver goes on without it."""
-        task = Coroutine(lambda: self._inner.deliver(assignment, manifest, orders))
+        task = Coroutine(carried_out)
         task.resume()
         if not task.done:
             self._driver.left.append(task)
