@@ -23,7 +23,9 @@ from tests.postgres_pair import PostgresPair
 from tests.processes import POLL_S
 from tests.sql_proxy import SqlProxy
 
-LAW = "each row is in the surviving target or a dead letter once, or an error says that the target forgot"
+LAW = (
+    "each row is in the surviving target or a dead letter once; where rows of a marked batch are gone, an error says so"
+)
 REPLICA_S = 10.0
 _numbers = itertools.count()
 

@@ -1,11 +1,13 @@
 """Targets that lose acknowledged commits in the middle of a delivery: each row arrives once, or an error says so.
 
+An error is right only where rows of a marked batch are lost: what belongs to the batch under way has to come again.
+
 A moment is one WAL of its own: some batches of many small chunks, in one segment each or in several. After a drawn
 chunk the target is held back: whatever it acknowledges from then on it will lose. Some chunks later it fails over, or
 restarts, with what is left. A life that ended with an error is followed by one more over the same WAL, as a user would
 start it. What is judged is what the surviving target holds in the end.
 
-What no ledger can see is not played: a loss after the last look, which is the one before the last batch's marker.
+What no ledger can see is not played: a loss after the last look, which is the one of `close`.
 """
 
 from __future__ import annotations
@@ -102,9 +104,7 @@ class Moment:
     def drawn(cls, seed: int) -> Moment:
         chance = random.Random(seed)
         delay_s = chance.choice((None, chance.uniform(0, LONGEST_DELAY_S)))
-        # A delayed death may come some chunks later, and the look before the last marker must come after it.
-        newest = CHUNKS * (BATCHES if delay_s is None else BATCHES - 1)
-        dies_after = chance.randint(CHUNKS + 1, newest)
+        dies_after = chance.randint(CHUNKS + 1, CHUNKS * BATCHES)
         of_its_batch = (dies_after - 1) % CHUNKS + 1
         if chance.random() < BEYOND_BATCH:
             lag = of_its_batch + chance.randint(1, MOST_LAG)
@@ -228,7 +228,7 @@ def play(moment: Moment, target: ForgetfulTarget, folder: Path) -> Verdict:
     watch = Watch(target, moment, name)
     errors = [_live(folder, moment, url, watch)]
     watch.end()
-    if errors[0]:
+    if errors[0]:  # the user starts it again
         errors.append(_live(folder, moment, url, None))
     times = Counter(target.ids(name))
     letters = dead_letters(folder)
@@ -246,7 +246,7 @@ def play(moment: Moment, target: ForgetfulTarget, folder: Path) -> Verdict:
 
 
 def count(outcome: Outcome, moment: Moment, verdict: Verdict) -> None:
-    """Add a moment; what was silently lost or doubled is a violation that tells how to see it again."""
+    """Add a moment; what was silently lost, refused though it could come again, or doubled is a violation."""
     outcome.rounds += 1
     outcome.lost += len(verdict.missing)
     outcome.repeated += len(verdict.repeated)
@@ -254,6 +254,8 @@ def count(outcome: Outcome, moment: Moment, verdict: Verdict) -> None:
     if verdict.missing:
         there = f"{rows - len(verdict.missing)} of {rows} rows, ids {spans(verdict.missing)} missing"
         outcome.violations.append(f"{moment}: {there}; {verdict.how}")
+    elif verdict.within_batch and verdict.how != ONCE:
+        outcome.violations.append(f"{moment}: the target has all that is marked, yet it ended with {verdict.how}")
     if verdict.repeated:
         outcome.violations.append(f"{moment}: ids {spans(verdict.repeated)} twice, or misplaced; {verdict.how}")
 
@@ -280,6 +282,10 @@ def _live(folder: Path, moment: Moment, url: str, watch: Watch | None) -> str:
     query = FakeQuery(checkpoint, lambda batch_id, _: tables(batch_id, moment, folder.name))
     try:
         live_through(run, [served], query, BATCHES)
+        if watch:
+            watch.end()
+        for committer in run.committers:
+            committer.confirm_marked()  # as `close` does
     except WalSinkError as error:
         _logger.warning("%s ended with %s: %s", moment, type(error).__name__, error)
         return type(error).__name__

@@ -22,12 +22,19 @@ class Sentence:
     checks: list[str] = field(default_factory=list)
 
 
-def sentences() -> list[Sentence]:
-    """Everything below the first heading of a section is a numbered sentence or one of its checks."""
+def sentences(document: str | None = None) -> list[Sentence]:
+    """Everything below the first heading of a section is a numbered sentence or one of its checks.
+
+    What is below a heading of the third level promises nothing: there a numbered sentence is an error.
+    """
     found: list[Sentence] = []
-    _, *sections = re.split(r"^## ", (CHECKOUT / "docs/GUARANTEES.md").read_text(), flags=re.MULTILINE)
+    text = (CHECKOUT / "docs/GUARANTEES.md").read_text() if document is None else document
+    _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
     for section in sections:
-        for line in filter(None, section.splitlines()[1:]):
+        promised, *explained = re.split(r"^### ", section, flags=re.MULTILINE)
+        unchecked = [line for part in explained for line in part.splitlines() if _SENTENCE.fullmatch(line)]
+        assert not unchecked, f"these sentences stand where nothing is checked: {unchecked}"
+        for line in filter(None, promised.splitlines()[1:]):
             if match := _SENTENCE.fullmatch(line):
                 found.append(Sentence(int(match[1]), match[2]))
             else:
@@ -91,6 +98,16 @@ def test_a_sentence_names_checks_that_exist(sentence: Sentence) -> None:
     assert sentence.checks, f"nothing would fail if this were false: {sentence.text}"
     missing = [check for check in sentence.checks if not exists(check)]
     assert not missing, f"{sentence.text} names checks that do not exist: {missing}"
+
+
+def test_a_sentence_without_checks_has_no_place_to_hide() -> None:
+    assert [found.text for found in sentences("## One\n1. It holds.\n   - `a::b`\n### Why\nBecause.\n")] == [
+        "It holds."
+    ]
+    with pytest.raises(AssertionError, match="where nothing is checked"):
+        sentences("## One\n1. It holds.\n   - `a::b`\n### Why\n2. It holds, too.\n")
+    with pytest.raises(AssertionError, match="neither a sentence nor a check"):
+        sentences("## One\nIt holds.\n")
 
 
 def test_sentences_are_numbered_in_order() -> None:
