@@ -30,20 +30,20 @@ _COLLECTED: tuple[Shape, ...] = _often((((3,), (1,), (1,)), 4), (((2, 1), (3,), 
 """With a retention of one batch, these are collected."""
 
 _WHERE: tuple[tuple[str, str, int], ...] = _often(
-    (("", "", 0), 20),
-    (("before last", "", 6), 12),
-    (("before sink", "", 6), 10),
-    (("after sink", "", 6), 14),
-    (("before create", "/markers/", 3), 10),
-    (("after create", "/markers/", 3), 6),
-    (("read", "terms/", 8), 4),
-    (("create", "/dead-letters/", 4), 6),
-    (("after create", "release.json", 3), 3),
-    (("create", "commits/", 3), 3),
+    (("", "", 0), 12),
+    (("before last", "", 6), 14),
+    (("before sink", "", 6), 14),
+    (("after sink", "", 6), 16),
+    (("before create", "/markers/", 3), 8),
+    (("after create", "/markers/", 3), 2),
+    (("read", "terms/", 8), 6),
+    (("create", "/dead-letters/", 4), 8),
+    (("after create", "release.json", 3), 1),
+    (("create", "commits/", 3), 1),
 )
 """What is done where, and of how many such points one is chosen. Of all points: as many as the history may have."""
 _LOSSES: tuple[Deed, ...] = _often((Deed.FORGET, 5), (Deed.FORGET_SLOT, 3), (Deed.REPLACE, 3))
-_SIZES: tuple[int, ...] = _often((1, 5), (2, 4), (3, 2), (99, 1))
+_SIZES: tuple[int, ...] = _often((1, 12), (2, 5), (3, 2), (99, 1))
 _BESIDES: tuple[Deed, ...] = _often((Deed.CRASH, 5), (Deed.FAIL, 6), (Deed.LOSE, 2), (Deed.LEAVE, 3))
 _FAILING: tuple[tuple[str, str, int], ...] = _often((("last", "", 6), 4), (("sink", "", 6), 4), (("", "", 0), 4))
 
@@ -82,12 +82,12 @@ class _Drawing:
             kinds=self._kinds,
             batches=self._batches,
             acts=acts,
-            last=self._life((), forgotten=0.25),
+            last=self._life((), forgotten=0.12),
             seed=self._seed,
             disorder=self._number(1000) if self._chance(0.2) else 0,
             uneven=self._chance(0.15),
             forgetting=True,
-            refusing=self._number(2) if self._chance(0.35) else 0,
+            refusing=self._number(2) if self._chance(0.25) else 0,
         )
 
     def _losing(self) -> LifePlan:
@@ -95,7 +95,7 @@ class _Drawing:
         faults = self._losses()
         if self._chance(0.35):
             faults += (self._besides(),)
-        return self._life(faults, stages=self._chance(0.9), forgotten=0.15)
+        return self._life(faults, stages=self._chance(0.95), forgotten=0.05)
 
     def _meeting(self) -> tuple[LifePlan, ...]:
         """Two processes that stand still by turns; at least one of them sees its target forget."""
@@ -104,7 +104,7 @@ class _Drawing:
         second = self._losses() if len(first) == 1 or self._chance(0.4) else ()
         if self._chance(0.5):
             second += (Fault(Deed.PAUSE, self._at()),)
-        return self._life(first, forgotten=0.0), self._life(second, stages=self._chance(0.8), forgotten=0.2)
+        return self._life(first, forgotten=0.0), self._life(second, stages=self._chance(0.8), forgotten=0.1)
 
     def _life(self, faults: tuple[Fault, ...], *, forgotten: float, stages: bool = True) -> LifePlan:
         return LifePlan(

@@ -6,13 +6,12 @@ copy, with an older state: whoever is still connected to the first one writes, u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.losses import LossJudge
-from tests.simulation.histories.plans import Deed, Shape
+from tests.simulation.histories.plans import Deed
 from tests.simulation.histories.segments import ROWS, numbers_in
 from tests.simulation.histories.targets import Caller, Target
 from wal_sink.chunk import Chunk, Position
@@ -98,29 +97,14 @@ class ForgetfulTarget(Target):
         self.replaced_by = other = self.copy(self.judge)
         return other.forget(most)
 
-    def forget_of_a_slot(self, most: int, batches: Shape, turn: int) -> int:
-        """Lose the newest commits of one slot alone, as far as a look can tell.
-
-        A witness is the newest batch with rows. Only what the newest batch wrote is lost, as the slots which it does
-        not use are asked for by nobody any more; and more than that only where every batch uses the slot.
-        """
-        newest = max((entry.position.batch_id for entry in self.ledger.values()), default=None)
-        slots = sorted(slot for slot, entry in self.ledger.items() if entry.position.batch_id == newest)
-        if not slots:
-            return 0
-        slot = slots[turn % len(slots)]
-        if not all(_ordinal(slot) < used for used in _segments(batches) if used):
-            held = [commit for commit in self.commits if commit.slot == slot]
-            most = min(most, sum(commit.entry.position.batch_id == newest for commit in held))
-        return self.forget(most, slot=slot)
+    def forget_of_a_slot(self, most: int, turn: int) -> int:
+        """Lose the newest commits of one slot alone; how many."""
+        slots = sorted(self.ledger)
+        return self.forget(most, slot=slots[turn % len(slots)]) if slots else 0
 
 
 def _ordinal(slot: str) -> int:
     return int(slot.rpartition("/")[2])
-
-
-def _segments(batches: Shape) -> Iterable[int]:
-    return (sum(rows > 0 for rows in partitions) for partitions in batches)
 
 
 class ForgetfulSink(TransactionalSink):
@@ -157,8 +141,8 @@ class ForgetfulSink(TransactionalSink):
         return self._target
 
 
-def forget(target: ForgetfulTarget, deed: Deed, size: int, batches: Shape, turn: int) -> int:
+def forget(target: ForgetfulTarget, deed: Deed, size: int, turn: int) -> int:
     """Let this happen to a target; how many commits it lost."""
     if deed is Deed.FORGET_SLOT:
-        return target.forget_of_a_slot(size, batches, turn)
+        return target.forget_of_a_slot(size, turn)
     return target.replace(size) if deed is Deed.REPLACE else target.forget(size)

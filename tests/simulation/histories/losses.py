@@ -9,7 +9,6 @@ starts after it.
 from __future__ import annotations
 
 import io
-import itertools
 from collections import Counter
 from collections.abc import Iterable
 from typing import cast
@@ -42,12 +41,14 @@ class LossJudge(Judge):
         """By sink and row: how many dead letters hold it."""
         self._held: dict[tuple[str, int], tuple[int, int]] = {}
         """By sink and slot: the batch and the rows at which it is now."""
+        self.written_again = 0
+        """How many rows came back after they were lost."""
         self._owing = False
         self._marking = 0
 
     def copy(self) -> LossJudge:
         other = cast("LossJudge", super().copy())
-        other.now, other._owing = self.now, self._owing
+        other.now, other.written_again, other._owing = self.now, self.written_again, self._owing
         other._lost, other._letters, other._held = self._lost.copy(), self._letters.copy(), self._held.copy()
         other._asked = {who: slots.copy() for who, slots in self._asked.items()}
         return other
@@ -65,6 +66,7 @@ class LossJudge(Judge):
     def took_effect(self, name: str, key: str, numbers: list[int]) -> None:
         if numbers:
             super().took_effect(name, key, numbers)
+        self.written_again += sum((name, number) in self._lost for number in numbers)
 
     def asked(self, process: int, name: str, ordinal: int, *, seen: bool) -> None:
         """A process asks for a slot; not `seen`: it is told by a copy that was replaced."""
@@ -92,13 +94,13 @@ class LossJudge(Judge):
         self._note_debt(name, facts)
 
     def _note_debt(self, name: str, facts: SinkFacts) -> None:
-        """Whether the target lacks what the newest marker stands for, be it a position without rows."""
-        marked = (batch for batch in facts.marked if (attempt := self.released.get(batch)) and attempt.segments)
-        newest = max(marked, default=None)
-        if newest is not None:
-            due = ((newest, rows) for rows in self.released[newest].segments)
-            held = (self._held.get((name, ordinal), _EMPTY) for ordinal in itertools.count())
-            self._owing = self._owing or any(at < expected for expected, at in zip(due, held, strict=False))
+        """Whether the target lacks, in any slot, what a marker stands for, be it a position without rows."""
+        due: dict[int, tuple[int, int]] = {}
+        for batch in sorted(facts.marked):
+            if (attempt := self.released.get(batch)) is not None:
+                due.update((ordinal, (batch, rows)) for ordinal, rows in enumerate(attempt.segments))
+        held = self._held
+        self._owing = self._owing or any(held.get((name, slot), _EMPTY) < at for slot, at in due.items())
 
     # What is done to the store.
     def _of_sink(self, process: int, rest: str, data: bytes) -> None:

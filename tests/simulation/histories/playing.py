@@ -12,6 +12,7 @@ import wal_sink.retention
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.lives import MOST_ATTEMPTS, Life
+from tests.simulation.histories.losses import LossJudge
 from tests.simulation.histories.plans import Deed, LifePlan, Plan
 from tests.simulation.histories.world import World
 from wal_sink.errors import (
@@ -177,6 +178,8 @@ class Playing:
         world.hits["collected"] += world.judge.deletions > 0
         world.hits["shuffled listing"] += world.wal.shuffles + world.checkpoint.shuffles
         world.hits["listing in two looks"] += world.wal.pages + world.checkpoint.pages
+        if isinstance(world.judge, LossJudge):
+            world.hits["written again"] += world.judge.written_again
         world.hits["late send"] += sum(len(facts.late) for facts in world.judge.sinks.values())
         world.hits["repeated chunk"] += sum(facts.repeated_chunks for facts in world.judge.sinks.values())
         return world.hits

@@ -110,7 +110,7 @@ class World:
         self.losses += 1
         for name, target in self.targets.items():
             if isinstance(target := target.current(), ForgetfulTarget):
-                lost = forget(target, deed, size, self.plan.batches, self.plan.seed + self.losses)
+                lost = forget(target, deed, size, self.plan.seed + self.losses)
                 self.hits[deed] += lost > 0
                 self.note(f"-- sink {name!r}: {deed}, {lost} commits")
 
