@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.simulation.small_run import Place
+from tests.simulation.small_run import Place, serving
 from tests.unit.forgetting import Forgetful, Row, Target, raising, rows_of
 from wal_sink import paths
 from wal_sink.dead_letters import read_dead_letter
@@ -14,7 +14,8 @@ from wal_sink.errors import CorruptError, DeliveryError, HistoryError
 from wal_sink.replaying import DeadLetters
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Settings
+from wal_sink.testing import simulated_runtime
 from wal_sink.threads import CommitterThread
 
 PATIENCE_S = 20.0
@@ -195,7 +196,8 @@ def test_a_witness_is_read_under_the_id_of_its_own_wal() -> None:
         create(path, data)
 
     place.wal.create = overtaken  # type: ignore[method-assign]
-    second = place.open({"a": Forgetful(target)})
+    second = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=99))
+    second.open([serving(second, "a", Forgetful(target))])
 
     second.deliver_all()
     second.committers[0].confirm_marked()
