@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 
 from tests.simulation.histories.counting import Count, play_on_all_cores
-from tests.simulation.histories.drawing import draw
+from tests.simulation.histories.drawing import draw, draw_family
+from tests.simulation.histories.drawing_losses import draw_losing, draw_losing_family
 from tests.simulation.histories.playing import play, small_world
 
 
@@ -18,13 +19,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=20_000, help="how many histories to play (default: 20000)")
     parser.add_argument("--first", type=int, default=0, help="the first of their seeds (default: 0)")
     parser.add_argument("--cores", type=int, default=1, help="how many processes play (default: 1)")
+    parser.add_argument("--losses", action="store_true", help="those in which targets lose what they acknowledged")
     given = parser.parse_args(arguments)
-    return replay(given.seed) if given.seed is not None else play_many(given.first, given.count, given.cores)
+    if given.seed is not None:
+        return replay(given.seed, losses=given.losses)
+    return play_many(given.first, given.count, given.cores, losses=given.losses)
 
 
-def replay(seed: int) -> int:
+def replay(seed: int, *, losses: bool) -> int:
     """One history, with all that happens in it."""
-    plan = draw(seed)
+    plan = (draw_losing if losses else draw)(seed)
     with small_world():
         played = play(plan, traced=True)
     _say(repr(plan))
@@ -34,10 +38,11 @@ def replay(seed: int) -> int:
     return bool(played.violations)
 
 
-def play_many(first: int, count: int, cores: int) -> int:
+def play_many(first: int, count: int, cores: int, *, losses: bool) -> int:
     """Many histories, and what happened in them."""
     total, begun = Count(), time.perf_counter()
-    for portion in play_on_all_cores(first, count, cores=cores):
+    families = draw_losing_family if losses else draw_family
+    for portion in play_on_all_cores(first, count, cores=cores, families=families):
         total.add(portion)
     wall_s = time.perf_counter() - begun
     _say(f"{total.histories} histories in {wall_s:.1f} s on {cores} cores, {total.cpu_s:.1f} s of processor time")
@@ -45,7 +50,7 @@ def play_many(first: int, count: int, cores: int) -> int:
     for name, times in sorted(total.hits.items(), key=lambda item: -total.touched[item[0]]):
         _say(f"  {name:32} {times:8} times in {total.touched[name]:7} histories")
     _say(f"  {'nothing':32} {'':14} in {total.touched['nothing']:7} histories")
-    for line in total.complaints():
+    for line in total.complaints(" --losses" if losses else ""):
         _say(line)
     _say(f"{total.broken} histories broke a law")
     return bool(total.broken)

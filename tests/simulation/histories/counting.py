@@ -7,14 +7,16 @@ import multiprocessing
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.simulation.histories.drawing import FAMILY, draw_family
+from tests.simulation.histories.drawing import FAMILY, Family, draw_family
 from tests.simulation.histories.playing import Played, play, play_family, small_world
 
+Drawing = Callable[[int], Family]
+"""Draws the family of a number."""
 PORTION = 250 * FAMILY
 """How many histories one process plays at a time."""
 _KEPT_VIOLATIONS = 20
@@ -42,9 +44,9 @@ class Count:
         """Histories per second and core."""
         return self.histories / self.cpu_s if self.cpu_s else 0.0
 
-    def complaints(self) -> list[str]:
+    def complaints(self, option: str = "") -> list[str]:
         """What broke, and how to see it again."""
-        replay = "python -m tests.simulation.histories --seed"
+        replay = f"python -m tests.simulation.histories{option} --seed"
         return [f"{violation}\n  {replay} {seed}" for seed, violation in self.violations.items()]
 
     def note(self, seed: int, played: Played) -> None:
@@ -70,13 +72,13 @@ class Count:
             self.violations[seed] = violation
 
 
-def play_seeds(first: int, count: int) -> Count:
+def play_seeds(first: int, count: int, families: Drawing = draw_family) -> Count:
     """Play the histories of the families that hold these seeds, in this process."""
     total = Count()
     begun = time.process_time()
     with small_world(), without_collector():
         for number in range(first // FAMILY, -(-(first + count) // FAMILY)):
-            _play_family(number, total)
+            _play_family(families(number), total)
     total.cpu_s = time.process_time() - begun
     return total
 
@@ -97,17 +99,18 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def _play_family(number: int, total: Count) -> None:
-    family = draw_family(number)
+def _play_family(family: Family, total: Count) -> None:
     played = play_family(family.plans) if family.together else [play(plan) for plan in family.plans]
     for plan, each in zip(family.plans, played, strict=True):
         total.note(plan.seed, each)
 
 
-def play_on_all_cores(first: int, count: int, *, cores: int | None = None) -> Iterator[Count]:
+def play_on_all_cores(
+    first: int, count: int, *, cores: int | None = None, families: Drawing = draw_family
+) -> Iterator[Count]:
     """The same by several processes, portion by portion, in any order. Memory is that of a portion for each."""
     starts = range(first, first + count, PORTION)
-    portions = [(start, min(PORTION, first + count - start)) for start in starts]
+    portions = [(start, min(PORTION, first + count - start), families) for start in starts]
     cores = min(cores or os.cpu_count() or 1, len(portions))
     if cores == 1:
         yield from (play_seeds(*portion) for portion in portions)
@@ -119,7 +122,7 @@ def play_on_all_cores(first: int, count: int, *, cores: int | None = None) -> It
             pool.shutdown(cancel_futures=True)  # whoever has enough does not wait for the rest
 
 
-def _portion(portion: tuple[int, int]) -> Count:
+def _portion(portion: tuple[int, int, Drawing]) -> Count:
     return play_seeds(*portion)
 
 

@@ -42,7 +42,7 @@ class Judge:
 
     def copy(self) -> Judge:
         """One that knows the same, and sees another future."""
-        other = Judge(self.batches, {})
+        other = type(self)(self.batches, {})
         other.sinks = {name: facts.copy() for name, facts in self.sinks.items()}
         for name in ("attempts", "completed", "staged", "last_evaluated", "highest", "released", "needed_by"):
             setattr(other, name, getattr(self, name).copy())
@@ -70,6 +70,11 @@ class Judge:
             for facts in self.sinks.values()
             if not facts.marked
         )
+
+    @property
+    def owes_rows(self) -> bool:
+        """Whether a target lost rows of a batch that is marked, so that a process has to say so."""
+        return False
 
     def blame(self, law: str) -> None:
         self.violations.append(law)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import cast
 
 from tests.simulation.histories.branching import Branching, died
 from tests.simulation.histories.coroutines import Coroutine, running
-from tests.simulation.histories.plans import Deed, Fault, LifePlan
+from tests.simulation.histories.forgetful import ForgetfulSink, ForgetfulTarget
+from tests.simulation.histories.losses import LossJudge
+from tests.simulation.histories.plans import FORGETTING, Deed, Fault, LifePlan
 from tests.simulation.histories.segments import COLUMN, read_numbered, stage_numbered
 from tests.simulation.histories.spark import Query, QueryFailedError
 from tests.simulation.histories.stores import SimulatedStore, failure_of
@@ -30,6 +33,8 @@ from wal_sink.testing import Crash
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
 """What happens only while a delivery job is under way: at the given point, or as soon as there is one."""
+MOST_ATTEMPTS = 3
+"""Without progress, before a delivery gives up."""
 SLEEP_S = 60.0
 """How much later it is, at least, for who stood still."""
 
@@ -42,11 +47,14 @@ class Life:
         self.world = world
         self.plan = plan
         self.number = world.lives
+        self.losses_before = world.losses
         self.points = 0
         self.full_for = 0
         self.errors: list[WalSinkError] = []
         """What ended it, or its query, before its time."""
-        self.was_disturbed = bool(plan.faults)
+        self.was_disturbed = any(fault.deed not in FORGETTING for fault in plan.faults)
+        self.reconnections = 0
+        """How often its connections to targets were replaced unseen."""
         self.died = False
         self.in_job = False
         self.left: list[Coroutine] = []
@@ -136,6 +144,9 @@ class Life:
                 self._stand_still()
             case Deed.WAKE:
                 self.wake_tasks()
+            case Deed.FORGET | Deed.FORGET_SLOT | Deed.REPLACE:
+                self.world.forget(fault.deed, fault.size)
+                self.reconnections += fault.deed is Deed.REPLACE
 
     def _die(self) -> None:
         self.died = True
@@ -189,7 +200,7 @@ class Life:
             segment_reader=read_numbered,
         )
         run.open([self._serving(run, name) for name in list(self.world.kinds)[: self.plan.sinks]])
-        self._deliver(run)
+        self._told(run, lambda: self._deliver(run))
         for start in range((1 + self.plan.restarts) * self.plan.stages):
             if start and self.plan.restart is not None:
                 self.world.tamper(self.plan.restart)
@@ -198,6 +209,23 @@ class Life:
         run.history.load_owner()
         run.gate.search()
         self._deliver(run)
+        self._told(run, lambda: self._confirm(run))
+
+    def _confirm(self, run: Run) -> None:
+        """The last look, which closing a run takes."""
+        for committer in run.committers:
+            committer.confirm_marked()
+
+    def _told(self, run: Run, look: Callable[[], None]) -> None:
+        """A look at what was marked, after which nothing may have been lost before it."""
+        judge = self.world.judge
+        if not isinstance(judge, LossJudge):
+            look()
+            return
+        since, marked = judge.now, [(committer.name, committer.marked_through) for committer in run.committers]
+        look()
+        for name, through in marked:
+            judge.looked(name, since=since, through=through)
 
     def _stream(self, run: Run) -> None:
         """One start of the query, to its end."""
@@ -250,19 +278,29 @@ class Life:
     def _serving(self, run: Run, name: str) -> Serving:
         kind = self.world.kinds[name]
         target = self.world.targets[name]
+        if isinstance(target, ForgetfulTarget):
+            return self._forgetful(run, name, target)
         sink = sink_of(kind, self, target)
         carrier: Carrier
         if isinstance(sink, BatchSink):
             carrier = WholeBatchCarrier(batch_writer(self, target, run.log), run.log, what="batch writer", limit_s=60)
         else:
             carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
-        if any(fault.deed in IN_JOBS for fault in self.plan.faults):
-            carrier = UnreliableCarrier(carrier, self)
-        serving = Serving(name, delivery_of(kind), promise_of(kind), carrier)
+        serving = Serving(name, delivery_of(kind), promise_of(kind), self._unreliable(carrier))
         if not isinstance(sink, TwoPhaseSink):
             return serving
         preparation = Preparation(name, lambda: cast("Sink", sink_of(kind, self, target)), 60)
         return replace(serving, make_sink=preparation.make_sink, preparation=preparation)
+
+    def _forgetful(self, run: Run, name: str, target: ForgetfulTarget) -> Serving:
+        """Each attempt has a connection of its own."""
+        carrier = LocalCarrier(lambda: ForgetfulSink(self, target), run.log, should_stop=lambda: False)
+        delivery = delivery_of("transactional", keeps=self.world.plan.refusing > 0)
+        return Serving(name, delivery, promise_of("transactional"), self._unreliable(carrier))
+
+    def _unreliable(self, carrier: Carrier) -> Carrier:
+        is_lost = any(fault.deed in IN_JOBS for fault in self.plan.faults)
+        return UnreliableCarrier(carrier, self) if is_lost else carrier
 
 
 class _Step:
@@ -294,9 +332,13 @@ def settings_of(chunk_rows: int, retention: int) -> Settings:
 
 
 @cache
-def delivery_of(kind: str) -> Delivery:
+def delivery_of(kind: str, *, keeps: bool = False) -> Delivery:
     return Delivery(
-        None, guarantee="at_most_once" if kind == "at_most_once" else None, max_attempts=3, start_from="earliest"
+        None,
+        guarantee="at_most_once" if kind == "at_most_once" else None,
+        max_attempts=MOST_ATTEMPTS,
+        start_from="earliest",
+        on_rejected="dead_letter" if keeps else "halt",
     )
 
 

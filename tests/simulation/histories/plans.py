@@ -52,6 +52,17 @@ class Deed(StrEnum):
     """The same, but its task only stands still."""
     WAKE = "task woke up"
     """Every task that was left behind goes on."""
+    FORGET = "target forgot"
+    """Transactional targets lose the `size` newest commits that they acknowledged, of all slots as one point in time.
+    """
+    FORGET_SLOT = "slot forgot"
+    """They lose the newest commits of one slot."""
+    REPLACE = "connection replaced"
+    """As `FORGET`, on another copy: this process reaches it from now on, others when they connect again."""
+
+
+FORGETTING = frozenset({Deed.FORGET, Deed.FORGET_SLOT, Deed.REPLACE})
+"""What happens to targets, not to the process at whose point it happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +105,8 @@ class LifePlan:
     restart: Tamper | None = None
     """What happens to the checkpoint before its query is started a second time in the living process."""
     restarts: bool = False
+    forgotten: int = 0
+    """How many of their newest commits transactional targets have lost before it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +129,7 @@ class Plan:
     """Whether two-phase targets lose what they hold each time a process begins to deliver."""
     uneven: bool = False
     """Whether chunks are cut where bytes, not rows, would cut them."""
+    forgetting: bool = False
+    """Whether transactional targets may lose what they acknowledged: see `forgetful`."""
+    refusing: int = 0
+    """Of how many bad rows of a chunk such a target tells at a time; 0: it refuses none."""

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 import wal_sink.retention
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
-from tests.simulation.histories.lives import Life
-from tests.simulation.histories.plans import LifePlan, Plan
+from tests.simulation.histories.lives import MOST_ATTEMPTS, Life
+from tests.simulation.histories.losses import LossJudge
+from tests.simulation.histories.plans import Deed, LifePlan, Plan
 from tests.simulation.histories.world import World
 from wal_sink.errors import (
     CorruptError,
@@ -145,6 +146,8 @@ class Playing:
     def _born(self, plan: LifePlan, branching: Branching | None = None) -> Life:
         if plan.before is not None:
             self.world.tamper(plan.before)
+        if plan.forgotten:
+            self.world.forget(Deed.FORGET, plan.forgotten)
         return Life(self.world, plan, branching)
 
     def _judge_ending(self, life: Life) -> None:
@@ -159,10 +162,12 @@ class Playing:
         if isinstance(error, (CorruptError, MissingBatch)) and self.world.judge.began_amid_a_collection:
             return True
         if isinstance(error, HistoryError):
-            return self.world.may_refuse
+            return self.world.may_refuse or self.world.judge.owes_rows
         if isinstance(error, FencedError):
             return self.world.may_refuse or not self.world.judge.alone
-        return life.was_disturbed and isinstance(error, (StoreError, OutcomeUnknownError, DeliveryError))
+        losses = self.world.losses - life.losses_before
+        was_disturbed = life.was_disturbed or losses >= MOST_ATTEMPTS
+        return was_disturbed and isinstance(error, (StoreError, OutcomeUnknownError, DeliveryError))
 
     def _unexpected(self, error: BaseException) -> None:
         text = "".join(traceback.format_exception(error, limit=-3))
@@ -173,6 +178,8 @@ class Playing:
         world.hits["collected"] += world.judge.deletions > 0
         world.hits["shuffled listing"] += world.wal.shuffles + world.checkpoint.shuffles
         world.hits["listing in two looks"] += world.wal.pages + world.checkpoint.pages
+        if isinstance(world.judge, LossJudge):
+            world.hits["written again"] += world.judge.written_again
         world.hits["late send"] += sum(len(facts.late) for facts in world.judge.sinks.values())
         world.hits["repeated chunk"] += sum(facts.repeated_chunks for facts in world.judge.sinks.values())
         return world.hits

@@ -54,6 +54,10 @@ class Target:
         held = {number: rows.copy() for number, rows in self.held.items()}
         return Target(self.name, judge, self.keys.copy(), self.ledger.copy(), held, self.shown.copy())
 
+    def current(self) -> Target:
+        """The copy that a new connection reaches."""
+        return self
+
     def called(self, life: Caller, chunk: Chunk, numbers: list[int]) -> None:
         ordinal = int(chunk.position.slot.rpartition("/")[2])
         self.judge.sent(life.number, self.name, numbers, batch_id=chunk.batch_id, ordinal=ordinal, term=chunk.term)

@@ -7,8 +7,10 @@ import sys
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
+from tests.simulation.histories.forgetful import ForgetfulTarget, forget
 from tests.simulation.histories.judge import Judge
-from tests.simulation.histories.plans import NAMES, Plan, Tamper, Tampering
+from tests.simulation.histories.losses import LossJudge
+from tests.simulation.histories.plans import NAMES, Deed, Plan, Tamper, Tampering
 from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import Space
 from tests.simulation.histories.targets import Target
@@ -25,12 +27,12 @@ class World:
     def __init__(self, plan: Plan, *, traced: bool = False) -> None:
         self.plan = plan
         self.kinds = dict(zip(NAMES, plan.kinds, strict=False))
-        self.judge = Judge(plan.batches, self.kinds)
+        self.judge = (LossJudge if plan.forgetting else Judge)(plan.batches, self.kinds)
         self.wal = Space("memory://wal", self.judge, disorder=plan.disorder, two_looks=plan.two_looks)
         self.checkpoint = Space(
             "memory://checkpoint", CommitWatcher(self), disorder=plan.disorder, two_looks=plan.two_looks
         )
-        self.targets = {name: Target(name, self.judge) for name in self.kinds}
+        self.targets = {name: self._target(name) for name in self.kinds}
         self.hits: defaultdict[str, int] = defaultdict(int)
         """What really happened, by name."""
         self.trace: list[str] | None = [] if traced else None
@@ -38,6 +40,8 @@ class World:
         self.lives = 0
         self.running = 0
         """How many processes live."""
+        self.losses = 0
+        """How often targets lost what they acknowledged."""
         self._contradicted = False
         self._restored_through = sys.maxsize
         self.runtime = self._runtime()
@@ -54,7 +58,7 @@ class World:
         other.judge = self.judge.copy()
         other.wal = self.wal.copy(other.judge)
         other.checkpoint = self.checkpoint.copy(CommitWatcher(other))
-        other.targets = {name: target.copy(other.judge) for name, target in self.targets.items()}
+        other.targets = {name: target.current().copy(other.judge) for name, target in self.targets.items()}
         other.hits = self.hits.copy()
         other.running = 0
         other._histories = self._histories.copy()
@@ -101,10 +105,24 @@ class World:
             for batch_id in range(given.through + 1, len(self._histories)):
                 self._histories[batch_id] += 1
 
+    def forget(self, deed: Deed, size: int) -> None:
+        """Let every transactional target lose its newest commits."""
+        self.losses += 1
+        for name, target in self.targets.items():
+            if isinstance(target := target.current(), ForgetfulTarget):
+                lost = forget(target, deed, size, self.plan.seed + self.losses)
+                self.hits[deed] += lost > 0
+                self.note(f"-- sink {name!r}: {deed}, {lost} commits")
+
     def ends(self) -> list[int | None]:
         """Of the offsets the checkpoint has now, by batch; None where it has none."""
         entries = (self.checkpoint.objects.get(f"offsets/{number}") for number in range(len(self.plan.batches)))
         return [None if entry is None else end_in(entry) for entry in entries]
+
+    def _target(self, name: str) -> Target:
+        if self.plan.forgetting and self.kinds[name] == "transactional":
+            return ForgetfulTarget(name, self.judge, told_at_a_time=self.plan.refusing)
+        return Target(name, self.judge)
 
     def _runtime(self) -> Runtime:
         return SimulatedRuntime(

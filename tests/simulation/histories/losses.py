@@ -1,0 +1,187 @@
+"""The oracle where targets lose what they acknowledged: each row is there once, or somebody said that it is not.
+
+Each loss is an instant. A process that marks a batch must have asked the target after its last send, and a row that was
+lost before it asked must be there again. A process that starts, or ends, must have been told of what was lost until
+then of batches that were marked. What is lost after the last look of all is not produced: the last process of a history
+starts after it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable
+from typing import cast
+
+import pyarrow.parquet as pq
+
+from tests.simulation.histories.facts import Attempt, SinkFacts
+from tests.simulation.histories.judge import Judge
+from tests.simulation.histories.plans import Shape
+from wal_sink.chunk import Position
+
+_EMPTY = (-1, 0)
+"""Where a slot is that holds nothing."""
+_UNSEEN = -1
+"""When a process asked that was told by a copy which was replaced already: before everything."""
+
+
+class LossJudge(Judge):
+    """Watches one history in which transactional targets forget, and refuse rows."""
+
+    def __init__(self, batches: Shape, kinds: dict[str, str]) -> None:
+        super().__init__(batches, kinds)
+        self.now = 0
+        """How many losses there were so far."""
+        self._lost: dict[tuple[str, int], int] = {}
+        """By sink and row: the loss that took it last."""
+        self._asked: dict[tuple[int, str], dict[int, int]] = {}
+        """By process and sink: when it asked for each slot since it sent something last."""
+        self._letters: Counter[tuple[str, int]] = Counter()
+        """By sink and row: how many dead letters hold it."""
+        self._held: dict[tuple[str, int], tuple[int, int]] = {}
+        """By sink and slot: the batch and the rows at which it is now."""
+        self.written_again = 0
+        """How many rows came back after they were lost."""
+        self._owing = False
+        self._marking = 0
+
+    def copy(self) -> LossJudge:
+        other = cast("LossJudge", super().copy())
+        other.now, other.written_again, other._owing = self.now, self.written_again, self._owing
+        other._lost, other._letters, other._held = self._lost.copy(), self._letters.copy(), self._held.copy()
+        other._asked = {who: slots.copy() for who, slots in self._asked.items()}
+        return other
+
+    @property
+    def owes_rows(self) -> bool:
+        return self._owing
+
+    # What is done to the target.
+    def sent(self, process: int, name: str, numbers: list[int], *, batch_id: int, ordinal: int, term: int) -> None:
+        self._asked.pop((process, name), None)
+        if numbers:  # not all of them refused
+            super().sent(process, name, numbers, batch_id=batch_id, ordinal=ordinal, term=term)
+
+    def took_effect(self, name: str, key: str, numbers: list[int]) -> None:
+        if numbers:
+            super().took_effect(name, key, numbers)
+        self.written_again += sum((name, number) in self._lost for number in numbers)
+
+    def asked(self, process: int, name: str, ordinal: int, *, seen: bool) -> None:
+        """A process asks for a slot; not `seen`: it is told by a copy that was replaced."""
+        self._asked.setdefault((process, name), {})[ordinal] = self.now if seen else _UNSEEN
+
+    def written_unseen(self, name: str, numbers: list[int]) -> None:
+        """The rows were written to a copy that nobody will read."""
+        for number in numbers:
+            if number not in self.sinks[name].seen:
+                self._lost[name, number] = self.now
+
+    def holds(self, name: str, ordinal: int, position: Position | None) -> None:
+        """What a slot of the target is at from now on."""
+        self._held[name, ordinal] = (position.batch_id, position.rows) if position else _EMPTY
+
+    def forgot(self, name: str, numbers: list[int]) -> None:
+        """The target has these rows no more, and its slots are where they are."""
+        facts = self.sinks[name]
+        self.now += 1
+        for number in numbers:
+            facts.seen[number] -= 1
+            if not facts.seen[number]:
+                del facts.seen[number]
+            self._lost[name, number] = self.now
+        self._note_debt(name, facts)
+
+    def _note_debt(self, name: str, facts: SinkFacts) -> None:
+        """Whether the target lacks, in any slot, what a marker stands for, be it a position without rows."""
+        due: dict[int, tuple[int, int]] = {}
+        for batch in sorted(facts.marked):
+            if (attempt := self.released.get(batch)) is not None:
+                due.update((ordinal, (batch, rows)) for ordinal, rows in enumerate(attempt.segments))
+        held = self._held
+        self._owing = self._owing or any(held.get((name, slot), _EMPTY) < at for slot, at in due.items())
+
+    # What is done to the store.
+    def _of_sink(self, process: int, rest: str, data: bytes) -> None:
+        name, _, what = rest.partition("/")
+        if what.startswith("dead-letters/") and what.endswith(".parquet") and self.sinks[name].kind == "transactional":
+            self._refused(name, what, data)
+        else:
+            self._marking = process
+            super()._of_sink(process, rest, data)
+
+    def _refused(self, name: str, what: str, data: bytes) -> None:
+        """A refusal holds the numbers of its rows in their segment; an empty one decides of a chunk."""
+        _, folder, file = what.split("/")
+        ordinal = int(file.partition("-")[0])
+        attempt = self.released.get(int(folder))
+        if attempt is None:
+            self.blame(f"sink {name!r}: {what} was kept of a batch that was never released")
+            return
+        for row in cast("list[int]", pq.read_table(io.BytesIO(data), columns=["row"]).column(0).to_pylist()):
+            number = attempt.rows_from(ordinal, row, row + 1).start
+            self._letters[name, number] += 1
+            self.sinks[name].dead[number] = number
+
+    def _marker(self, facts: SinkFacts, name: str, batch: int) -> None:
+        attempt = self.released.get(batch)
+        if facts.kind != "transactional" or attempt is None:
+            super()._marker(facts, name, batch)
+            return
+        facts.marked.add(batch)
+        asked = self._asked.get((self._marking, name), {})
+        for number in missing(facts, attempt):
+            asked_at, lost_at = asked.get(_ordinal(attempt, number)), self._lost.get((name, number))
+            if lost_at is None:
+                self.blame(f"I2: sink {name!r}: batch {batch} was marked without row {number}")
+            elif asked_at is None:
+                self.blame(f"I2: sink {name!r}: batch {batch} was marked without row {number}, and nobody asked for it")
+            elif lost_at <= asked_at:
+                self.blame(f"I2: sink {name!r}: batch {batch} was marked without row {number}, which was lost before")
+        self._note_debt(name, facts)
+
+    # What a process was told.
+    def looked(self, name: str, *, since: int, through: int) -> None:
+        """A process began to ask after the loss `since`, knows of markers up to `through`, and was told of no loss."""
+        facts = self.sinks[name]
+        if facts.kind != "transactional":
+            return
+        for batch in sorted(facts.marked):
+            attempt = self.released.get(batch)
+            rows = missing(facts, attempt) if attempt is not None and batch <= through else []
+            if silent := [row for row in rows if self._lost.get((name, row), 0) <= since]:
+                self.blame(f"sink {name!r}: a process looked, and was not told that rows {silent} of {batch} are lost")
+
+    # At the end.
+    def judge_end(self, *, finished: bool, ends: Iterable[int | None]) -> None:
+        super().judge_end(finished=finished, ends=ends)
+        for (name, row), letters in self._letters.items():
+            if letters > 1:
+                self.blame(f"sink {name!r}: row {row} is in {letters} dead letters")
+            if row in self.sinks[name].seen:
+                self.blame(f"sink {name!r}: row {row} is in the target and among the dead letters")
+        for name, facts in self.sinks.items():
+            if finished and facts.kind == "transactional":
+                self._judge_rows(name, facts)
+
+    def _judge_rows(self, name: str, facts: SinkFacts) -> None:
+        for batch in sorted(facts.marked):
+            attempt = self.released.get(batch)
+            if attempt is not None and (rows := missing(facts, attempt)):
+                self.blame(f"I2: sink {name!r}: rows {rows} of batch {batch} are lost, and nobody said so")
+
+
+def missing(facts: SinkFacts, attempt: Attempt) -> list[int]:
+    """Rows that are neither in the target nor among the dead letters."""
+    return [row for row in attempt.rows if row not in facts.seen and row not in facts.dead]
+
+
+def _ordinal(attempt: Attempt, number: int) -> int:
+    """The segment of a row."""
+    left = number - attempt.first
+    for ordinal, rows in enumerate(attempt.segments):
+        left -= rows
+        if left < 0:
+            return ordinal
+    raise AssertionError(f"row {number} is none of attempt {attempt}")

@@ -1,0 +1,130 @@
+"""Bugs to plant where targets lose what they acknowledged. A simulation must see every one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from wal_sink.batch_delivery import BatchDelivery
+from wal_sink.chunk import Chunk
+from wal_sink.committer import Committer
+from wal_sink.delivery import SegmentDelivery
+from wal_sink.ledger import LedgerEntry
+from wal_sink.orders import Order, Outcome
+from wal_sink.positions import Positions
+from wal_sink.records import SegmentRef
+from wal_sink.rejections import Rejections
+
+Patch = pytest.MonkeyPatch
+
+
+def memory_outranks_the_target(patch: Patch) -> None:
+    def settle(self: BatchDelivery, outcome: Outcome) -> None:
+        self._rows[outcome.ordinal] = max(outcome.rows, self._rows[outcome.ordinal])
+
+    patch.setattr(BatchDelivery, "_settle_segment", settle)
+
+
+def a_gap_is_accepted(patch: Patch) -> None:
+    """The rule that ledgers had before."""
+
+    def is_known(stored: LedgerEntry | None, chunk: Chunk, where: str) -> bool:
+        if stored is None:
+            return False
+        stored.check_term(chunk, where)
+        return stored.position >= chunk.position
+
+    patch.setattr(LedgerEntry, "is_known", staticmethod(is_known))
+
+
+def what_a_segment_follows_is_ignored(patch: Patch) -> None:
+    """The first chunk of a segment is written wherever the slot is."""
+
+    def is_known(stored: LedgerEntry | None, chunk: Chunk, where: str) -> bool:
+        is_first = chunk.start == 0 and (stored is None or stored.position.batch_id < chunk.batch_id)
+        return False if is_first else real(stored, chunk, where)
+
+    real = LedgerEntry.is_known
+    patch.setattr(LedgerEntry, "is_known", staticmethod(is_known))
+
+
+def finished_segments_not_asked_again(patch: Patch) -> None:
+    """Whatever the target says of them, they are finished."""
+
+    def settle(self: BatchDelivery, outcome: Outcome) -> None:
+        if self._rows[outcome.ordinal] < self._manifest.segments[outcome.ordinal].rows:
+            real(self, outcome)
+
+    real = BatchDelivery._settle_segment
+    patch.setattr(BatchDelivery, "_settle_segment", settle)
+
+
+def no_question_before_the_marker(patch: Patch) -> None:
+    """What a chunk finds forgotten is asked for, and nothing else is."""
+
+    def confirm(self: SegmentDelivery, segments: Sequence[SegmentRef]) -> list[Outcome]:
+        is_due = self._given.batch_id in told or not segments
+        told.discard(self._given.batch_id)
+        return real(self, segments) if is_due else []
+
+    def fail(self: BatchDelivery, failure: Any, *args: Any, **keywords: Any) -> None:
+        if self._asks_first:
+            told.add(self._manifest.batch_id)
+        real_fail(self, failure, *args, **keywords)
+
+    told: set[int] = set()
+    real, real_fail = SegmentDelivery.confirm, BatchDelivery._fail
+    patch.setattr(SegmentDelivery, "confirm", confirm)
+    patch.setattr(BatchDelivery, "_fail", fail)
+
+
+def dead_letters_kept_again(patch: Patch) -> None:
+    """A chunk that is sent again is refused again, and its rows are kept under the next number."""
+
+    def take_over(self: Rejections) -> Chunk:
+        self._next = sum(1 for _ in self._letters())
+        return self._chunk
+
+    patch.setattr(Rejections, "take_over", take_over)
+
+
+def only_the_chunk_in_hand_may_have_been_sent(patch: Patch) -> None:
+    """What was sent before it, and forgotten since, is taken for new."""
+    patch.setattr(BatchDelivery, "_maybe_through", lambda *_: 0)
+    patch.setattr(BatchDelivery, "_note_sent", lambda *_: None)
+    patch.setattr("wal_sink.batch_delivery.kept_through", lambda *_: {})
+
+
+def witness_not_read_at_the_start(patch: Patch) -> None:
+    def made(self: Committer, *args: Any) -> None:
+        real(self, *args)
+        self._is_confirmed = True
+
+    real = Committer.__init__
+    patch.setattr(Committer, "__init__", made)
+
+
+def witness_not_read_at_the_end(patch: Patch) -> None:
+    def confirm_marked(self: Committer) -> None:
+        if not self._is_confirmed:
+            real(self)
+
+    real = Committer.confirm_marked
+    patch.setattr(Committer, "confirm_marked", confirm_marked)
+
+
+def witness_not_compared(patch: Patch) -> None:
+    patch.setattr(Positions, "_check_witness", lambda *_: None)
+
+
+def slots_not_read_before_their_segment(patch: Patch) -> None:
+    """Each attempt takes its slots for empty."""
+
+    def begin(self: Positions, order: Order) -> Any:
+        real(self, order)
+        return None
+
+    real = Positions.begin
+    patch.setattr(Positions, "begin", begin)
