@@ -681,7 +681,7 @@ NextChunk(s, t) == [t EXCEPT !.k = @ + 1, !.pc = IF t.k + 1 = Size(t.b, t.g) THE
 MarkerFollows(t) == Len(Shape[t.b + 1]) = 1 /\ t.k + 1 = Size(t.b, t.g)      \* SegmentDelivery._marker_follows
 
 \* Order.term_checked: the first chunk of a batch of one segment needs no check besides the one before the release.
-\* segments.load_segment (collected with its manifest), SegmentDelivery._stored_rows: a target that is ahead of the batch
+\* segments.load_segment (collected with its manifest), positions.Positions.begin: a target that is ahead of the batch
 \* belongs to a newer WAL
 TaskLoad(r, s, x) ==
     /\ T[r][s][x].pc = "load"

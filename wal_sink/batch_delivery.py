@@ -65,13 +65,15 @@ class BatchDelivery:
         self._sent_through = [0] * len(manifest.segments)
         """Before which row every chunk of a segment may have been sent to a transactional target."""
         self._furthest = 0
+        self._outrun_by = 0  # the higher term that a transactional target knows
         self._asks_first = False  # whether the target forgot something, so that it has to tell what it has
         self._assignment = self._assign(wal_id, term, before)
 
-    def run(self, renew_term: Callable[[], Term]) -> None:
+    def run(self, renew_term: Callable[[int], Term]) -> None:
         """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises.
 
-        `renew_term` claims the next term, under which a delivery goes on that left tasks behind.
+        `renew_term` claims the next term, under which a delivery goes on that left tasks behind, or one above the term
+        that it is given and that a transactional target knows.
         """
         budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
         self._within(budget, lambda: self._attempt(budget, renew_term))
@@ -124,9 +126,9 @@ class BatchDelivery:
             return {}
         return count_rows(self._shared.log.store, self._serving.name, self._manifest.batch_id)
 
-    def _attempt(self, budget: Budget, renew_term: Callable[[], Term]) -> None:
-        if self._left_behind:
-            self._leave_behind(renew_term())
+    def _attempt(self, budget: Budget, renew_term: Callable[[int], Term]) -> None:
+        if self._left_behind or self._outrun_by > self._assignment.term.number:
+            self._leave_behind(renew_term(self._outrun_by))
         failures, took_some = self._asked_first(), False
         for orders in () if failures else self._rounds():
             outcomes = self._carry(orders, confirm=self._is_confirmed_after(orders))
@@ -161,7 +163,6 @@ class BatchDelivery:
     def _ask(self, budget: Budget) -> None:
         outcomes = self._carry([], confirm=True)
         if failure := next((outcome.failure for outcome in outcomes if outcome.failure), None):
-            self._left_behind = self._left_behind or failure.kind is FailureKind.LOST
             self._fail(failure, budget, may_be_away=False)
 
     def _came_further(self) -> bool:
@@ -182,7 +183,9 @@ class BatchDelivery:
     def _fail(self, failure: Failure, budget: Budget, *, may_be_away: bool) -> None:
         if failure.kind is FailureKind.STOPPED:
             raise StoppedError(failure.message)
-        if failure.kind not in _MAY_PASS:
+        if failure.kind is FailureKind.FENCED and failure.term and not self._outrun_by:
+            self._outrun_by = failure.term  # once: who is outrun again has a rival that the WAL cannot tell of
+        elif failure.kind not in _MAY_PASS:
             raise failure_error(failure, self._what())
         self._maybe_sent = True
         known = sum(self._rows)
@@ -271,8 +274,10 @@ class BatchDelivery:
         return next((end for end in ends if end > outcome.rows), segment.rows)
 
     def _note_sent(self, orders: Sequence[Order]) -> None:
-        """Nobody knows how far a lost carrier sent these."""
-        for order in orders:
+        """Nobody knows how far a lost carrier sent these. Only a transactional target can have forgotten more of that
+        than the chunk in hand; of every other one the records tell.
+        """
+        for order in orders if self._is_transactional else ():
             self._sent_through[order.ordinal] = order.segment.rows
 
     def _assign(self, wal_id: str, term: Term, before: Marker | None) -> Assignment:
@@ -290,7 +295,7 @@ class BatchDelivery:
             attempt_timeout_s=self._serving.delivery.attempt_timeout_s,
             rows_per_s=self._serving.delivery.rows_per_s,
             prepares_again=self._serving.delivery.on_gone == "prepare_again",
-            witness=Witness(before.witness_batch, before.witness_rows) if before and before.witness_rows else None,
+            witness=Witness.of(before),
             spread=self._manifest.spread,
         )
 

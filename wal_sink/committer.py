@@ -24,15 +24,17 @@ from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryErr
 from wal_sink.guarantees import Ability
 from wal_sink.log import NOTHING
 from wal_sink.rates import RowRate
-from wal_sink.records import Manifest, Marker, Release, SinkRecord
+from wal_sink.records import Manifest, Marker, OlderSlots, Release, SinkRecord
 from wal_sink.retries import Budget
 from wal_sink.serving import Serving, StoppedError, Surroundings
-from wal_sink.terms import Term, renew
+from wal_sink.terms import Term, claim_above, renew
 
 GROUP_BATCHES = 8
 """The most batches that share a marker."""
 GROUP_S = 1.0
 """For how long they may, by the monotonic clock: a process that slept in between looks at its term again."""
+MOST_WITNESSED_SLOTS = 1024
+"""Of slots that the newest batch with rows did not use, those from here on are not watched: a marker stays small."""
 RELEASE_S = 5.0
 """For how long a look at the term is good while a batch is released: a successor collects no batch so soon."""
 
@@ -256,9 +258,25 @@ class Committer:
         self._unmarked.clear()
         return True
 
-    def _renew_term(self) -> Term:
-        """What was sent out under the present term may still be under way: from now on it is a succeeded one's."""
-        self.term = renew(self._log, self.term)
+    def _renew_term(self, above: int) -> Term:
+        """What was sent out under the present term may still be under way: from now on it is a succeeded one's.
+
+        `above`: the higher term that a transactional target knows. If the WAL knows no newer process, its terms were
+        lost, and the role goes on above what the target knows. Else raises `FencedError`.
+        """
+        if above <= self.term.number:
+            self.term = renew(self._log, self.term)
+            return self.term
+        self.term.check(self._log.store)
+        _logger.warning(
+            "sink %s: its target knows term %d, the WAL %s none above %d. Terms were lost, by a life-cycle rule of the "
+            "bucket for example, or the WAL was copied in part. The role goes on above the target's term",
+            self.name,
+            above,
+            self._log.store.root,
+            self.term.number,
+        )
+        self.term = claim_above(self._log, self.term.role, above)
         return self.term
 
     def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
@@ -276,7 +294,7 @@ class Committer:
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
         manifest = group[-1]
-        witness_batch, witness_rows = self._witness(manifest)
+        witness_batch, witness_rows, witness_older = self._witness(manifest)
         marker = Marker(
             batch_id=manifest.batch_id,
             term=self.term.number,
@@ -286,6 +304,7 @@ class Committer:
             unknown=kept.get("unknown", 0),
             witness_batch=witness_batch,
             witness_rows=witness_rows,
+            witness_older=witness_older,
             **self._log.stamp(),
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
@@ -295,14 +314,32 @@ class Committer:
         self._marked_manifest = manifest
         self._unmarked.clear()
 
-    def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...]]:
-        """The newest batch that had rows, and how many in each segment: what a transactional target must remember."""
-        if self._serving.promise.ability is not Ability.STORE_POSITION:
-            return NOTHING, ()
-        if manifest.segments:
-            return manifest.batch_id, tuple(segment.rows for segment in manifest.segments)
+    def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]:
+        """The newest batch that had rows, how many in each segment, and the slots after these: what a transactional
+        target must remember.
+        """
         before = self._marker
-        return (before.witness_batch, before.witness_rows) if before else (NOTHING, ())
+        if self._serving.promise.ability is not Ability.STORE_POSITION:
+            return NOTHING, (), ()
+        if manifest.segments:
+            rows = tuple(segment.rows for segment in manifest.segments)
+            return manifest.batch_id, rows, _slots_after(len(rows), before)
+        return (before.witness_batch, before.witness_rows, before.witness_older) if before else (NOTHING, (), ())
+
+
+def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:
+    """What the marker before says of slots from number `used` on, which the batch at hand did not use."""
+    if before is None:
+        return ()
+    parts = [OlderSlots(batch_id=before.witness_batch, rows=before.witness_rows), *before.witness_older]
+    left, first = [], 0
+    for part in parts:
+        end = min(first + len(part.rows), MOST_WITNESSED_SLOTS)
+        if end > max(first, used):
+            rows = part.rows[max(0, used - first) : end - first]
+            left.append(OlderSlots(batch_id=part.batch_id, rows=rows))
+        first += len(part.rows)
+    return tuple(left)
 
 
 def newest_marker(shared: Surroundings, sink: str) -> Marker | None:

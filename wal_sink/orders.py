@@ -15,18 +15,26 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
-from wal_sink.records import SegmentRef
+from wal_sink.records import Marker, SegmentRef
 from wal_sink.sink import SinkContext
 from wal_sink.terms import Term
 
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What a transactional target must at least remember; less means that it was restored to an older state."""
+    """What a transactional target must at least hold, slot by slot. Less means that it lost what it acknowledged."""
 
-    batch_id: int
-    rows: tuple[int, ...]
-    """Rows of that batch in each slot."""
+    slots: tuple[tuple[int, int], ...]
+    """Of each slot, the newest batch that had rows in it, and how many."""
+
+    @classmethod
+    def of(cls, marker: Marker | None) -> Witness | None:
+        """What a marker stands for. None where nothing that had rows was marked: then a target owes nothing."""
+        if marker is None or not marker.witness_rows:
+            return None
+        newest = [(marker.witness_batch, rows) for rows in marker.witness_rows]
+        older = [(part.batch_id, rows) for part in marker.witness_older for rows in part.rows]
+        return cls((*newest, *older))
 
 
 @dataclass(frozen=True, slots=True)

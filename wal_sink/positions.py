@@ -31,6 +31,8 @@ class Positions:
         self._given = assignment
         self._session = session
         self._sink = sink
+        # Without a witness nothing that had rows was marked, so that the target owes nothing.
+        self._owed = assignment.witness.slots if assignment.witness else ()
 
     def begin(self, order: Order) -> Position | None:
         """What the slot of a segment holds before its first chunk is sent. Raises `HistoryError` if the target lacks
@@ -38,11 +40,15 @@ class Positions:
 
         The segments of a batch share the slots of the witness among them, each its own first.
         """
-        stored = self._last(order.ordinal)
-        witness = self._given.witness
-        if witness is not None:
-            for number in range(order.ordinal, len(witness.rows), self._given.segments):
-                self._check_witness(number, stored if number == order.ordinal else self._last(number))
+        owed = list(range(order.ordinal, len(self._owed), self._given.segments))
+        if len(owed) > 1:
+            found = self._all([self._slot(number) for number in owed])
+            stored = found[self._slot(order.ordinal)]
+        else:
+            stored = self._last(order.ordinal)
+            found = {self._slot(order.ordinal): stored}
+        for number in owed:
+            self._check_witness(number, found[self._slot(number)])
         self.rows_of(order.ordinal, order.segment, stored)
         return stored
 
@@ -52,12 +58,11 @@ class Positions:
 
         Raises `SinkFailedError` if it gives no answer, `HistoryError` as `begin` does.
         """
-        witness = self._given.witness.rows if self._given.witness else ()
-        slots = [self._slot(number) for number in range(max(len(segments), len(witness)))]
+        slots = [self._slot(number) for number in range(max(len(segments), len(self._owed)))]
         if not slots:
             return []
         found = self._all(slots)
-        for number in range(len(witness)):
+        for number in range(len(self._owed)):
             self._check_witness(number, found[slots[number]])
         rows = [self.rows_of(number, segment, found[slots[number]]) for number, segment in enumerate(segments)]
         return [_outcome(number, segment, rows[number]) for number, segment in enumerate(segments)]
@@ -77,11 +82,11 @@ class Positions:
         return stored.rows
 
     def _check_witness(self, number: int, found: Position | None) -> None:
-        witness = self._given.witness
-        if witness is None or (found and (found.batch_id, found.rows) >= (witness.batch_id, witness.rows[number])):
-            return  # without a witness nothing was marked that had rows, so the target owes nothing
+        batch_id, rows = self._owed[number]
+        if found and (found.batch_id, found.rows) >= (batch_id, rows):
+            return
         raise HistoryError(
-            f"sink {self._given.sink!r}: batch {witness.batch_id} was delivered and marked, but its target "
+            f"sink {self._given.sink!r}: batch {batch_id} was delivered and marked, but its target "
             f"remembers {described(found)} in slot {self._slot(number)!r}; the target was restored to an older state, "
             "or lost what it acknowledged. Nothing was sent to that slot. Restore the newer target, or deliver from an "
             "older WAL"

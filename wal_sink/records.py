@@ -203,6 +203,14 @@ class PreparedRecord(Record, frozen=True, kw_only=True):
         return path in either
 
 
+class OlderSlots(msgspec.Struct, frozen=True, kw_only=True):
+    """What a transactional target must still hold of an earlier batch, in slots that no later batch used."""
+
+    batch_id: int
+    rows: tuple[int, ...]
+    """Of slots that follow each other, beginning where the newer ones end."""
+
+
 class Marker(Record, frozen=True, kw_only=True):
     """A sink has the whole batch, and every one before it."""
 
@@ -219,6 +227,8 @@ class Marker(Record, frozen=True, kw_only=True):
     """The newest batch up to this one that had rows; -1: none yet."""
     witness_rows: tuple[int, ...] = ()
     """Rows of that batch's segments: what a transactional target must still remember of their slots."""
+    witness_older: tuple[OlderSlots, ...] = ()
+    """The same of the slots after these, which batches with more segments used before."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.marker(paths.sink_of(path), self.batch_id)

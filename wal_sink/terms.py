@@ -46,6 +46,14 @@ def claim(log: Log, role: str) -> Term:
     return Term(role, number)
 
 
+def claim_above(log: Log, role: str, number: int) -> Term:
+    """Claim a term above `number`, whatever the WAL knows; every lower one is fenced from then on."""
+    number += 1
+    while not log.create(paths.term(role, number), _record(log, role, number)):
+        number += 1
+    return Term(role, number)
+
+
 def renew(log: Log, term: Term) -> Term:
     """Claim the next term of a role one holds, against what was sent out under the present one and may still be under
     way. Raises `FencedError` if a successor claimed it first.

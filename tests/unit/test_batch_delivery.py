@@ -433,3 +433,52 @@ def test_each_segment_goes_on_from_a_record_of_its_own() -> None:
     run.deliver_all()
 
     assert carrier.starts[1] == [(0, 3), (1, 1)]
+
+
+# A target that knows a higher term than the WAL.
+
+
+def fenced_by(term: int) -> Answer:
+    def answer(orders: Sequence[Order]) -> list[Outcome]:
+        failure = Failure(FailureKind.FENCED, f"term {term} has written", term=term)
+        return [Outcome(order.ordinal, 0, failure=failure) for order in orders]
+
+    return answer
+
+
+def test_a_target_that_knows_a_higher_term_than_the_wal_is_outrun_once(caplog: pytest.LogCaptureFixture) -> None:
+    carrier = Carrying(fenced_by(7), done)
+    place, run = carried_by(carrier, rows=[2])
+
+    run.deliver_all()
+
+    assert [given.term.number for given in carrier.given] == [1, 8]
+    assert place.wal.list(paths.markers("a"))
+    assert "its target knows term 7, the WAL" in caplog.text
+
+
+def test_who_is_outrun_again_ends() -> None:
+    carrier = Carrying(fenced_by(7), fenced_by(9))
+    _, run = carried_by(carrier, rows=[2])
+
+    with pytest.raises(FencedError, match="term 9 has written"):
+        run.deliver_all()
+
+
+def test_where_the_wal_knows_a_newer_process_the_term_of_the_target_is_its() -> None:
+    carrier = Carrying(fenced_by(2), done)
+    place, run = carried_by(carrier)
+    place.open({"a": Recorder()})
+
+    with pytest.raises(FencedError, match="another process took over"):
+        run.deliver_all()
+    assert not place.wal.list(paths.markers("a"))
+
+
+def test_a_target_that_names_no_term_ends_the_run_at_once() -> None:
+    carrier = Carrying(failed(FailureKind.FENCED), done)
+    _, run = carried_by(carrier)
+
+    with pytest.raises(FencedError, match="it is fenced"):
+        run.deliver_all()
+    assert len(carrier.given) == 1

@@ -103,8 +103,8 @@ def test_the_sink_itself_is_called_again_once_the_call_that_timed_out_came_back(
     carrier = run.committers[0].serving.carrier
     real = carrier.deliver
 
-    def deliver(*args: Any) -> Any:
-        outcomes = real(*args)
+    def deliver(*args: Any, **options: Any) -> Any:
+        outcomes = real(*args, **options)
         Hanging.release.set()
         assert isinstance(carrier, LocalCarrier)
         holder = carrier._holder
@@ -112,7 +112,7 @@ def test_the_sink_itself_is_called_again_once_the_call_that_timed_out_came_back(
             Hanging.release.wait(0.01)
         return outcomes
 
-    carrier.deliver = deliver  # type: ignore[assignment,method-assign]
+    carrier.deliver = deliver  # type: ignore[method-assign]
     run.deliver_all()
 
     assert sink.calls == 2

@@ -68,11 +68,11 @@ def test_the_writer_of_a_succeeded_process_is_not_called() -> None:
     carrier = run.committers[0].serving.carrier
     deliver = carrier.deliver
 
-    def succeeded_just_before(*given: Any) -> list[Outcome]:
+    def succeeded_just_before(*given: Any, **options: Any) -> list[Outcome]:
         place.open({"a": Recorder()})
-        return deliver(*given)
+        return deliver(*given, **options)
 
-    carrier.deliver = succeeded_just_before  # type: ignore[assignment,method-assign]
+    carrier.deliver = succeeded_just_before  # type: ignore[method-assign]
 
     with pytest.raises(FencedError, match="batch 0, sink 'a': term 1 of 'committer-a'"):
         run.deliver_all()

@@ -158,10 +158,14 @@ class Protocol:
             PROBE: Requests(puts=2, gets=1, lists=1, deletes=1, keys_deleted=1),
             paths.WAL: Requests(gets=1),
             paths.LOW_WATER: Requests(lists=2 * store.listings(KEPT_LOW_WATERS)),
-            paths.BATCHES: Requests(lists=2 * store.listings(kept)),
+            paths.BATCHES: Requests(gets=self._marked_reads() * sinks, lists=2 * store.listings(kept)),
             paths.SINKS: Requests(gets=2 * sinks, lists=sinks * store.listings(kept)),
             TERMS: Requests(puts=sinks + 1, lists=sinks + 1),
         }
+
+    def _marked_reads(self) -> int:
+        """Reads of the newest marked batch's release and manifest: a transactional target is asked for that batch."""
+        return 2 if self.ability is Ability.STORE_POSITION else 0
 
     def of_takeover(self, shape: Shape, done: Done) -> Traffic:
         """Taking a released batch over that another run began to deliver, for one sink, up to its marker."""
@@ -181,6 +185,7 @@ class Protocol:
         records_left = self._records_left(sends, covered)
         checked = 0 if kept_apart else done.begun
         spread = shape.spreads_progress
+        kept_listings = 1 if self.ability is Ability.STORE_POSITION else 0  # of dead letters, which tell what was sent
         return {
             paths.BATCHES: Requests(gets=2 + read_beside),
             SHARDS_OF_BATCHES: Requests(gets=read_spread),
@@ -193,6 +198,7 @@ class Protocol:
                 # A later marker would stand for this batch: it is looked for before the first send.
                 lists=(0 if spread else looked)
                 + store.listings(lost)
+                + kept_listings
                 + store.listings(self.retention_batches + COLLECT_EVERY_BATCHES),
             ),
             SHARDS_OF_SINKS: Requests(puts=records_left, gets=checked, lists=looked) if spread else Requests(),
