@@ -15,8 +15,16 @@ CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=
 
 
 def chunk(
-    table: pa.Table, *, batch: int = 0, first: int = 0, segment: str = "a", term: int = 1, slot: str = SLOT
+    table: pa.Table,
+    *,
+    batch: int = 0,
+    first: int = 0,
+    segment: str = "a",
+    term: int = 1,
+    slot: str = SLOT,
+    after: Position | None = None,
 ) -> Chunk:
+    """Rows from `first` on, staged as one chunk. `after`: what the slot held when the attempt began the segment."""
     end = first + table.num_rows
     return dataclasses.replace(
         Chunk.of(table, key=f"{segment}-{first}-{end}"),
@@ -25,6 +33,8 @@ def chunk(
         rows=range(first, end),
         position=Position(slot, batch, end, segment),
         term=term,
+        start=first,
+        follows=after,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -58,6 +59,15 @@ class RedisServer:
         if self._child is not None:
             self._child.kill()
             self._child = None
+
+    def stand_still(self) -> None:
+        """Connections stay open, and nobody answers."""
+        if self._child is not None:
+            self._child.send_to_all(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        if self._child is not None:
+            self._child.send_to_all(signal.SIGCONT)
 
     def client(self, **options: Any) -> Any:
         """To look behind the sink's back."""

@@ -19,11 +19,16 @@ ROWS = 50
 
 
 def batch(number: int, *, ordinal: int = 0, term: int = 1) -> Chunk:
-    """A batch of one chunk, whose rows no other batch or segment has."""
-    first, segment = (number * 10 + ordinal) * ROWS, f"{number:016x}{ordinal:016x}"
+    """A batch of one chunk, whose rows no other batch or segment has. It follows the one before it."""
+    first, at = (number * 10 + ordinal) * ROWS, position(number, ordinal)
     table = pa.table({"id": pa.array(range(first, first + ROWS), pa.int64()), "ordinal": [ordinal] * ROWS})
-    position = Position(f"kafka-writer/default/{ordinal}", number, ROWS, segment)
-    return Chunk(table, number, f"{segment}-0-{ROWS}", segment, range(ROWS), position, term, 0)
+    before = position(number - 1, ordinal) if number else None
+    return Chunk(table, number, f"{at.segment_id}-0-{ROWS}", at.segment_id, range(ROWS), at, term, 0, before)
+
+
+def position(number: int, ordinal: int = 0) -> Position:
+    """Where the ledger is once it has a batch."""
+    return Position(f"kafka-writer/default/{ordinal}", number, ROWS, f"{number:016x}{ordinal:016x}")
 
 
 def sink_of(address: str, topic: str, **options: Any) -> KafkaSink:

@@ -1,6 +1,7 @@
 """A TCP proxy on 127.0.0.1 between a client and a server.
 
-It cuts, or swallows, what goes between them at a chosen moment; and it leads one address to another server.
+It cuts, or swallows, what goes between them at a chosen moment; and it leads one address to another server. It knows
+nothing of what passes, and so stands in front of Redis as well.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Literal, Self
 
-How = Literal["before", "halfway", "after", "swallow"]
-"""Cut before the server has the request, when it has half of it, when it has done it (and its answer is lost); or pass
-nothing on any more, and stay.
+How = Literal["before", "halfway", "at", "after", "swallow"]
+"""Cut before the server has the request; when it has half of it; when its answer to what comes before the text has
+passed; when it has done all of it, and its answer is lost. Or pass nothing on any more, and stay.
 """
 _ANSWER_S = 10.0
 
@@ -46,6 +47,11 @@ class SqlProxy:
         """From now on new connections lead there, under the same address."""
         self._upstream_port = upstream_port
 
+    def lead_to(self, upstream_port: int) -> None:
+        """Another server takes the place of this one: all connections end, new ones lead there."""
+        self.hang_up()
+        self.switch(upstream_port)
+
     def answer(self, first: bytes, data: bytes) -> None:
         """Say this instead of the next answer that begins so; then cut."""
         self._said = (first, data)
@@ -57,13 +63,13 @@ class SqlProxy:
         (_, data), self._said = self._said, None
         return data
 
-    def due(self, data: bytes) -> How | None:
-        """What to do with a request; each rule counts once."""
+    def due(self, data: bytes) -> tuple[How, int] | None:
+        """What to do with a request, and where the text begins in it; each rule counts once."""
         if self._rule is None or self._rule[0] not in data:
             return None
-        how, self._rule = self._rule[1], None
+        (text, how), self._rule = self._rule, None
         self.cuts += 1
-        return how
+        return how, data.index(text)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -105,6 +111,7 @@ class _Link:
         self._proxy, self._client, self._server = proxy, client, server
         self._silent = threading.Event()
         self._answered = threading.Event()
+        """Since the text came."""
         for way in (self._requests, self._answers):
             threading.Thread(target=way, daemon=True).start()
 
@@ -116,14 +123,13 @@ class _Link:
         how: How | None = None
         with contextlib.suppress(OSError):
             while how is None and (data := self._client.recv(1 << 20)):
-                how = self._proxy.due(data)
-                if how is not None:
+                how, at = self._proxy.due(data) or (None, 0)
+                self._answered.clear()
+                if how not in (None, "at"):
                     self._silent.set()
-                if how in (None, "after"):
-                    self._server.sendall(data)
-                elif how == "halfway":
-                    self._server.sendall(data[: len(data) // 2])
-            if how == "after":
+                passing = {None: len(data), "after": len(data), "halfway": len(data) // 2, "at": at}
+                self._server.sendall(data[: passing.get(how, 0)])
+            if how in ("after", "at"):
                 self._answered.wait(_ANSWER_S)
         if how is not None:
             self._proxy.on_cut()
@@ -135,11 +141,12 @@ class _Link:
             while data := self._server.recv(1 << 20):
                 if self._silent.is_set():
                     self._answered.set()
-                elif other := self._proxy.said_instead(data):
+                    continue
+                if other := self._proxy.said_instead(data):
                     self._client.sendall(other)
                     break
-                else:
-                    self._client.sendall(data)
+                self._client.sendall(data)
+                self._answered.set()
         if not self._silent.is_set():
             self.end()
 

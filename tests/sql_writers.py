@@ -113,9 +113,10 @@ def _write(sink: SqlSink, ordinal: int, batches: int, term: int, log: Any) -> No
     last = _patiently(lambda: sink.last(slot), log)
     for batch in range(last.batch_id if last else 0, batches):
         for first in range(0, BATCH_ROWS, _CHUNK_ROWS):
-            one = _chunk(slot, ordinal, batch, first, term)
+            one = dataclasses.replace(_chunk(slot, ordinal, batch, first, term), follows=last)
             _patiently(partial(sink.write, one), log)
             print("wrote", batch, first, file=log)
+        last = one.position
     sink.close()
 
 
@@ -129,6 +130,7 @@ def _chunk(slot: str, ordinal: int, batch: int, first: int, term: int) -> Chunk:
         rows=range(first, end),
         position=Position(slot, batch, end, segment),
         term=term,
+        start=first,
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
-from wal_sink.runtime import SYSTEM
 from wal_sink.sink import Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.dynamodb_calls import (
@@ -18,6 +17,7 @@ from wal_sink_backends.dynamodb_calls import (
     RowsRefusedError,
     Target,
     TryAgainError,
+    waits,
 )
 from wal_sink_backends.dynamodb_items import Item, Nulls, encoded
 from wal_sink_backends.pacing import Patience
@@ -107,6 +107,13 @@ class DynamoDbSink(TransactionalSink):
         """The position in the ledger, read consistently; None if the slot never wrote."""
         found = self._opened().ledger(self._ledger_table, slot)
         return found.position if found else None
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """The positions in the ledger, read consistently, 100 in a request. `TryAgainError` if DynamoDB leaves some of
+        them unread for longer than `timeout_s`.
+        """
+        found = self._opened().ledgers(self._ledger_table, slots, Patience(self._target.timeout_s))
+        return {slot: found[slot].position if slot in found else None for slot in slots}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Rows and position in one transaction; nothing if the ledger is there already.
@@ -211,7 +218,7 @@ class DynamoDbPutSink(Sink):
 
     def _put(self, calls: Calls, items: Sequence[Item], patience: Patience, what: str) -> None:
         left = [{"PutRequest": {"Item": item.attributes}} for item in items]
-        for wait_s in _waits():
+        for wait_s in waits():
             left = calls.put(left, what)
             if not left:
                 return
@@ -219,14 +226,6 @@ class DynamoDbPutSink(Sink):
                 raise TryAgainError(
                     f"{what}: DynamoDB left {len(left)} items unprocessed for too long: it is throttled"
                 )
-
-
-def _waits() -> Iterator[float]:
-    """Backoff with jitter, without end; patience ends it."""
-    chance, wait_s = SYSTEM.new_random(), 0.05
-    while True:
-        yield wait_s * (0.5 + chance.random() / 2)
-        wait_s = min(5.0, wait_s * 2)
 
 
 def _check_fits(items: Sequence[Item], what: str) -> None:

@@ -13,7 +13,9 @@ from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.stores.spec import mask_url
+from wal_sink.runtime import SYSTEM
 from wal_sink_backends.dynamodb_items import Item, Nulls
+from wal_sink_backends.pacing import Patience
 
 _NEVER = frozenset(
     {
@@ -36,6 +38,8 @@ _ITEM_IS_WRONG = frozenset({"ValidationException", "ItemCollectionSizeLimitExcee
 _USABLE = ("ACTIVE", "UPDATING")
 """States of a table that takes requests."""
 _CONDITION = "ConditionalCheckFailed"
+MOST_KEYS = 100
+"""Of one BatchGetItem: the service's quota."""
 
 
 class TryAgainError(Exception):
@@ -158,6 +162,34 @@ class Calls:
                 raise _ledger_missing(what, error) from error
         return _entry_in(found["Item"]) if "Item" in found else None
 
+    def ledgers(self, table: str, slots: Sequence[str], patience: Patience) -> dict[str, LedgerEntry]:
+        """The same of any number of slots, 100 in a request; those that hold nothing are left out."""
+        found: dict[str, LedgerEntry] = {}
+        names = list(dict.fromkeys(slots))  # the service refuses a key that comes twice
+        for first in range(0, len(names), MOST_KEYS):
+            left = [{"slot": {"S": slot}} for slot in names[first : first + MOST_KEYS]]
+            for wait_s in waits():
+                entries, left = self._entries(table, left)
+                found |= {entry.position.slot: entry for entry in entries}
+                if not left:
+                    break
+                if not patience.wait(wait_s):
+                    raise TryAgainError(
+                        f"table {table!r}: DynamoDB left {len(left)} slots unread for too long: it is throttled"
+                    )
+        return found
+
+    def _entries(self, table: str, keys: list[dict[str, Any]]) -> tuple[list[LedgerEntry], list[dict[str, Any]]]:
+        """What the ledger tells of up to 100 slots, read consistently, and the keys that were left unread."""
+        what = f"{len(keys)} slots of table {table!r}, from {keys[0]['slot']['S']!r} on"
+        with self._asking(what):
+            try:
+                answer = self.client.batch_get_item(RequestItems={table: {"Keys": keys, "ConsistentRead": True}})
+            except self.client.exceptions.ResourceNotFoundException as error:
+                raise _ledger_missing(what, error) from error
+        left: list[dict[str, Any]] = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+        return [_entry_in(item) for item in answer.get("Responses", {}).get(table, [])], left
+
     def transact(
         self, items: Sequence[Item], ledger_table: str, stored: LedgerEntry | None, due: LedgerEntry, what: str
     ) -> bool:
@@ -210,6 +242,14 @@ class Calls:
         client, self._session = _client(self.target)
         self.client.close()
         self.client, self._is_renewed = client, True
+
+
+def waits() -> Iterator[float]:
+    """Backoff with jitter, without end; patience ends it."""
+    chance, wait_s = SYSTEM.new_random(), 0.05
+    while True:
+        yield wait_s * (0.5 + chance.random() / 2)
+        wait_s = min(5.0, wait_s * 2)
 
 
 def _entry_in(item: Mapping[str, Any]) -> LedgerEntry:

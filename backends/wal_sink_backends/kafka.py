@@ -129,8 +129,12 @@ class KafkaSink(TransactionalSink):
 
         A predecessor may still be writing: `write` shuts it out first and then looks again.
         """
-        stored = self._opened().newest(slot)
-        return stored.entry(slot).position if stored else None
+        return self.positions([slot])[slot]
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """The same of several slots, in one reading of the ledger."""
+        found = self._opened().newest(slots)
+        return {slot: stored.entry(slot).position if stored else None for slot, stored in found.items()}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Write the messages and move the ledger on, in one transaction; nothing if the ledger is there already.
@@ -152,7 +156,9 @@ class KafkaSink(TransactionalSink):
             if refused:
                 return Rejected(refused)
             record = LedgerRecord.of(chunk, target.topic)
-            slot.producer.commit(target.ledger.topic, slot.name.encode(), msgspec.json.encode(record), what)
+            slot.producer.put_record(target.ledger.topic, slot.name.encode(), msgspec.json.encode(record), what)
+            target.ledger.check_leader(slot.epoch, what)
+            slot.producer.commit(what)
             slot.stored = record
         return None
 
@@ -183,7 +189,11 @@ class _Slot:
     name: str
     producer: SlotProducer
     stored: LedgerRecord | None
-    """What the ledger holds."""
+    """What the ledger holds, as it was read or as this producer wrote it: true for as long as the ledger has one leader,
+    since no other producer can write to the slot.
+    """
+    epoch: int
+    """Of that leader."""
 
 
 @dataclass(slots=True)
@@ -200,12 +210,13 @@ class _Target:
     slot: _Slot | None = None
     """The last one written to: a delivery task delivers one segment after the other."""
 
-    def newest(self, slot: str) -> LedgerRecord | None:
-        """What the ledger holds of a slot as of now. `HistoryError` if it tells of a topic that is gone."""
-        stored = self.ledger.newest(slot)
-        if stored is not None and not self.recreated_is_fine:
-            stored.check_topic(self.topic, f"{self.sink}, slot {slot!r}")
-        return stored
+    def newest(self, slots: Sequence[str]) -> dict[str, LedgerRecord | None]:
+        """What the ledger holds of some slots as of now. `HistoryError` if it tells of a topic that is gone."""
+        found = self.ledger.newest_of(slots)
+        for slot, stored in found.items():
+            if stored is not None and not self.recreated_is_fine:
+                stored.check_topic(self.topic, f"{self.sink}, slot {slot!r}")
+        return found
 
     @contextmanager
     def writing(self, chunk: Chunk) -> Iterator[_Slot]:
@@ -247,9 +258,12 @@ class _Target:
         return slot if slot is not None and slot.name == name else None
 
     def _start(self, name: str) -> _Slot:
-        """Fence first, read then: what the ledger says now is final, until this producer writes or is fenced itself."""
+        """Fence first, read then: what the ledger says now is final, until this producer writes or is fenced itself, or
+        the ledger has another leader.
+        """
         producer = SlotProducer(self.cluster, name, self.topic, self.producer_conf)
-        return _Slot(name, producer, self.newest(name))
+        stored = self.newest([name])[name]
+        return _Slot(name, producer, stored, self.ledger.epoch)
 
 
 # By URL.

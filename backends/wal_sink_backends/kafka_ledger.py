@@ -8,7 +8,7 @@ Committed offsets of a consumer group would not do: they expire.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import msgspec
@@ -86,11 +86,25 @@ class Ledger:
         self._start = 0
         self._stop = 0
         """Offsets `start` to `stop` have been read."""
+        self.epoch = -1
+        """Of the leader from which they were read."""
         self._check(replication)
         self._consumer: Consumer = cluster.consumer(_READER)
 
     def close(self) -> None:
         self._consumer.close()
+
+    def check_leader(self, epoch: int, what: str) -> None:
+        """`KafkaAttemptError` if the ledger has another leader than in this epoch.
+
+        To be asked when the brokers have a record that follows what was read in that epoch, and before it is committed.
+        Both then stand in one log, where nobody can lose the earlier one without the later one.
+        """
+        if (now := self._cluster.log_end(self.topic).epoch) != epoch:
+            raise KafkaAttemptError(
+                f"{what}: the ledger topic {self.topic!r} has another leader (epoch {now}) than when the slot was read "
+                f"(epoch {epoch}), which may lack what the one before had; nothing was committed, and it is read again"
+            )
 
     def known(self, slot: str) -> LedgerRecord | None:
         """What was read of this slot before."""
@@ -102,26 +116,38 @@ class Ledger:
 
         What a transaction under way hides is waited for, be it of another slot: a committed record may lie behind it.
         """
-        key, width = slot.encode(), _WINDOW
+        return self.newest_of([slot])[slot]
+
+    def newest_of(self, slots: Sequence[str]) -> dict[str, LedgerRecord | None]:
+        """The same of several slots, in one reading of the ledger."""
         self._read_on()
-        first = self._cluster.first_offset(self.topic) if key not in self._records and self._start else 0
-        while key not in self._records and self._start > first:
+        missing, width = {slot.encode() for slot in slots}.difference(self._records), _WINDOW
+        first = self._cluster.log_start(self.topic) if missing and self._start else 0
+        while missing and self._start > first:
             start = max(first, self._start - width)
             self._records = self._read(start, self._start) | self._records
             self._start, width = start, width * _WIDER
-        found = self._records.get(key)
+            missing.difference_update(self._records)
+        return {slot: self._told(slot) for slot in slots}
+
+    def _told(self, slot: str) -> LedgerRecord | None:
+        found = self._records.get(slot.encode())
         if isinstance(found, Exception):
             raise found
         return found
 
     def _read_on(self) -> None:
-        end = self._cluster.high_watermark(self.topic)
-        if end < self._stop or not self._stop:  # nothing read yet, or another topic under the same name
-            self._records, self._start = {}, max(0, end - _WINDOW)
+        """Read what was added. All of it anew where there is another leader since: it may lack what the one before had,
+        and what was read from that one is no longer true. Within its epoch, a leader's log only grows.
+        """
+        end = self._cluster.log_end(self.topic)
+        if end.epoch != self.epoch or end.offset < self._stop or not self._stop:  # or another topic of the same name
+            self._records, self._start = {}, max(0, end.offset - _WINDOW)
             self._stop = self._start
-        if end > self._stop:
-            self._records |= self._read(self._stop, end)
-            self._stop = end
+        self.epoch = end.epoch
+        if end.offset > self._stop:
+            self._records |= self._read(self._stop, end.offset)
+            self._stop = end.offset
 
     def _read(self, start: int, end: int) -> dict[bytes, LedgerRecord | PermanentError | CorruptError]:
         return {

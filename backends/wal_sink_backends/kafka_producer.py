@@ -169,13 +169,18 @@ class SlotProducer:
             raise self._cluster.translate(what, next(iter(problems.values())))
         return refused
 
-    def commit(self, ledger: str, key: bytes, value: bytes, what: str) -> None:
-        """Add the ledger's record and commit. `OutcomeUnknownError` if the brokers did not say what became of it.
+    def put_record(self, ledger: str, key: bytes, value: bytes, what: str) -> None:
+        """Add the ledger's record and wait until the brokers have it, uncommitted. If they refuse it, `commit` fails.
 
-        The record comes last: while it waits for the commit, nobody can read the ledger to its end.
+        It comes last: while it waits for the commit, nobody can read the ledger to its end.
         """
+        self._reports.forget()
         with self._cluster.translated(what):
             self._producer.produce(ledger, value, key)
+            self._flush(what)
+
+    def commit(self, what: str) -> None:
+        """Commit. `OutcomeUnknownError` if the brokers did not say what became of it."""
         deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s
         while True:
             try:

@@ -35,9 +35,9 @@ _MAY_PASS = re.compile(
 """Error codes of Redis that another attempt may not meet. redis-py knows some of them; others it leaves in the text, as
 older servers do with the errors of what a script called.
 """
-_TAKES_MANY = 7
 _NOTHING = (-1, 0, "")
 """What the script is told where the slot held nothing."""
+_TAKES_MANY = 7
 """The major version since which a command may have more than a million arguments."""
 _IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
 
@@ -121,9 +121,15 @@ class RedisSink(TransactionalSink):
 
     def last(self, slot: str) -> Position | None:
         """The position in the ledger; None if the slot never wrote."""
-        with translated(f"{LEDGER}{slot} in {mask_url(self._url)}"):
-            batch_id, rows, segment_id = self._opened().hmget(f"{LEDGER}{slot}", "batch_id", "rows", "segment_id")
-        return None if batch_id is None else Position(slot, int(batch_id), int(rows), segment_id.decode())
+        return self.positions([slot])[slot]
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """The positions in the ledger, asked together on one connection."""
+        with translated(f"{len(slots)} slots in {LEDGER}… in {mask_url(self._url)}, from {slots[:1]} on"):
+            with self._opened().pipeline(transaction=False) as questions:
+                for slot in slots:
+                    questions.hmget(f"{LEDGER}{slot}", "batch_id", "rows", "segment_id")
+                return {slot: _position(slot, *found) for slot, found in zip(slots, questions.execute(), strict=True)}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Rows and position in one script; nothing if the ledger is there already.
@@ -141,25 +147,46 @@ class RedisSink(TransactionalSink):
                 f"{what}: {len(keys)} rows are {len(keys) + len(values)} arguments, and a Redis before 7 takes about "
                 f"{MOST_ARGUMENTS}; stage with a smaller Settings(chunk_rows=…), or use Redis 7"
             )
-        at = chunk.position
-        head: tuple[Any, ...] = (
-            chunk.term,
-            at.batch_id,
-            at.rows,
-            at.segment_id,
-            chunk.start,
-            self._kind,
-            self._maxlen or 0,
-        )
-        head += (chunk.follows.batch_id, chunk.follows.rows, chunk.follows.segment_id) if chunk.follows else _NOTHING
+        arguments = (f"{LEDGER}{chunk.position.slot}", *keys, *self._head(chunk), *values)
         with translated(what):
-            answer = self._opened().eval(SCRIPT, 1 + len(keys), f"{LEDGER}{at.slot}", *keys, *head, *values)
+            answer, replicas = self._run_script(1 + len(keys), arguments, what)
             verdict, *details = [part.decode("utf-8", "replace") for part in answer]
             if verdict == "WRONGTYPE":
                 return Rejected(self._reasons(keys, details, what))
             self._check_verdict(verdict, details, chunk, what)
-            self._wait(what)
+            self._check_replicas(replicas, what)
         return None
+
+    def _head(self, chunk: Chunk) -> tuple[Any, ...]:
+        """What the script is told of the chunk, before its rows."""
+        at, before = chunk.position, chunk.follows
+        follows = (before.batch_id, before.rows, before.segment_id) if before else _NOTHING
+        return (chunk.term, at.batch_id, at.rows, at.segment_id, chunk.start, self._kind, self._maxlen or 0, *follows)
+
+    def _run_script(self, keys: int, arguments: Sequence[Any], what: str) -> tuple[list[bytes], Any]:
+        """What the script answers, and of `wait_replicas`, how many replicas have its writes, or the error of WAIT.
+
+        WAIT speaks of what its own connection wrote: on another one it counts replicas that may lack the rows. So both
+        are sent together, and nothing of redis-py can connect anew between them.
+        """
+        client, errors = self._opened(), _redis().exceptions
+        if not self._wait_replicas:
+            return client.eval(SCRIPT, keys, *arguments), 0
+        with client.pipeline(transaction=False) as both:
+            both.eval(SCRIPT, keys, *arguments)
+            both.wait(self._wait_replicas, int(self._timeout_s * 500))
+            try:
+                answer, replicas = both.execute(raise_on_error=False)
+            except (errors.AuthenticationError, errors.AuthorizationError):  # which count as ConnectionError
+                raise
+            except (errors.ConnectionError, errors.TimeoutError) as error:
+                raise OutcomeUnknownError(
+                    f"{what}: the connection failed before {self._wait_replicas} replicas acknowledged: {error}; the "
+                    "chunk comes again, and is written where the server does not have it"
+                ) from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, replicas
 
     def _reasons(self, keys: Sequence[bytes], found: Sequence[str], what: str) -> dict[int, str]:
         """Why rows are refused, given pairs of their numbers and the types of what Redis has under their keys."""
@@ -187,13 +214,12 @@ class RedisSink(TransactionalSink):
                 f"{what}: the script answered {[verdict, *details]}, expected DONE or KNOWN; is its ledger damaged?"
             )
 
-    def _wait(self, what: str) -> None:
-        if not self._wait_replicas:
-            return
-        reached = self._opened().wait(self._wait_replicas, int(self._timeout_s * 500))
-        if reached < self._wait_replicas:
+    def _check_replicas(self, replicas: Any, what: str) -> None:
+        if isinstance(replicas, Exception):
+            raise replicas
+        if replicas < self._wait_replicas:
             raise OutcomeUnknownError(
-                f"{what}: {reached} replicas have the rows, wait_replicas={self._wait_replicas}; the server itself has "
+                f"{what}: {replicas} replicas have the rows, wait_replicas={self._wait_replicas}; the server itself has "
                 "them, and does nothing when they come again"
             )
 
@@ -231,6 +257,11 @@ class RedisSink(TransactionalSink):
             )
         if self._ca_file is not None and parts.scheme != "rediss":
             raise ConfigError(f"ca_file={self._ca_file!r}: expected a rediss:// URL, which is checked with it")
+
+
+def _position(slot: str, batch_id: bytes | None, rows: bytes, segment_id: bytes) -> Position | None:
+    """What HMGET answers as a position."""
+    return None if batch_id is None else Position(slot, int(batch_id), int(rows), segment_id.decode())
 
 
 def _check_address(url: str) -> None:

@@ -106,10 +106,17 @@ class SqlSink(TransactionalSink):
 
     def last(self, slot: str) -> Position | None:
         """The position in the ledger; None if the slot never wrote."""
-        connection = self._connected()
-        with self._dialect.translated(f"slot {slot!r} of {LEDGER} in {self._dialect.address}"):
-            stored = self._dialect.stored(connection, slot)
-        return stored.position if stored else None
+        return self.positions([slot])[slot]
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """The positions in the ledger, in one statement: of MariaDB one for each 1,000 slots, of SQLite for each 500."""
+        connection, found = self._connected(), dict[str, LedgerEntry]()
+        step = self._dialect.slots_at_once or max(1, len(slots))
+        what = f"{len(slots)} slots of {LEDGER} in {self._dialect.address}, from {slots[:1]} on"
+        with self._dialect.translated(what):
+            for first in range(0, len(slots), step):
+                found |= self._dialect.stored(connection, slots[first : first + step])
+        return {slot: found[slot].position if slot in found else None for slot in slots}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Insert the rows and move the ledger on, in one transaction; nothing if the ledger is there already.

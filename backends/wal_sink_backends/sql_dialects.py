@@ -89,6 +89,8 @@ class Dialect(ABC):
     """Tasks that can write side by side; None: any number."""
     longest_name: int | None = None
     """Bytes of UTF-8 that a name may have."""
+    slots_at_once: int | None = None
+    """Slots that one question may be about; None: any number."""
     table_options: str = ""
     """What stands behind the columns where a table is made."""
 
@@ -145,8 +147,8 @@ class Dialect(ABC):
         """Create the ledger if it is missing; safe when several processes do so at once."""
 
     @abstractmethod
-    def stored(self, connection: Connection, slot: str) -> LedgerEntry | None:
-        """What the ledger tells of a slot."""
+    def stored(self, connection: Connection, slots: Sequence[str]) -> dict[str, LedgerEntry]:
+        """What the ledger tells of at most `slots_at_once` slots, in one statement; without those that hold nothing."""
 
     @abstractmethod
     def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:

@@ -52,6 +52,7 @@ class Mariadb(ServerDialect):
     """MariaDB from version 10.5 on, or MySQL from 8.0 on."""
 
     schema_is = "a database"
+    slots_at_once = 1000  # each of at most 190 characters: far below any server's max_allowed_packet
     longest_name = 64 * 4
     """The limit is 64 characters: the server itself refuses what is longer by these."""
     table_options = " ENGINE=InnoDB CHARACTER SET utf8mb4"
@@ -103,6 +104,11 @@ class Mariadb(ServerDialect):
             "read_timeout": limits.silence_s,
             "write_timeout": limits.silence_s,
         }
+
+    # The ledger.
+
+    def is_one_of(self, column: str, texts: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
+        return f"{self.quote(column)} IN ({', '.join(['%s'] * len(texts))})", tuple(texts)
 
     # The target table.
 

@@ -119,6 +119,10 @@ class Postgresql(ServerDialect):
 
     # The ledger.
 
+    def is_one_of(self, column: str, texts: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
+        """As one array: a statement has at most 65,535 parameters."""
+        return f"{self.quote(column)} = ANY(%s)", (list(texts),)
+
     def lock(self, connection: Session, slot: str, term: int) -> LedgerEntry | None:
         """Lock the slot's row. A process that stands still in the middle of its COPY keeps it for ever, since no time
         limit of the server counts there: whoever waited in vain ends the transactions of this and of lower terms.

@@ -20,7 +20,7 @@ from wal_sink_backends.sql_dialects import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from wal_sink.ledger import LedgerEntry
     from wal_sink_backends.sql_addresses import Address
@@ -131,8 +131,15 @@ class ServerDialect(Dialect):
                 f"who may run: {ddl}; GRANT SELECT, INSERT, UPDATE ON {self.named(LEDGER)} TO this user"
             ) from error
 
-    def stored(self, connection: ServerSession, slot: str) -> LedgerEntry | None:
-        return self._read(connection, slot, "")
+    def stored(self, connection: ServerSession, slots: Sequence[str]) -> dict[str, LedgerEntry]:
+        condition, values = self.is_one_of("slot", slots)
+        found = connection.execute(f"{self._entries} WHERE {condition}", values).fetchall()
+        entries = {row[0]: entry_in(row) for row in found}
+        return {slot: entry for slot, entry in entries.items() if entry.position.batch_id != _EMPTY}
+
+    @abstractmethod
+    def is_one_of(self, column: str, texts: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
+        """A condition and its values: that a column holds one of some texts."""
 
     def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:  # noqa: ARG002 - the row is enough
         return self.lock_row(connection, slot)
@@ -159,10 +166,13 @@ class ServerDialect(Dialect):
             raise PermanentError(f"slot {slot!r} of {LEDGER}: {count} rows moved, expected 1")
 
     def _read(self, connection: ServerSession, slot: str, how: str) -> LedgerEntry | None:
-        query = f"SELECT {self.listed(LEDGER_COLUMNS)} FROM {self._in_query(LEDGER)} WHERE slot = %s{how}"  # noqa: S608
-        found = connection.execute(query, (slot,)).fetchone()
+        found = connection.execute(f"{self._entries} WHERE slot = %s{how}", (slot,)).fetchone()
         entry = None if found is None else entry_in(found)
         return None if entry is None or entry.position.batch_id == _EMPTY else entry
+
+    @property
+    def _entries(self) -> str:
+        return f"SELECT {self.listed(LEDGER_COLUMNS)} FROM {self._in_query(LEDGER)}"  # noqa: S608 - quoted
 
     # The target table.
 

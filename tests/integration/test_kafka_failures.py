@@ -22,11 +22,12 @@ from tests.kafka_broker import KafkaBroker
 from tests.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
 from tests.kafka_writer import batch, sink_of
 from tests.processes import CHECKOUT, Child
-from wal_sink.errors import FencedError, HistoryError, OutcomeUnknownError
+from wal_sink.errors import FencedError, ForgottenError, HistoryError, OutcomeUnknownError
 from wal_sink.sink import SinkContext
 from wal_sink.testing import FakeQuery
 from wal_sink_backends.kafka import KafkaSink
-from wal_sink_backends.kafka_client import KafkaAttemptError, KafkaFencedError
+from wal_sink_backends.kafka_client import Cluster, KafkaAttemptError, KafkaFencedError
+from wal_sink_backends.kafka_ledger import Ledger
 from wal_sink_backends.kafka_producer import SlotProducer
 
 _CONTEXT = SinkContext("kafka-writer", "default", 1, 0, ("id", "ordinal"), on_executor=False)
@@ -282,3 +283,99 @@ def test_processes_write_side_by_side_and_compete(kafka: KafkaBroker, topic: str
             for number in range(15):
                 sink.write(batch(number, ordinal=ordinal))
         assert stored_ids(kafka, topic, ordinal=ordinal) == ids_of(*range(15), ordinal=ordinal)
+
+
+# A ledger whose leader lost what it acknowledged.
+
+
+class Logs:
+    """The sizes of a broker's partitions at some moment, to take them back to it while the broker is away.
+
+    What a leader that is elected unclean does to its partitions, and a loss of power to one without replicas.
+    """
+
+    def __init__(self, folder: Path, *topics: str) -> None:
+        logs = [log for topic in topics for log in (folder / "data").glob(f"{topic}-[0-9]*/*.log")]
+        self._sizes = {log: log.stat().st_size for log in logs}
+
+    def take_back(self) -> None:
+        for log, size in self._sizes.items():
+            os.truncate(log, size)
+            for derived in (path for path in log.parent.iterdir() if path.suffix in {".index", ".timeindex"}):
+                derived.unlink()
+            for derived in log.parent.glob("*.snapshot"):
+                derived.unlink()
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
+    broker = KafkaBroker(tmp_path / "kafka")
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()
+
+
+@pytest.mark.parametrize("written", [1, 2], ids=["all that the producer wrote", "the newest alone"])
+def test_a_producer_that_outlives_the_loss_of_its_record_writes_no_more(
+    own_broker: KafkaBroker, tmp_path: Path, written: int
+) -> None:
+    """It still knows its position, which the ledger does not have any more: rows before it are gone as well."""
+    topic = new_topic(own_broker.address)
+    with opened(sink := sink_of(own_broker.address, topic)):
+        sink.write(batch(0))
+    with opened(sink := sink_of(own_broker.address, topic)):
+        for number in range(1, written + 1):
+            before = Logs(tmp_path / "kafka", topic, f"{topic}-ledger")
+            sink.write(batch(number))
+        own_broker.kill()
+        before.take_back()
+        own_broker.start()
+        with pytest.raises(ForgottenError, match=f"the slot is at batch {written - 1}, row 50, expected it at"):
+            persistently(lambda: sink.write(batch(written + 1)))
+        assert sink.last(batch(0).position.slot) == batch(written - 1).position
+        assert stored_ids(own_broker, topic) == ids_of(*range(written))
+        for number in (written, written + 1):
+            persistently(partial(sink.write, batch(number)))
+    assert stored_ids(own_broker, topic) == ids_of(*range(written + 2))
+
+
+def test_a_sink_tells_no_position_that_the_ledger_has_lost(own_broker: KafkaBroker, tmp_path: Path) -> None:
+    """Also where others have written since, so that the ledger is as long as it was."""
+    topic = new_topic(own_broker.address)
+    slots = [batch(0, ordinal=ordinal).position.slot for ordinal in range(2)]
+    with opened(writer := sink_of(own_broker.address, topic)), opened(reader := sink_of(own_broker.address, topic)):
+        writer.write(batch(0))
+        before = Logs(tmp_path / "kafka", topic, f"{topic}-ledger")
+        writer.write(batch(1))
+        assert reader.positions(slots) == {slots[0]: batch(1).position, slots[1]: None}
+        own_broker.kill()
+        before.take_back()
+        own_broker.start()
+        with opened(other := sink_of(own_broker.address, topic)):
+            for number in range(3):
+                persistently(partial(other.write, batch(number, ordinal=1)))
+        assert reader.positions(slots) == {slots[0]: batch(0).position, slots[1]: batch(2, ordinal=1).position}
+
+
+def test_positions_are_one_reading_of_the_ledger(
+    kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[str] = []
+    ends, reads = Cluster.log_end, Ledger._read
+    monkeypatch.setattr(Cluster, "log_end", lambda *given: (requests.append("end"), ends(*given))[1])
+    monkeypatch.setattr(Ledger, "_read", lambda *given: (requests.append("read"), reads(*given))[1])
+    with opened(writer := sink_of(kafka.address, topic)):
+        for ordinal in range(3):
+            writer.write(batch(0, ordinal=ordinal))
+    slots = [batch(0, ordinal=ordinal).position.slot for ordinal in (2, 0, 7, 1)]
+    requests.clear()
+    with opened(reader := sink_of(kafka.address, topic)):
+        found = reader.positions(slots)
+        assert requests == ["end", "read"]
+        assert found == {slot: None if slot == slots[2] else found[slot] for slot in slots}
+        assert [position and position.slot for position in found.values()] == [slots[0], slots[1], None, slots[3]]
+        reader.positions(slots)
+        assert requests == ["end", "read", "end"], "nothing was written since"
+        assert reader.positions([]) == {}

@@ -22,7 +22,7 @@ from tests.kafka_broker import PASSWORD, USER, KafkaBroker
 from wal_sink.chunk import Chunk
 from wal_sink.errors import CorruptError, DivergentReplay, HistoryError, PermanentError
 from wal_sink.sink import Rejected
-from wal_sink.testing.bench import chunks_of, deliver, opened, slot
+from wal_sink.testing.bench import chunks_of, deliver, opened, send, slot
 from wal_sink_backends import kafka_ledger
 from wal_sink_backends.kafka import KafkaSink
 from wal_sink_backends.kafka_client import ClusterSpec, KafkaAttemptError, Topic
@@ -36,9 +36,11 @@ def ids(*numbers: int) -> pa.Table:
 
 
 def batch(number: int, *, ordinal: int = 0, term: int = 1, rows: int = 2) -> Chunk:
-    """A batch of one chunk, of the rows `rows * number` and following."""
+    """A batch of one chunk, of the rows `rows * number` and following. It follows the one before it."""
     table = ids(*range(rows * number, rows * number + rows))
-    return chunks_of(table, batch_id=number, ordinal=ordinal, term=term, chunk_rows=rows)[0]
+    (chunk,) = chunks_of(table, batch_id=number, ordinal=ordinal, term=term, chunk_rows=rows)
+    before = batch(number - 1, ordinal=ordinal, rows=rows).position if number else None
+    return dataclasses.replace(chunk, follows=before)
 
 
 def sink_of(kafka: KafkaBroker | str, topic: str, **options: Any) -> KafkaSink:
@@ -269,7 +271,8 @@ def test_the_rights_of_the_documentation_are_enough_and_needed(
         deliver(sink, [batch(0)])
     grant(kafka, *of_topic)
     deliver(sink, [batch(0)])
-    deliver(sink, [batch(0), batch(1)])
+    for number in range(2):
+        deliver(sink, [batch(number)])
     assert sorted(stored_ids(kafka, topic)) == [0, 1, 2, 3]
 
 
@@ -307,12 +310,14 @@ def test_a_position_is_found_however_far_back_it_lies(
     monkeypatch.setattr(kafka_ledger, "_WIDER", 2)
     sink = sink_of(kafka, topic)
     deliver(sink, [batch(0, ordinal=1)])
-    deliver(sink, [batch(number) for number in range(12)])
+    with opened(sink, batch(0)):
+        send(sink, [batch(number) for number in range(12)])
     with opened(sink, batch(0)):
         assert sink.last(slot(0)) == batch(11).position
         assert sink.last(slot(1)) == batch(0, ordinal=1).position
         assert sink.last(slot(2)) is None
-        deliver(sink_of(kafka, topic), [batch(1, ordinal=1), batch(12)])
+        with opened(another := sink_of(kafka, topic), batch(12)):
+            send(another, [batch(1, ordinal=1), batch(12)])
         assert sink.last(slot(1)) == batch(1, ordinal=1).position
         assert sink.last(slot(0)) == batch(12).position
 

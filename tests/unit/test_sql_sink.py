@@ -72,6 +72,22 @@ def test_an_earlier_chunk_of_the_segment_changes_nothing(sink: SqlSink, path: Pa
     assert sink.last(SLOT) == Position(SLOT, 0, 3, "a")
 
 
+def test_positions_of_more_slots_than_a_statement_takes(sink: SqlSink) -> None:
+    slots = [f"wal/default/{number}" for number in range(1_200)]
+    for number in (0, 499, 500, 1199):
+        sink.write(chunk(ids(number), slot=slots[number]))
+    connection: Any = sink._connection
+    statements: list[str] = []
+    connection.set_trace_callback(statements.append)
+    found = sink.positions(slots)
+    assert len(statements) == 3
+    assert list(found) == slots
+    held = {slot: position for slot, position in found.items() if position is not None}
+    assert held == {slots[number]: Position(slots[number], 0, 1, "a") for number in (0, 499, 500, 1199)}
+    assert sink.positions([]) == {}
+    assert len(statements) == 3
+
+
 def test_an_earlier_batch_changes_nothing(sink: SqlSink, path: Path) -> None:
     sink.write(chunk(ids(1), batch=5, segment="b"))
     sink.write(chunk(ids(9, 9), batch=4))
@@ -80,7 +96,7 @@ def test_an_earlier_batch_changes_nothing(sink: SqlSink, path: Path) -> None:
 
 def test_the_next_batch_begins_a_new_segment(sink: SqlSink, path: Path) -> None:
     sink.write(chunk(ids(1, 2, 3)))
-    sink.write(chunk(ids(4), batch=1, segment="b"))
+    sink.write(chunk(ids(4), batch=1, segment="b", after=sink.last(SLOT)))
     assert len(stored(path)) == 4
     assert sink.last(SLOT) == Position(SLOT, 1, 1, "b")
 
@@ -535,13 +551,13 @@ WRITER = textwrap.dedent(
     pa.table({"id": [1]})  # imports pandas, which takes a while
     print("ready", flush=True)
     for batch in range(last.batch_id if last else 0, batches):
-        segment = f"{ordinal}-{batch}"
+        segment, before = f"{ordinal}-{batch}", last
         for first in range(0, 600, 200):
             ids = [ordinal * 10**9 + batch * 1000 + row for row in range(first, first + 200)]
             chunk = Chunk.of(pa.table({"id": ids, "pad": ["x" * 50] * 200}), key=f"{segment}-{first}")
-            position = Position(slot, batch, first + 200, segment)
-            rows = range(first, first + 200)
-            sink.write(dataclasses.replace(chunk, batch_id=batch, segment_id=segment, rows=rows, position=position))
+            last = Position(slot, batch, first + 200, segment)
+            whose = dict(batch_id=batch, segment_id=segment, position=last, follows=before)
+            sink.write(dataclasses.replace(chunk, rows=range(first, first + 200), start=first, **whose))
     sink.close()
     """
 )
@@ -592,7 +608,8 @@ def test_two_senders_of_one_chunk_write_it_once(path: Path) -> None:
     def send() -> None:
         for sink in opened(SqlSink(f"sqlite:///{path}", "flights")):
             for batch in range(20):
-                sink.write(chunk(ids(batch), batch=batch, segment=f"s{batch}"))
+                before = Position(SLOT, batch - 1, 1, f"s{batch - 1}") if batch else None
+                sink.write(chunk(ids(batch), batch=batch, segment=f"s{batch}", after=before))
 
     side_by_side(4, send)
     assert stored(path) == [(batch,) for batch in range(20)]

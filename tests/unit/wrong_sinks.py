@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -51,6 +51,8 @@ INTERRUPTED = "another_one_may_write_in_the_middle_of_a_write"
 RULE = "its_ledger_goes_by_the_rule"
 GOES_WRONG = frozenset({UNDISTURBED, DIES, REQUEST_FAILS, WAKES})
 """What is wrong without any disturbance is not skipped where one is to come."""
+POSITIONS = "positions_tells_every_slot_as_last_does"
+FORGOT = "a_target_that_forgot_its_newest_commits_is_found_out"
 TOGETHER = "rows_and_position_are_written_together_or_not_at_all"
 
 
@@ -87,6 +89,17 @@ class Target:
         if term > chunk.term:
             raise FencedError(f"term {chunk.term} is below {term}")
         self.store(chunk)
+
+    def commit_leaving_gaps(self, chunk: Chunk) -> None:
+        """Whatever comes before the chunk may be missing."""
+        _, stored = self.ledger.get(chunk.position.slot, (0, None))
+        rows = stored.rows if stored is not None and stored.batch_id == chunk.batch_id else 0
+        self.commit(replace(chunk, start=min(chunk.start, rows)), slot=chunk.position.slot)
+
+    def commit_after_anything(self, chunk: Chunk) -> None:
+        """Whatever batch the slot is at."""
+        _, stored = self.ledger.get(chunk.position.slot, (0, None))
+        self.commit(replace(chunk, follows=stored), slot=chunk.position.slot)
 
     def store(self, chunk: Chunk, slot: str = "") -> None:
         self.rows += rows_of(chunk)
@@ -579,11 +592,17 @@ class TestLooksAtThePositionBeforeItWrites(Contract):
 
 
 class TestHasAPositionForEverySlot(Contract):
+    """As a ledger that makes a slot's row when it is looked for, and takes it for an entry."""
+
     class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            made_up = Position(chunk.position.slot, -1, 0, "")
+            self.target.commit(replace(chunk, follows=None) if chunk.follows == made_up else chunk, slot=made_up.slot)
+
         def last(self, slot: str) -> Position | None:
             return super().last(slot) or Position(slot, -1, 0, "")
 
-    fails = frozenset({LAST_NONE, LAST_BY_SLOT})
+    fails = frozenset({LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE})
 
 
 class TestTellsAnotherSlot(Contract):
@@ -592,7 +611,7 @@ class TestTellsAnotherSlot(Contract):
             stored = super().last(slot)
             return stored and Position("slot", stored.batch_id, stored.rows, stored.segment_id)
 
-    fails = frozenset({LAST_NEWEST, LAST_BY_SLOT, RULE})
+    fails = GOES_WRONG | {LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FORGOT, INTERRUPTED}
 
 
 class TestHasOneSlot(Contract):
@@ -603,7 +622,7 @@ class TestHasOneSlot(Contract):
         def last(self, slot: str) -> Position | None:  # noqa: ARG002
             return super().last("one")
 
-    fails = GOES_WRONG | {LAST_BY_SLOT, BESIDE, OPENED_AGAIN, RULE, INTERRUPTED}
+    fails = GOES_WRONG | {LAST_BY_SLOT, BESIDE, OPENED_AGAIN, POSITIONS, RULE, INTERRUPTED}
 
 
 class TestIgnoresTerms(Contract):
@@ -615,13 +634,13 @@ class TestIgnoresTerms(Contract):
 
 
 class TestComparesOnlyPositions(Contract):
-    """Neither segments nor parts of chunks, and what it has it says to anybody."""
+    """Neither segments nor parts of chunks, nor what comes before them, and what it has it says to anybody."""
 
     class kind(Ledger):  # noqa: N801
         def write(self, chunk: Chunk) -> None:
             self.target.commit_by_position(chunk)
 
-    fails = frozenset({RULE})
+    fails = frozenset({RULE, FORGOT})
 
 
 class TestCommitsTwice(Contract):
@@ -634,3 +653,53 @@ class TestCommitsTwice(Contract):
             self.target.rows += rows
 
     fails = frozenset({TOGETHER, DIES, REQUEST_FAILS, WAKES, INTERRUPTED})
+
+
+class TestLeavesGaps(Contract):
+    """It takes the greater of two positions: rows that the target forgot are missing for good."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.commit_leaving_gaps(chunk)
+
+    fails = frozenset({RULE, FORGOT})
+
+
+class TestIgnoresWhatAChunkFollows(Contract):
+    """Batches that the target forgot are missing for good."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.commit_after_anything(chunk)
+
+    fails = frozenset({RULE})
+
+
+class TestLeavesOutSlotsThatHoldNothing(Contract):
+    class kind(Ledger):  # noqa: N801
+        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+            return {slot: position for slot, position in super().positions(slots).items() if position is not None}
+
+    fails = frozenset({POSITIONS})
+
+
+class TestTellsPositionsThatItRemembers(Contract):
+    """Which the target may have forgotten since."""
+
+    class kind(Ledger):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.known: dict[str, Position | None] = {}
+
+        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+            self.known = {**super().positions(slots), **self.known}
+            return self.known
+
+    fails = frozenset({POSITIONS})
+
+
+class TestTellsOnePositionForAllSlots(Contract):
+    class kind(Ledger):  # noqa: N801
+        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+            return dict.fromkeys(slots, self.last(slots[0]))
+
+    fails = GOES_WRONG | {POSITIONS}

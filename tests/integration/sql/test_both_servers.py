@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.chunks import SLOT, chunk, ids
-from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, Server
+from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, Server
 from tests.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.chunk import Position
 from wal_sink.errors import DivergentReplay, FencedError, PermanentError
@@ -37,6 +37,31 @@ def test_rows_and_ledger(server: Server, database: str) -> None:
             sink.write(chunk(ids(4), segment="b", term=5))
     assert stored(server, database) == [(1,), (2,), (3,)]
     assert server.query(database, "SELECT * FROM wal_sink_ledger") == [(SLOT, 4, 0, "a", 3)]
+
+
+def test_positions_of_many_slots_are_as_few_statements_as_the_server_takes(
+    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slots = [f"wal/default/{number}" for number in range(2_500)]
+    with opened(sink_to(server, database)) as sink:
+        for number in (0, 999, 1000, 2499):
+            sink.write(chunk(ids(number), slot=slots[number]))
+        session, statements = type(sink._connection), list[str]()
+        execute = session.execute
+
+        def counted(self: Any, statement: str, *values: Any) -> Any:
+            statements.append(statement)
+            return execute(self, statement, *values)
+
+        monkeypatch.setattr(session, "execute", counted)
+        found = sink.positions(slots)
+        assert len(statements) == (1 if isinstance(server, PostgresqlServer) else 3)
+        assert list(found) == slots
+        held = {slot: position for slot, position in found.items() if position is not None}
+        assert held == {slots[number]: Position(slots[number], 0, 1, "a") for number in (0, 999, 1000, 2499)}
+        statements.clear()
+        assert sink.positions([]) == {}
+        assert statements == []
 
 
 def test_rows_are_not_committed_without_their_position(server: Server, database: str) -> None:

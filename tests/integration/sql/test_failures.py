@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import psycopg
 import pyarrow as pa
@@ -13,11 +13,11 @@ import pytest
 
 import wal_sink_backends.sql_dialects as dialects_module
 from tests.chunks import SLOT, chunk, ids
-from tests.databases import USER, PostgresqlServer, Server, program
-from tests.sql_chunks import opened, sink_to
+from tests.databases import USER, PostgresqlServer, Server, program, servers_folder
+from tests.sql_chunks import opened, sink_to, write
 from tests.sql_proxy import How, SqlProxy
 from wal_sink.chunk import Chunk, Position
-from wal_sink.errors import DeliveryError, FencedError, HistoryError, PermanentError
+from wal_sink.errors import DeliveryError, FencedError, ForgottenError, HistoryError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.testing import FakeQuery
 from wal_sink_backends.sql import SqlSink
@@ -47,9 +47,13 @@ def rows_request(server: Server) -> bytes:
 
 def write_patiently(sink: SqlSink, one: Chunk) -> None:
     """Until the server has ended what a lost connection left behind."""
+    patiently(lambda: sink.write(one))
+
+
+def patiently(call: Callable[[], object]) -> None:
     for attempt in range(10):
         try:
-            sink.write(one)
+            call()
         except PASSING:
             assert attempt < 9
             time.sleep(0.3)
@@ -279,3 +283,66 @@ def test_a_database_restored_from_a_dump_of_before_the_marker_is_refused(
             query.batch(pa.table({"id": [6]}))
         assert stored(postgresql, database) == [1, 2, 3]
         query.crash()
+
+
+# A server that is replaced by one with an older state, as after a fail-over to a standby that lagged behind.
+
+
+@pytest.fixture
+def older(server: Server, database: str) -> Iterator[Server]:
+    """Another server that has the first chunk only, in a database of the same name."""
+    with servers_folder() as folder:
+        another = type(server)(folder / "older")
+        try:
+            another.create_database(database)
+            for each in (server, another):
+                write(sink_to(each, database), chunk(ids(1)))
+            yield another
+        finally:
+            another.stop()
+
+
+def test_a_server_replaced_between_two_chunks_by_one_with_an_older_state(
+    server: Server, older: Server, database: str, proxy: SqlProxy
+) -> None:
+    """The third chunk follows the second, which the server that answers now does not have: nothing may be written."""
+    with opened(sink_to(server, database, port=proxy.port)) as sink:
+        sink.write(chunk(ids(2), first=1))
+        proxy.lead_to(older.port)
+        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 1, expected it at batch 0, row 2: "):
+            write_patiently(sink, chunk(ids(3), first=2))
+        assert stored(older, database) == [1]
+        assert sink.positions([SLOT]) == {SLOT: Position(SLOT, 0, 1, "a")}
+        for first in (1, 2):
+            write_patiently(sink, chunk(ids(first + 1), first=first))
+    assert stored(older, database) == [1, 2, 3]
+    assert stored(server, database) == [1, 2]
+
+
+def test_a_server_replaced_between_two_batches_by_one_with_an_older_state(
+    server: Server, older: Server, database: str, proxy: SqlProxy
+) -> None:
+    """The first chunk of a segment follows what the slot held when the segment was begun."""
+    with opened(sink_to(server, database, port=proxy.port)) as sink:
+        sink.write(chunk(ids(2), first=1))
+        follows = sink.last(SLOT)
+        proxy.lead_to(older.port)
+        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 1, expected it at batch 0, row 2: "):
+            write_patiently(sink, chunk(ids(3), batch=1, segment="b", after=follows))
+    assert stored(older, database) == [1]
+
+
+def test_a_server_replaced_by_one_without_ledger_and_table(
+    server: Server, older: Server, database: str, proxy: SqlProxy
+) -> None:
+    with opened(sink_to(server, database, port=proxy.port)) as sink:
+        sink.write(chunk(ids(2), first=1))
+        for table in ("flights", "wal_sink_ledger"):
+            older.query(database, f"DROP TABLE {table}")
+        proxy.lead_to(older.port)
+        with pytest.raises(ForgottenError, match="the slot is at nothing, expected it at batch 0, row 2: "):
+            write_patiently(sink, chunk(ids(3), first=2))
+        assert sink.last(SLOT) is None
+        for first in range(3):
+            write_patiently(sink, chunk(ids(first + 1), first=first))
+    assert stored(older, database) == [1, 2, 3]

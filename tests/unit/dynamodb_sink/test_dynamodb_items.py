@@ -118,8 +118,9 @@ def test_a_full_item_collection_is_told_by_row(server: DynamoDbServer) -> None:
 def test_row_keys_make_every_row_an_item(server: DynamoDbServer) -> None:
     table = server.new_table(at="S")
     with opened(server, table, row_key="at") as sink:
-        sink.write(chunk(ids(1, 1, 1), first=4))
-    assert sorted(item["at"]["S"] for item in server.items(table)) == ["a-4", "a-5", "a-6"]
+        for first in (0, 2):
+            sink.write(chunk(ids(1, 1), first=first))
+    assert sorted(item["at"]["S"] for item in server.items(table)) == ["a-0", "a-1", "a-2", "a-3"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

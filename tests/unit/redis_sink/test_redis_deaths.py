@@ -18,6 +18,7 @@ from tests.fixtures_redis import PASSWORD, RedisServer
 from tests.processes import Child
 from tests.side_by_side import side_by_side
 from tests.unit.redis_sink.tools import VARIABLE, ledger, opened, stream_ids
+from wal_sink.chunk import Position
 from wal_sink_backends.redis import RedisSink
 
 
@@ -95,6 +96,7 @@ WRITER = textwrap.dedent(
     sink.open(SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=True))
     last = sink.last(slot)
     batch, done = (last.batch_id, last.rows) if last else (0, 0)
+    at = last
     pa.table({"id": [1]})
     print("ready", flush=True)
     try:
@@ -103,8 +105,9 @@ WRITER = textwrap.dedent(
                 ids = [batch * 600 + row for row in range(first, first + 200)]
                 chunk = Chunk.of(pa.table({"id": ids, "pad": ["x" * 50] * 200}), key=f"s{batch}-{first}")
                 at, rows = Position(slot, batch, first + 200, f"s{batch}"), range(first, first + 200)
-                sink.write(dataclasses.replace(chunk, batch_id=batch, segment_id=f"s{batch}", rows=rows, position=at))
-            batch, done = batch + 1, 0
+                whose = dict(batch_id=batch, segment_id=f"s{batch}", position=at, start=first, follows=last)
+                sink.write(dataclasses.replace(chunk, rows=rows, **whose))
+            batch, done, last = batch + 1, 0, at
     except (redis.ConnectionError, redis.TimeoutError):
         print("the server is gone", flush=True)
     """
@@ -156,16 +159,17 @@ def test_a_torn_append_only_file_must_be_repaired_before_the_server_starts(
 ) -> None:
     """Without the repair Redis repeats rows, two starts later. If not, docs/sinks/redis.md is outdated."""
     server = new_redis(*(() if repair else ("--aof-load-truncated", "yes")))
+    second = chunk(ids(1, 2, 3, 4), batch=1, segment="b", after=Position(SLOT, 0, 1, "a"))
     for number in range(2):
         with opened(server, kind="stream", key="orders") as sink:
             assert (sink.last(SLOT) is None) == (number == 0)
-            sink.write(chunk(ids(0)) if number == 0 else chunk(ids(1, 2, 3, 4), batch=1, segment="b"))
+            sink.write(chunk(ids(0)) if number == 0 else second)
     server.kill()
     tear(server)
     server.start(repair=repair)
     assert stream_ids(server) == [0]
     with opened(server, kind="stream", key="orders") as sink:
-        sink.write(chunk(ids(1, 2, 3, 4), batch=1, segment="b"))
+        sink.write(second)
     assert stream_ids(server) == [0, 1, 2, 3, 4]
     server.kill()
     server.start(repair=repair)
@@ -186,7 +190,8 @@ def test_two_senders_of_one_chunk_write_it_once(server: RedisServer) -> None:
     def send() -> None:
         with opened(server, kind="stream", key="orders") as sink:
             for batch in range(20):
-                sink.write(chunk(ids(batch), batch=batch, segment=f"s{batch}"))
+                before = Position(SLOT, batch - 1, 1, f"s{batch - 1}") if batch else None
+                sink.write(chunk(ids(batch), batch=batch, segment=f"s{batch}", after=before))
 
     side_by_side(4, send)
     assert stream_ids(server) == list(range(20))

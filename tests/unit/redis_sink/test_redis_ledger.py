@@ -30,10 +30,32 @@ def test_position_and_term_stand_in_one_hash(server: RedisServer) -> None:
     assert ledger(server) == {"term": "3", "batch_id": "5", "rows": "2", "segment_id": "a"}
 
 
+def test_positions_are_one_round_trip(server: RedisServer) -> None:
+    slots = [f"wal/default/{number}" for number in range(1_000)]
+    with opened(server, kind="stream", key="orders") as sink, server.client() as client:
+        for number in (0, 999):
+            sink.write(chunk(ids(number), slot=slots[number]))
+        connections = client.info("stats")["total_connections_received"]
+        sent: list[bytes] = []
+        connection = sink._client.connection_pool.get_connection()
+        send = connection.send_packed_command
+        connection.send_packed_command = lambda data, **more: (sent.append(data), send(data, **more))[1]
+        sink._client.connection_pool.release(connection)
+        found = sink.positions(slots)
+        assert len(sent) == 1
+        assert list(found) == slots
+        held = {slot: position for slot, position in found.items() if position is not None}
+        assert held == {slots[number]: Position(slots[number], 0, 1, "a") for number in (0, 999)}
+        assert sink.positions([]) == {}
+        assert len(sent) == 1
+        assert client.info("stats")["total_connections_received"] == connections
+
+
 @pytest.mark.parametrize("kind", ["stream", "set", "hash"])
 def test_what_is_known_changes_nothing(server: RedisServer, kind: Any) -> None:
     with opened(server, kind=kind) as sink:
-        for some in (chunk(ids(1, 2)), chunk(ids(3), first=2), chunk(ids(4), batch=1, segment="b")):
+        following = chunk(ids(4), batch=1, segment="b", after=Position(SLOT, 0, 3, "a"))
+        for some in (chunk(ids(1, 2)), chunk(ids(3), first=2), following):
             sink.write(some)
         before = everything(server)
         sink.write(chunk(ids(1, 2)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,11 +15,15 @@ import redis
 from tests.chunks import CONTEXT, SLOT, chunk, ids
 from tests.fixtures_redis import PASSWORD, RedisServer
 from tests.processes import CHECKOUT
+from tests.sql_proxy import SqlProxy
 from tests.unit.redis_sink.tools import VARIABLE, ledger, opened, stream_ids
+from wal_sink.chunk import Position
 from wal_sink.errors import (
+    ForgottenError,
     OutcomeUnknownError,
     PermanentError,
 )
+from wal_sink.sink import Rejected
 from wal_sink_backends import redis as redis_backend
 from wal_sink_backends import redis_rows
 from wal_sink_backends.redis import Kind, RedisSink
@@ -199,3 +205,105 @@ def test_it_waits_for_replicas(server: RedisServer, new_redis: Callable[..., Red
         sink.write(chunk(ids(1)))
         sink.write(chunk(ids(2), first=1))
     assert stream_ids(replica) == stream_ids(server) == [1, 2]
+
+
+@contextmanager
+def with_replica(server: RedisServer, new_redis: Callable[..., RedisServer]) -> Iterator[RedisServer]:
+    """A replica that has all that the server has so far."""
+    replica = new_redis("--replicaof", f"127.0.0.1 {server.port}", "--masterauth", PASSWORD)
+    with server.client() as client:
+        deadline = time.monotonic() + 20
+        while client.wait(1, 500) < 1:
+            assert time.monotonic() < deadline, "the replica did not follow"
+    try:
+        yield replica
+    finally:
+        replica.go_on()
+
+
+def through(proxy: SqlProxy, **more: Any) -> RedisSink:
+    given: dict[str, Any] = {"kind": "stream", "key": "orders", "password_env": VARIABLE} | more
+    return RedisSink(f"redis://127.0.0.1:{proxy.port}/0", **given)
+
+
+def test_a_connection_cut_between_the_script_and_its_wait_gives_no_assurance(
+    server: RedisServer, new_redis: Callable[..., RedisServer]
+) -> None:
+    """WAIT on a new connection, which wrote nothing, would count a replica that has none of the rows."""
+    with with_replica(server, new_redis) as replica, SqlProxy(server.port) as proxy:
+        sink = through(proxy, wait_replicas=1, timeout_s=2)
+        sink.open(CONTEXT)
+        sink.write(chunk(ids(1)))
+        replica.stand_still()
+        proxy.cut(b"*3\r\n$4\r\nWAIT", "at")
+        with pytest.raises(OutcomeUnknownError, match="the connection failed before 1 replicas acknowledged"):
+            sink.write(chunk(ids(2), first=1))
+        assert proxy.cuts == 1
+        assert stream_ids(server) == [1, 2]
+        with pytest.raises(OutcomeUnknownError, match="0 replicas have the rows, wait_replicas=1"):
+            sink.write(chunk(ids(2), first=1))
+        replica.go_on()
+        sink.write(chunk(ids(2), first=1))
+        assert stream_ids(replica) == [1, 2]
+        sink.close()
+
+
+def test_a_chunk_that_is_refused_is_refused_whatever_its_replicas_say(server: RedisServer) -> None:
+    with opened(server, wait_replicas=1, timeout_s=0.2) as sink, server.client() as client:
+        client.set("orders:1", "a text")
+        assert sink.write(chunk(ids(1))) == Rejected({0: "key 'orders:1' is a string already; expected a hash"})
+        with pytest.raises(ForgottenError, match="the slot is at nothing, expected it at batch 0, row 2"):
+            sink.write(chunk(ids(3), first=2))
+
+
+def test_a_wait_that_is_forbidden_is_no_assurance(server: RedisServer) -> None:
+    sink = limited(server, "+@all", "-wait")
+    sink._wait_replicas = 1
+    sink.open(CONTEXT)
+    with pytest.raises(PermanentError, match=r"batch 0, chunk a-0-1.*'?wait'?"):
+        sink.write(chunk(ids(1)))
+    sink.close()
+
+
+# A server that is replaced by one with an older state, as by a replica that had not got everything.
+
+
+def test_a_server_replaced_unseen_by_one_with_an_older_state(
+    server: RedisServer, new_redis: Callable[..., RedisServer]
+) -> None:
+    """redis-py connects anew without a word: the chunk is the first to meet the other server."""
+    older = new_redis()
+    for each in (server, older):
+        with opened(each, kind="stream", key="orders") as sink:
+            sink.write(chunk(ids(1)))
+    with SqlProxy(server.port) as proxy:
+        sink = through(proxy)
+        sink.open(CONTEXT)
+        sink.write(chunk(ids(2), first=1))
+        follows = sink.last(SLOT)
+        proxy.lead_to(older.port)
+        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 1, expected it at batch 0, row 2: "):
+            sink.write(chunk(ids(3), first=2))
+        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 1, expected it at batch 0, row 2: "):
+            sink.write(chunk(ids(3), batch=1, segment="b", after=follows))
+        assert stream_ids(older) == [1]
+        assert sink.positions([SLOT]) == {SLOT: Position(SLOT, 0, 1, "a")}
+        for first in (1, 2):
+            sink.write(chunk(ids(first + 1), first=first))
+        sink.close()
+    assert stream_ids(older) == [1, 2, 3]
+    assert stream_ids(server) == [1, 2]
+
+
+def test_a_server_that_restarts_without_its_newest_writes(new_redis: Callable[..., RedisServer]) -> None:
+    server = new_redis("--appendonly", "no")
+    with opened(server, kind="stream", key="orders") as sink:
+        sink.write(chunk(ids(1)))
+        with server.client() as client:
+            client.save()
+        sink.write(chunk(ids(2), first=1))
+        server.kill()
+        server.start()
+        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 1, expected it at batch 0, row 2: "):
+            sink.write(chunk(ids(3), first=2))
+    assert stream_ids(server) == [1]
