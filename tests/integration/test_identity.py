@@ -242,7 +242,10 @@ def test_outside_of_a_batch_there_is_no_query(spark: SparkSession, place: Place)
 
 def test_another_batch_id_than_the_running_one_is_refused(spark: SparkSession, place: Place) -> None:
     place.feed.add(range(5))
-    with pytest.raises(StreamingQueryException, match=r"runs batch 0, but stage\(\) was given batch 7"), place.sink() as s:
+    with (
+        pytest.raises(StreamingQueryException, match=r"runs batch 0, but stage\(\) was given batch 7"),
+        place.sink() as s,
+    ):
         chain(spark, place, lambda df, batch_id: s.stage(df, batch_id + 7))
 
 

@@ -44,7 +44,7 @@ def refuse_leftovers(writer: DataStreamWriter, spark: SparkSession, checkpoint: 
     if found is not None and compare(spark, checkpoint_location(found, spark), checkpoint) is not Place.SAME:
         raise ConfigError(
             f'the writer has option("{CHECKPOINT}", "{mask_url(found)}"), but WalSink was given checkpoint '
-            f"{mask_url(checkpoint)}, which would replace it, and with another checkpoint the query begins anew. Remove "
+            f"{mask_url(checkpoint)}, which would replace it: with another checkpoint the query begins anew. Remove "
             "the option, or give WalSink that checkpoint. Nothing was started"
         )
     if (target := _target(writer, fields)) is not None:
