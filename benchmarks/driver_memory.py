@@ -50,7 +50,10 @@ def measure(spark: SparkSession, folder: Path, segments: int) -> None:
     for batch_id, partitions in enumerate((4, segments)):  # the first batch starts what every later one finds
         query.start_batch(batch_id, batch_id)
         after = _Growth(spark)
-        run.run.stage(batch_id, lambda attempt, partitions=partitions: write(attempt, partitions))
+        planned_ms = query.planned_ms(batch_id)
+        run.run.stage(
+            batch_id, lambda attempt, partitions=partitions: write(attempt, partitions), planned_ms=planned_ms
+        )
         after(f"staging {partitions} segments")
         query.complete_batch(batch_id)
         after = _Growth(spark)

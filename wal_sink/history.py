@@ -41,6 +41,15 @@ class History:
     def has_batches(self) -> bool:
         return self._newest_known > NOTHING
 
+    @property
+    def accounted_through(self) -> int:
+        """The batch after which the next one comes: the newest known, or the one before the first of a bound WAL.
+
+        A WAL is bound by its first batch before that is staged. Where that failed, the first batch is missing.
+        """
+        begins = NOTHING if self._wal is None else self._wal.first_batch - 1
+        return max(self._newest_known, begins)
+
     def load_owner(self) -> WalRecord | None:
         """Read whose the WAL is; None before its first batch. `HistoryError` if it belongs to another query."""
         if self._wal is None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from wal_sink.checkpoint_files import checkpoint_location
 from wal_sink.crew import Crew
+from wal_sink.entries import Entries, RunEntry, again
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.serving import StoppedError
 
@@ -16,21 +18,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from wal_sink.spark.identity import QueryIdentity
+
 _POLL_S = 0.05
 """How often a held stream looks whether it may go on."""
 _STOP_S = 5.0
 """How long a held stream waits for `query.stop()`, once it is on its way."""
-
-
-@dataclass(slots=True)
-class ChainRun:
-    """One run of a query whose own `foreachBatch` calls `stage`."""
-
-    run_id: str | None
-    """None if it cannot be told."""
-    has_term: bool = False
-    staged: int | None = None
-    """The batch staged last."""
 
 
 class OwnQuery:
@@ -39,11 +32,15 @@ class OwnQuery:
     pyspark is imported when there is a query, for draining needs none.
     """
 
-    def __init__(self, owner: str) -> None:
-        """`owner`: what errors call the `WalSink`, without secrets."""
+    def __init__(self, owner: str, wal: str) -> None:
+        """`owner`: what errors call the `WalSink`, without secrets. `wal`: the URL of its log."""
         self._owner = owner
         self._query: StreamingQuery | None = None
-        self._chain: ChainRun | None = None
+        self._identity: QueryIdentity | None = None
+        """Of the batch that was entered last."""
+        self._checked_run: str | None = None
+        """The run whose checkpoint was compared last."""
+        self._entries = Entries(owner, wal)
         self._stage_error: BaseException | None = None
         self._staging_thread: threading.Thread | None = None
         self._leaving = threading.Event()
@@ -77,25 +74,54 @@ class OwnQuery:
         self._query = start_query(writer, checkpoint, on_batch)
         return self._query
 
-    def enter_chain(self, df: DataFrame, batch_id: int) -> ChainRun:
-        """The run of an own chain that stages this batch. On the calling thread `stop` does nothing from now on.
+    @contextmanager
+    def entered(self, df: DataFrame, batch_id: int, checkpoint: str) -> Iterator[tuple[QueryIdentity, RunEntry]]:
+        """The time in which a batch is staged: who calls, told once, and the run's entry. See `Entries.entered`.
 
-        The newest run is the one that is stopped when delivery gives up or the `WalSink` closes. Raises `ConfigError`
-        if the run staged this very batch last, where the run can be told.
+        On the calling thread `stop` does nothing from now on. The newest run is the one that is stopped when delivery
+        gives up or the `WalSink` closes. Raises `ConfigError` if no running query can be told, and if it runs on
+        another checkpoint.
         """
-        from wal_sink.spark.query import run_id_of, running_query  # noqa: PLC0415
+        from wal_sink.spark import identity, locations  # noqa: PLC0415
 
-        self._staging_thread = threading.current_thread()
-        run_id = run_id_of(df)
-        if self._chain is None or self._chain.run_id != run_id:
-            self._chain = ChainRun(run_id)
-            self._query = running_query(df)
-        if run_id is not None and self._chain.staged == batch_id:
+        with self._entries.unknown(batch_id):
+            caller = identity.identity_of(df, batch_id)
+
+        def on_enter() -> None:
+            self._staging_thread = threading.current_thread()
+            self._identity = caller
+            self._query = caller.query
+
+        with self._entries.entered(caller.query_id, caller.run_id, batch_id, on_enter=on_enter) as entry:
+            if self._checked_run != caller.run_id:
+                locations.refuse_other_checkpoint(caller, checkpoint_location(checkpoint, caller.session))
+                self._checked_run = caller.run_id
+            yield caller, entry
+
+    def refuse_inside(self, is_complete: Callable[[int], bool]) -> None:
+        """Refuse to close inside `foreachBatch`: the batch at hand cannot be complete before that returns.
+
+        `is_complete` asks the checkpoint. A thread of the user's that staged may close once the batch is complete.
+        """
+        entry, caller = self._entries.run, self._identity
+        if entry is None or caller is None or entry.batch_id is None:
+            return
+        inside = caller.is_on_its_thread()
+        if not inside and threading.current_thread() is self._staging_thread and caller.query.isActive:
+            inside = not is_complete(entry.batch_id)
+            if not inside:
+                self._staging_thread = None
+        if inside:
             raise ConfigError(
-                f"batch {batch_id} of {self._owner} is staged already: a batch is staged by one stage() call. "
-                "Union the DataFrames first, or give each a WAL (and a WalSink) of its own"
+                f"{self._owner} was closed inside foreachBatch, in batch {entry.batch_id}, which Spark completes only "
+                "after foreachBatch returned: the last batch of the query would never be delivered. Make the WalSink "
+                "before the query starts, and close it (or leave its with block) after the query ended"
             )
-        return self._chain
+
+    def unstaged_error(self, is_complete: Callable[[int], bool]) -> Exception | None:
+        """What a call of `stage` failed with whose batch Spark completed all the same. Asks only if a call failed."""
+        complete = (unstaged for unstaged in self._entries.unstaged if is_complete(unstaged.batch_id))
+        return next((again(unstaged, self._owner) for unstaged in complete), None)
 
     def hold(self, df: DataFrame, crew: Crew, *, until: Callable[[], bool]) -> None:
         """Hold the stream, inside its `foreachBatch`, until `until()` is true.
@@ -118,13 +144,17 @@ class OwnQuery:
     def stop(self) -> None:
         """Stop this query, if there is one, and no other: a fenced run must not stop its successor.
 
-        Does nothing on the thread of its `foreachBatch`, which would wait for itself. Raises `WalSinkError` if Spark
-        cannot stop it.
+        Does nothing inside its `foreachBatch`, which would wait for itself. Raises `WalSinkError` if Spark cannot stop
+        it.
         """
-        if self._query is not None and threading.current_thread() is not self._staging_thread:
+        if self._query is not None and not self._is_inside():
             from wal_sink.spark.query import stop_query  # noqa: PLC0415
 
             stop_query(self._query)
+
+    def _is_inside(self) -> bool:
+        on_its_thread = self._identity is not None and self._identity.is_on_its_thread()
+        return on_its_thread or threading.current_thread() is self._staging_thread
 
     @property
     def stage_error(self) -> WalSinkError | None:

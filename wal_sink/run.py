@@ -105,12 +105,12 @@ class Run:
             preparations=tuple(serving.preparation for serving in servings if serving.preparation is not None),
         )
 
-    def stage(
-        self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int | None = None
-    ) -> Manifest | None:
+    def stage(self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int) -> Manifest | None:
         """Stage a batch; None if it is a replay, which must be evaluated without being staged. See `Stager.stage`."""
         if self._stager is None:
             raise ConfigError("this run does not stage: it was opened to drain only")
+        if not self.committers:
+            self._stager.refuse_superseded()  # nobody else in this process looks for a newer one
         manifest = self._stager.stage(batch_id, write, planned_ms=planned_ms)
         if not self.committers:
             self.history.note_delivered(batch_id, where_alive=batch_id)

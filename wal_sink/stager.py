@@ -52,12 +52,10 @@ class Stager:
         self._chunk_rows = chunk_rows
         self._attempts = 0
 
-    def stage(
-        self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int | None = None
-    ) -> Manifest | None:
+    def stage(self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int) -> Manifest | None:
         """Stage a batch with `write`; None if it is a replay of a released one, which must be evaluated but not staged.
 
-        `planned_ms` is when the running query planned the batch, as `Offsets.planned_ms`; None if that is not known.
+        `planned_ms` is when the running query planned the batch, as `Offsets.planned_ms`.
         Raises `HistoryError` before anything is written if the batch contradicts what the WAL holds, `FencedError` if
         another query has taken over the checkpoint.
         """
@@ -74,7 +72,11 @@ class Stager:
         self._history.note_staged(manifest)
         return manifest
 
-    def _begin(self, batch_id: int, planned_ms: int | None) -> Attempt | None:
+    def refuse_superseded(self) -> None:
+        """Raise `FencedError` if a newer process stages into this WAL. One read."""
+        self._term.check(self._log.store)
+
+    def _begin(self, batch_id: int, planned_ms: int) -> Attempt | None:
         offsets = self._checkpoint.require_offsets(batch_id)
         self._refuse_foreign(batch_id, offsets, planned_ms)
         self._history.bind(batch_id)
@@ -87,13 +89,15 @@ class Stager:
         folder = paths.attempt_folder(batch_id, self._term.number, self._attempts)
         return Attempt(batch_id, self._term.number, self._attempts, folder, offsets)
 
-    def _refuse_foreign(self, batch_id: int, offsets: Offsets, planned_ms: int | None) -> None:
-        """The rows at hand must be those the entry speaks of: another query may have written it meanwhile."""
-        if planned_ms is None or offsets.planned_ms is None:
-            self._term.check(self._log.store)  # whose query started later has a later term; one read
-        elif planned_ms != offsets.planned_ms:
+    def _refuse_foreign(self, batch_id: int, offsets: Offsets, planned_ms: int) -> None:
+        """The rows at hand must be those the entry speaks of: another query may have written it meanwhile.
+
+        Spark writes the time into every entry, so one without it was not written for this batch either.
+        """
+        if planned_ms != offsets.planned_ms:
+            found = "at an unknown time" if offsets.planned_ms is None else f"at {offsets.planned_ms}"
             raise FencedError(
-                f"batch {batch_id}: {self._checkpoint.root}/offsets/{batch_id} was planned at {offsets.planned_ms}, "
+                f"batch {batch_id}: {self._checkpoint.root}/offsets/{batch_id} was planned {found}, "
                 f"but the running query planned this batch at {planned_ms}: another query runs on this checkpoint, or "
                 "it was restored to another state. Nothing was written; stop this query"
             )
@@ -124,14 +128,21 @@ class Stager:
             )
 
     def _refuse_gap(self, batch_id: int) -> None:
-        if self._history.has_batches and batch_id > self._history.newest_known + 1:
+        if batch_id > self._history.accounted_through + 1:
             self._history.load_batches()  # a predecessor may have staged since
-        newest = self._history.newest_known
-        if self._history.has_batches and batch_id > newest + 1:
-            raise MissingBatch(
-                f"batch {batch_id} follows batch {newest} in {self._log.store.root}: {batch_id - newest - 1} "
-                "batches between them were run without this WAL or deleted from it; restore them, or start a new WAL"
-            )
+        before = self._history.accounted_through
+        if batch_id <= before + 1:
+            return
+        follows = (
+            f"follows batch {before} in {self._log.store.root}"
+            if self._history.has_batches
+            else f"comes to {self._log.store.root}, which begins with batch {before + 1} and holds none"
+        )
+        raise MissingBatch(
+            f"batch {batch_id} {follows}: {batch_id - before - 1} batches between them were run without this WAL, "
+            "failed while foreachBatch swallowed the error, or were deleted from it; restore them, restore the "
+            "checkpoint to before them, or start a new WAL"
+        )
 
     def _chunks(self, segments: Sequence[SegmentRef]) -> int:
         return sum(len(chunk_ends(segment, self._chunk_rows)) for segment in segments)

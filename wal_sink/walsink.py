@@ -14,7 +14,7 @@ from wal_sink import paths
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
-from wal_sink.errors import ConfigError, UndeliveredError, WalSinkError
+from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
 from wal_sink.guarantees import promise
 from wal_sink.inspection import Status, read_status
 from wal_sink.own_query import OwnQuery
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from wal_sink.spark.identity import QueryIdentity
 
 _logger = logging.getLogger(__name__)
 
@@ -80,7 +82,7 @@ class WalSink:
             sink_name: promise(self._sinks[sink_name], delivery, sink_name)
             for sink_name, delivery in self._deliveries.items()
         }
-        self._own_query = OwnQuery(repr(self))
+        self._own_query = OwnQuery(repr(self), self._spec.url)
         self._stopping = threading.Event()
         """The committers are to finish the chunk in hand and keep the rest."""
         self._opening = threading.Lock()
@@ -120,13 +122,18 @@ class WalSink:
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query into this WAL: sets its `foreachBatch` and `checkpointLocation`. Returns Spark's query.
 
+        The writer keeps its trigger, output mode and query name. Raises `ConfigError` if it was given another
+        checkpointLocation, or a target such as a format.
         `query.awaitTermination()` returns normally after a stop, whoever stopped it: only `close()`, `run()` or
         leaving the `with` block tell that everything was delivered.
         """
-        from wal_sink.spark.query import session_of  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.query import session_of  # noqa: PLC0415
 
         self._refuse_large_chunks()
-        crew = self._opened(session_of(writer))
+        spark = session_of(writer)
+        refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark))
+        crew = self._opened(spark)
         crew.run.become_stager()
         query = self._own_query.start(writer, self._checkpoint, self._on_batch)
         if crew.error is not None or self._own_query.is_leaving:  # since before there was a query to stop
@@ -137,21 +144,20 @@ class WalSink:
     def stage(self, df: DataFrame, batch_id: int) -> None:
         """Stage one batch, from inside `foreachBatch`; for own `writeStream` chains, whose checkpoint must be this one.
 
-        Once a batch: union the DataFrames first, or give each a WAL of its own. Raises what made delivery give up, and
-        `HistoryError` before anything is written if this batch contradicts the WAL.
+        Once a batch: union the DataFrames first, or give each a WAL of its own. On any thread, if the DataFrame was
+        made of the one that `foreachBatch` was given; another one is staged on the thread that calls `foreachBatch`.
+        Raises what made delivery give up, and `HistoryError` before anything is written if this batch contradicts the
+        WAL. Let `foreachBatch` raise it too: if it swallows the error, the next call and `close` raise it again.
         """
-        from wal_sink.spark.query import outer_session  # noqa: PLC0415 - draining needs no Spark
-
-        spark = outer_session(df)
-        chain = self._own_query.enter_chain(df, batch_id)  # before anything that waits, so that no stop waits for it
-        crew = self._open(spark)
-        self._own_query.hold(df, crew, until=lambda: crew.is_caught_up)
-        if not chain.has_term:
-            self._refuse_large_chunks()
-            crew.run.become_stager()
-            chain.has_term = True
-        self._stage(df, batch_id, crew)
-        chain.staged = batch_id
+        with self._own_query.entered(df, batch_id, self._checkpoint) as (caller, entry):
+            # Entered before anything that waits, so that no stop waits for it.
+            crew = self._open(caller.session)
+            self._own_query.hold(df, crew, until=lambda: crew.is_caught_up)
+            if not entry.has_term:
+                self._refuse_large_chunks()
+                crew.run.become_stager()
+                entry.has_term = True
+            self._stage(df, caller, crew)
 
     # --- without one
 
@@ -187,12 +193,10 @@ class WalSink:
                 self._raise_failure()
                 return
             try:
+                self._own_query.refuse_inside(self._is_complete)
                 self._own_query.leave()
                 self._own_query.stop()
-                if self._crew is not None:
-                    self._crew.finish(timeout_s)
-                    self._refuse_given_up(self._crew)
-                self._own_query.raise_failure()
+                self._finish(timeout_s)
             except BaseException as error:
                 self._failure = error
                 raise
@@ -284,13 +288,14 @@ class WalSink:
 
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
         """`stage` for the query of `start`, which has claimed the stager's term."""
-        self._stage(df, batch_id, self._open())
+        with self._own_query.entered(df, batch_id, self._checkpoint) as (caller, _):
+            self._stage(df, caller, self._open())
 
-    def _stage(self, df: DataFrame, batch_id: int, crew: Crew) -> None:
+    def _stage(self, df: DataFrame, caller: QueryIdentity, crew: Crew) -> None:
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-        self._own_query.hold(df, crew, until=lambda: self._has_room(crew, batch_id))
-        stage_batch(crew.run, self._spec, df, batch_id)
+        self._own_query.hold(df, crew, until=lambda: self._has_room(crew, caller.batch_id))
+        stage_batch(crew.run, self._spec, df, caller)
         crew.wake()
 
     def _has_room(self, crew: Crew, batch_id: int) -> bool:
@@ -305,7 +310,26 @@ class WalSink:
             self._refuse_parked(crew)
         return False
 
+    def _is_complete(self, batch_id: int) -> bool:
+        """Whether Spark may have completed the batch. One that failed before the checkpoint could be asked may be."""
+        return self._crew is None or self._crew.run.gate.is_open_now(batch_id)
+
     # --- ending
+
+    def _finish(self, timeout_s: float | None) -> None:
+        """Deliver what is complete, then raise what failed. What was not staged for an error is missing for that."""
+        unstaged = self._own_query.unstaged_error(self._is_complete)
+        try:
+            if self._crew is not None:
+                self._crew.finish(timeout_s)
+                self._refuse_given_up(self._crew)
+        except MissingBatch as error:
+            if unstaged is not None:
+                raise unstaged from error
+            raise
+        self._own_query.raise_failure()
+        if unstaged is not None:
+            raise unstaged
 
     def _stop_crew(self) -> None:
         """Finish the chunks in hand and keep the rest."""

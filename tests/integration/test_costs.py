@@ -224,7 +224,7 @@ class OnExecutors:
         def write(_: Attempt) -> Staged:
             return Staged(segments, columns=("text",))
 
-        self.run.stage(0, write)
+        self.run.stage(0, write, planned_ms=query.planned_ms(0))
         query.complete_batch(0)
         self.run.deliver_all()
         assert self.run.committers[0].marked_through == 0

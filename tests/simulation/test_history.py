@@ -52,8 +52,11 @@ def damage(world: World, path: str, data: bytes) -> None:
     world.releases.clear()
 
 
+PLANNED_MS = 1_700_000_000_000
+
+
 def offsets_of(end: int) -> bytes:
-    return f'v1\n{{"conf":{{}}}}\n{{"end":{end}}}'.encode()
+    return f'v1\n{{"batchTimestampMs":{PLANNED_MS},"conf":{{}}}}\n{{"end":{end}}}'.encode()
 
 
 def rewrite_offsets(world: World, batch_id: int) -> None:
@@ -117,7 +120,7 @@ def test_a_batch_without_offsets_is_refused() -> None:
     run = world.life().open_run()
 
     with pytest.raises(HistoryError, match="does not exist although the batch runs"):
-        run.stage(0, lambda _: pytest.fail("must not be staged"))
+        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b"not JSON", b"\xff"])
@@ -157,7 +160,7 @@ def test_a_checkpoint_restored_to_an_older_state_with_other_input_is_refused_bef
     before = everything(world.wal)
 
     with pytest.raises(DivergentReplay, match="Nothing of the other was staged"):
-        run.stage(through + 1, lambda _: pytest.fail("must not be staged"))
+        run.stage(through + 1, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
 
     assert everything(world.wal) == before
 
@@ -217,7 +220,7 @@ def test_a_checkpoint_rolled_back_beyond_the_retention_is_refused(monkeypatch: p
     before = everything(world.wal)
 
     with pytest.raises(HistoryGone, match="delivered long ago and collected"):
-        run.stage(low_water, lambda _: pytest.fail("must not be staged"))
+        run.stage(low_water, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
 
     assert everything(world.wal) == before
 
@@ -234,7 +237,7 @@ def test_a_batch_before_the_first_of_the_wal_is_refused() -> None:
     world.checkpoint.create("offsets/1", offsets_of(1))
 
     with pytest.raises(HistoryGone, match="begins with batch 2"):
-        run.stage(1, lambda _: pytest.fail("must not be staged"))
+        run.stage(1, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
 
 
 # Missing batches.
@@ -246,7 +249,7 @@ def test_a_gap_in_the_batch_ids_is_refused_when_it_is_staged() -> None:
     world.checkpoint.create("offsets/5", offsets_of(5))
 
     with pytest.raises(MissingBatch, match="2 batches between them"):
-        run.stage(5, lambda _: pytest.fail("must not be staged"))
+        run.stage(5, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
 
 
 def test_a_batch_that_a_predecessor_staged_meanwhile_is_no_gap() -> None:
@@ -441,7 +444,8 @@ def test_the_line_of_configuration_does_not_change_the_fingerprint() -> None:
 def test_a_replay_over_other_files_under_equal_offsets_is_refused() -> None:
     world = World(batches=((1,),))
     store = world.checkpoint
-    store.create("offsets/0", b'v1\n{"end":0}\n{"end":0,"logOffset":0}')
+    conf = f'{{"batchTimestampMs":{PLANNED_MS},"end":0}}'
+    store.create("offsets/0", f'v1\n{conf}\n{{"end":0,"logOffset":0}}'.encode())
     store.create("sources/0/0", b'v1\n{"path":"a","batchId":0}')
     assert world.life().live()
     world.checkpoint.delete(["commits/0"])
@@ -449,7 +453,7 @@ def test_a_replay_over_other_files_under_equal_offsets_is_refused() -> None:
     run = recover(world)
 
     with pytest.raises(DivergentReplay):
-        run.stage(0, lambda _: pytest.fail("must not be staged"))
+        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
 
 
 # What Spark deletes of its checkpoint.

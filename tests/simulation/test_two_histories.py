@@ -122,16 +122,13 @@ def test_a_release_that_meets_another_history_is_not_delivered() -> None:
 # Whose offsets they are.
 
 
-@pytest.mark.parametrize("spark_tells", [True, False])
-def test_a_stager_whose_checkpoint_was_taken_over_stages_nothing(spark_tells: bool) -> None:
+def test_a_stager_whose_checkpoint_was_taken_over_stages_nothing() -> None:
     place = Place()
     late, fast = place.open({}), place.open({})
     slow_query, fast_query = query_of(place), query_of(place, first_row=1000)
     slow_query.start_batch(0, 0)
     slow_query.roll_back(-1)
     fast_query.start_batch(0, 77)
-    if not spark_tells:
-        slow_query._planned_ms.clear()
 
     with pytest.raises(FencedError):
         slow_query.stage(late, 0)

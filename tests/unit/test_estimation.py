@@ -75,14 +75,15 @@ def test_a_manifest(segments: int, columns: int) -> None:
     place = Place()
     table = pa.table({f"column_{number}": ["a"] * 5 for number in range(columns)})
     run = place.open({"sink": Recorder()})
-    place.query().start_batch(0, 0)
+    query = place.query()
+    query.start_batch(0, 0)
 
     def write(attempt: Attempt) -> Staged:
         staged = stage_tables(run, attempt, [table] * segments)
         compact = json.dumps(json.loads(staged.spark_schema), separators=(",", ":"))  # as Spark's own is
         return replace(staged, spark_schema=compact)
 
-    staged = run.stage(0, write)
+    staged = run.stage(0, write, planned_ms=query.planned_ms(0))
     assert staged is not None
     (name,) = [name for name in place.wal.list(paths.batch(0)) if name.startswith("manifest")]
 

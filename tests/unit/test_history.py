@@ -45,7 +45,7 @@ def test_the_record_of_a_wal_says_whose_it_is_and_where_it_begins() -> None:
 
 def test_of_two_who_create_a_wal_at_once_both_go_by_the_one_that_is_there() -> None:
     place = Place()
-    first, second = place.open({}), place.open({})
+    first, second = place.open({"a": Recorder()}), place.open({"a": Recorder()})
     staged(place, first, 0)
 
     staged(place, second, 0)

@@ -24,9 +24,11 @@ import wal_sink.walsink
 from tests.simulation.small_run import Recorder, numbers
 from wal_sink import ConfigError, Delivery, DeliveryError, Settings, UndeliveredError, WalSink, WalSinkError
 from wal_sink.run import Run
+from wal_sink.spark import identity, leftovers, locations
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
+from wal_sink.testing.fake_query import QUERY_ID
 
 PATIENCE_S = 10.0
 _homes = itertools.count()
@@ -53,6 +55,13 @@ class Stream:
     @property
     def active(self) -> bool:
         return self._thread.is_alive()
+
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        return self.active
+
+    def is_on_its_thread(self) -> bool:
+        return threading.current_thread() is self._thread
 
     def stop(self) -> None:
         assert threading.current_thread() is not self._thread, "the stream waits for itself"
@@ -90,6 +99,23 @@ class Stream:
     def sleep(self, seconds: float) -> None:
         if self.stopped.wait(seconds):
             raise Interrupted
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What is told of a caller; see `QueryIdentity`. A stream of the tests is its own DataFrame."""
+
+    query: Stream
+    batch_id: int
+    session: Any = None
+    query_id: str = QUERY_ID
+
+    @property
+    def run_id(self) -> str:
+        return self.query.runId
+
+    def is_on_its_thread(self) -> bool:
+        return self.query.is_on_its_thread()
 
 
 @dataclass
@@ -152,16 +178,16 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(wal_sink.walsink, "GRACE_S", 0.2)
     monkeypatch.setattr(wal_sink.walsink, "CANCEL_S", 0.1)
     monkeypatch.setattr(query, "session_of", lambda _: None)
-    monkeypatch.setattr(query, "outer_session", lambda _: None)
+    monkeypatch.setattr(leftovers, "refuse_leftovers", lambda *_: None)
     monkeypatch.setattr(query, "start_query", lambda through, _, on_batch: Stream(made, on_batch, through))
     monkeypatch.setattr(query, "stop_query", lambda stream: stream.stop())
-    monkeypatch.setattr(query, "running_query", lambda stream: stream)
-    monkeypatch.setattr(query, "run_id_of", lambda stream: stream.runId, raising=False)
+    monkeypatch.setattr(identity, "identity_of", Caller)
+    monkeypatch.setattr(locations, "refuse_other_checkpoint", lambda *_: None)
     monkeypatch.setattr(query, "sleep_in_stream", lambda stream, seconds: stream.sleep(seconds), raising=False)
     monkeypatch.setattr(
         wal_sink.spark.stage_batch,
         "stage_batch",
-        lambda run, _, stream, batch_id: stream.query.stage(run, batch_id),
+        lambda run, _, stream, caller: stream.query.stage(run, caller.batch_id),
     )
     return made
 
@@ -596,19 +622,6 @@ def test_closing_stops_a_query_that_waits_for_room_and_delivers_what_is_complete
     assert target.batches == list(range(home.completed + 1))
 
 
-def test_a_query_that_cannot_be_told_is_not_held_for_ever(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_sink.spark.query, "running_query", lambda _: None)
-    monkeypatch.setattr(wal_sink.spark.query, "run_id_of", lambda _: None)
-    monkeypatch.setattr(wal_sink.own_query, "_STOP_S", 0.1)
-    sink = home.sink(Hanging(), settings=Settings(max_pending_batches=1))
-    stream = held(home, sink, HOW["own chain"](home))
-    with pytest.raises(UndeliveredError):
-        sink.close(timeout_s=0.1)
-    with Soon():
-        eventually(lambda: not stream.active)
-    assert "comes again at the next start" in str(stream.error)
-
-
 def test_ctrl_c_ends_soon_though_the_first_stage_waits_for_what_was_left(home: Home) -> None:
     home.left_behind(1)
     sink = home.sink(Hanging(), settings=Settings(max_pending_batches=1))
@@ -675,7 +688,7 @@ def test_a_sink_opened_before_there_was_a_session_is_refused_when_one_comes(
     """Where sinks run and through what the checkpoint is read was decided without it."""
     session = object()
     monkeypatch.setattr(wal_sink.spark.query, "session_of", lambda _: session)
-    monkeypatch.setattr(wal_sink.spark.query, "outer_session", lambda _: session)
+    monkeypatch.setattr(identity, "identity_of", lambda stream, batch_id: Caller(stream, batch_id, session))
     with home.sink(Recorder()) as sink, pytest.raises(ConfigError, match="create the SparkSession before entering the"):
         sink.start(writer(0))
     with home.sink(Recorder()) as sink:

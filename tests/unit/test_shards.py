@@ -67,7 +67,7 @@ def interrupted(place: Place, run: Run, batch_id: int, *, partitions: int) -> No
         raise Crash("before the manifest")
 
     with pytest.raises(Crash):
-        run.stage(batch_id, write)  # type: ignore[arg-type]
+        run.stage(batch_id, write, planned_ms=query.planned_ms(batch_id))  # type: ignore[arg-type]
 
 
 # Where things lie.

@@ -23,7 +23,7 @@ def test_a_run_that_only_drains_stages_nothing() -> None:
     run = drainer(Place())
 
     with pytest.raises(ConfigError, match="opened to drain only"):
-        run.stage(0, lambda _: pytest.fail("must not be staged"))
+        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=1)
 
 
 def test_a_run_is_the_stager_once_it_claimed_the_role() -> None:
@@ -51,14 +51,15 @@ def test_a_manifest_that_is_there_under_the_same_term_is_anothers_and_ends_the_q
 def test_the_manifest_says_what_was_staged_from_which_offsets_for_chunks_of_which_size() -> None:
     place = Place()
     run = place.open({}, settings=Settings(chunk_rows=7))
-    place.query().start_batch(0, 0)
+    query = place.query()
+    query.start_batch(0, 0)
     attempts: list[Attempt] = []
 
     def write(attempt: Attempt) -> Staged:
         attempts.append(attempt)
         return Staged(segments=(), columns=("a", "b"), spark_schema="{}")
 
-    manifest = run.stage(0, write)
+    manifest = run.stage(0, write, planned_ms=query.planned_ms(0))
 
     assert manifest is not None
     offsets = place.checkpoint.read("offsets/0").decode()
@@ -169,7 +170,7 @@ def test_on_a_wal_without_batches_any_may_come_first() -> None:
 
 def test_a_first_batch_that_others_delivered_since_the_query_began_is_refused_under_other_offsets() -> None:
     where = Place()
-    sleeping = where.open({})
+    sleeping = where.open({"b": Recorder()})
     where.stream(where.open({"a": Recorder()}), 0)
     query = where.query()
     query.roll_back(-1)

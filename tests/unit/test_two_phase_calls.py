@@ -90,8 +90,9 @@ def test_it_is_opened_for_what_it_prepares(vault: Vault, on_executor: bool) -> N
         done = stage_partition(order, positional.to_batches(), run.log, partition=0, on_executor=on_executor)
         return Staged(done.segments, columns=("batch", "row"), spark_schema=schema, prepared=done.prepared)
 
-    where.query().start_batch(0, 0)
-    run.stage(0, write)
+    query = where.query()
+    query.start_batch(0, 0)
+    run.stage(0, write, planned_ms=query.planned_ms(0))
     columns = ("batch", "row")
     assert sink.contexts == [
         SinkContext(wal_id_of(run), "a", 2, 0, columns, on_executor=on_executor, spark_schema=schema)

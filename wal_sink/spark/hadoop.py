@@ -73,6 +73,12 @@ class HadoopFiles:
         )
 
 
+def path_and_file_system(spark: SparkSession, url: str) -> tuple[Any, Any]:
+    """Hadoop's `Path` of an address, and the JVM's file system that it is on."""
+    path = cast("Any", spark.sparkContext)._jvm.org.apache.hadoop.fs.Path(url)  # noqa: SLF001 - no public way
+    return path, path.getFileSystem(_hadoop_conf(spark))
+
+
 def default_file_system(spark: SparkSession) -> str:
     """What a checkpoint without a scheme means, e.g. `file:///` or `hdfs://name-node:8020`."""
     return str(_hadoop_conf(spark).get("fs.defaultFS") or "file:///")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,6 +11,7 @@ from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkE
 
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.serving import StoppedError
+from wal_sink.spark.leftovers import CHECKPOINT, remember_ours
 from wal_sink.spark.schema import check_schema
 from wal_sink.stores.spec import mask_url
 
@@ -21,23 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _ASYNC_PROGRESS = "AsyncProgressTracking"
-_JOB_GROUP = "spark.jobGroup.id"
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def session_of(writer: DataStreamWriter) -> SparkSession:
     """The user's session behind a writer. Raises `ConfigError` for Spark Connect, whose driver is elsewhere."""
     check_classic(writer)
     return cast("SparkSession", cast("Any", writer)._spark)  # noqa: SLF001 - PySpark has no public way
-
-
-def outer_session(df: DataFrame) -> SparkSession:
-    """The user's session behind a DataFrame of a running batch, whose own is a clone that ends with the run."""
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - with the import above it would be for types only
-
-    check_classic(df)
-    active = SparkSession._instantiatedSession  # noqa: SLF001 - no public way
-    return active if active is not None else df.sparkSession
 
 
 def check_classic(thing: object) -> None:
@@ -51,12 +40,14 @@ def check_classic(thing: object) -> None:
 def start_query(
     writer: DataStreamWriter, checkpoint: str, on_batch: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
-    """Start the query into `on_batch`. Raises `ConfigError` for a schema or trigger that cannot work, before it
-    runs.
+    """Start the query into `on_batch`, with a writer that `refuse_leftovers` let pass.
+
+    Raises `ConfigError` for a schema or trigger that cannot work, before it runs.
     """
     check_schema(cast("Any", writer)._df.schema)  # noqa: SLF001 - PySpark has no public way
+    remember_ours(writer.foreachBatch(on_batch))
     try:
-        query = writer.foreachBatch(on_batch).option("checkpointLocation", checkpoint).start()
+        query = writer.option(CHECKPOINT, checkpoint).start()
     except (AnalysisException, IllegalArgumentException) as error:
         raise ConfigError(
             f"Spark refuses this query for wal-sink: {error}. wal-sink needs micro-batches (trigger availableNow, "
@@ -86,21 +77,6 @@ def stop_query(query: StreamingQuery) -> None:
             f"the query cannot be stopped: {error}. What it completes is kept in the WAL; end its driver, then "
             "start again"
         ) from error
-
-
-def run_id_of(df: DataFrame) -> str | None:
-    """The id of the query's run whose batch this DataFrame is, inside `foreachBatch`; another one after each restart.
-
-    None elsewhere, and where the user put the jobs of the batch into a group of his own.
-    """
-    group = df.sparkSession.sparkContext.getLocalProperty(_JOB_GROUP)  # Spark's own choice for a query's jobs
-    return group if group and _UUID.fullmatch(group) else None
-
-
-def running_query(df: DataFrame) -> StreamingQuery | None:
-    """The query whose batch this DataFrame is, inside `foreachBatch`; None if the user's session does not know it."""
-    run_id = run_id_of(df)
-    return next((query for query in outer_session(df).streams.active if str(query.runId) == run_id), None)
 
 
 def sleep_in_stream(df: DataFrame, seconds: float) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError
 from wal_sink.run import Run
-from wal_sink.spark.planned import planned_ms
+from wal_sink.spark.identity import QueryIdentity
 from wal_sink.spark.schema import schema_json
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
 from wal_sink.stager import Attempt, Staged
@@ -15,13 +15,11 @@ from wal_sink.stores.spec import StoreSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_QUERY_ID = "sql.streaming.queryId"
 
-
-def stage_batch(run: Run, store: StoreSpec, df: DataFrame, batch_id: int) -> None:
-    """Stage `df` as batch `batch_id`; a replay of a released batch is evaluated and dropped."""
-    _check_query(run, df)
-    what = f"wal-sink {store.safe_url} batch {batch_id}"
+def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity) -> None:
+    """Stage `df` as the caller's batch; a replay of a released batch is evaluated and dropped."""
+    _check_query(run, caller.query_id)
+    what = f"wal-sink {store.safe_url} batch {caller.batch_id}"
 
     def write(attempt: Attempt) -> Staged:
         columns, schema = tuple(df.schema.names), schema_json(df.schema)
@@ -29,15 +27,12 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, batch_id: int) -> Non
         staged = stage_dataframe(df, store=store, order=order, description=f"{what}: stage attempt {attempt.number}")
         return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 
-    if run.stage(batch_id, write, planned_ms=planned_ms(df, batch_id)) is None:
+    if run.stage(caller.batch_id, write, planned_ms=caller.planned_ms) is None:
         evaluate_without_staging(df, description=f"{what}: replay, already released")
 
 
-def _check_query(run: Run, df: DataFrame) -> None:
+def _check_query(run: Run, running: str) -> None:
     """The checkpoint given must be the running query's own, or its gate would open for other batches."""
-    running = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-    if running is None:
-        return
     if run.history.is_owned_by(running):
         run.history.refuse_other_query(running)
         return

@@ -59,7 +59,7 @@ class FakeQuery:
         self._checkpoint = checkpoint
         self._evaluate = evaluate
         self._query_id = query_id
-        self._planned_ms: dict[int, int | None] = {}
+        self._planned_ms: dict[int, int] = {}
 
     def batches(
         self, run: Run, count: int, *, end_offset: Callable[[int], int] = lambda batch_id: batch_id
@@ -79,7 +79,7 @@ class FakeQuery:
             conf = {"batchWatermarkMs": 0, "batchTimestampMs": next(_plans), "conf": {}}
             text = f"v1\n{json.dumps(conf)}\n{json.dumps({'end': end_offset})}"
             self._checkpoint.create(f"offsets/{batch_id}", text.encode())
-        self._planned_ms[batch_id] = planned_ms(self._checkpoint.read(f"offsets/{batch_id}").decode())
+        self._planned_ms[batch_id] = self._entry_ms(batch_id)
 
     def stage(self, run: Run, batch_id: int) -> bool:
         """Call the sink as Spark does; False if it was a replay."""
@@ -89,7 +89,7 @@ class FakeQuery:
         def write(attempt: Attempt) -> Staged:
             return stage_tables(run, attempt, partitions)
 
-        return run.stage(batch_id, write, planned_ms=self._planned_ms.get(batch_id)) is not None
+        return run.stage(batch_id, write, planned_ms=self.planned_ms(batch_id)) is not None
 
     def complete_batch(self, batch_id: int) -> None:
         """What Spark writes after the sink returned."""
@@ -100,6 +100,19 @@ class FakeQuery:
         for folder in ("offsets", "commits"):
             newer = [name for name in self._checkpoint.list(folder) if int(name) > through]
             self._checkpoint.delete(f"{folder}/{name}" for name in newer)
+
+    def planned_ms(self, batch_id: int) -> int:
+        """When this query planned a batch; of one that it did not start, what the checkpoint says, as Spark takes it.
+
+        For who calls `Run.stage` himself.
+        """
+        return self._planned_ms[batch_id] if batch_id in self._planned_ms else self._entry_ms(batch_id)
+
+    def _entry_ms(self, batch_id: int) -> int:
+        planned = planned_ms(self._checkpoint.read(f"offsets/{batch_id}").decode())
+        if planned is None:
+            raise ValueError(f"offsets/{batch_id} does not say when it was planned; Spark writes batchTimestampMs")
+        return planned
 
     def _write_metadata(self) -> None:
         if "metadata" not in self._checkpoint.list(""):

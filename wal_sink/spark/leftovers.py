@@ -1,0 +1,106 @@
+"""What the user's writer already has, and a WAL would override without a word. Driver only.
+
+`DataStreamWriter` shows nothing of what it was given, so the JVM's private fields are read (the same in Spark 4.0 to
+4.3). A field that cannot be read is an error: the checkpoint of an old query would be replaced silently, and all of its
+history delivered again.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+from wal_sink.checkpoint_files import checkpoint_location
+from wal_sink.errors import ConfigError
+from wal_sink.spark.locations import Place, compare
+from wal_sink.spark.private import understood
+from wal_sink.stores.spec import mask_url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+CHECKPOINT = "checkpointLocation"
+_FOREACH_BATCH = "foreachBatch"
+
+_ours: WeakKeyDictionary[DataStreamWriter, Any] = WeakKeyDictionary()
+"""The function of ours that a writer was started with, since one may be started again."""
+
+
+def remember_ours(writer: DataStreamWriter) -> None:
+    """Note that the function which the writer has now is ours."""
+    _ours[writer] = _Fields(writer).read("foreachBatchWriter")
+
+
+def refuse_leftovers(writer: DataStreamWriter, spark: SparkSession, checkpoint: str) -> None:
+    """Refuse a writer that was given another target or another checkpoint. Raises `ConfigError`. No request.
+
+    `checkpoint` is the full address that the WAL was given. Trigger, output mode and query name are kept as they are.
+    """
+    fields = _Fields(writer)
+    found = fields.option(CHECKPOINT)
+    # Both are addresses that the user wrote: where it is left open whether they are the same, one of them is to go.
+    if found is not None and compare(spark, checkpoint_location(found, spark), checkpoint) is not Place.SAME:
+        raise ConfigError(
+            f'the writer has option("{CHECKPOINT}", "{mask_url(found)}"), but WalSink was given checkpoint '
+            f"{mask_url(checkpoint)}, which would replace it: with another checkpoint the query begins anew. Remove "
+            "the option, or give WalSink that checkpoint. Nothing was started"
+        )
+    if (target := _target(writer, fields)) is not None:
+        raise ConfigError(
+            f"the writer has {target}, which WalSink would override: the rows go where WalSink delivers them; "
+            "remove it. Nothing was started"
+        )
+
+
+def _target(writer: DataStreamWriter, fields: _Fields) -> str | None:
+    function, source = fields.read("foreachBatchWriter"), fields.read("source")
+    ours = _ours.get(writer)
+    if function is not None and not (ours is not None and function.equals(ours)):
+        return f"{_FOREACH_BATCH}(…)"
+    if fields.read("foreachWriter") is not None:
+        return "foreach(…)"
+    if source not in {_FOREACH_BATCH, fields.default_source()}:
+        return f'format("{source}")'
+    if (path := fields.option("path")) is not None:
+        return f'path("{mask_url(path)}") as an option'
+    for name, call in (("partitioningColumns", "partitionBy"), ("clusteringColumns", "clusterBy")):
+        if fields.is_given(name):
+            return f"{call}(…)"
+    return None
+
+
+class _Fields:
+    """The private fields of a writer's JVM half. Raises `ConfigError` for one that cannot be read."""
+
+    def __init__(self, writer: DataStreamWriter) -> None:
+        self._session = cast("Any", writer)._spark  # noqa: SLF001 - PySpark has no public way
+        self._half = cast("Any", writer)._jwrite  # noqa: SLF001
+
+    def read(self, name: str) -> Any:
+        with self._understood(name):
+            field = self._half.getClass().getDeclaredField(name)
+            field.setAccessible(True)
+            return field.get(self._half)
+
+    def option(self, name: str) -> str | None:
+        """An option as given, whatever its case; None if it was not."""
+        options = self.read("extraOptions")
+        with self._understood("extraOptions"):
+            found = options.get(name)
+            return str(found.get()) if found.isDefined() else None
+
+    def is_given(self, name: str) -> bool:
+        """Whether a field that holds Scala's `Option` holds something."""
+        found = self.read(name)
+        with self._understood(name):
+            return bool(found.isDefined())
+
+    def default_source(self) -> str:
+        """The format of a writer that was given none."""
+        with self._understood("default format"):
+            return str(self._session._jsparkSession.sessionState().conf().defaultDataSourceName())  # noqa: SLF001
+
+    def _understood(self, name: str) -> AbstractContextManager[None]:
+        return understood(self._session.version, f"what the writer already has ({name}), which would be overridden")
