@@ -689,7 +689,9 @@ def test_a_mute_endpoint_is_left_because_no_answer_is_waited_for_before_the_body
 
     with socket.create_server(("127.0.0.1", 0)) as mute:
         options = {
-            "key": "k", "secret": "s" * 8, "endpoint_url": f"http://127.0.0.1:{mute.getsockname()[1]}",
+            "key": "k",
+            "secret": "s" * 8,
+            "endpoint_url": f"http://127.0.0.1:{mute.getsockname()[1]}",
             "client_kwargs": {"region_name": "us-east-1"},
             "config_kwargs": {"read_timeout": 0.5, "retries": {"mode": "standard", "total_max_attempts": 1}},
         }
