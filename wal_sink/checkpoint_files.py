@@ -35,14 +35,20 @@ def checkpoint_files(
 
 
 def current_session() -> SparkSession | None:
-    """The Spark session of this process, if there is one; pyspark is not imported to find out."""
+    """The Spark session of this process, None if it has none; pyspark is not imported to find out.
+
+    A process that only has a Spark Connect session has none: nothing here could run on it. Raises `ConfigError` where
+    this PySpark does not tell: without the session the checkpoint would be looked for somewhere else.
+    """
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only if the user imported it
 
-    session = getattr(SparkSession, "_instantiatedSession", None)
-    alive = session is not None and session.sparkContext._jsc is not None  # noqa: SLF001 - no public way
-    return session if alive else None
+    from wal_sink.spark.private import private  # noqa: PLC0415 - the core runs without Spark
+    from wal_sink.spark.thread_properties import is_running  # noqa: PLC0415
+
+    session: SparkSession | None = private(SparkSession, "_instantiatedSession")
+    return session if session is not None and is_running(session.sparkContext) else None
 
 
 def checkpoint_location(checkpoint: str, spark: SparkSession | None) -> str:

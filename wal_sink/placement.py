@@ -47,7 +47,7 @@ class Placement:
         self.should_stop = should_stop
         self._slots = DeliverySlots(lambda: max_tasks or max(1, _slots(spark) - 1), lambda: max_tasks or _slots(spark))
         if spark is not None:
-            from wal_sink.spark.environment import check_shared_store  # noqa: PLC0415 - the core runs without Spark
+            from wal_sink.spark.cluster import check_shared_store  # noqa: PLC0415 - the core runs without Spark
 
             check_shared_store(spark, store, log.runtime)
 
@@ -137,6 +137,8 @@ def concurrency(sink: Sink, delivery: Delivery) -> int | None:
 
 
 def _slots(spark: SparkSession | None) -> int:
-    from wal_sink.spark.environment import task_slots  # noqa: PLC0415 - the core runs without Spark
+    from wal_sink.spark.cluster import task_slots  # noqa: PLC0415 - the core runs without Spark
 
-    return task_slots(spark.sparkContext) if spark is not None else 1
+    if spark is None:
+        return 1
+    return task_slots(spark.sparkContext) or 1  # not known: with one delivery may be slow, and is right all the same

@@ -21,6 +21,14 @@ def _utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+_ELAPSED = getattr(time, "CLOCK_BOOTTIME", None)
+"""Linux's monotonic clock that goes on while the machine is suspended. Elsewhere there is one such clock at most."""
+
+
+def _elapsed_s() -> float:
+    return time.monotonic() if _ELAPSED is None else time.clock_gettime(_ELAPSED)
+
+
 def _new_id() -> str:
     return uuid.uuid4().hex
 
@@ -34,7 +42,8 @@ class Runtime:
     """What the core needs of the outside world besides a store and a sink."""
 
     now: Callable[[], datetime] = _utc_now
-    monotonic_s: Callable[[], float] = time.monotonic
+    monotonic_s: Callable[[], float] = _elapsed_s
+    """Seconds since some moment, never set back. A time in which the machine was suspended counts."""
     sleep_s: Callable[[float], None] = time.sleep
     new_id: Callable[[], str] = _new_id
     """A fresh id of 32 lower-case hexadecimal digits."""

@@ -39,7 +39,6 @@ GRACE_S = 30.0
 """How long a run that ends by an exception waits for the chunk in hand."""
 CANCEL_S = 5.0
 """How long it then waits for cancelled Spark jobs; what goes on after that is left behind."""
-_KEPT_BY_SPARK = "spark.sql.streaming.minBatchesToRetain"
 _DEFAULT_SETTINGS = Settings()
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
@@ -274,15 +273,11 @@ class WalSink:
         return run
 
     def _check_environment(self, spark: SparkSession) -> None:
-        from wal_sink.spark.environment import WORKER_MODULES, check_workers  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark import environment  # noqa: PLC0415 - draining needs no Spark
 
-        check_workers(spark, (*WORKER_MODULES, "s3fs") if self._spec.scheme == S3 else WORKER_MODULES)
-        kept = int(spark.conf.get(_KEPT_BY_SPARK, "100") or 100)
-        if kept > self._settings.retention_batches:
-            raise ConfigError(
-                f"{_KEPT_BY_SPARK} is {kept}, but retention_batches={self._settings.retention_batches}: a checkpoint "
-                "rolled back to a batch that Spark keeps must find it in the WAL; raise retention_batches"
-            )
+        modules = environment.WORKER_MODULES
+        environment.check_workers(spark, (*modules, "s3fs") if self._spec.scheme == S3 else modules)
+        environment.check_kept_batches(spark, self._settings.retention_batches)
 
     # --- while it runs
 

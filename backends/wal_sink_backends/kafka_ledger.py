@@ -40,6 +40,7 @@ _WINDOW = 2_000
 """Offsets that are read first, from the end: what a running query looks for is among the newest."""
 _WIDER = 8
 _POLL_S = 0.1
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001 - its public name; looked up when the module is imported
 _ABORT_WAIT_S = 15.0
 """How long past its time-out a broker may leave a transaction of a dead process open."""
 
@@ -165,7 +166,7 @@ class Ledger:
                 continue
             error, offset = message.error(), message.offset() or 0
             if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - its public name
+                if error.code() == _END:
                     if offset >= end:
                         return
                 elif isinstance(problem := self._cluster.translate(what, error), PermanentError):

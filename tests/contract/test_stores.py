@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 
 import pytest
 from botocore.exceptions import ClientError
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tests.contract.contending import contend_for_names
 from tests.contract.s3_server import S3Server
@@ -320,6 +322,20 @@ class TestProbe:
         store = GenericStore(StoreSpec(f"file://{tmp_path}"))
         with pytest.raises(ConfigError, match=r"LocalFileSystem.*single_writer=True"):
             probe(store, runtime=SYSTEM, single_writer=False)
+
+    @pytest.mark.parametrize(("package", "trusted"), [("gcsfs.core", True), ("another.gcs", False)])
+    def test_a_protocol_is_trusted_only_in_the_hands_of_the_package_that_is_known(
+        self, package: str, monkeypatch: pytest.MonkeyPatch, *, trusted: bool
+    ) -> None:
+        """Any package may register itself for gs://, and look first and write then: no try of one process shows it."""
+        kind = type("CloudFileSystem", (MemoryFileSystem,), {"__module__": package, "cachable": False})
+        monkeypatch.setattr("fsspec.core.url_to_fs", lambda *_, **__: (kind(), "bucket/wal"))
+        store = GenericStore(StoreSpec("gs://bucket/wal"))
+        if trusted:
+            assert store.create_doubt == ""
+        else:
+            with pytest.raises(ConfigError, match=r"CloudFileSystem \(of another.gcs\) is not known to create"):
+                probe(store, runtime=SYSTEM, single_writer=False)
 
     @pytest.mark.parametrize(
         ("broken", "message"),
@@ -654,6 +670,37 @@ class TestS3:
             s3.create("a", b"x")
         assert type(caught.value) is expected
         assert "s3://" in str(caught.value)
+
+
+@pytest.mark.parametrize(("handler", "is_left"), [("its own", True), ("another", False)])
+def test_a_mute_endpoint_is_left_because_no_answer_is_waited_for_before_the_body(
+    handler: str, monkeypatch: pytest.MonkeyPatch, *, is_left: bool
+) -> None:
+    """While botocore's handler stays, aiohttp waits for "100 Continue", and knows no limit there."""
+    if handler == "another":
+        monkeypatch.setattr("wal_sink.stores.s3.add_expect_header", lambda **_: None)
+    ended: list[BaseException] = []
+
+    def create(store: Store) -> None:
+        try:
+            store.create("a", b"x")
+        except BaseException as error:  # noqa: BLE001 - told to the test
+            ended.append(error)
+
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        options = {
+            "key": "k",
+            "secret": "s" * 8,
+            "endpoint_url": f"http://127.0.0.1:{mute.getsockname()[1]}",
+            "client_kwargs": {"region_name": "us-east-1"},
+            "config_kwargs": {"read_timeout": 0.5, "retries": {"mode": "standard", "total_max_attempts": 1}},
+        }
+        thread = threading.Thread(target=create, args=[open_store(StoreSpec("s3://mute/wal", options))], daemon=True)
+        thread.start()
+        thread.join(10 if is_left else 4)
+        assert bool(ended) == is_left
+    thread.join(30)  # the closed socket ends it
+    assert isinstance(ended[0], StoreError)
 
 
 class answering:  # noqa: N801 - reads as a verb in `with`

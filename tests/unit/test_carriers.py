@@ -131,7 +131,17 @@ def test_a_function_that_holds_state_is_not_copied() -> None:
     assert copier(sink) is None
 
 
-# Delivery tasks. Outside of Spark they are never repeated ones.
+# Delivery tasks.
+
+
+class InTask:
+    """What Spark tells of a task."""
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+
+    def attemptNumber(self) -> int:  # noqa: N802 - PySpark's name
+        return self.attempt
 
 
 class Broken:
@@ -152,11 +162,25 @@ ORDERS = (Order(0, SimpleNamespace(), 5, maybe_sent=False), Order(1, SimpleNames
 ASSIGNMENT: Any = SimpleNamespace(sink="a", attempt_timeout_s=10)
 
 
-def failure_of_task(payload: bytes, store: StoreSpec) -> Failure:
-    outcomes = list(_DeliveryTask(PickledSink(payload), store, "run", ASSIGNMENT, (ORDERS,))([0]))
+def failure_of_task(payload: bytes, store: StoreSpec, *, attempt: int = 0) -> Failure:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wal_sink.spark.executors.TaskContext.get", lambda: InTask(attempt))
+        outcomes = list(_DeliveryTask(PickledSink(payload), store, "run", ASSIGNMENT, (ORDERS,))([0]))
     assert [(outcome.ordinal, outcome.rows, outcome.chunks) for outcome in outcomes] == [(0, 5, 0), (1, 0, 0)]
     assert outcomes[0].failure is not None
     return outcomes[0].failure
+
+
+def test_a_task_that_spark_runs_again_opens_nothing_and_reports_the_loss() -> None:
+    failure = failure_of_task(b"garbage", StoreSpec("memory://unopened"), attempt=1)
+    assert failure.kind is FailureKind.LOST
+
+
+def test_a_task_of_which_spark_tells_nothing_sends_nothing() -> None:
+    """It may be the second of two that send: that it is the first is never assumed."""
+    task = _DeliveryTask(PickledSink(b"garbage"), StoreSpec("memory://unopened"), "run", ASSIGNMENT, (ORDERS,))
+    with pytest.raises(RuntimeError, match="outside of a Spark task"):
+        list(task([0]))
 
 
 @pytest.mark.parametrize(

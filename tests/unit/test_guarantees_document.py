@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass, field
-from functools import cache
 
 import pytest
 
+from tests.documents import check_exists, laws
 from tests.processes import CHECKOUT
 
 _SENTENCE = re.compile(r"(\d+)\. (.+)")
@@ -44,59 +43,11 @@ def sentences(document: str | None = None) -> list[Sentence]:
     return found
 
 
-@cache
-def definitions(file: str) -> frozenset[str]:
-    """Tests of a file, by the names pytest gives them."""
-    path = CHECKOUT / file
-    assert path.is_file(), f"no file {file}"
-    names: set[str] = set()
-    for node in ast.parse(path.read_text()).body:
-        if isinstance(node, ast.FunctionDef):
-            names.add(node.name)
-        elif isinstance(node, ast.ClassDef):
-            names |= {f"{node.name}::{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
-    return frozenset(names)
-
-
-@cache
-def laws() -> frozenset[str]:
-    """What TLC checks: the invariants and properties of the models that `make spec` runs."""
-    texts = [(CHECKOUT / "specs" / f"{name}.tla").read_text() for name in ("WalSink", "TwoPhase")]
-    defined = {name for text in texts for name in re.findall(r"^(\w+) ==", text, flags=re.MULTILINE)}
-    checked: set[str] = set()
-    for model in (CHECKOUT / "specs").glob("*.cfg"):
-        listed = re.search(r"^(?:INVARIANTS?|PROPERT(?:Y|IES))\s+((?:\w+\s+)*)", model.read_text(), flags=re.MULTILINE)
-        assert listed, f"{model.name} checks nothing"
-        checked |= set(listed[1].split())
-    return frozenset(defined & checked)
-
-
-@cache
-def scenarios() -> frozenset[str]:
-    """Names of the scenarios of `make chaos`."""
-    found: set[str] = set()
-    for path in (CHECKOUT / "tests/chaos").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Scenario":
-                named = [node.args[0]] if node.args else [word.value for word in node.keywords if word.arg == "name"]
-                found |= {
-                    name.value for name in named if isinstance(name, ast.Constant) and isinstance(name.value, str)
-                }
-    return frozenset(found)
-
-
-def exists(check: str) -> bool:
-    kind, _, name = check.partition("::")
-    if kind == "spec":
-        return name in laws()
-    return name in (scenarios() if kind == "chaos" else definitions(kind))
-
-
 @pytest.mark.parametrize("sentence", sentences(), ids=lambda sentence: f"{sentence.number}")
 def test_a_sentence_names_checks_that_exist(sentence: Sentence) -> None:
     assert sentence.text.endswith("."), sentence.text
     assert sentence.checks, f"nothing would fail if this were false: {sentence.text}"
-    missing = [check for check in sentence.checks if not exists(check)]
+    missing = [check for check in sentence.checks if not check_exists(check)]
     assert not missing, f"{sentence.text} names checks that do not exist: {missing}"
 
 
@@ -122,6 +73,6 @@ def test_every_law_of_the_design_is_among_the_checks() -> None:
 
 
 def test_what_does_not_exist_is_noticed() -> None:
-    assert not exists("tests/unit/test_guarantees_document.py::test_that_was_never_written")
-    assert not exists("spec::I9_NeverStated")
-    assert not exists("chaos::nothing at all happens")
+    assert not check_exists("tests/unit/test_guarantees_document.py::test_that_was_never_written")
+    assert not check_exists("spec::I9_NeverStated")
+    assert not check_exists("chaos::nothing at all happens")

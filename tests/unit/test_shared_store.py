@@ -12,7 +12,8 @@ from py4j.protocol import Py4JError
 
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime import SYSTEM
-from wal_sink.spark.environment import _CreateThere, check_shared_store
+from wal_sink.spark.cluster import _CreateThere, check_shared_store
+from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
@@ -69,6 +70,55 @@ def check(spec: StoreSpec, *machines: Callable[[Task, tuple[str, bytes]], object
     spark: Any = SimpleNamespace(sparkContext=cluster)
     check_shared_store(spark, spec, SYSTEM)
     return cluster
+
+
+@pytest.mark.parametrize("slots", [0, Py4JError("no such method")])
+def test_where_the_slots_are_not_known_as_many_tasks_as_ever_try_a_folder(
+    tmp_path: Path, slots: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One executor may share the driver's machine: a single task could find that one, and prove nothing."""
+
+    def count(*_: object) -> object:
+        if isinstance(slots, Exception):
+            raise slots
+        return slots
+
+    monkeypatch.setattr(Cluster, "maxNumConcurrentTasks", count)
+    other = elsewhere(StoreSpec(f"{tmp_path}/other"))
+    with pytest.raises(ConfigError, match="the driver does not find"):
+        check(StoreSpec(f"{tmp_path}/wal"), *[here] * 15, other)
+
+
+class RemembersWhatIsMissing(MemoryStore):
+    """As a caching proxy does, and a mount that caches what it did not find."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        super().__init__(spec)
+        self.missing: set[str] = set()
+
+    def read(self, path: str) -> bytes:
+        try:
+            if path in self.missing:
+                raise ObjectMissing(path)
+            return super().read(path)
+        except ObjectMissing:
+            self.missing.add(path)
+            raise
+
+
+def test_a_store_that_remembers_what_was_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would hide the term of a successor, whose absence is asked for before each send."""
+    spec = StoreSpec("memory://behind-a-proxy")
+    store = RemembersWhatIsMissing(spec)
+    monkeypatch.setattr("wal_sink.spark.cluster.open_store", lambda _: store)
+    with pytest.raises(ConfigError, match="what was not there before is remembered as missing"):
+        check(spec, elsewhere(spec))
+
+
+def test_a_store_that_answers_for_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MemoryStore, "read", lambda *_: b"<html>not found</html>")
+    with pytest.raises(ConfigError, match=r"memory://pages/probe/.*expected nothing .*found 22 bytes"):
+        check(StoreSpec("memory://pages"), here)
 
 
 def test_a_folder_that_every_machine_sees_is_left_as_it_was(tmp_path: Path) -> None:

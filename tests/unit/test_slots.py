@@ -17,7 +17,7 @@ from wal_sink.serving import CarrierLostError
 from wal_sink.settings import Delivery
 from wal_sink.slots import LENT_S, DeliverySlots
 from wal_sink.spark import executors
-from wal_sink.spark.environment import task_slots
+from wal_sink.spark.cluster import task_slots
 from wal_sink.spark.executors import ExecutorCarrier
 from wal_sink.spark.pickling import PickledSink
 from wal_sink.stores.spec import StoreSpec
@@ -200,13 +200,13 @@ def test_a_run_that_ends_before_a_slot_is_free_starts_no_job() -> None:
     assert context.tasks == []
 
 
-def test_the_slots_of_a_cluster_that_does_not_tell_are_one() -> None:
+def test_the_slots_of_a_cluster_that_does_not_tell_are_not_known() -> None:
     def fail() -> None:
         raise Py4JError("no such method")
 
     context: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=fail))
     stopped: Any = SimpleNamespace(_jsc=None)
-    assert (task_slots(context), task_slots(stopped)) == (1, 1)
+    assert (task_slots(context), task_slots(stopped)) == (None, None)
 
 
 def test_a_sink_may_be_given_fewer_than_there_are() -> None:

@@ -1,6 +1,6 @@
-"""The newcomer's first traps, handled or explained before Spark's own error: Java, the workers' Python, the WAL.
+"""The newcomer's first traps, handled or explained before Spark's own error: Java, the workers' Python, Spark's memory.
 
-All of it runs on the driver; only what `_look_for` returns and `_CreateThere` travel to a worker.
+All of it runs on the driver; only what `_look_for` returns travels to a worker.
 """
 
 from __future__ import annotations
@@ -12,24 +12,18 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Literal
 
-from wal_sink.errors import ConfigError, StoreError
+from wal_sink.errors import ConfigError
 from wal_sink.spark.error_lines import telling_line
 from wal_sink.spark.thread_properties import described
-from wal_sink.stores.base import ObjectExists, ObjectMissing
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import new_object
-from wal_sink.stores.spec import LOCAL, StoreSpec
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    from wal_sink.runtime import Runtime
 
 LOG = logging.getLogger(__name__)
 
@@ -183,7 +177,7 @@ def check_workers(spark: SparkSession, modules: Sequence[str] = WORKER_MODULES) 
 
     Raises `ConfigError` naming interpreter, versions, what is missing and the ways out.
     """
-    context = _classic_context(spark)
+    context = classic_context(spark)
     try:
         return _checked(context, modules)
     except ConfigError:
@@ -215,7 +209,8 @@ def _may_correct(context: SparkContext) -> bool:
     return local and context.pythonExec in {"", "python3"} and not os.environ.get("PYSPARK_PYTHON")
 
 
-def _classic_context(spark: SparkSession) -> SparkContext:
+def classic_context(spark: SparkSession) -> SparkContext:
+    """The context behind a session. Raises `ConfigError` for Spark Connect, which has none here."""
     from pyspark.errors import PySparkException  # noqa: PLC0415 - checking Java must work without pyspark
 
     try:
@@ -296,101 +291,27 @@ def _ways_out(context: SparkContext) -> str:
     )
 
 
-# --- the cluster --------------------------------------------------------------------------------------------------
+# --- what Spark remembers -----------------------------------------------------------------------------------------
 
-_MOST_TRIED = 16
-_SHARE_IT = (
-    "The WAL must lie where driver and executors see the same: s3://…, gs://…, abfs://…, or a folder that every "
-    "machine mounts under the same path"
-)
+_KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 
-def task_slots(context: SparkContext) -> int:
-    """How many tasks the cluster can run at once now; 1 if it does not tell (stopped, or another version of Spark)."""
-    from py4j.protocol import Py4JError  # noqa: PLC0415 - checking Java must work without pyspark
+def check_kept_batches(spark: SparkSession, retention_batches: int) -> None:
+    """A checkpoint rolled back to a batch that Spark keeps must find it in the WAL. Raises `ConfigError` if it may not.
 
-    try:
-        cluster = cast("Any", context)._jsc.sc()  # noqa: SLF001 - PySpark has no public way
-        return max(1, int(cluster.maxNumConcurrentTasks(cluster.resourceProfileManager().defaultResourceProfile())))
-    except (Py4JError, AttributeError, OSError):
-        return 1
-
-
-def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -> None:
-    """Let executors create objects in the WAL and read them here: `memory://` fails, and each machine's own folder.
-
-    Runs one small Spark job; a task on a local folder for each slot, since one executor may share the driver's machine.
-    Raises `ConfigError` if the executors' store is not the driver's, `StoreError` if a shared one cannot be used.
+    Nothing is guessed where this Spark does not know the setting: it may keep any number under another name.
     """
-    from py4j.protocol import Py4JError  # noqa: PLC0415
-    from pyspark.errors import PySparkException  # noqa: PLC0415
+    from pyspark.errors import PySparkException  # noqa: PLC0415 - checking Java must work without pyspark
 
-    context = _classic_context(spark)
-    tries = min(task_slots(context), _MOST_TRIED) if spec.scheme == LOCAL else 1
-    objects = [new_object(runtime) for _ in range(tries)]
     try:
-        with described(context, f"wal-sink {spec.safe_url}: do the executors see it?"):
-            answers = context.parallelize(objects, tries).map(_CreateThere(spec)).collect()
-    except (Py4JError, PySparkException) as error:
-        raise ConfigError(f"a task that tries {spec.safe_url} failed: {telling_line(error)}. {_SHARE_IT}") from error
-    try:
-        _raise_first(answers, spec, runtime)
-        _read_here(objects, spec)
-    finally:
-        with suppress(StoreError):
-            open_store(spec).delete([path for path, _ in objects])
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What one executor met. Nothing, if it created its object."""
-
-    problem: str = ""
-    may_pass: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _CreateThere:
-    """In a task: create an object. The store's options travel in it and are shown nowhere."""
-
-    spec: StoreSpec
-
-    def __call__(self, wanted: tuple[str, bytes]) -> _Answer:
-        try:
-            with suppress(ObjectExists):  # of this task's first attempt
-                open_store(self.spec).create(*wanted)
-        except StoreError as error:
-            return _Answer(str(error), may_pass=self.spec.scheme != LOCAL)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the driver tells the user
-            return _Answer(self.spec.scrub(f"{type(error).__name__}: {error}"))
-        return _Answer()
-
-
-def _raise_first(answers: Sequence[_Answer], spec: StoreSpec, runtime: Runtime) -> None:
-    for answer in answers:
-        if answer.problem:
-            kind = StoreError if answer.may_pass else ConfigError
-            if spec.scheme == LOCAL:
-                _raise_if_refused_here_too(spec, runtime)
-            raise kind(f"Spark's executors cannot write to {spec.safe_url}: {answer.problem}. {_SHARE_IT}")
-
-
-def _raise_if_refused_here_too(spec: StoreSpec, runtime: Runtime) -> None:
-    """What the driver may not do either is no matter of sharing; its own error says it plainly."""
-    store, (path, data) = open_store(spec), new_object(runtime)
-    store.create(path, data)
-    store.delete([path])
-
-
-def _read_here(objects: Sequence[tuple[str, bytes]], spec: StoreSpec) -> None:
-    store = open_store(spec)
-    for path, data in objects:
-        try:
-            found = store.read(path)
-        except ObjectMissing:
-            found = None
-        if found != data:
-            raise ConfigError(
-                f"{spec.safe_url}: the driver does not find there what Spark's executors wrote: each has its own. "
-                f"{_SHARE_IT}"
-            )
+        kept = int(spark.conf.get(_KEPT_BATCHES) or "")
+    except (PySparkException, ValueError) as error:
+        raise ConfigError(
+            f"this Spark does not tell {_KEPT_BATCHES}, the number of batches it keeps: {telling_line(error)}. Use a "
+            "version of Spark that README.md names, or a newer wal-sink"
+        ) from error
+    if kept > retention_batches:
+        raise ConfigError(
+            f"{_KEPT_BATCHES} is {kept}, but retention_batches={retention_batches}: a checkpoint rolled back to a "
+            "batch that Spark keeps must find it in the WAL; raise retention_batches"
+        )

@@ -179,5 +179,8 @@ def shared_out(orders: Sequence[Order], most: int) -> tuple[tuple[Order, ...], .
 
 
 def _is_repeated() -> bool:
+    """Whether Spark runs this task once more. Raises `RuntimeError` where it cannot be told: outside of a task."""
     context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0
+    if context is None:
+        raise RuntimeError("a delivery task was called outside of a Spark task")
+    return context.attemptNumber() > 0

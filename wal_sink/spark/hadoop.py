@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from wal_sink.errors import StoreError
+from wal_sink.spark.private import private
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.spec import mask_url
 
@@ -54,7 +55,7 @@ class HadoopFiles:
         return sorted(name for name in names if not name.startswith(".") and name > after)
 
     def _jvm(self) -> Any:
-        return self._spark.sparkContext._jvm  # noqa: SLF001 - PySpark has no public way to the JVM
+        return private(self._spark.sparkContext, "_jvm")
 
     def _path(self, path: str) -> Any:
         return self._jvm().org.apache.hadoop.fs.Path(f"{self._url}/{path}".rstrip("/"))
@@ -80,10 +81,13 @@ def path_and_file_system(spark: SparkSession, url: str) -> tuple[Any, Any]:
 
 
 def default_file_system(spark: SparkSession) -> str:
-    """What a checkpoint without a scheme means, e.g. `file:///` or `hdfs://name-node:8020`."""
+    """What a checkpoint without a scheme means, e.g. `file:///` or `hdfs://name-node:8020`.
+
+    Where nothing is set, Hadoop itself takes `file:///` (`FileSystem.DEFAULT_FS`, source): so does this.
+    """
     return str(_hadoop_conf(spark).get("fs.defaultFS") or "file:///")
 
 
 def _hadoop_conf(spark: SparkSession) -> Any:
     """The session's own Hadoop configuration, its `spark.hadoop.*` settings included."""
-    return cast("Any", spark)._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 - no public way
+    return private(spark, "_jsparkSession").sessionState().newHadoopConf()

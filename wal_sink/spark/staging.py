@@ -16,14 +16,14 @@ from wal_sink.log import Log
 from wal_sink.preparing import StagedPartition, StagingOrder, joined, stage_partition
 from wal_sink.runtime import SYSTEM
 from wal_sink.spark.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
-from wal_sink.spark.task_errors import marked_errors, surfaced_errors
+from wal_sink.spark.task_errors import SparkJobError, marked_errors, surfaced_errors
 from wal_sink.spark.thread_properties import described
 from wal_sink.stores.opening import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from wal_sink.stores.spec import StoreSpec
 
@@ -58,7 +58,7 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, des
     ):
         resolved = df if are_resolved_by_name(schema) else df.toDF(*names)
         rows = resolved.mapInArrow(task, _RESULT).collect()
-    in_order = sorted(rows, key=lambda row: row.partition)
+    in_order = _in_order(rows, description)
     return joined([msgspec.json.decode(row.staged, type=StagedPartition) for row in in_order])
 
 
@@ -91,6 +91,18 @@ class _StagingTask:
             yield pa.record_batch(
                 [pa.array([partition], pa.int32()), pa.array([msgspec.json.encode(staged)])], _RESULT.names
             )
+
+
+def _in_order(rows: Iterable[Row], description: str) -> list[Row]:
+    """By partition. Raises `SparkJobError` if one is there twice: its rows would be staged twice, in one manifest."""
+    by_partition: dict[int, Row] = {}
+    for row in rows:
+        if by_partition.setdefault(row.partition, row) is not row:
+            raise SparkJobError(
+                f"{description}: expected one result of each partition, found two of partition {row.partition}; "
+                "nothing was staged. Start the query again"
+            )
+    return [by_partition[partition] for partition in sorted(by_partition)]
 
 
 def _partition() -> int:

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
+from wal_sink.spark.private import private
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
@@ -37,4 +39,4 @@ def described(context: SparkContext, description: str, *, group: str | None = No
 
 def is_running(context: SparkContext) -> bool:
     """False once the user has stopped it; PySpark has no public way to ask."""
-    return context._jsc is not None  # noqa: SLF001
+    return private(context, "_jsc") is not None

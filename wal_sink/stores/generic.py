@@ -25,8 +25,10 @@ from wal_sink.stores.naming import check_path, folder_of, is_hidden, shown
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.spool import SpooledSegment
 
-ATOMIC_CREATE = frozenset({"gs", "gcs", "abfs", "abfss", "az"})
-"""Protocols whose fsspec implementation hands `mode="create"` to the server as a precondition (gcsfs, adlfs)."""
+ATOMIC_CREATE = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+"""By protocol the package whose file system hands `mode="create"` to the server as a precondition. The protocol alone
+does not tell: other packages register themselves for it, some of which look first and write then, or overwrite.
+"""
 
 _FOREIGN_ERRORS = {
     "aiohttp": ("ClientError",),
@@ -46,7 +48,8 @@ class GenericStore(Store):
         self._spec = spec
         self._root = spec.safe_url
         self._fs, self._base = _connect(spec)
-        self._atomic = spec.scheme in ATOMIC_CREATE and "::" not in spec.url
+        package = type(self._fs).__module__.partition(".")[0]
+        self._atomic = ATOMIC_CREATE.get(spec.scheme) == package and "::" not in spec.url
         self._create_lock = threading.Lock()
         self._listing = {"refresh": True} if _takes(self._fs.ls, "refresh") else {}
 
@@ -58,9 +61,10 @@ class GenericStore(Store):
     def create_doubt(self) -> str:
         if self._atomic:
             return ""
-        kind = type(self._fs).__name__
+        kind = type(self._fs)
         return (
-            f"fsspec's {kind} is not known to create atomically: it looks whether a path is free and writes afterwards"
+            f"fsspec's {kind.__name__} (of {kind.__module__}) is not known to create atomically: it looks whether a "
+            "path is free and writes afterwards"
         )
 
     def create(self, path: str, data: bytes) -> None:

@@ -1,0 +1,132 @@
+"""What a real Spark is taken to do without promising it, and what shows if it did not: see docs/ASSUMPTIONS.md."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from tests.integration.streams import SESSION, Place
+from tests.processes import Child
+from wal_sink import ConfigError
+from wal_sink.spark import staging, thread_properties
+from wal_sink.spark.environment import check_kept_batches
+from wal_sink.spark.private import private
+from wal_sink.spark.thread_properties import described
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_spark_has_every_private_name_that_is_asked_for(spark: SparkSession) -> None:
+    """With what follows behind it: `SparkContext.sc()`, `SessionState.newHadoopConf()`, `JVMView.java`."""
+    assert private(spark, "_instantiatedSession") is spark
+    context = spark.sparkContext
+    assert private(context, "_jsc").sc().applicationId() == context.applicationId
+    assert private(context, "_jvm").java.lang.Math.max(1, 2) == 2
+    assert private(spark, "_jsparkSession").sessionState().newHadoopConf().get("fs.defaultFS") == "file:///"
+
+
+def test_spark_tells_how_many_batches_it_keeps(spark: SparkSession) -> None:
+    check_kept_batches(spark, 100)
+    with pytest.raises(ConfigError, match="is 100, but retention_batches=99"):
+        check_kept_batches(spark, 99)
+
+
+@pytest.mark.parametrize("key", ["spark.sql.streaming.batchesToRetainSomehow"])
+def test_a_setting_that_spark_does_not_know_is_not_guessed(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr("wal_sink.spark.environment._KEPT_BATCHES", key)
+    with pytest.raises(ConfigError, match=f"this Spark does not tell {re.escape(key)}"):
+        check_kept_batches(spark, 1000)
+
+
+@pytest.mark.parametrize(("key", "found"), [("spark.jobGroup.id", 1), ("spark.job.group", 0)])
+def test_jobs_are_in_the_group_whose_name_the_thread_bears(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str, found: int
+) -> None:
+    """Under another key the job is in no group, and cancelling the group would cancel nothing."""
+    monkeypatch.setattr(thread_properties, "_GROUP", key)
+    group = f"wal-sink test {key}"
+    with described(spark.sparkContext, "counting", group=group):
+        spark.range(3).count()
+    assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) >= found
+    assert found or not spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+
+
+def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from (pa.record_batch([pa.array([batch.nbytes])], ["bytes"]) for batch in batches)
+
+
+@pytest.mark.parametrize(("key", "limited"), [(staging._BATCH_BYTES_KEY, True), ("spark.sql.no.such.limit", False)])
+def test_arrow_batches_are_limited_by_bytes(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str, *, limited: bool
+) -> None:
+    monkeypatch.setattr(staging, "_BATCH_BYTES_KEY", key)
+    wide = spark.range(0, 64, 1, 1).selectExpr("repeat('x', 1 << 20) AS text")
+    with staging._small_batches(spark):
+        most = max(row.bytes for row in wide.mapInArrow(sizes, "bytes long").collect())
+    assert (most <= staging.ARROW_BATCH_BYTES + (2 << 20)) == limited
+
+
+def test_offsets_are_written_before_a_batch_and_its_commit_after_it(spark: SparkSession, place: Place) -> None:
+    """What the gate and the fingerprint stand on. Asynchronous progress tracking breaks it, and is refused."""
+    place.feed.add(range(5), range(5, 10))
+    seen: list[tuple[bool, bool, list[int]]] = []
+
+    def on_batch(df: DataFrame, batch_id: int) -> None:
+        there = [(place.checkpoint / kind / str(batch_id)).exists() for kind in ("offsets", "commits")]
+        seen.append((there[0], there[1], [row.id for row in df.collect()]))
+
+    writer: Any = place.writer(spark).foreachBatch(on_batch)
+    writer.option("checkpointLocation", str(place.checkpoint)).start().awaitTermination()
+    assert seen == [(True, False, [0, 1, 2, 3, 4]), (True, False, [5, 6, 7, 8, 9])]
+    for batch_id in (0, 1):
+        assert (place.checkpoint / "offsets" / str(batch_id)).read_text().startswith("v1\n")
+        assert (place.checkpoint / "commits" / str(batch_id)).read_bytes().startswith(b"v")
+
+
+def test_a_stateful_batch_that_is_not_evaluated_ends_its_query(spark: SparkSession, place: Place) -> None:
+    """So a replay is evaluated although nothing of it is staged: or its state would be that of the batch before."""
+    place.feed.add(range(5), range(5, 10))
+    counts = place.feed.stream(spark).groupBy("id").count().writeStream.outputMode("update")
+    writer: Any = counts.trigger(availableNow=True).foreachBatch(lambda *_: None)
+    query = writer.option("checkpointLocation", str(place.checkpoint)).start()
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination()
+
+
+REPEATED = (
+    SESSION.format(master="local[1,2]")
+    + """
+from pyspark import TaskContext
+from wal_sink.spark.executors import _is_repeated
+
+def fails_once(_):
+    repeated = _is_repeated()
+    if not repeated:
+        raise OSError("lost")
+    return repeated
+
+print("REPEATED", spark.sparkContext.parallelize([0], 1).map(fails_once).collect())
+spark.stop()
+"""
+)
+
+
+def test_a_task_that_spark_runs_again_says_so(tmp_path: Path) -> None:
+    with Child.python(REPEATED, log=tmp_path / "log") as child:
+        assert "REPEATED [True]" in child.succeed()
