@@ -76,7 +76,7 @@ class HadoopFiles:
 
 def path_and_file_system(spark: SparkSession, url: str) -> tuple[Any, Any]:
     """Hadoop's `Path` of an address, and the JVM's file system that it is on."""
-    path = cast("Any", spark.sparkContext)._jvm.org.apache.hadoop.fs.Path(url)  # noqa: SLF001 - no public way
+    path = private(spark.sparkContext, "_jvm").org.apache.hadoop.fs.Path(url)
     return path, path.getFileSystem(_hadoop_conf(spark))
 
 

@@ -1,7 +1,7 @@
 """The one way to Spark's private interface, where it has no public one.
 
-A name that is gone, or an answer that is not the expected one, is an error, never "nothing there". `docs/ASSUMPTIONS.md`
-tells for each name what is taken for granted of it.
+A name that is gone, or an answer that is not the expected one, is an error, never "nothing there".
+`docs/ASSUMPTIONS.md` tells for each name what is taken for granted of it.
 """
 
 from __future__ import annotations
