@@ -5,6 +5,7 @@ nothing complete is forgotten, and who leaves normally knows that all was delive
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import itertools
 import threading
@@ -12,6 +13,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +24,16 @@ import wal_sink.spark.query
 import wal_sink.spark.stage_batch
 import wal_sink.walsink
 from tests.simulation.small_run import Recorder, numbers
-from wal_sink import ConfigError, Delivery, DeliveryError, Settings, UndeliveredError, WalSink, WalSinkError
+from wal_sink import (
+    ConfigError,
+    Delivery,
+    DeliveryError,
+    MissingBatch,
+    Settings,
+    UndeliveredError,
+    WalSink,
+    WalSinkError,
+)
 from wal_sink.run import Run
 from wal_sink.spark import identity, leftovers, locations
 from wal_sink.stores.memory import MemoryStore
@@ -580,6 +591,115 @@ def test_a_claim_that_failed_is_made_again(home: Home, monkeypatch: pytest.Monke
         home.chain(patient).complete(1)
     assert target.batches == [0, 1]
     assert len(made) == 1
+
+
+def test_a_batch_whose_error_was_swallowed_is_told_by_the_next_and_by_closing(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[Exception] = []
+    failures = iter([WalSinkError("the store sleeps")])
+    claim = Run.become_stager
+
+    def flaky(run: Run) -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+        claim(run)
+
+    def swallowing(df: Any, batch_id: int) -> None:
+        try:
+            sink.stage(df, batch_id)
+        except WalSinkError as error:
+            said.append(error)
+
+    monkeypatch.setattr(Run, "become_stager", flaky)
+    sink = home.sink(target := Recorder())
+    home.chain(swallowing).complete(2)
+    for _ in range(2):
+        with pytest.raises(WalSinkError, match="the store sleeps"):
+            sink.close()
+    assert [str(error) for error in said] == ["the store sleeps"] * 3
+    assert target.batches == []
+
+
+def test_what_a_missing_batch_was_not_staged_for_is_what_closing_raises(home: Home) -> None:
+    def swallowing(df: Any, batch_id: int) -> None:
+        with contextlib.suppress(ZeroDivisionError):
+            sink.stage(df, batch_id)
+
+    sink = home.sink(Recorder())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Run, "stage", bound_and_not_staged)
+        home.chain(swallowing).complete(0)
+    with pytest.raises(ZeroDivisionError) as caught:
+        sink.close()
+    assert isinstance(caught.value.__cause__, MissingBatch)
+
+
+def bound_and_not_staged(run: Run, batch_id: int, *_: object, **__: object) -> None:
+    run.history.bind(batch_id)
+    raise ZeroDivisionError
+
+
+def test_a_batch_that_failed_and_comes_again_is_no_error_of_closing(home: Home) -> None:
+    def fail(df: Any, batch_id: int) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(wal_sink.spark.stage_batch, "stage_batch", raising(WalSinkError("the store sleeps")))
+            sink.stage(df, batch_id)
+
+    with home.sink(Recorder()) as sink:
+        stream = home.chain(fail, through=0)
+        eventually(lambda: not stream.active)
+    assert home.completed == -1
+
+
+# --- inside foreachBatch
+
+
+def test_leaving_inside_foreach_batch_is_refused_and_the_query_fails(home: Home) -> None:
+    def on_batch(df: Any, batch_id: int) -> None:
+        with home.sink(Recorder()) as sink:
+            sink.stage(df, batch_id)
+
+    stream = home.chain(on_batch, through=0)
+    eventually(lambda: not stream.active)
+    assert isinstance(stream.error, ConfigError)
+    assert "was closed inside foreachBatch, in batch 0" in str(stream.error)
+    assert home.completed == -1
+
+
+def test_nor_on_a_thread_that_staged_before_its_batch_is_complete(home: Home) -> None:
+    said: list[BaseException | None] = []
+
+    def stage_and_close(sink: WalSink, df: Any, batch_id: int) -> None:
+        sink.stage(df, batch_id)
+        sink.close()
+
+    def on_batch(df: Any, batch_id: int) -> None:
+        with ThreadPoolExecutor(1) as pool:
+            said.append(pool.submit(stage_and_close, home.sink(Recorder()), df, batch_id).exception(PATIENCE_S))
+
+    home.chain(on_batch).complete(0)
+    (error,) = said
+    assert isinstance(error, ConfigError)
+    assert "inside foreachBatch" in str(error)
+
+
+def test_a_thread_that_staged_closes_once_its_batch_is_complete_and_stops_the_query(home: Home) -> None:
+    sink = home.sink(target := Recorder())
+    with ThreadPoolExecutor(1) as pool:
+        stream = home.chain(lambda df, batch_id: pool.submit(sink.stage, df, batch_id).result(PATIENCE_S))
+        stream.complete(0)
+        pool.submit(sink.close).result(PATIENCE_S)
+    assert not stream.active
+    assert target.batches == [0]
+
+
+def test_a_sink_that_staged_nothing_may_be_left_anywhere(home: Home) -> None:
+    def on_batch(_: object, __: int) -> None:
+        with home.sink(Recorder()):
+            pass
+
+    home.chain(on_batch).complete(0)
 
 
 # --- stopping

@@ -95,6 +95,55 @@ def test_a_batch_that_another_query_planned_is_refused_by_its_number_and_both_ti
         run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=5)
 
 
+def test_a_batch_whose_entry_does_not_say_when_it_was_planned_is_refused() -> None:
+    place = Place()
+    run = place.open({})
+    place.query().start_batch(0, 0)
+    place.checkpoint.delete(["offsets/0"])
+    place.checkpoint.create("offsets/0", b'v1\n{}\n{"end":0}')
+
+    with pytest.raises(
+        FencedError, match=r"batch 0: .*/offsets/0 was planned at an unknown time, .* at 5: another query"
+    ):
+        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=5)
+
+
+def test_of_two_runs_that_only_stage_on_copies_of_a_checkpoint_the_earlier_one_ends() -> None:
+    """Nothing else would tell: each copy has what its own query planned, and neither run has a committer."""
+    place = Place()
+    copy = Place(wal=place.wal)
+    earlier = place.open({})
+    query, other = place.query(), copy.query()
+    next(query.batches(earlier, 1))
+    for name in place.checkpoint.list("", recursive=True):
+        copy.checkpoint.create(name, place.checkpoint.read(name))
+    later = copy.open({})
+    query.start_batch(1, 1)
+    other.start_batch(1, 77)
+
+    with pytest.raises(FencedError, match="term 1 of 'stager'"):
+        query.stage(earlier, 1)
+
+    assert place.wal.list(paths.batch(1)) == []
+    assert other.stage(later, 1)
+
+
+@pytest.mark.parametrize(("sinks", "reads"), [([], 1), (["a"], 0)])
+def test_a_newer_process_is_looked_for_at_each_batch_by_a_run_without_committers_alone(
+    sinks: list[str], reads: int
+) -> None:
+    place = Place()
+    run = place.open({name: Recorder() for name in sinks})
+    query = place.query()
+    next(query.batches(run, 1))
+    query.start_batch(1, 1)
+    place.requests.clear()
+
+    query.stage(run, 1)
+
+    assert len([name for name in place.requests if name.startswith(f"read {paths.terms(paths.STAGER_ROLE)}")]) == reads
+
+
 def test_other_input_under_a_released_batch_is_refused_by_its_number() -> None:
     place = Place()
     place.stream(place.open({"a": Recorder()}), 0)
@@ -157,6 +206,33 @@ def test_a_gap_of_one_batch_is_refused() -> None:
 
     with pytest.raises(MissingBatch, match=r"batch 2 follows batch 0 in .*: 1 batches between them"):
         query.stage(run, 2)
+
+
+@pytest.mark.parametrize("first", [0, 5])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_first_batch_that_was_bound_and_not_staged_is_missing(first: int, restarted: bool) -> None:
+    """`foreachBatch` swallowed the error, so that Spark completed it."""
+    place = Place()
+    run = place.open({})
+    query = place.query()
+    query.start_batch(first, first)
+
+    def fail(_: Attempt) -> Staged:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run.stage(first, fail, planned_ms=query.planned_ms(first))
+    if restarted:
+        run = place.open({})
+    query.start_batch(first + 1, first + 1)
+
+    with pytest.raises(
+        MissingBatch, match=rf"batch {first + 1} comes to .*, which begins with batch {first} and holds none: 1 batches"
+    ):
+        query.stage(run, first + 1)
+
+    assert query.stage(run, first), "restored, it is staged after all"
+    assert query.stage(run, first + 1)
 
 
 def test_on_a_wal_without_batches_any_may_come_first() -> None:

@@ -54,7 +54,7 @@ def compare(spark: SparkSession, one: str, other: str) -> Place:
     if schemes <= _LOCAL_SCHEMES:
         return _same(_is_same_folder(_local(one), _local(other)))
     if schemes <= _S3_SCHEMES:
-        return _same(StoreSpec(one).location == StoreSpec(other).location)
+        return _same(_bucket_and_key(one) == _bucket_and_key(other))
     if schemes & (_LOCAL_SCHEMES | _S3_SCHEMES):
         return Place.UNDECIDED
     return _compare_in_hadoop(spark, one, other)
@@ -96,6 +96,12 @@ def _is_same_folder(one: str, other: str) -> bool:
 
 def _local(url: str) -> str:
     return StoreSpec(url).location
+
+
+def _bucket_and_key(url: str) -> str:
+    """Without the user that older versions of Hadoop take from the address."""
+    bucket, slash, key = url.partition("://")[2].partition("/")
+    return f"{bucket.rpartition('@')[2]}{slash}{key}".rstrip("/")
 
 
 def _file_system(url: str) -> tuple[str, str]:
