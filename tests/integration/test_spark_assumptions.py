@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
 from tests.integration.streams import SESSION, Place
 from tests.processes import Child
 from wal_sink import ConfigError
-from wal_sink.spark import staging, thread_properties
+from wal_sink.spark import data_source_writer, staging, thread_properties
 from wal_sink.spark.environment import check_kept_batches
 from wal_sink.spark.private import private
 from wal_sink.spark.thread_properties import described
@@ -65,6 +66,21 @@ def test_jobs_are_in_the_group_whose_name_the_thread_bears(
         spark.range(3).count()
     assert len(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) >= found
     assert found or not spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+
+
+@pytest.mark.parametrize(("key", "found"), [("streaming.sql.batchId", "7"), ("streaming.sql.batch", None)])
+def test_tasks_find_the_batch_id_under_sparks_own_key(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str, found: str | None
+) -> None:
+    monkeypatch.setattr(data_source_writer, "_BATCH_ID_KEY", key)
+    with thread_properties.thread_properties(spark.sparkContext, {data_source_writer._BATCH_ID_KEY: "7"}):
+        assert spark.sparkContext.parallelize([0], 1).map(batch_id_there).collect() == [found]
+
+
+def batch_id_there(_: int) -> str | None:
+    context = TaskContext.get()
+    assert context is not None
+    return context.getLocalProperty("streaming.sql.batchId")
 
 
 def sizes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

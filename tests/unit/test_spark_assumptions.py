@@ -6,7 +6,7 @@ Spark is played here; that a real one keeps to it is shown by tests/integration.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +15,16 @@ import pytest
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StructField, StructType
 
 from wal_sink.checkpoint_files import current_session
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.cluster import task_slots
+from wal_sink.spark.data_source_writer import DataSourceSink, _WritingTask
 from wal_sink.spark.environment import check_kept_batches
 from wal_sink.spark.hadoop import HadoopFiles, default_file_system
+from wal_sink.spark.query import session_of, start_query
 from wal_sink.spark.rows import spark_rows
 from wal_sink.spark.staging import _in_order, _partition
 from wal_sink.spark.task_errors import SparkJobError
@@ -54,6 +57,14 @@ def test_a_session_that_pyspark_hides_is_not_taken_for_none(monkeypatch: pytest.
     monkeypatch.delattr(SparkSession, "_instantiatedSession")
     with pytest.raises(ConfigError, match=r"pyspark\.sql\.session\.SparkSession has no _instantiatedSession"):
         current_session()
+
+
+def test_a_writer_that_hides_its_session_or_its_dataframe_starts_nothing() -> None:
+    hiding: Any = SimpleNamespace(foreachBatch=lambda _: pytest.fail("it was started"))
+    with pytest.raises((AttributeError, ConfigError), match=r"no .*_spark"):
+        session_of(hiding)
+    with pytest.raises((AttributeError, ConfigError), match=r"no .*_df"):
+        start_query(hiding, "/checkpoint", lambda *_: None)
 
 
 def test_the_session_of_a_stopped_spark_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,6 +177,26 @@ def test_rows_are_made_by_pyspark_or_not_at_all(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError):
         next(spark_rows(pa.table({"a": [1]}), StructType([StructField("a", LongType())])))
+
+
+class DataSourceStreamArrowWriter:
+    """PySpark's, in another module than today."""
+
+
+class Moved(DataSourceStreamArrowWriter):
+    def write(self, batches: Iterable[pa.RecordBatch]) -> WriterCommitMessage:
+        self.got = list(batches)
+        return WriterCommitMessage()
+
+
+def test_an_arrow_writer_gets_record_batches_wherever_its_base_class_lies() -> None:
+    schema = StructType([StructField("a", LongType())])
+    task = _WritingTask(b"", schema.json())
+    batch = pa.record_batch([pa.array([1])], ["c0"])
+    assert [*task._input(Moved(), iter([batch]))] == [pa.record_batch([pa.array([1])], ["a"])]
+    rows: list[Any] = [*task._input(object(), iter([batch]))]
+    assert [tuple(row) for row in rows] == [(1,)]
+    assert repr(DataSourceSink(Moved(), idempotent=False)) == "wrap.data_source_writer(Moved)"
 
 
 def test_a_partition_that_comes_twice_is_staged_by_nobody() -> None:

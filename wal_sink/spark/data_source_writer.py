@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 from pyspark import TaskContext, cloudpickle
-from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, StringType, StructField, StructType
 
@@ -41,8 +40,8 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "error": pa.string(),
     "permanent": pa.bool_(),
 }
-_ARROW_WRITER: type | None = getattr(datasource, "DataSourceStreamArrowWriter", None)
-"""Since PySpark 4.1."""
+_ARROW_WRITER = "DataSourceStreamArrowWriter"
+"""Since PySpark 4.1. Known by its name: a class that moved would else be given rows in place of record batches."""
 
 
 class WriteFailedError(Exception):
@@ -147,7 +146,7 @@ class _WritingTask:
 
     def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:
         schema = schema_from_json(self.schema_json)
-        if _ARROW_WRITER is not None and isinstance(writer, _ARROW_WRITER):
+        if _takes_batches(writer):
             return (batch.rename_columns(schema.names) for batch in batches)
         return (row for batch in batches for row in spark_rows(pa.Table.from_batches([batch]), schema))
 
@@ -166,13 +165,17 @@ def _part(row: Row) -> _Part:
 
 
 def _check(writer: object) -> None:
-    if isinstance(writer, DataSourceStreamWriter) or (_ARROW_WRITER and isinstance(writer, _ARROW_WRITER)):
+    if isinstance(writer, DataSourceStreamWriter) or _takes_batches(writer):
         return
     name = writer.__name__ if isinstance(writer, type) else type(writer).__name__
     raise ConfigError(
         f"{name}: expected a DataSourceStreamWriter or DataSourceStreamArrowWriter object, which is what "
         "streamWriter(schema, overwrite) of a Python data source returns"
     )
+
+
+def _takes_batches(writer: object) -> bool:
+    return any(base.__name__ == _ARROW_WRITER for base in type(writer).__mro__)
 
 
 def _pickled(writer: object) -> bytes:
