@@ -82,14 +82,19 @@ class Replaced(Generic[T]):
             return
         self._target, self.number = self._targets.new_target(), self.number + 1
         self._before = self._sent.found(self._targets.rows_in(self._target))
-        for commit in kept:
-            copying = _Connection(self)
-            copying.open(commit.context)
-            try:
-                if (returned := copying.write(commit.chunk)) is not None:
-                    raise AssertionError(f"{copying.describe()} returned {returned!r} for a chunk that it took before")
-            finally:
-                copying.close()
+        for number, commit in enumerate(kept):
+            if not self._is_copied(commit):  # a target that changes its mind: its copy lags behind from here on
+                self._lost += [rest.chunk for rest in kept[number:]]
+                return
+
+    def _is_copied(self, commit: _Commit) -> bool:
+        """Write to the new copy what the old one had; False if it refuses that."""
+        copying = _Connection(self)
+        copying.open(commit.context)
+        try:
+            return copying.write(commit.chunk) is None
+        finally:
+            copying.close()
 
     def owes(self, marked: Iterable[int]) -> bool:
         """Whether it lost something of a batch that is marked, so that delivery has to refuse to go on."""
