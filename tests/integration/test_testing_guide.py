@@ -63,8 +63,8 @@ def test_the_mended_sink_passes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("block", "printed"),
-    [(0, blocks("text")[0]), (-2, ""), (-1, "")],
-    ids=["five lines", "one history", "a store that fails"],
+    [(0, blocks("text")[0]), (-3, ""), (-2, ""), (-1, "")],
+    ids=["five lines", "a target that forgets", "one history", "a store that fails"],
 )
 def test_a_block_that_stands_alone_runs(block: int, printed: str, tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text(blocks("python")[block])

@@ -13,7 +13,7 @@ from tests.unit.one_segment import Stage, kind_of_failure
 from wal_sink import paths
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import keep_rejected, read_dead_letter
-from wal_sink.errors import FencedError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.orders import FailureKind, Outcome
 from wal_sink.positions import slot_name
 from wal_sink.records import Marker
@@ -54,10 +54,9 @@ class Target(dict[Any, Any]):
     def commit(self, chunk: Chunk, refused: dict[int, str]) -> Rejected | None:
         """Rows and position, nothing of a chunk with a bad row."""
         slot = chunk.position.slot
-        if self.get(("term", slot), 0) > chunk.term:
-            raise FencedError("a higher term has written")
         at = self.get(("position", slot))
-        if at is not None and at >= chunk.position:
+        stored = LedgerEntry(self["term", slot], at) if at is not None else None
+        if LedgerEntry.is_known(stored, chunk, "this target"):
             return None
         if refused:
             return Rejected(refused)

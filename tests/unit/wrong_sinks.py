@@ -9,6 +9,7 @@ import itertools
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 from wal_sink.chunk import Chunk, Position
-from wal_sink.errors import FencedError
+from wal_sink.errors import FencedError, ForgottenError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import BatchSink, Rejected, ReleasedBatch, SegmentSink, Sink, SinkContext, TransactionalSink
 from wal_sink.testing import SinkContract
@@ -49,10 +50,11 @@ PROMISE = "it_promises_what_is_expected_of_it"
 THERE = "every_row_is_there_when_write_returns"
 INTERRUPTED = "another_one_may_write_in_the_middle_of_a_write"
 RULE = "its_ledger_goes_by_the_rule"
+POSITIONS = "positions_tells_every_slot_as_last_does"
+FOUND_OUT = "a_target_that_forgot_its_newest_commits_is_found_out"
+FORGETS = "a_target_may_forget_its_newest_commits_at_any_point"
 GOES_WRONG = frozenset({UNDISTURBED, DIES, REQUEST_FAILS, WAKES})
 """What is wrong without any disturbance is not skipped where one is to come."""
-POSITIONS = "positions_tells_every_slot_as_last_does"
-FORGOT = "a_target_that_forgot_its_newest_commits_is_found_out"
 TOGETHER = "rows_and_position_are_written_together_or_not_at_all"
 
 
@@ -89,12 +91,6 @@ class Target:
         if term > chunk.term:
             raise FencedError(f"term {chunk.term} is below {term}")
         self.store(chunk)
-
-    def commit_leaving_gaps(self, chunk: Chunk) -> None:
-        """Whatever comes before the chunk may be missing."""
-        _, stored = self.ledger.get(chunk.position.slot, (0, None))
-        rows = stored.rows if stored is not None and stored.batch_id == chunk.batch_id else 0
-        self.commit(replace(chunk, start=min(chunk.start, rows)), slot=chunk.position.slot)
 
     def commit_after_anything(self, chunk: Chunk) -> None:
         """Whatever batch the slot is at."""
@@ -592,26 +588,36 @@ class TestLooksAtThePositionBeforeItWrites(Contract):
 
 
 class TestHasAPositionForEverySlot(Contract):
-    """As a ledger that makes a slot's row when it is looked for, and takes it for an entry."""
+    """And goes by it."""
 
     class kind(Ledger):  # noqa: N801
         def write(self, chunk: Chunk) -> None:
-            made_up = Position(chunk.position.slot, -1, 0, "")
-            self.target.commit(replace(chunk, follows=None) if chunk.follows == made_up else chunk, slot=made_up.slot)
+            slot = chunk.position.slot
+            entry = LedgerEntry(self.target.ledger.get(slot, (0, None))[0], self.last(slot))
+            if not LedgerEntry.is_known(entry, chunk, "this target"):
+                self.target.store(chunk)
 
-        def last(self, slot: str) -> Position | None:
+        def last(self, slot: str) -> Position:
             return super().last(slot) or Position(slot, -1, 0, "")
 
-    fails = frozenset({LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE})
+    fails = frozenset({LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE, WAKES})
 
 
 class TestTellsAnotherSlot(Contract):
+    """And goes by it."""
+
     class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            at = self.last(chunk.position.slot)
+            entry = LedgerEntry(self.target.ledger[chunk.position.slot][0], at) if at else None
+            if not LedgerEntry.is_known(entry, chunk, "this target"):
+                self.target.store(chunk)
+
         def last(self, slot: str) -> Position | None:
             stored = super().last(slot)
             return stored and Position("slot", stored.batch_id, stored.rows, stored.segment_id)
 
-    fails = GOES_WRONG | {LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FORGOT, INTERRUPTED}
+    fails = frozenset({LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FOUND_OUT, WAKES})
 
 
 class TestHasOneSlot(Contract):
@@ -622,7 +628,7 @@ class TestHasOneSlot(Contract):
         def last(self, slot: str) -> Position | None:  # noqa: ARG002
             return super().last("one")
 
-    fails = GOES_WRONG | {LAST_BY_SLOT, BESIDE, OPENED_AGAIN, POSITIONS, RULE, INTERRUPTED}
+    fails = GOES_WRONG | {LAST_BY_SLOT, BESIDE, OPENED_AGAIN, RULE, INTERRUPTED, POSITIONS, FORGETS}
 
 
 class TestIgnoresTerms(Contract):
@@ -634,13 +640,79 @@ class TestIgnoresTerms(Contract):
 
 
 class TestComparesOnlyPositions(Contract):
-    """Neither segments nor parts of chunks, nor what comes before them, and what it has it says to anybody."""
+    """Neither segments nor parts of chunks, and what it has it says to anybody."""
 
     class kind(Ledger):  # noqa: N801
         def write(self, chunk: Chunk) -> None:
             self.target.commit_by_position(chunk)
 
-    fails = frozenset({RULE, FORGOT})
+    fails = frozenset({RULE, FOUND_OUT, FORGETS})
+
+
+class TestTakesAnEmptySlotForNew(Contract):
+    """Whatever comes: so it does not notice that the rows before it are gone."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if chunk.position.slot in self.target.ledger:
+                super().write(chunk)
+            else:
+                self.target.store(chunk)
+
+    fails = frozenset({RULE, FOUND_OUT, FORGETS, WAKES})
+
+
+class TestAcceptsAGap(Contract):
+    """A chunk is new to it wherever it starts, if only the slot is not past its end."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            try:
+                super().write(chunk)
+            except ForgottenError:
+                self.target.store(chunk)
+
+    fails = frozenset({RULE, FOUND_OUT, FORGETS})
+
+
+class TestRemembersItsPositions(Contract):
+    """It asks the target once, and then never again: what the target forgot it does not hear."""
+
+    class kind(Ledger):  # noqa: N801
+        def __init__(self, number: int) -> None:
+            super().__init__(number)
+            self.known: dict[str, Position] = {}
+
+        def write(self, chunk: Chunk) -> None:
+            super().write(chunk)
+            self.known[chunk.position.slot] = chunk.position
+
+        def last(self, slot: str) -> Position | None:
+            return self.known.get(slot) or super().last(slot)
+
+    def snapshot(self, target: int) -> Target:
+        return deepcopy(TARGETS[target])
+
+    def restore(self, target: int, saved: Target) -> None:
+        TARGETS[target] = deepcopy(saved)
+
+    fails = frozenset({FORGETS})
+
+
+class TestIsBroughtBack(Contract):
+    """As it should: its author says how the target is saved and restored."""
+
+    kind = Ledger
+    snapshot = TestRemembersItsPositions.snapshot
+    restore = TestRemembersItsPositions.restore
+
+
+class TestTellsOnlySlotsThatItHas(Contract):
+    class kind(Ledger):  # noqa: N801
+        def positions(self, slots: Sequence[str]) -> dict[str, Position | None]:
+            return {slot: self.last(slot) for slot in slots if self.last(slot)}
+
+    fails = frozenset({POSITIONS, FORGETS})
 
 
 class TestCommitsTwice(Contract):
@@ -655,16 +727,6 @@ class TestCommitsTwice(Contract):
     fails = frozenset({TOGETHER, DIES, REQUEST_FAILS, WAKES, INTERRUPTED})
 
 
-class TestLeavesGaps(Contract):
-    """It takes the greater of two positions: rows that the target forgot are missing for good."""
-
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            self.target.commit_leaving_gaps(chunk)
-
-    fails = frozenset({RULE, FORGOT})
-
-
 class TestIgnoresWhatAChunkFollows(Contract):
     """Batches that the target forgot are missing for good."""
 
@@ -673,14 +735,6 @@ class TestIgnoresWhatAChunkFollows(Contract):
             self.target.commit_after_anything(chunk)
 
     fails = frozenset({RULE})
-
-
-class TestLeavesOutSlotsThatHoldNothing(Contract):
-    class kind(Ledger):  # noqa: N801
-        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-            return {slot: position for slot, position in super().positions(slots).items() if position is not None}
-
-    fails = frozenset({POSITIONS})
 
 
 class TestTellsPositionsThatItRemembers(Contract):

@@ -63,6 +63,19 @@ class ContractBase:
         """
         return target
 
+    def snapshot(self, target: Any) -> Any:
+        """What a target of a transactional sink holds, rows and ledger, by a client of its own, for `restore`.
+
+        Write both where you can: then the target which forgets its newest commits is the same one, and the sink keeps
+        its connection and what it remembers. Otherwise another target takes its place, to which the sink itself wrote
+        all but the newest commits.
+        """
+        raise NotImplementedError("snapshot(target): return what the target holds, for restore(target, saved)")
+
+    def restore(self, target: Any, saved: Any) -> None:
+        """Bring a target back to what `snapshot` saved of it."""
+        raise NotImplementedError("restore(target, saved): bring the target back to what snapshot(target) saved")
+
     def same_value(self, sent: Any, found: Any) -> bool:
         """Whether what `rows_in` gives for a value of an odd column is what was sent.
 
@@ -92,6 +105,8 @@ class ContractBase:
             every=self.every,
             each_line=self.each_line,
             data_frame=self.data_frame,
+            snapshot=self.snapshot if self._is_own("snapshot") else None,
+            restore=self.restore if self._is_own("restore") else None,
         )
         if matrix.violations and disturb and not matrix.violations[0].at:
             self._fail(
@@ -102,6 +117,10 @@ class ContractBase:
             )
         if matrix.violations:
             pytest.fail(matrix.report(), pytrace=False)
+
+    def _is_own(self, name: str) -> bool:
+        """Whether the user wrote this method."""
+        return getattr(type(self), name) is not getattr(ContractBase, name)
 
     def _expect_rows(self, target: Any, act: Callable[[], object], when: str, wanted: Rows) -> None:
         before = self._rows_of(target)

@@ -137,6 +137,11 @@ class LedgerContract(LinesContract):
         deliver(self._sink(target), [first, *others])
         self._expect_last(target, first, ([first, *others])[-1].position)
 
+    def test_a_target_may_forget_its_newest_commits_at_any_point(self, target: Any) -> None:
+        """Whatever a fail-over took is sent again, or delivery refuses to go on."""
+        self._ledger(target)
+        self._check_matrix(target, ("forgets",))
+
     def _apart(self, target: Any, number: int) -> _Stored:
         """A slot and keys that nothing else has."""
         return _Stored(target, slot(100 + number), f"{number:04x}")

@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.errors import ConfigError, HistoryError, WalSinkError
 from wal_sink.guarantees import Ability, Promise
 from wal_sink.runtime import SYSTEM
 from wal_sink.sink import BatchSink
 from wal_sink.testing.beside import Beside
 from wal_sink.testing.faults import Crash
+from wal_sink.testing.forgetting import Replaced, Restoring
 from wal_sink.testing.points import chosen, points_of
 from wal_sink.testing.process import Hook, MakeFrame, Place, Process, bury, promise_of, resolve
 from wal_sink.testing.rows import Difference, Row, Rows
@@ -42,6 +43,8 @@ def crash_matrix(
     each_line: bool = True,
     double: bool = False,
     data_frame: MakeFrame | None = None,
+    snapshot: Callable[[T], Any] | None = None,
+    restore: Callable[[T, Any], object] | None = None,
 ) -> CrashMatrix:
     """Run three batches again and again, each time with one thing that goes wrong, and judge what the target then has.
 
@@ -51,11 +54,14 @@ def crash_matrix(
       own code while it writes; the next process starts and goes on;
     - a request *fails* there, that is an exception is raised, and the same process tries again;
     - a process *stands still* before or after it sends, or before a line of the sink's own code; it wakes when its
-      successor has delivered everything, or waits for what this one holds, and goes on.
+      successor has delivered everything, or waits for what this one holds, and goes on;
+    - the target of a transactional sink *forgets*: between two calls of the sink it loses its newest commit, or two, as
+      after a fail-over to a standby that lagged behind, and the same process goes on.
 
     No row may be missing at the end, nor one be there that was never sent; a row that was kept as a dead letter, since
     the sink refused it, counts as one in the target. How many may be there twice follows from what the sink is: none
-    for an idempotent or transactional one, else one chunk (of a segment or batch writer: the segment, the batch).
+    for an idempotent or transactional one, else one chunk (of a segment or batch writer: the segment, the batch). All
+    that a target forgot is sent again; where its batch was marked already, delivery has to end with `HistoryError`.
 
     `make_sink(target)` makes what `WalSink` takes for one sink; it is called once per process. `rows_in(target)` reads
     the target with a client of its own: a mapping from column to value for each row. `new_target()` makes an empty
@@ -64,14 +70,18 @@ def crash_matrix(
     point of five, for slow targets, yet each line of the sink's code, each of its calls and each kind of operation of
     the log at least once; these too are left to chance with `each_line=False`. `double`: each process that succeeds a
     crashed one crashes at each of its points too. `data_frame` makes a DataFrame of a table, for writers of whole
-    batches.
+    batches. `snapshot(target)` saves what a target holds, rows and ledger, and `restore(target, saved)` brings it back:
+    with both, a target that forgets is the same one, and the sink keeps its connection. Without them another target
+    takes its place, to which the sink itself wrote all but the newest commits.
 
     The outcome tells how much was lost and repeated; its `check()` raises `AssertionError` if that is not as promised.
     Raises `ConfigError` for a sink that `WalSink` would refuse and for arguments from which nothing could follow,
     `AssertionError` if `rows_in` gives no such rows.
     """
     _refuse_unknown(disturb, every, tables)
-    trials = _Trials(make_sink, rows_in, new_target, partitioned(tables or three_batches()), data_frame)
+    restoring = _restoring(snapshot, restore)
+    trials = _Trials(make_sink, rows_in, new_target, partitioned(tables or three_batches()), data_frame, restoring)
+    disturb = trials.possible(disturb)
     with _quiet():
         undisturbed = trials.run((), lines=True)
         if not trials.violations:
@@ -84,6 +94,14 @@ def crash_matrix(
                     for second in chosen(seconds, every=every, each_line=False, seed=trials.runs):
                         trials.run((point, second))
     return trials.outcome()
+
+
+def _restoring(snapshot: Callable[[T], Any] | None, restore: Callable[[T, Any], object] | None) -> Restoring[T] | None:
+    if snapshot is None and restore is None:
+        return None
+    if snapshot is None or restore is None:
+        raise ConfigError("snapshot and restore belong together: give both, or neither")
+    return Restoring(snapshot, restore)
 
 
 def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Table] | None) -> None:
@@ -119,6 +137,7 @@ class _Trials(Generic[T]):
     new_target: Callable[[], T]
     batches: Sequence[Partitions]
     data_frame: MakeFrame | None
+    restoring: Restoring[T] | None
     violations: list[Violation] = field(default_factory=list)
     happened: Counter[What] = field(default_factory=Counter)
     points: set[str] = field(default_factory=set)
@@ -144,9 +163,11 @@ class _Trials(Generic[T]):
 
     def run(self, plan: tuple[Point, ...], *, lines: bool = False) -> list[str]:
         """One run, of one process for each point of the plan and one that nothing disturbs; the points of that one."""
+        if any(point.what == "forgets" for point in plan):
+            return self._run_forgetting(plan)
         target = self.new_target()
         before = self.sent.found(self.rows_in(target))
-        place = self._place(target)
+        place = self._place(lambda: self.make_sink(target))
         history = _History(place, self.stage)
         started_s = SYSTEM.monotonic_s()
         for point in plan:
@@ -156,12 +177,39 @@ class _Trials(Generic[T]):
             self.stage = replace(self.stage, patience_s=SYSTEM.monotonic_s() - started_s)
         found = self.sent.found([*self.rows_in(target), *place.rejected_rows()]).added_since(before)
         place.clear()
-        self._judge(plan, history, found)
+        self._judge(plan, history, self.sent.difference(found))
         return points
+
+    def _run_forgetting(self, plan: tuple[Point, ...]) -> list[str]:
+        """The same, of a target that loses what it acknowledged: the next process either finds it, or says so."""
+        replaced = Replaced(self, self.sent, self.restoring)
+        place = self._place(replaced.make_sink)
+        history = _History(place, self.stage, forget=replaced.forget)
+        for point in plan:
+            history.disturbed(point)
+        difference = self.sent.difference(replaced.delivered(place.rejected_rows()))
+        points: list[str] = []
+        if history.failed or not difference.lost:  # who comes to its end has looked, and must have been told
+            points = history.undisturbed()
+            difference = self.sent.difference(replaced.delivered(place.rejected_rows()))
+            if history.refused and replaced.owes(place.marked()):
+                history.error, difference = "", replace(difference, lost=())
+        place.clear()
+        self._judge(plan, history, difference)
+        return points
+
+    def possible(self, disturb: Sequence[What]) -> Sequence[What]:
+        """What can happen to a sink of this kind: only the target of a transactional one can tell what it forgot."""
+        if self.promise.ability is Ability.STORE_POSITION or "forgets" not in disturb:
+            return disturb
+        if set(disturb) == {"forgets"}:
+            raise ConfigError(f"disturb=('forgets',): {self.sink} is no TransactionalSink, and cannot tell")
+        return [what for what in disturb if what != "forgets"]
 
     def try_threads(self) -> None:
         """Whether this target may be used from a thread of a process's own, which a fake may refuse."""
-        place = self._place(self.new_target())
+        target = self.new_target()
+        place = self._place(lambda: self.make_sink(target))
         beside = Beside(Process(place).live, lambda: place.started, _LONG_S)
         self.stage = replace(self.stage, own_thread=beside.goes_through() and beside.error is None)
         place.clear()
@@ -181,20 +229,20 @@ class _Trials(Generic[T]):
             failures=self.happened["fails"],
             takeovers=self.happened["stands still"],
             waited=self.waited,
+            losses=self.happened["forgets"],
             lost=self.lost,
             repeated=self.repeated,
             permitted=self.permitted,
             violations=tuple(self.violations),
         )
 
-    def _place(self, target: T) -> Place:
+    def _place(self, make_sink: Callable[[], object]) -> Place:
         self.runs += 1
-        place = Place(lambda: self.make_sink(target), data_frame=self.data_frame, seed=self.runs)
+        place = Place(make_sink, data_frame=self.data_frame, seed=self.runs)
         place.batches.update(enumerate(self.batches))
         return place
 
-    def _judge(self, plan: tuple[Point, ...], history: _History, found: Rows) -> None:
-        difference = self.sent.difference(found)
+    def _judge(self, plan: tuple[Point, ...], history: _History, difference: Difference) -> None:
         happened = [*history.reached, *history.waited]  # a successor that waits dies besides
         permitted = sum(_permitted_rows(self.promise, point, self.batches) for point in happened)
         self.happened.update(point.what for point in history.reached)
@@ -238,15 +286,24 @@ class _History:
     """Those of `reached` at which the successor had to wait for the process that stood still."""
     takeovers: list[Takeover] = field(default_factory=list)
     error: str = ""
+    forget: Callable[[int], None] | None = None
+    """Lets the target lose its newest commits."""
+    failed: bool = False
+    """Whether a process to which something happened did not come to its end."""
+    refused: bool = False
+    """Whether a process refused to go on, since checkpoint, WAL and target tell different stories."""
 
     def disturbed(self, point: Point) -> None:
         """One process to which something happens. How it ends does not matter: the next one has to cope with it."""
         process = Process(self.place, hook=self._hook(point), lines=True)  # lines: they count as points
+        self.failed = True
         try:
             process.live()
+            self.failed = False
         except Crash as crash:
             bury(process, crash)
         except WalSinkError as error:
+            self.refused = self.refused or isinstance(error, HistoryError)
             bury(process, error)
         for takeover in self.takeovers:
             self.error = self.error or takeover.end()
@@ -257,6 +314,7 @@ class _History:
         try:
             process.live()
         except WalSinkError as error:
+            self.refused = self.refused or isinstance(error, HistoryError)
             self.error = self.error or f"{type(error).__name__}: {error}"
         return process.points
 
@@ -264,7 +322,10 @@ class _History:
         def hook(process: Process, name: str) -> None:
             if len(process.points) != point.number or self.place.started != process.number:
                 return
-            self.reached.append(Point(point.what, point.number, name))
+            self.reached.append(replace(point, name=name))
+            if self.forget is not None:
+                self.forget(point.newest)
+                return
             if point.what == "dies":
                 raise Crash(name)
             if point.what == "fails":

@@ -13,6 +13,10 @@ from wal_sink.testing.watched import SENDING
 BEFORE_SENDING = tuple(f"before {call}" for call in SENDING)
 _AFTER_SENDING = tuple(f"after {call}" for call in SENDING)
 _INSIDE = "inside "
+_LOOKS = ("before last", "before positions")
+_MARKERS = tuple(f"{when} create sinks/default/markers" for when in ("before", "after"))
+FORGOTTEN = (1, 2)
+"""How many of its newest commits a target forgets at a time: of one segment, and of two."""
 _TIMES_PER_LINE = 2
 """A line in a loop is a different moment the second time; after that it is the same one again."""
 
@@ -43,11 +47,16 @@ def _all(what: What, names: Sequence[str]) -> Iterable[Point]:
     for number, name in enumerate(names, 1):
         seen[name] += 1
         if _matters(what, name, number) and not (name.startswith(_INSIDE) and seen[name] > _TIMES_PER_LINE):
-            yield Point(what, number, name)
+            yield from (Point(what, number, name, newest) for newest in (FORGOTTEN if what == "forgets" else (0,)))
 
 
 def _matters(what: What, name: str, number: int) -> bool:
-    """Between two effects a process only reads: wherever it dies there, what it leaves is the same."""
+    """Between two effects a process only reads: wherever it dies there, what it leaves is the same.
+
+    A target forgets between two calls of its sink: what happens within one is a matter of its transactions.
+    """
+    if what == "forgets":
+        return name.startswith((*BEFORE_SENDING, *_AFTER_SENDING, *_LOOKS, *_MARKERS))
     if what == "dies":
         return number == 1 or name.startswith(("after ", *BEFORE_SENDING, _INSIDE))
     return name.startswith((*BEFORE_SENDING, *_AFTER_SENDING, _INSIDE))

@@ -88,6 +88,10 @@ class Place:
                 if letter.kept == "rejected":
                     yield from letter.chunk.table.to_pylist()
 
+    def marked(self) -> list[int]:
+        """The batches that are marked."""
+        return [int(name.removesuffix(".json")) for name in self.wal.list(paths.markers(SINK_NAME))]
+
     def clear(self) -> None:
         """Free the memory."""
         for store in (self.wal, self.checkpoint):
@@ -179,6 +183,12 @@ class Process:
             self.stage(batch_id)
             self.complete(batch_id)
             self.run.deliver_all()
+        self.end()
+
+    def end(self) -> None:
+        """The last look at what was marked, as closing a run takes it."""
+        for committer in self.run.committers:
+            committer.confirm_marked()
 
     # The sink.
 

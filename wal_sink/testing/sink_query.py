@@ -79,8 +79,8 @@ class SinkQuery:
         """Let the process die when it next comes to a point that begins so, such as `"before write"`.
 
         Points of the sink: before and after `open`, `write` (`write_segment`, `write_batch`), `was_applied`, `last`,
-        `begin`, `prepare`, `commit`, `abort` and `close`. Points of the stores: `before` and `after` `create`, `delete`
-        and `segment`, with the path; `before` `read` and `list`. Raises `ValueError` for any other.
+        `positions`, `begin`, `prepare`, `commit`, `abort` and `close`. Points of the stores: `before` and `after`
+        `create`, `delete` and `segment`, with the path; `before` `read` and `list`. Raises `ValueError` for any other.
         """
         if not any(point.startswith(f"{known} ") or known.startswith(point) for known in _POINTS):
             raise ValueError(f"crash_at({point!r}): no point begins so; expected one of {_POINTS}, and what follows it")
@@ -107,7 +107,7 @@ class SinkQuery:
     ) -> None:
         try:
             if error is None and self.alive:
-                self.deliver()
+                self._do(Process.deliver, then=(Process.end,))
         finally:
             self._place.clear()
 

@@ -12,8 +12,8 @@ from wal_sink.testing.rows import Difference
 _MOST_SHOWN = 4
 _NUMBERS = re.compile(r"[0-9a-f]{8,}|\d+")
 
-What = Literal["dies", "fails", "stands still"]
-EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still")
+What = Literal["dies", "fails", "stands still", "forgets"]
+EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still", "forgets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Point:
     number: int
     """Of the point in the life of the process, counted from 1."""
     name: str
+    newest: int = 0
+    """How many commits the target forgets."""
 
     def __str__(self) -> str:
         # A line has not run yet; the other points say "before" or "after" themselves.
@@ -32,6 +34,9 @@ class Point:
             return f"the process died {place}"
         if self.what == "fails":
             return f"a request failed {place}, and was tried again"
+        if self.what == "forgets":
+            commits = "newest commit" if self.newest == 1 else f"{self.newest} newest commits"
+            return f"the target lost its {commits} {place}"
         return f"the process stood still {place} until its successor had finished, then went on"
 
     @property
@@ -42,7 +47,8 @@ class Point:
     @property
     def kind(self) -> str:
         """A line of the sink; else the same for points that differ only in their batch, segment or rows."""
-        return self.name if self.is_inside else _NUMBERS.sub("#", self.name)
+        kind = self.name if self.is_inside else _NUMBERS.sub("#", self.name)
+        return f"{kind}, less {self.newest}" if self.newest else kind
 
     @property
     def moment(self) -> str:
@@ -97,6 +103,8 @@ class CrashMatrix:
     repeated: int
     permitted: int
     """Rows that all runs together might have repeated."""
+    losses: int = 0
+    """Targets of transactional sinks that lost what they had acknowledged."""
     violations: tuple[Violation, ...] = field(default=())
 
     def check(self) -> Self:
@@ -108,8 +116,8 @@ class CrashMatrix:
     def __str__(self) -> str:
         return (
             f"{self.sink} ({self.promise.ability.value}): {self.crashes} crashes, {self.failures} failed requests and "
-            f"{self.takeovers} takeovers{self._waiting()} at {self.points} of {self.known_points} points; "
-            f"{self.lost} rows lost, {self.repeated} repeated, {self.permitted} permitted to be repeated"
+            f"{self.takeovers} takeovers{self._waiting()}{self._forgetting()} at {self.points} of {self.known_points} "
+            f"points; {self.lost} rows lost, {self.repeated} repeated, {self.permitted} permitted to be repeated"
         )
 
     def report(self) -> str:
@@ -129,11 +137,20 @@ class CrashMatrix:
     def _waiting(self) -> str:
         return f" ({self.waited} of them waited for)" if self.waited else ""
 
+    def _forgetting(self) -> str:
+        return f", {self.losses} targets that forgot" if self.losses else ""
+
     def _advice(self) -> list[str]:
-        found = [violation.difference for violation in self.violations]
+        forgetting = [violation for violation in self.violations if any(at.what == "forgets" for at in violation.at)]
+        found = [violation.difference for violation in self.violations if violation not in forgetting]
         chosen = [advice for kind, advice in _GENERAL.items() if any(getattr(one, kind) for one in found)]
         if any(one.repeated for one in found):
             chosen.append(_REPEATED.get(self.promise.ability, _REPEATED[Ability.ACCEPT]))
+        if forgetting:
+            chosen.append(
+                "let LedgerEntry.is_known(stored, chunk, where) decide, with what the slot holds at that moment and "
+                "None where it holds nothing; last() and positions() ask the target each time"
+            )
         if any(violation.error for violation in self.violations):
             chosen.append("an error kept the next process from delivering: the same chunk must be welcome again")
         return chosen
