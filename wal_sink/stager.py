@@ -10,6 +10,7 @@ from wal_sink.checkpoint import Checkpoint, Gate, Offsets
 from wal_sink.errors import DivergentReplay, FencedError, HistoryGone, MissingBatch
 from wal_sink.history import History
 from wal_sink.log import Log
+from wal_sink.passing import pass_over
 from wal_sink.records import Manifest, Release, SegmentRef
 from wal_sink.segments import chunk_ends
 from wal_sink.terms import Term
@@ -104,8 +105,11 @@ class Stager:
         if release is None:
             self._refuse_collected(batch_id)  # it may have been collected between the two reads
             return False
-        if release.fingerprint != offsets.fingerprint:
-            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, offsets.fingerprint)
+        found = offsets.fingerprint
+        if release.rule != offsets.rule:  # released by an earlier version
+            found = self._checkpoint.fingerprint(batch_id, offsets.text, release.rule)
+        if release.fingerprint != found:
+            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, found)
         return True
 
     def _refuse_collected(self, batch_id: int) -> None:
@@ -127,7 +131,8 @@ class Stager:
         if self._history.has_batches and batch_id > self._history.newest_known + 1:
             self._history.load_batches()  # a predecessor may have staged since
         newest = self._history.newest_known
-        if self._history.has_batches and batch_id > newest + 1:
+        between = range(newest + 1, batch_id) if self._history.has_batches else range(0)
+        if not all(pass_over(self._log, self._checkpoint, missing) for missing in between):
             raise MissingBatch(
                 f"batch {batch_id} follows batch {newest} in {self._log.store.root}: {batch_id - newest - 1} "
                 "batches between them were run without this WAL or deleted from it; restore them, or start a new WAL"
@@ -143,6 +148,7 @@ class Stager:
             attempt=attempt.number,
             run_id=self._log.run_id,
             fingerprint=attempt.offsets.fingerprint,
+            rule=attempt.offsets.rule,
             offsets=attempt.offsets.text,
             columns=staged.columns,
             spark_schema=staged.spark_schema,
