@@ -36,7 +36,7 @@ each_version = pytest.mark.parametrize("version", VERSIONS)
 def run_on(version: str, program: Path | str, *args: str | Path, log: Path, limit_s: float = RUN_LIMIT_S) -> str:
     """The output of a program, a file's `Path` or source text, that ran on this PySpark and ended with 0.
 
-    It runs in a process and session of its own, `log` takes its output, and nothing of it lives on.
+    It runs in a new process and session, `log` takes its output, and none of its processes outlives this call.
     """
     with Child.python(program, *args, log=log, env=environment(version), limit_s=limit_s) as child:
         return child.succeed()

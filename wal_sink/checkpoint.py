@@ -6,26 +6,16 @@ last hundred entries (`spark.sql.streaming.minBatchesToRetain`).
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-import msgspec
-
+from wal_sink import fingerprints
+from wal_sink.checkpoint_formats import CheckpointFiles, planned_ms, read_commit, read_offsets, read_query_id
 from wal_sink.errors import CorruptError, HistoryError
+from wal_sink.fingerprints import RULE, Fingerprints
 from wal_sink.log import NOTHING
 from wal_sink.stores.base import ObjectMissing
-
-
-class CheckpointFiles(Protocol):
-    """What a checkpoint is read through: a `Store`, or Hadoop's file system in the driver's JVM."""
-
-    @property
-    def root(self) -> str: ...
-    def read(self, path: str) -> bytes: ...
-    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +26,8 @@ class Offsets:
     """The checkpoint's entry, verbatim."""
     fingerprint: str
     """Equal for every run of the same input, different for another input under the same batch id."""
+    rule: int = RULE
+    """By which the fingerprint was made; those of two rules cannot be compared."""
 
     @property
     def planned_ms(self) -> int | None:
@@ -44,10 +36,11 @@ class Offsets:
 
 
 class Checkpoint:
-    """One query's checkpoint. Reads only."""
+    """One query's checkpoint. Reads only, and only what it knows: every other version of a file is refused."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
+        self._fingerprints = Fingerprints(files)
 
     @property
     def root(self) -> str:
@@ -56,20 +49,21 @@ class Checkpoint:
     def query_id(self) -> str | None:
         """The id of the query the checkpoint belongs to; None before its first start."""
         try:
-            data = self._files.read("metadata")
+            return read_query_id(self._files.read("metadata"), self._url("metadata"))
         except ObjectMissing:
             return None
-        try:
-            return str(msgspec.json.decode(data)["id"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise CorruptError(
-                f"{self.root}/metadata: expected Spark's query id, found {data[:60]!r}; restore the checkpoint"
-            ) from error
 
-    def offsets(self, batch_id: int) -> Offsets | None:
-        """The source offsets of a batch; None if the checkpoint has no entry (not yet, or no longer)."""
+    def offsets(self, batch_id: int, rule: int = RULE) -> Offsets | None:
+        """The source offsets of a batch; None if the checkpoint has no entry (not yet, or no longer).
+
+        One read, and those of `Fingerprints.of`.
+        """
         text = self.offsets_text(batch_id)
-        return None if text is None else Offsets(text, self._fingerprint(batch_id, text))
+        return None if text is None else Offsets(text, self.fingerprint(batch_id, text, rule), rule)
+
+    def fingerprint(self, batch_id: int, text: str, rule: int) -> str:
+        """The fingerprint, by a rule, of the batch whose entry is `text`. See `Fingerprints.of`."""
+        return self._fingerprints.of(batch_id, text, rule)
 
     def offsets_text(self, batch_id: int) -> str | None:
         """The entry alone, verbatim. One read."""
@@ -78,7 +72,21 @@ class Checkpoint:
         except ObjectMissing:
             return None
         except UnicodeDecodeError as error:
-            raise CorruptError(f"{self.root}/offsets/{batch_id}: not UTF-8; restore the checkpoint") from error
+            raise CorruptError(f"{self._url(f'offsets/{batch_id}')}: not UTF-8; restore the checkpoint") from error
+
+    def repartition(self, batch_id: int) -> Offsets | None:
+        """The offsets of a batch that no query ran, since Spark wrote it to repartition the state offline.
+
+        None for every batch of which this is not certain. Certain is: the entry is a copy of the one before but for the
+        number of state partitions, as no query plans one, and both are complete alike. At most four reads.
+        """
+        texts = [self.offsets_text(number) for number in (batch_id, batch_id - 1)] if batch_id > 0 else []
+        if len(found := [text for text in texts if text is not None]) < 2:
+            return None
+        entry, before = (read_offsets(text, self._url(f"offsets/{batch_id - age}")) for age, text in enumerate(found))
+        if not entry.is_repartition_of(before) or not self._are_complete_alike(batch_id):
+            return None
+        return Offsets(found[0], fingerprints.of_repartition(entry))
 
     def require_offsets(self, batch_id: int) -> Offsets:
         """The source offsets of the batch Spark is running now."""
@@ -92,51 +100,28 @@ class Checkpoint:
 
     def is_completed(self, batch_id: int) -> bool:
         """Whether `commits/N` itself exists, whole. One read."""
-        try:
-            return self._files.read(f"commits/{batch_id}").startswith(b"v")
-        except ObjectMissing:
-            return False
+        return self._commit(batch_id) is not None
 
     def newest_commit(self) -> int:
         """The newest completed batch, -1 if there is none. One listing."""
         names = (int(name) for name in self._files.list("commits") if name.isascii() and name.isdigit())
         return max(names, default=NOTHING)
 
-    def _fingerprint(self, batch_id: int, text: str) -> str:
-        """A digest of the source lines; the line of configuration before them may differ between equal batches."""
-        lines = text.splitlines()
-        if len(lines) < 2 or not lines[0].startswith("v"):
-            raise CorruptError(
-                f"{self.root}/offsets/{batch_id}: expected a version line, a configuration line and a line per source, "
-                f"found {text[:60]!r}; restore the checkpoint"
-            )
-        digest = hashlib.sha256()
-        for source, line in enumerate(lines[2:]):
-            digest.update(line.encode() + b"\n")
-            for entry in self._source_log(source, line):
-                digest.update(entry.encode() + b"\n")
-        return digest.hexdigest()
-
-    def _source_log(self, source: int, line: str) -> list[str]:
-        """The files behind a file source's offset, which itself is only the number of a log entry.
-
-        Without them a restored checkpoint that reads other files would show the same offsets.
-        """
-        number = _log_offset(line)
-        if number is None:
-            return []
+    def _commit(self, batch_id: int) -> dict[str, object] | None:
+        path = f"commits/{batch_id}"
         try:
-            return _entries(self._files.read(f"sources/{source}/{number}"), number)
+            return read_commit(self._files.read(path), self._url(path))
         except ObjectMissing:
-            return self._compacted_log(source, number)
+            return None  # the batch is not complete, or the entry is too old to be kept
 
-    def _compacted_log(self, source: int, number: int) -> list[str]:
-        folder = f"sources/{source}"
-        compacted = (name.removesuffix(".compact") for name in self._files.list(folder) if name.endswith(".compact"))
-        for candidate in sorted(int(stem) for stem in compacted if stem.isdigit()):
-            if candidate >= number:
-                return _entries(self._files.read(f"{folder}/{candidate}.compact"), number)
-        return []
+    def _are_complete_alike(self, batch_id: int) -> bool:
+        """Whether the batch and the one before have the same watermark for the next, which a repartition copies."""
+        commits = [self._commit(number) for number in (batch_id, batch_id - 1)]
+        watermarks = [commit.get("nextBatchWatermarkMs", 0) for commit in commits if commit is not None]
+        return len(watermarks) == len(commits) and watermarks[0] == watermarks[1]
+
+    def _url(self, path: str) -> str:
+        return f"{self.root}/{path}"
 
 
 class Gate:
@@ -199,41 +184,3 @@ class Gate:
             if self._closings == closings:
                 self._completed_through = max(self._completed_through, found)
         return found
-
-
-def planned_ms(offsets: str) -> int | None:
-    """When Spark planned the batch of a checkpoint's `offsets` entry, in milliseconds since 1970; None if it is not
-    there.
-
-    Every plan of a batch has another one, and a batch that is run again keeps it: it tells whose the entry is.
-    """
-    lines = offsets.splitlines()
-    try:
-        found = msgspec.json.decode(lines[1])["batchTimestampMs"]
-    except (IndexError, ValueError, KeyError, TypeError):
-        return None
-    return found if isinstance(found, int) and found > 0 else None
-
-
-def _log_offset(line: str) -> int | None:
-    """The entry number in the offset of Spark's file source, `{"logOffset":7}`."""
-    if "logOffset" not in line:
-        return None
-    try:
-        number = msgspec.json.decode(line)["logOffset"]
-    except (ValueError, KeyError, TypeError):
-        return None
-    return number if isinstance(number, int) else None
-
-
-def _entries(data: bytes, number: int) -> list[str]:
-    """The entries of one log batch; a compacted log holds earlier batches too."""
-    return sorted(line for line in data.decode(errors="replace").splitlines() if _batch_of(line) == number)
-
-
-def _batch_of(line: str) -> int | None:
-    try:
-        number = msgspec.json.decode(line).get("batchId")
-    except (ValueError, AttributeError):
-        return None
-    return number if isinstance(number, int) else None

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wal_sink.checkpoint import CheckpointFiles
+from wal_sink.checkpoint_formats import CheckpointFiles
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
 

@@ -192,7 +192,8 @@ class Committer:
         if delivery is None:
             delivery = self._underway = self._delivery(released.manifest, taken_over=begun)
         if not (begun and self._is_done_after_all(delivery, batch_id)):
-            delivery.run(self._renew_term)
+            if not released.manifest.passed_over:  # Spark called no sink for it either
+                delivery.run(self._renew_term)
             self._settle(released.manifest, delivery.kept_rows(), begun=begun)
         self._underway = None
         return True

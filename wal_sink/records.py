@@ -20,6 +20,11 @@ SPREAD_FORMAT = 2
 """Of the manifest of a batch whose progress lies in shards. A version that does not know them must not deliver it: it
 would find no progress, and send everything again.
 """
+RULE_FORMAT = 3
+"""Of a manifest or release whose fingerprint was made by a later rule than the first, shards or not. A version that
+does not know rules would make its fingerprint by the first one, and report the same batch as a divergent one.
+"""
+FIRST_RULE = 1
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,12 +94,14 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One staged attempt of a batch."""
 
     kind = "manifest"
-    formats = (FORMAT, SPREAD_FORMAT)
+    formats = (FORMAT, SPREAD_FORMAT, RULE_FORMAT)
     batch_id: int
     term: int
     attempt: int
     run_id: str
     fingerprint: str
+    rule: int = FIRST_RULE
+    """By which the fingerprint was made."""
     offsets: str
     """The checkpoint's `offsets/N`, verbatim."""
     columns: tuple[str, ...]
@@ -107,9 +114,13 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     """By name of a two-phase sink: the handle of each segment; None where it was not prepared while staging."""
     spread: bool = False
     """Whether its sinks' progress lies in shards."""
+    passed_over: bool = False
+    """Whether Spark wrote the batch without running it, for an offline operation. No sink is called for it."""
 
     @property
     def format(self) -> int:
+        if self.rule > FIRST_RULE or self.passed_over:
+            return RULE_FORMAT
         return SPREAD_FORMAT if self.spread else FORMAT
 
     @property
@@ -124,17 +135,24 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
         return path == paths.manifest(self.batch_id, self.term, self.attempt)
 
 
-class Release(Record, frozen=True, kw_only=True):
+class Release(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Which manifest of a batch is delivered, for all sinks, for ever."""
 
     kind = "release"
+    formats = (FORMAT, RULE_FORMAT)
     batch_id: int
     term: int
     """Of the manifest, not of the committer."""
     attempt: int
     fingerprint: str
+    rule: int = FIRST_RULE
+    """By which the fingerprint was made: that of its manifest."""
     run_id: str
     """The run that made the release."""
+
+    @property
+    def format(self) -> int:
+        return RULE_FORMAT if self.rule > FIRST_RULE else FORMAT
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.release(self.batch_id)

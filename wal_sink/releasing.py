@@ -6,10 +6,12 @@ import threading
 from dataclasses import dataclass
 
 from wal_sink import paths
-from wal_sink.checkpoint import Checkpoint, Gate, planned_ms
+from wal_sink.checkpoint import Checkpoint, Gate
+from wal_sink.checkpoint_formats import planned_ms
 from wal_sink.errors import CorruptError, HistoryError, MissingBatch
 from wal_sink.history import History
 from wal_sink.log import Log
+from wal_sink.passing import pass_over
 from wal_sink.records import Manifest, Release
 from wal_sink.stager import divergence
 
@@ -69,6 +71,7 @@ class Releaser:
             term=manifest.term,
             attempt=manifest.attempt,
             fingerprint=manifest.fingerprint,
+            rule=manifest.rule,
             run_id=self._log.run_id,
             **self._log.stamp(),
         )
@@ -80,9 +83,16 @@ class Releaser:
                 f"{self._log.store.url_of(paths.release(batch_id))} vanished while it was read; is somebody "
                 "deleting the WAL?"
             )
-        if existing.fingerprint != manifest.fingerprint:
-            raise divergence(self._log, self._checkpoint, batch_id, existing.fingerprint, manifest.fingerprint)
+        self._refuse_other_release(existing, manifest)
         return self._adopt(existing)
+
+    def _refuse_other_release(self, existing: Release, manifest: Manifest) -> None:
+        """What another released meanwhile must be of the same source offsets, whatever rule it goes by."""
+        own = manifest.fingerprint
+        if existing.rule != manifest.rule:  # by another version of wal-sink; a manifest keeps the offsets themselves
+            own = self._checkpoint.fingerprint(manifest.batch_id, manifest.offsets, existing.rule)
+        if existing.fingerprint != own:
+            raise divergence(self._log, self._checkpoint, manifest.batch_id, existing.fingerprint, own)
 
     def _adopt(self, release: Release) -> Released:
         path = paths.manifest(release.batch_id, release.term, release.attempt)
@@ -92,7 +102,7 @@ class Releaser:
                 f"batch {release.batch_id}: released, but its manifest {self._log.store.url_of(path)} is gone; "
                 "restore it (and the segments it names) before starting again"
             )
-        if manifest.fingerprint != release.fingerprint:
+        if (manifest.fingerprint, manifest.rule) != (release.fingerprint, release.rule):
             raise CorruptError(
                 f"batch {release.batch_id}: release and manifest {self._log.store.url_of(path)} name different source "
                 "offsets; restore the WAL's objects"
@@ -105,18 +115,21 @@ class Releaser:
         found = None
         if highest is not None:
             found = self._log.find(Manifest, paths.manifest(batch_id, highest.term, highest.attempt))
+        if found is None and highest is None:
+            found = pass_over(self._log, self._checkpoint, batch_id)
         if found is None:
             raise MissingBatch(
                 f"batch {batch_id}: completed by Spark in {self._checkpoint.root}, but "
                 f"{self._log.store.url_of(paths.batch(batch_id))} holds no manifest. Its rows cannot be delivered "
-                "and later batches are held back; restore the deleted objects, or start a new WAL"
+                "and later batches are held back; restore the deleted objects, or start a new WAL. (Spark's offline "
+                "repartition of state writes such a batch too. It is recognised, unless it skipped a batch that failed)"
             )
         return found
 
     def _check_against_checkpoint(self, manifest: Manifest) -> None:
         """What another run staged must be what the checkpoint says now."""
-        offsets = self._checkpoint.offsets(manifest.batch_id)
-        if offsets is None:
+        text = self._checkpoint.offsets_text(manifest.batch_id)
+        if text is None:
             # Asked now, not remembered: the checkpoint may have been rolled back since.
             if manifest.batch_id < self._checkpoint.newest_commit():
                 return  # Spark deleted the entry, as it does with old ones
@@ -124,7 +137,7 @@ class Releaser:
                 f"batch {manifest.batch_id}: {self._checkpoint.root} has no offsets/{manifest.batch_id}; restore "
                 "the checkpoint"
             )
-        self._refuse_other_offsets(manifest, offsets.fingerprint)
+        self._refuse_other_offsets(manifest, text)
 
     def _confirmed(self, released: Released) -> Released:
         """Compare a release with the checkpoint *after* it was created or found.
@@ -133,13 +146,26 @@ class Releaser:
         """
         manifest = released.manifest
         text = self._checkpoint.offsets_text(manifest.batch_id)
-        if text == manifest.offsets and planned_ms(manifest.offsets) is not None:
-            return Released(manifest, released.run_id, is_present_plan=True)  # no other plan of any query says the same
+        if _is_same_plan(manifest, text):
+            return Released(manifest, released.run_id, is_present_plan=True)
         self._history.ask_owner_again()
-        if text is not None and (offsets := self._checkpoint.offsets(manifest.batch_id)) is not None:
-            self._refuse_other_offsets(manifest, offsets.fingerprint)
+        if text is not None:
+            self._refuse_other_offsets(manifest, text)
         return released
 
-    def _refuse_other_offsets(self, manifest: Manifest, found: str) -> None:
+    def _refuse_other_offsets(self, manifest: Manifest, text: str) -> None:
+        """What the checkpoint reads under the batch's id, by its entry there, must be what was staged."""
+        if _is_same_plan(manifest, text):
+            return
+        repartition = self._checkpoint.repartition(manifest.batch_id)
+        if repartition is not None:
+            found = repartition.fingerprint
+        else:
+            found = self._checkpoint.fingerprint(manifest.batch_id, text, manifest.rule)
         if found != manifest.fingerprint:
             raise divergence(self._log, self._checkpoint, manifest.batch_id, manifest.fingerprint, found)
+
+
+def _is_same_plan(manifest: Manifest, text: str | None) -> bool:
+    """Whether this is the entry of the very plan that was staged: no other plan of any query says the same."""
+    return text == manifest.offsets and planned_ms(manifest.offsets) is not None

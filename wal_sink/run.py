@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from wal_sink import paths
-from wal_sink.checkpoint import Checkpoint, CheckpointFiles, Gate
+from wal_sink.checkpoint import Checkpoint, Gate
+from wal_sink.checkpoint_formats import CheckpointFiles
 from wal_sink.committer import Committer
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.history import History
 from wal_sink.log import Log
 from wal_sink.preparing import StagingOrder
-from wal_sink.records import Manifest, SinkRecord
+from wal_sink.records import Manifest, Release, SinkRecord
 from wal_sink.registry import Registration, register, registered
 from wal_sink.releasing import Releaser
 from wal_sink.retention import Collector
@@ -115,6 +116,14 @@ class Run:
         if not self.committers:
             self.history.note_delivered(batch_id, where_alive=batch_id)
         return manifest
+
+    def released_rows(self, batch_id: int) -> int | None:
+        """How many rows a released batch has; None if it was collected meanwhile. Two reads."""
+        release = self.log.find(Release, paths.release(batch_id))
+        if release is None:
+            return None
+        manifest = self.log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
+        return None if manifest is None else manifest.rows
 
     def deliver_all(self) -> None:
         """Deliver everything that can be delivered now, sink after sink. Raises the first sink's error."""

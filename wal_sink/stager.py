@@ -10,6 +10,7 @@ from wal_sink.checkpoint import Checkpoint, Gate, Offsets
 from wal_sink.errors import DivergentReplay, FencedError, HistoryGone, MissingBatch
 from wal_sink.history import History
 from wal_sink.log import Log
+from wal_sink.passing import pass_over
 from wal_sink.records import Manifest, Release, SegmentRef
 from wal_sink.segments import chunk_ends
 from wal_sink.terms import Term
@@ -108,8 +109,11 @@ class Stager:
         if release is None:
             self._refuse_collected(batch_id)  # it may have been collected between the two reads
             return False
-        if release.fingerprint != offsets.fingerprint:
-            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, offsets.fingerprint)
+        found = offsets.fingerprint
+        if release.rule != offsets.rule:  # released by an earlier version
+            found = self._checkpoint.fingerprint(batch_id, offsets.text, release.rule)
+        if release.fingerprint != found:
+            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, found)
         return True
 
     def _refuse_collected(self, batch_id: int) -> None:
@@ -131,7 +135,7 @@ class Stager:
         if batch_id > self._history.accounted_through + 1:
             self._history.load_batches()  # a predecessor may have staged since
         before = self._history.accounted_through
-        if batch_id <= before + 1:
+        if all(pass_over(self._log, self._checkpoint, missing) for missing in range(before + 1, batch_id)):
             return
         follows = (
             f"follows batch {before} in {self._log.store.root}"
@@ -154,6 +158,7 @@ class Stager:
             attempt=attempt.number,
             run_id=self._log.run_id,
             fingerprint=attempt.offsets.fingerprint,
+            rule=attempt.offsets.rule,
             offsets=attempt.offsets.text,
             columns=staged.columns,
             spark_schema=staged.spark_schema,

@@ -111,7 +111,7 @@ def test_the_dataframe_is_evaluated_once_and_fully(spark: SparkSession, tmp_path
     df = spark.range(0, 100, 1, 3).mapInArrow(noting(log, lambda: "evaluated"), "id long")
     stage(df, tmp_path / "wal")
     assert notes(log) == ["evaluated"] * 3
-    evaluate_without_staging(df, description=DESCRIPTION)
+    assert evaluate_without_staging(df, description=DESCRIPTION) == 100
     assert notes(log) == ["evaluated"] * 6
 
 
@@ -152,7 +152,7 @@ def test_a_stateful_query_stages_and_replays(spark: SparkSession, tmp_path: Path
 
     def handle(df: DataFrame, batch_id: int) -> None:
         if batch_id == 1:
-            evaluate_without_staging(df, description=DESCRIPTION)
+            assert evaluate_without_staging(df, description=DESCRIPTION) == 2
         else:
             staged[batch_id] = stage(df.mapInArrow(step, df.schema), tmp_path / "wal")
 

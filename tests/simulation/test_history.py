@@ -389,10 +389,10 @@ def test_a_record_of_an_unknown_format_asks_for_the_version_that_wrote_it(number
     world = undelivered()
     path = records(world)[number]
     envelope = json.loads(world.wal.read(path))
-    damage(world, path, json.dumps({**envelope, "format": 3, "something": "new"}).encode())
+    damage(world, path, json.dumps({**envelope, "format": 4, "something": "new"}).encode())
     before = list(world.target.rows)
 
-    with pytest.raises(ConfigError, match=r"format 3, but this version of wal-sink reads format 1 .*use the version"):
+    with pytest.raises(ConfigError, match=r"format 4, but this version of wal-sink reads format 1 .*use the version"):
         recover(world)
 
     assert world.target.rows == before
@@ -404,7 +404,8 @@ def test_a_record_of_an_unknown_format_asks_for_the_version_that_wrote_it(number
 def file_source_checkpoint(*, compact: bool, files: str = "a.csv") -> MemoryStore:
     world = World()
     store = world.checkpoint
-    store.create("offsets/3", b'v1\n{"batchTimestampMs":1}\n{"logOffset":3}')
+    for batch in (2, 3):
+        store.create(f"offsets/{batch}", b'v1\n{"batchTimestampMs":1}\n{"logOffset":%d}' % batch)
     entries = [json.dumps({"path": f"file:///{batch}-{files}", "timestamp": 1, "batchId": batch}) for batch in range(6)]
     if compact:
         store.create("sources/0/1.compact", "\n".join(["v1", *entries[:2]]).encode())
@@ -446,10 +447,10 @@ def test_a_replay_over_other_files_under_equal_offsets_is_refused() -> None:
     store = world.checkpoint
     conf = f'{{"batchTimestampMs":{PLANNED_MS},"end":0}}'
     store.create("offsets/0", f'v1\n{conf}\n{{"end":0,"logOffset":0}}'.encode())
-    store.create("sources/0/0", b'v1\n{"path":"a","batchId":0}')
+    store.create("sources/0/0", b'v1\n{"path":"a","timestamp":1,"batchId":0}')
     assert world.life().live()
     world.checkpoint.delete(["commits/0"])
-    overwrite(store, "sources/0/0", b'v1\n{"path":"b","batchId":0}')
+    overwrite(store, "sources/0/0", b'v1\n{"path":"b","timestamp":1,"batchId":0}')
     run = recover(world)
 
     with pytest.raises(DivergentReplay):
@@ -488,13 +489,22 @@ def test_a_completed_newest_batch_without_offsets_is_refused() -> None:
         recover(world)
 
 
-@pytest.mark.parametrize("entry", [b"", b"{}", b"\x00\x00"])
+@pytest.mark.parametrize("entry", [b"", b"v", b"v1", b"v1\n", b'v1\n{"nextBatch'])
 def test_a_commit_that_is_not_whole_opens_no_gate(entry: bytes) -> None:
     world = World(batches=((3,),))
     store = world.checkpoint
     store.create("commits/0", entry)
 
     assert not Checkpoint(store).is_completed(0)
+
+
+@pytest.mark.parametrize("entry", [b"{}", b"\x00\x00", b"v1\n\x00", b"v1\n[]", b"v1\n{]}", b"x1\n{}"])
+def test_a_commit_that_is_none_is_named(entry: bytes) -> None:
+    store = World().checkpoint
+    store.create("commits/0", entry)
+
+    with pytest.raises(CorruptError, match=r"commits/0: expected .*; restore the checkpoint"):
+        Checkpoint(store).is_completed(0)
 
 
 @pytest.mark.parametrize("text", [b"", b"v1", b'{"end":1}\n{}\n{}', b"\xff\xfe"])

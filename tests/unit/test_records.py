@@ -87,7 +87,11 @@ def test_a_record_of_another_kind_is_refused(record: Record) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "known", "found"),
-    [(LowWater, "1 of a low-water", 0), (LowWater, "1 of a low-water", 2), (Manifest, "1 and 2 of a manifest", 3)],
+    [
+        (LowWater, "1 of a low-water", 0),
+        (LowWater, "1 of a low-water", 2),
+        (Manifest, "1 and 2 and 3 of a manifest", 4),
+    ],
 )
 def test_another_format_asks_for_the_version_that_wrote_it_whatever_else_it_holds(
     kind: type[Record], known: str, found: int

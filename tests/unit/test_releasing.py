@@ -28,7 +28,7 @@ def release_of(place: Place) -> Release:
 def another(place: Place, **changed: object) -> bytes:
     """What another run would have released of batch 0, but for what is `changed`."""
     manifest = decode(Manifest, place.wal.read(paths.manifest(0, 1, 1)), "the manifest")
-    named = {"term": 1, "attempt": 1, "fingerprint": manifest.fingerprint, **changed}
+    named = {"term": 1, "attempt": 1, "fingerprint": manifest.fingerprint, "rule": manifest.rule, **changed}
     return encode(Release(batch_id=0, run_id="other", id="x", created="now", **named))  # type: ignore[arg-type]
 
 

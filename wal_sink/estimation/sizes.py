@@ -8,6 +8,7 @@ import msgspec
 
 from wal_sink import paths
 from wal_sink.estimation.plan import Plan, Shape
+from wal_sink.fingerprints import RULE
 from wal_sink.records import Manifest, Marker, Progress, Release, SegmentRef, encode
 
 _ID = "0123456789abcdef0123456789abcdef"
@@ -28,7 +29,14 @@ def release_bytes() -> int:
     return len(
         encode(
             Release(
-                batch_id=_BATCH, term=_TERM, attempt=_ATTEMPT, fingerprint=_ID * 2, run_id=_ID, id=_ID, created=_CREATED
+                batch_id=_BATCH,
+                term=_TERM,
+                attempt=_ATTEMPT,
+                fingerprint=_ID * 2,
+                rule=RULE,
+                run_id=_ID,
+                id=_ID,
+                created=_CREATED,
             )
         )
     )
@@ -62,6 +70,7 @@ def _manifest(plan: Plan) -> Manifest:
         attempt=_ATTEMPT,
         run_id=_ID,
         fingerprint=_ID * 2,
+        rule=RULE,
         offsets=_OFFSETS.ljust(plan.offsets_bytes, "0")[: plan.offsets_bytes],
         columns=tuple(names),
         spark_schema=json.dumps({"type": "struct", "fields": columns}, separators=(",", ":")),

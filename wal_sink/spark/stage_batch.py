@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError
@@ -15,9 +16,11 @@ from wal_sink.stores.spec import StoreSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+_logger = logging.getLogger(__name__)
+
 
 def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity) -> None:
-    """Stage `df` as the caller's batch; a replay of a released batch is evaluated and dropped."""
+    """Stage `df` as the caller's batch; a replay of a released batch is evaluated, counted and dropped."""
     _check_query(run, caller.query_id)
     what = f"wal-sink {store.safe_url} batch {caller.batch_id}"
 
@@ -28,7 +31,25 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity
         return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 
     if run.stage(caller.batch_id, write, planned_ms=caller.planned_ms) is None:
-        evaluate_without_staging(df, description=f"{what}: replay, already released")
+        found = evaluate_without_staging(df, description=f"{what}: replay, already released")
+        _compare_rows(run, what, caller.batch_id, found)
+
+
+def _compare_rows(run: Run, what: str, batch_id: int, found: int) -> None:
+    """A replay's rows are dropped, since the WAL has those of the first time: another number is worth a warning."""
+    released = run.released_rows(batch_id)
+    if released is None:
+        _logger.warning(
+            "%s: the replay had %d rows; the batch was collected since, so nobody compared them", what, found
+        )
+    elif released != found:
+        _logger.warning(
+            "%s: the replay had %d rows, but %d were released and are what sinks get. The source did not replay what "
+            "it gave (was a file overwritten in place?), or the query is not deterministic",
+            what,
+            found,
+            released,
+        )
 
 
 def _check_query(run: Run, running: str) -> None:

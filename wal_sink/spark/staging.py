@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
 from wal_sink.log import Log
 from wal_sink.preparing import StagedPartition, StagingOrder, joined, stage_partition
@@ -32,6 +32,7 @@ ARROW_BATCH_BYTES = 4 << 20
 
 _BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
 _SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
+_COUNT = StructType([StructField("rows", LongType())])
 _RESULT = StructType([StructField("partition", IntegerType()), StructField("staged", BinaryType())])
 
 
@@ -62,13 +63,21 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, des
     return joined([msgspec.json.decode(row.staged, type=StagedPartition) for row in in_order])
 
 
-def evaluate_without_staging(df: DataFrame, *, description: str) -> None:
-    """Evaluate `df` once and fully, and keep nothing: a replay's stateful operators must still commit their state.
+def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
+    """Evaluate `df` once and fully, keep nothing, and return how many rows it had.
 
-    Runs on the driver, as one Spark job over Spark's `noop` sink. Raises what goes wrong in the DataFrame.
+    A replay's stateful operators must still commit their state, so that every row of every partition is pulled. Runs on
+    the driver, as one Spark job, the way a batch is staged. Raises what `stage_dataframe` raises.
     """
-    with described(df.sparkSession.sparkContext, description), surfaced_errors(description):
-        df.write.format("noop").mode("overwrite").save()
+    schema = df.schema
+    check_schema(schema)
+    with (
+        described(df.sparkSession.sparkContext, description),
+        _small_batches(df.sparkSession),
+        surfaced_errors(description, ", ".join(not_null_paths(schema))),
+    ):
+        resolved = df if are_resolved_by_name(schema) else df.toDF(*positional_names(schema))
+        return sum(row.rows for row in resolved.mapInArrow(_counted, _COUNT).collect())
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +112,12 @@ def _in_order(rows: Iterable[Row], description: str) -> list[Row]:
                 "nothing was staged. Start the query again"
             )
     return [by_partition[partition] for partition in sorted(by_partition)]
+
+
+def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What runs on executors, once per partition of a replay."""
+    rows = sum(batch.num_rows for batch in batches)
+    yield pa.record_batch([pa.array([rows], pa.int64())], _COUNT.names)
 
 
 def _partition() -> int:

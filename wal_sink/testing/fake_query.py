@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.checkpoint import planned_ms
+from wal_sink.checkpoint_formats import planned_ms
 from wal_sink.preparing import joined, stage_partition
 from wal_sink.run import Run
 from wal_sink.stager import Attempt, Staged

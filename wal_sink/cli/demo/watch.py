@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wal_sink import paths
-from wal_sink.checkpoint import CheckpointFiles
+from wal_sink.checkpoint_formats import CheckpointFiles
 from wal_sink.cli.demo.job import EXACT, PLAIN
 from wal_sink.inspection import read_manifest
 from wal_sink.log import NOTHING, Log

@@ -1,0 +1,170 @@
+"""Spark's own files, as real Sparks write them: which batch reads what, and batches that no query ran."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.golden_checkpoints import goldens, written_by
+from tests.integration.streams import Place
+from tests.spark_versions import VERSIONS, each_version, run_on
+from wal_sink import DivergentReplay
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
+QUICK = ("file", "two_entries", "two_sources", "offset_log_2", "named", "named_in_log_1")
+"""Kinds without state, which take a second or two."""
+
+REPARTITIONS = [version for version in VERSIONS if version >= "4.2"]
+
+LIFE = """
+import json, sys
+from pathlib import Path
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as sf
+from tests.fixtures_spark import SPARK_CONF
+from tests.integration.streams import Place
+from pyspark.sql import SparkSession
+
+place = Place(Path(sys.argv[1]))
+spark = SparkSession.builder.master("local[2]").config(map=SPARK_CONF).getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+spark.conf.set("spark.sql.streaming.stateStore.providerClass",
+               "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+checkpoints = spark._streamingCheckpointManager
+
+def query():
+    counts = place.feed.stream(spark).groupBy("id").count()
+    return counts.select("id").writeStream.outputMode("update").trigger(availableNow=True)
+
+def run():
+    with place.sink() as sink:
+        sink.run(query())
+
+def unfinished(batch):
+    for name in (str(batch), f".{batch}.crc"):
+        (place.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+place.feed.add([1, 2])
+run()
+checkpoints.repartition(str(place.checkpoint), 3)
+place.feed.add([2, 3])
+run()                                               # the stager or the recovery before it meets batch 1
+checkpoints.repartition(str(place.checkpoint), 4)
+with place.sink() as sink:
+    sink.drain()                                    # a drain meets batch 3
+place.feed.add([4])
+run()
+checkpoints.repartition(str(place.checkpoint), 2)
+unfinished(5)
+place.feed.add([5])
+try:
+    run()
+except Exception as error:
+    print("REFUSED", "STREAMING_UNFINISHED_REPARTITION_DETECTED" in str(error))
+checkpoints.repartition(str(place.checkpoint), 2)   # taken up again
+run()
+spark.stop()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+@each_version
+@pytest.mark.timeout(1200)  # a first run fetches that Spark
+def test_each_spark_writes_what_its_golden_checkpoints_hold(version: str, tmp_path: Path) -> None:
+    """The kinds without state; `python -m tests.golden_checkpoints` writes all of them anew."""
+    folder = tmp_path / "written"
+    folder.mkdir()
+
+    assert written_by(version, folder, *QUICK) == goldens(*QUICK, version=version)
+
+
+@pytest.mark.parametrize("version", REPARTITIONS)
+@pytest.mark.timeout(1200)
+def test_a_query_goes_on_after_its_state_was_repartitioned_offline(version: str, place: Place) -> None:
+    """A stager, the recovery of a start or a drain may meet that batch first. Spark never runs it, even unfinished."""
+    output = run_on(version, LIFE, place.root, log=place.root / "log")
+
+    delivered = sorted((sent.batch, number) for sent in place.lines.sent() for number in sent.ids)
+    assert delivered == [(0, 1), (0, 2), (2, 2), (2, 3), (4, 4), (6, 5)]
+    assert "REFUSED True" in output
+    markers = sorted(int(path.stem) for path in place.wal.glob("sinks/default/markers/*.json"))
+    assert markers[-1] == 6
+
+
+def test_a_restored_checkpoint_with_other_files_is_refused_in_offset_log_2(spark: SparkSession, place: Place) -> None:
+    """Before: its offsets were equal and its files were not looked at, so that its rows were dropped as a replay."""
+    place.feed.add([1], [2])
+    spark.conf.set(OFFSET_LOG, "2")
+    try:
+        place.run(spark)
+        forget_commit(place, 1)
+        log = place.checkpoint / "sources" / "0" / "1"
+        other = place.feed.folder / "000002other.json"
+        other.write_text('{"id": 7}\n')
+        version, line = log.read_text().split("\n")
+        rewrite(log, "\n".join([version, json.dumps({**json.loads(line), "path": other.as_uri()})]))
+
+        with pytest.raises(DivergentReplay, match="batch 1 of"):
+            place.run(spark)
+    finally:
+        spark.conf.unset(OFFSET_LOG)
+    assert place.lines.ids() == [1, 2]
+
+
+def test_a_replay_of_another_number_of_rows_is_told(
+    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file overwritten in place, with the same time: nothing else shows it. Before: not a word."""
+    place.feed.add([1], [2, 3, 4])
+    place.run(spark)
+    forget_commit(place, 1)
+    file = place.feed.folder / "000001.json"
+    modified = file.stat().st_mtime_ns
+    file.write_text('{"id": 2}\n')
+    os.utime(file, ns=(modified, modified))
+
+    with caplog.at_level(logging.WARNING, logger="wal_sink"):
+        place.run(spark)
+
+    (told,) = [record.getMessage() for record in caplog.records if "replay" in record.getMessage()]
+    assert "batch 1: the replay had 1 rows, but 3 were released and are what sinks get" in told
+    assert place.lines.ids() == [1, 2, 3, 4]
+
+
+def test_a_replay_of_the_same_rows_is_not_worth_a_word(
+    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.feed.add([1], [2, 3, 4])
+    place.run(spark)
+    forget_commit(place, 1)
+
+    with caplog.at_level(logging.WARNING, logger="wal_sink"):
+        place.run(spark)
+
+    assert not [record for record in caplog.records if "replay" in record.getMessage()]
+    assert place.lines.ids() == [1, 2, 3, 4]
+
+
+def forget_commit(place: Place, batch_id: int) -> None:
+    """As if Spark had died between the sink and the commit."""
+    for name in (f"{batch_id}", f".{batch_id}.crc"):
+        (place.checkpoint / "commits" / name).unlink(missing_ok=True)
+
+
+def rewrite(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
