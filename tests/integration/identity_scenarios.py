@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.fixtures_spark import SPARK_CONF
 from tests.integration.streams import Place
 from wal_sink import ConfigError
-from wal_sink.checkpoint import planned_ms
+from wal_sink.checkpoint_formats import planned_ms
 from wal_sink.spark.identity import QueryIdentity, identity_of
 
 if TYPE_CHECKING:

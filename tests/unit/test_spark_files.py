@@ -12,6 +12,7 @@ from tests.golden_checkpoints import Golden, goldens, name_of
 from tests.simulation.small_run import Place, Recorder, numbers
 from wal_sink.carriers import WholeBatchCarrier
 from wal_sink.checkpoint import Checkpoint
+from wal_sink.checkpoint_formats import planned_ms
 from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, MissingBatch
 from wal_sink.passing import pass_over
 from wal_sink.run import Run
@@ -128,7 +129,9 @@ class Life:
     def batch(self, run: Run, batch_id: int) -> None:
         """A batch that a query runs."""
         self.write(f"offsets/{batch_id}")
-        run.stage(batch_id, lambda attempt: stage_tables(run, attempt, [numbers(batch_id, 2)]))
+        planned = planned_ms(self.golden.files[f"offsets/{batch_id}"])
+        assert planned is not None
+        run.stage(batch_id, lambda attempt: stage_tables(run, attempt, [numbers(batch_id, 2)]), planned_ms=planned)
         self.write(f"commits/{batch_id}")
 
     def repartition(self, batch_id: int) -> None:
@@ -264,7 +267,7 @@ def test_a_batch_that_was_staged_is_not_passed_over_for_a_repartition_under_its_
     life.batch(run, 0)
     text = changed(life.golden.files["offsets/0"], batchTimestampMs=1_767_225_600_500)
     life.place.checkpoint.create("offsets/1", text.encode())
-    run.stage(1, lambda attempt: stage_tables(run, attempt, [numbers(1, 2)]))
+    run.stage(1, lambda attempt: stage_tables(run, attempt, [numbers(1, 2)]), planned_ms=1_767_225_600_500)
     life.place.checkpoint.delete(["offsets/1"])
     life.repartition(1)
 
