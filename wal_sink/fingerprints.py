@@ -23,9 +23,9 @@ from wal_sink.checkpoint_formats import (
     read_offsets,
 )
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
+from wal_sink.records import FIRST_RULE
 from wal_sink.stores.base import ObjectMissing
 
-FIRST_RULE = 1
 RULE = 2
 """By which new fingerprints are made."""
 

@@ -25,6 +25,7 @@ RULE_FORMAT = 3
 does not know rules would make its fingerprint by the first one, and report the same batch as a divergent one.
 """
 FIRST_RULE = 1
+"""By which fingerprints were made before there were rules. See `wal_sink.fingerprints`."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

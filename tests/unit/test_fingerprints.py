@@ -14,7 +14,8 @@ from tests.golden_checkpoints import Golden, goldens, name_of
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.checkpoint_formats import read_offsets
 from wal_sink.errors import ConfigError, CorruptError, HistoryError
-from wal_sink.fingerprints import FIRST_RULE, RULE, Fingerprints
+from wal_sink.fingerprints import RULE, Fingerprints
+from wal_sink.records import FIRST_RULE
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
+from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import CorruptError, DivergentReplay, HistoryError
-from wal_sink.records import Manifest, Release, decode, encode
+from wal_sink.records import FIRST_RULE, Manifest, Release, decode, encode
 from wal_sink.run import Run
 
 
@@ -190,3 +192,108 @@ def test_other_offsets_under_a_released_batch_are_refused_by_its_number() -> Non
 
     with pytest.raises(DivergentReplay, match="batch 0 of memory://"):
         run.shared.releaser.release(0, run.history.staged(0))
+
+
+# Records of an earlier version, whose fingerprints are of the first rule.
+
+
+def of_an_earlier_version(place: Place, **changed: object) -> Manifest:
+    """The same batch 0 as an earlier version staged it, as another attempt; but for what is `changed`."""
+    manifest = decode(Manifest, place.wal.read(paths.manifest(0, 1, 1)), "the manifest")
+    earlier = Checkpoint(place.checkpoint).fingerprint(0, manifest.offsets, FIRST_RULE)
+    assert earlier != manifest.fingerprint
+    return replace(manifest, **{"attempt": 2, "rule": FIRST_RULE, "fingerprint": earlier, **changed})
+
+
+def release_by(place: Place, manifest: Manifest) -> None:
+    place.wal.create(paths.manifest(0, manifest.term, manifest.attempt), encode(manifest))
+    named = {"attempt": manifest.attempt, "fingerprint": manifest.fingerprint, "rule": manifest.rule}
+    place.wal.create(paths.release(0), another(place, **named))
+
+
+def test_a_release_of_an_earlier_version_is_compared_by_its_own_rule() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: release_by(place, of_an_earlier_version(place)))
+
+    run.deliver_all()
+
+    assert sink.batches == [0]
+    assert release_of(place).rule == FIRST_RULE
+
+
+def test_other_offsets_of_an_earlier_version_are_refused_by_its_own_rule() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: release_by(place, of_an_earlier_version(place, fingerprint="f" * 64)))
+
+    with pytest.raises(DivergentReplay, match=r"holds it with source offsets ffffffffffff,"):
+        run.deliver_all()
+    assert sink.chunks == []
+
+
+def test_what_an_earlier_version_staged_is_released_under_its_own_rule() -> None:
+    place, sink = Place(), Recorder()
+    with_batch(place, Recorder())
+    earlier = of_an_earlier_version(place)
+    place.wal.create(paths.manifest(0, 1, 2), encode(earlier))
+
+    place.open({"a": sink}).deliver_all()
+
+    assert sink.batches == [0]
+    assert (release_of(place).rule, release_of(place).fingerprint) == (FIRST_RULE, earlier.fingerprint)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_replay_of_what_an_earlier_version_released_is_known_by_its_own_rule(same: bool) -> None:
+    place = Place()
+    with_batch(place, Recorder())
+    release_by(place, of_an_earlier_version(place, **({} if same else {"fingerprint": "f" * 64})))
+    place.checkpoint.delete(["commits/0"])
+    run = place.open({"a": Recorder()})
+
+    if same:
+        assert run.stage(0, lambda _: pytest.fail("it is a replay")) is None
+    else:
+        with pytest.raises(DivergentReplay, match="holds it with source offsets ffffffffffff"):
+            run.stage(0, lambda _: pytest.fail("must not be staged"))
+
+
+def test_a_batch_planned_anew_is_compared_by_the_rule_of_its_manifest() -> None:
+    """The checkpoint was restored, and read the same under another time of planning."""
+    place, sink = Place(), Recorder()
+    with_batch(place, Recorder())
+    place.wal.create(paths.manifest(0, 1, 2), encode(of_an_earlier_version(place)))
+    entry = place.checkpoint.read("offsets/0").replace(b'"batchTimestampMs": 17', b'"batchTimestampMs": 18')
+    place.checkpoint.delete(["offsets/0"])
+    place.checkpoint.create("offsets/0", entry)
+
+    place.open({"a": sink}).deliver_all()
+
+    assert sink.batches == [0]
+
+
+def test_the_formats_of_earlier_records_stay_as_they_were() -> None:
+    place = Place()
+    with_batch(place, Recorder())
+    earlier = of_an_earlier_version(place)
+    release = Release(batch_id=0, term=1, attempt=1, fingerprint="f", run_id="r", id="x", created="now")
+
+    assert (earlier.format, replace(earlier, spread=True).format, release.format) == (1, 2, 1)
+    assert (replace(earlier, rule=2, spread=True).format, replace(release, rule=2).format) == (3, 3)
+    assert b'"rule"' not in encode(earlier) + encode(release)
+
+
+# How many rows were released.
+
+
+def test_the_rows_of_a_released_batch_are_those_of_its_manifest() -> None:
+    place = Place(rows=lambda _: [2, 3])
+    run = with_batch(place, Recorder())
+    assert run.released_rows(0) is None
+    run.deliver_all()
+    assert run.released_rows(0) == 5
+
+    place.wal.delete([paths.manifest(0, 1, 1)])
+
+    assert run.released_rows(0) is None
