@@ -51,6 +51,8 @@ SEGMENTS = (1, 1, 2, 3, 4)
 """Of each batch. All of them divide `CHUNKS`."""
 MOST_LAG = 8
 """Chunks of a batch that are acknowledged and lost."""
+BEFORE_MARKER = 1 / 6
+"""Of the moments, about so many come after the last chunk of a batch, where only its marker is missing."""
 REFUSING = 1 / 3
 """Of the moments, in about so many the target refuses some rows, which become dead letters."""
 BEYOND_BATCH = 1 / 4
@@ -105,6 +107,8 @@ class Moment:
         chance = random.Random(seed)
         delay_s = chance.choice((None, chance.uniform(0, LONGEST_DELAY_S)))
         dies_after = chance.randint(CHUNKS + 1, CHUNKS * BATCHES)
+        if chance.random() < BEFORE_MARKER:
+            dies_after = -(-dies_after // CHUNKS) * CHUNKS
         of_its_batch = (dies_after - 1) % CHUNKS + 1
         if chance.random() < BEYOND_BATCH:
             lag = of_its_batch + chance.randint(1, MOST_LAG)

@@ -15,7 +15,7 @@ from tests.databases import HOW_TO_GET_THEM, program
 from tests.pgbouncer import HOW_TO_GET_IT
 from tests.processes import PROC
 
-SEED = 213
+SEED = 586
 MOMENTS = 3
 
 
