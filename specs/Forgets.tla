@@ -3,10 +3,9 @@
 (* A transactional target that loses its newest acknowledged commits: a    *)
 (* fail-over to a standby that lags, a restart without the newest writes.  *)
 (* Rows and positions of a commit are lost together.  Committers deliver   *)
-(* batch after batch to it, one process after the other; a process stops   *)
-(* for ever by taking no more steps, or goes on after others took over.    *)
-(* What WalSink.tla checks of gates, releases and collection is taken as   *)
-(* it is there.                                                            *)
+(* batch after batch; a process stops for ever by taking no more steps, or *)
+(* goes on after others took over.  Gates, releases and collection are     *)
+(* taken as WalSink.tla has them.                                          *)
 (***************************************************************************)
 EXTENDS Integers, FiniteSets, Sequences
 
@@ -145,7 +144,7 @@ Arrive ==
 -----------------------------------------------------------------------------
 (* A committer *)
 
-Succeeded(r) == term > r
+Superseded(r) == term > r
 Left(c, where) == [c EXCEPT !.pc = where, !.b = -1, !.rows = NoRows, !.far = NoRows, !.over = FALSE, !.again = FALSE]
 Go(r, where) == C' = [C EXCEPT ![r] = IF where \in {"gone", "alarm", "closed", "idle"} THEN Left(@, where) ELSE [@ EXCEPT !.pc = where]]
 
@@ -179,13 +178,15 @@ Begin(r) ==
     LET c == C[r]
         b == c.marked + 1
         over == rel[b] \notin {0, r}
+        far == [g \in Slots |-> Max({0} \cup {x[3] : x \in {y \in Bad : y[1] = b /\ y[2] = g /\ letters[y] # <<>>}})]
     IN
     /\ c.pc = "idle" /\ b \in Batches
     /\ G' = IF over /\ marked >= b THEN [G EXCEPT !.sure = @ \ {r}] ELSE G    \* of that marker's witness it knows nothing
-    /\ IF Succeeded(r) THEN Go(r, "gone") /\ UNCHANGED <<rel, T>>
+    /\ IF Superseded(r) THEN Go(r, "gone") /\ UNCHANGED <<rel, T>>
        ELSE IF over /\ marked >= b THEN C' = [C EXCEPT ![r].marked = marked] /\ UNCHANGED <<rel, T>>
        ELSE /\ rel' = [rel EXCEPT ![b] = IF @ = 0 THEN r ELSE @]
-            /\ C' = [C EXCEPT ![r] = [@ EXCEPT !.pc = "wait", !.b = b, !.rows = NoRows, !.far = NoRows, !.over = over]]
+            /\ C' = [C EXCEPT ![r] = [@ EXCEPT !.pc = "wait", !.b = b, !.rows = NoRows, !.over = over,
+                                            !.far = IF over /\ BUG # "predecessors_forgotten" THEN far ELSE NoRows]]
             /\ T' = [T EXCEPT ![r] = Tasks(b, NoRows)]
     /\ UNCHANGED <<target, letters, marked, term, budgets>>
 
@@ -217,23 +218,22 @@ TaskRead(r, g) ==
                   ELSE [NoTask EXCEPT !.k = from, !.f = Position(g), !.first = Bad # {}, !.pc = IF from = Size(c.b, g) THEN "done" ELSE "check"])
     /\ Quiet
 
-\* Whether another attempt may have sent the chunk in hand: this run's own did so up to `far`, a predecessor's any.
+\* Whether another attempt may have sent the chunk in hand: the first one of an attempt that is not the first, and all up
+\* to `far`, the furthest that this run sent or that has dead letters when a batch is taken over.
 MaybeSent(r, g) ==
-    LET k == T[r][g].k + 1 IN
-    CASE BUG = "dead_letters_not_adopted" -> FALSE
-      [] BUG = "dead_letters_kept_again" -> FALSE
-      [] BUG = "first_chunk_alone_maybe_sent" -> (C[r].over \/ k <= C[r].far[g]) /\ T[r][g].first
-      [] BUG = "predecessors_forgotten" -> k <= C[r].far[g] \/ (C[r].over /\ T[r][g].first)
-      [] OTHER -> C[r].over \/ k <= C[r].far[g]
+    LET c == C[r]
+        t == T[r][g]
+    IN (t.first /\ (c.over \/ c.again)) \/ (t.k < c.far[g] /\ BUG # "first_chunk_alone_maybe_sent")
+Adopts(r, g) == MaybeSent(r, g) /\ BUG \notin {"dead_letters_not_adopted", "dead_letters_kept_again"}
 
 \* Before each send; a fresh batch of one segment needs none besides the one before the release.
 TaskCheck(r, g) ==
     LET t == T[r][g]
-        begins == ~IsBad(r, g) \/ ~MaybeSent(r, g)
+        begins == ~IsBad(r, g) \/ ~Adopts(r, g)
     IN
     /\ t.pc \in {"check", "check again"}
     /\ \E skip \in {FALSE, Len(Shape[C[r].b + 1]) = 1 /\ ~C[r].over /\ ~C[r].again /\ t.k = 0} :
-        IF Succeeded(r) /\ ~skip THEN Step(r, g, "fenced")
+        IF Superseded(r) /\ ~skip THEN Step(r, g, "fenced")
         ELSE IF t.pc = "check again" THEN Step(r, g, "send")
         ELSE Task(r, g, [t EXCEPT !.x = IsBad(r, g), !.n = 0, !.pc = IF begins THEN "send" ELSE "adopt"])
     /\ Quiet
@@ -351,16 +351,16 @@ CreateMarker(r) ==
     IN
     /\ c.pc = "mark"
     /\ marked' = Max({marked, c.b})
-    /\ IF ~isNew /\ Succeeded(r) THEN Go(r, "gone")
+    /\ IF ~isNew /\ Superseded(r) THEN Go(r, "gone")
        ELSE C' = [C EXCEPT ![r] = Left([@ EXCEPT !.marked = c.b], "idle")]
     /\ G' = [G EXCEPT !.asked = @ \ {r}, !.lost = @ \/ AnyMissing(log, marked'), !.bad = IF isBad THEN @ \cup {"marked"} ELSE @]
     /\ UNCHANGED <<target, letters, rel, term, T, budgets>>
 
-\* What a successor did looks like damage to whom it succeeded: committer.Committer.deliver_next
+\* What a newer process did looks like damage to a superseded one: committer.Committer.deliver_next
 Suspect(r) ==
     /\ C[r].pc = "suspect"
-    /\ Go(r, IF Succeeded(r) THEN "gone" ELSE "alarm")
-    /\ G' = IF Succeeded(r) \/ G.lost THEN G ELSE [G EXCEPT !.bad = @ \cup {"alarm"}]
+    /\ Go(r, IF Superseded(r) THEN "gone" ELSE "alarm")
+    /\ G' = IF Superseded(r) \/ G.lost THEN G ELSE [G EXCEPT !.bad = @ \cup {"alarm"}]
     /\ UNCHANGED <<target, wal, T, budgets>>
 
 -----------------------------------------------------------------------------
