@@ -25,7 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 TIMEOUT_S = 1800
 MODEL_WIDTH, BUG_WIDTH = 20, 54
-OTHER_MODULES = ("TwoPhase", "Together")
+OTHER_MODULES = ("TwoPhase", "Together", "Forgets", "LostNew", "LostTerms")
 """Models of these are not of WalSink.tla."""
 DEEP_TIMEOUT_S = 4 * 3600
 
@@ -71,6 +71,14 @@ MODELS = (
     "TwoPhaseUnsure",
     "TwoPhaseOnly",
     "TwoPhaseSegments",
+    "ForgetsMoment",
+    "ForgetsShapes",
+    "ForgetsSlots",
+    "ForgetsLetters",
+    "ForgetsFickle",
+    "ForgetsLiveness",
+    "LostNew",
+    "LostTerms",
 )
 
 DEEP: Mapping[str, Mapping[str, str]] = {
@@ -90,6 +98,11 @@ DEEP: Mapping[str, Mapping[str, str]] = {
     "TwoPhase": {"NRuns": "3"},
     "TwoPhaseUnsure": {"NRuns": "3"},
     "TwoPhaseSegments": {"MaxFails": "1"},
+    "ForgetsMoment": {"MaxForgets": "2"},
+    "ForgetsSlots": {"MaxFails": "1"},
+    "ForgetsLetters": {"MaxForgets": "2"},
+    "LostNew": {"AtOnce": "TRUE"},
+    "LostTerms": {"NRuns": "3"},
 }
 """Larger bounds, for --deep."""
 
@@ -134,8 +147,31 @@ PLANTED = (
     ("term_not_checked_before_commit", "TwoPhaseUnsure"),
     ("gone_without_a_look_at_the_term", "TwoPhaseUnsure"),
     ("aborted_before_the_marker", "TwoPhaseOnly"),
+    ("memory_outranks_target", "ForgetsMoment"),
+    ("gap_accepted", "ForgetsMoment"),
+    ("first_chunk_follows_nothing", "ForgetsMoment"),
+    ("no_question_before_the_marker", "ForgetsMoment"),
+    ("witness_not_read_before_a_batch", "ForgetsMoment"),
+    ("witness_not_read_at_start", "ForgetsMoment"),
+    ("witness_not_read_at_end", "ForgetsMoment"),
+    ("witness_of_one_batch", "ForgetsShapes"),
+    ("witness_of_one_batch", "ForgetsSlots"),
+    ("dead_letters_kept_again", "ForgetsLetters"),
+    ("dead_letters_not_adopted", "ForgetsFickle"),
+    ("first_chunk_alone_maybe_sent", "ForgetsFickle"),
+    ("predecessors_forgotten", "ForgetsFickle"),
+    ("finished_not_asked_again", "ForgetsLiveness"),
+    ("wal_taken_for_new", "LostNew"),
+    ("bound_without_a_look", "LostNew"),
+    ("sink_taken_for_new", "LostNew"),
+    ("manifests_name_no_sinks", "LostNew"),
+    ("new_role_never_held", "LostNew"),
+    ("claim_does_not_jump", "LostNew"),
+    ("claim_by_listing_alone", "LostTerms"),
+    ("evidence_not_compared", "LostTerms"),
+    ("jump_without_filling", "LostTerms"),
 )
-"""Bugs by the name `BUG` in WalSink.tla, TwoPhase.tla or Together.tla, and the model that must find it."""
+"""Bugs by the name `BUG` in the module of the model that must find it."""
 
 WITHOUT_PLAN = REPAIRS - {"own_offsets"} | {"stager_term"}
 """What a stager does where Spark does not tell when it planned a batch; these models must hold all the same."""

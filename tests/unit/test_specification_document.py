@@ -11,7 +11,7 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SPECS = CHECKOUT / "specs"
-MODULES = ("WalSink", "TwoPhase", "Together")
+MODULES = ("WalSink", "TwoPhase", "Together", "Forgets", "LostObjects")
 PACKAGES = ("wal_sink", "backends/wal_sink_backends")
 CAPITALIZED = r"[A-Z]\w+"
 
@@ -81,7 +81,7 @@ def test_the_functions_that_the_table_names_exist() -> None:
 @pytest.mark.parametrize("bug", sorted({bug for bug, _ in planted()}))
 def test_a_planted_bug_is_in_the_module_of_its_model(bug: str) -> None:
     for model in (model for name, model in planted() if name == bug):
-        extended = re.search(r"EXTENDS (WalSink|TwoPhase)\b", text_of(model))
+        extended = re.search(r"EXTENDS (WalSink|TwoPhase|Forgets|LostObjects)\b", text_of(model))
         assert f'"{bug}"' in code_of(extended[1] if extended else model)
 
 
