@@ -64,8 +64,8 @@ class Replaced(Generic[T]):
 
     def make_sink(self) -> object:
         """For `Place`: what `WalSink` would take, with a sink that reaches the present copy."""
-        delivery, _ = resolve(self._targets.make_sink(self._target))
-        return replace(delivery, to=_Connection(self))
+        delivery, sink = resolve(self._targets.make_sink(self._target))
+        return replace(delivery, to=_Connection(self, cast("TransactionalSink", sink)))
 
     def delivered(self, rejected: Iterable[Row]) -> Rows:
         """What this run added to the present copy, and to the dead letters."""
@@ -89,7 +89,7 @@ class Replaced(Generic[T]):
 
     def _is_copied(self, commit: _Commit) -> bool:
         """Write to the new copy what the old one had; False if it refuses that."""
-        copying = _Connection(self)
+        copying = _Connection(self, self.new_sink())
         copying.open(commit.context)
         try:
             return copying.write(commit.chunk) is None
@@ -119,10 +119,10 @@ class _Connection(TransactionalSink):
 
     driver_only = True
 
-    def __init__(self, replaced: Replaced[Any]) -> None:
+    def __init__(self, replaced: Replaced[Any], sink: TransactionalSink) -> None:
         self._replaced = replaced
         self._number = replaced.number
-        self._sink = replaced.new_sink()
+        self._sink = sink
         self._context: SinkContext | None = None
         for name in ("max_chunk_rows", "max_chunk_bytes", "max_concurrency"):
             setattr(self, name, getattr(self._sink, name))

@@ -56,10 +56,15 @@ def _matters(what: What, name: str, number: int) -> bool:
     A target forgets between two calls of its sink: what happens within one is a matter of its transactions.
     """
     if what == "forgets":
-        return name.startswith((*BEFORE_SENDING, *_AFTER_SENDING, *_LOOKS, *_MARKERS))
+        return is_between_calls(name)
     if what == "dies":
         return number == 1 or name.startswith(("after ", *BEFORE_SENDING, _INSIDE))
     return name.startswith((*BEFORE_SENDING, *_AFTER_SENDING, _INSIDE))
+
+
+def is_between_calls(name: str) -> bool:
+    """Whether a target may forget something here, which a later call or look has to find."""
+    return name.startswith((*BEFORE_SENDING, *_AFTER_SENDING, *_LOOKS, *_MARKERS))
 
 
 def _chosen(points: list[Point], every: int, chance: random.Random, *, each_line: bool) -> list[Point]:
