@@ -20,12 +20,13 @@ from wal_sink.batch_delivery import BatchDelivery
 from wal_sink.dead_letters import Kept
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.guarantees import Ability
+from wal_sink.inventory import check_marked_batch, check_marker, newest_marker
 from wal_sink.log import NOTHING
 from wal_sink.rates import RowRate
 from wal_sink.records import Manifest, Marker, SinkRecord
 from wal_sink.retries import Budget
 from wal_sink.serving import Serving, StoppedError, Surroundings
-from wal_sink.terms import Term, renew
+from wal_sink.terms import Term, claim_above_seen, renew
 
 GROUP_BATCHES = 8
 """The most batches that share a marker."""
@@ -77,10 +78,22 @@ class Committer:
 
         Where that was collected while the sink was being registered, it begins at the oldest batch the WAL still holds.
         """
-        self._marker = newest_marker(self._shared, self.name)
+        self._marker = newest_marker(self._log, self.name)
+        self._check_marker()
         if self._marker is None and self._first_batch <= (low_water := self._log.low_water()):
             held = self._log.numbers(paths.BATCHES, after=self._first_batch - 1)
             self._first_batch = min(held, default=low_water + 1)
+
+    def _check_marker(self) -> None:
+        """Hold the newest marker against what else is known of the sink. No request, if nothing was lost."""
+        history, through = self._shared.history, self.marked_through
+        check_marker(self._log, self.name, through, history.low_water)
+        check_marked_batch(self._log, self.name, through, history.newest_known)
+        history.note_marked(through)
+        if self._marker is not None:
+            self.term = claim_above_seen(
+                self._log, self.term, self._marker.term, paths.marker(self.name, self._marker.batch_id)
+            )
 
     def next_batch(self) -> int | None:
         """The batch to deliver next, whether it exists yet or not; None while the WAL has no batch at all."""
@@ -199,6 +212,8 @@ class Committer:
     def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
         """Progress first, then markers: absent progress may mean "not begun" or "done and collected"."""
         delivery.reload_progress()
+        self.term = claim_above_seen(self._log, self.term, delivery.seen_term, f"progress of batch {batch_id}")
+        delivery.go_on_under(self.term)
         return self._adopt_marker(batch_id)
 
     def _is_marked_after_all(self) -> bool:
@@ -257,6 +272,7 @@ class Committer:
             # Another's marker is as true as ours, but its writer may have succeeded us.
             self.term.check(self._log.store)
         self._marker = marker
+        self._shared.history.note_marked(marker.batch_id)
         self._unmarked.clear()
 
     def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...]]:
@@ -267,9 +283,3 @@ class Committer:
             return manifest.batch_id, tuple(segment.rows for segment in manifest.segments)
         before = self._marker
         return (before.witness_batch, before.witness_rows) if before else (NOTHING, ())
-
-
-def newest_marker(shared: Surroundings, sink: str) -> Marker | None:
-    """The newest marker of a sink, this run's or not. One listing and one read."""
-    newest = max(shared.log.numbers(paths.markers(sink)), default=None)
-    return None if newest is None else shared.log.find(Marker, paths.marker(sink, newest))

@@ -52,9 +52,23 @@ class WalRecord(Record, frozen=True, kw_only=True):
     """Without credentials."""
     first_batch: int
     """The first batch this WAL was asked to stage."""
+    location: str = ""
+    """Where it was made, see `wal_sink.location.canonical`; empty: by a version that did not say."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.WAL
+
+
+class Move(Record, frozen=True, kw_only=True):
+    """Somebody said that the WAL was moved; of several, the one of the highest number counts."""
+
+    kind = "move"
+    number: int
+    location: str
+    moved_from: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.move(self.number)
 
 
 class TermRecord(Record, frozen=True, kw_only=True):
@@ -261,6 +275,8 @@ class LowWater(Record, frozen=True, kw_only=True):
 
     kind = "low-water"
     batch_id: int
+    marked: dict[str, int] = {}
+    """By name of a registered sink: the newest batch it had; empty: by a version that did not say."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.low_water(self.batch_id)

@@ -9,6 +9,7 @@ from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint, Gate, planned_ms
 from wal_sink.errors import CorruptError, HistoryError, MissingBatch
 from wal_sink.history import History
+from wal_sink.inventory import Lost, find_again
 from wal_sink.log import Log
 from wal_sink.records import Manifest, Release
 from wal_sink.stager import divergence
@@ -74,24 +75,16 @@ class Releaser:
         )
         if self._log.create(paths.release(batch_id), release):
             return Released(manifest, self._log.run_id)
-        existing = self._log.find(Release, paths.release(batch_id))
-        if existing is None:
-            raise CorruptError(
-                f"{self._log.store.url_of(paths.release(batch_id))} vanished while it was read; is somebody "
-                "deleting the WAL?"
-            )
+        existing = self._log.require(Release, paths.release(batch_id))
         if existing.fingerprint != manifest.fingerprint:
             raise divergence(self._log, self._checkpoint, batch_id, existing.fingerprint, manifest.fingerprint)
         return self._adopt(existing)
 
     def _adopt(self, release: Release) -> Released:
         path = paths.manifest(release.batch_id, release.term, release.attempt)
-        manifest = self._log.find(Manifest, path)
-        if manifest is None:
-            raise CorruptError(
-                f"batch {release.batch_id}: released, but its manifest {self._log.store.url_of(path)} is gone; "
-                "restore it (and the segments it names) before starting again"
-            )
+        manifest = self._log.find(Manifest, path) or find_again(
+            self._log, Manifest, path, Lost.MANIFEST, paths.release(release.batch_id)
+        )
         if manifest.fingerprint != release.fingerprint:
             raise CorruptError(
                 f"batch {release.batch_id}: release and manifest {self._log.store.url_of(path)} name different source "
@@ -109,7 +102,8 @@ class Releaser:
             raise MissingBatch(
                 f"batch {batch_id}: completed by Spark in {self._checkpoint.root}, but "
                 f"{self._log.store.url_of(paths.batch(batch_id))} holds no manifest. Its rows cannot be delivered "
-                "and later batches are held back; restore the deleted objects, or start a new WAL"
+                "and later batches are held back. Likely causes: a life-cycle rule of the bucket, a copy of a part of "
+                "the WAL, or a run without it. Restore the deleted objects, or start a new WAL"
             )
         return found
 

@@ -14,10 +14,11 @@ import wal_sink.retention
 from wal_sink import paths
 from wal_sink.batch_delivery import BatchDelivery
 from wal_sink.checkpoint import Gate
-from wal_sink.committer import Committer, newest_marker
+from wal_sink.committer import Committer
 from wal_sink.delivery import SegmentDelivery
 from wal_sink.errors import StoreError
 from wal_sink.guarantees import Promise
+from wal_sink.inventory import newest_marker
 from wal_sink.log import Log
 from wal_sink.orders import FailureKind, SinkFailedError
 from wal_sink.publishing import Publisher
@@ -205,7 +206,7 @@ def term_not_checked_after_the_record(patch: Patch) -> None:
 
 def retention_ignores_absent_sinks(patch: Patch) -> None:
     def delivered(self: Collector) -> int:
-        marker = newest_marker(self._shared, "default")
+        marker = newest_marker(self._log, "default")
         return marker.batch_id if marker else -1
 
     patch.setattr(Collector, "_delivered_everywhere", delivered)
