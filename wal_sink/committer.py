@@ -20,8 +20,9 @@ from wal_sink.batch_delivery import BatchDelivery
 from wal_sink.dead_letters import Kept
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.guarantees import Ability
-from wal_sink.inventory import check_marked_batch, check_marker, newest_marker
+from wal_sink.inventory import check_marked_batch, check_marker, check_not_marked, newest_marker
 from wal_sink.log import NOTHING
+from wal_sink.progress import recorded_chunks
 from wal_sink.rates import RowRate
 from wal_sink.records import Manifest, Marker, SinkRecord
 from wal_sink.retries import Budget
@@ -52,6 +53,7 @@ class Committer:
         self._unmarked: list[Manifest] = []  # the group under way: what the sink has and no marker stands for yet
         self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
         self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
+        self._has_delivered = False  # whether this run delivered a batch: the next was begun by nobody before
         self._tidied_through: int | None = None
         self._rate = RowRate(serving.delivery.rows_per_s, shared.log.runtime)
         self.term = term
@@ -158,7 +160,7 @@ class Committer:
         if batch_id is None or not self._shared.gate.is_open(batch_id):
             return self._mark_rest()
         self._check_term()  # a succeeded process must not decide which attempt is delivered
-        released = self._shared.releaser.release(batch_id, staged)
+        released = self._shared.releaser.release(batch_id, staged, sink=self.name)
         if released is None:
             return self._mark_rest()
         if not (released.is_present_plan and self._is_in_time(RELEASE_S)):
@@ -166,13 +168,22 @@ class Committer:
             self._look_at_term()
         delivery = self._underway
         begun = delivery is not None or released.run_id != self._log.run_id
+        if staged is None and not (begun or self._has_delivered):
+            begun = self._has_progress(released.manifest)  # then its release was lost
         if delivery is None:
             delivery = self._underway = self._delivery(released.manifest, taken_over=begun)
         if not (begun and self._is_done_after_all(delivery, batch_id)):
             delivery.run(self._renew_term)
             self._settle(released.manifest, delivery.kept_rows(), begun=begun)
         self._underway = None
+        self._has_delivered = True
         return True
+
+    def _has_progress(self, manifest: Manifest) -> bool:
+        """Whether the sink has a part of the batch. One listing, or none where progress is kept elsewhere."""
+        if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+            return False
+        return bool(recorded_chunks(self._log.store, self.name, manifest))
 
     def _check_term(self) -> None:
         """One read; none within a group, since a target that ignores what it has is not harmed by the rest of it."""
@@ -214,7 +225,11 @@ class Committer:
         delivery.reload_progress()
         self.term = claim_above_seen(self._log, self.term, delivery.seen_term, f"progress of batch {batch_id}")
         delivery.go_on_under(self.term)
-        return self._adopt_marker(batch_id)
+        if self._adopt_marker(batch_id):
+            return True
+        if not (self._has_delivered or self._shares_markers):
+            check_not_marked(self._log, self.name, batch_id)
+        return False
 
     def _is_marked_after_all(self) -> bool:
         """Whether what is missing was collected, since a predecessor that woke up had marked it or a later batch."""

@@ -7,7 +7,7 @@ import threading
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import HistoryError, HistoryGone
-from wal_sink.inventory import Inventory, find_wal, held_batches
+from wal_sink.inventory import Inventory, find_wal, held_batches, sink_folders
 from wal_sink.location import canonical, check_location
 from wal_sink.log import NOTHING, Log
 from wal_sink.records import LowWater, Manifest, WalRecord
@@ -184,6 +184,7 @@ class History:
             checkpoint=self._checkpoint.root,
             first_batch=batch_id,
             location=canonical(self._log.store.root),
+            sinks=tuple(sink_folders(self._log)),
             **self._log.stamp(),
         )
         if self._log.create(paths.WAL, record):

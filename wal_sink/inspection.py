@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from wal_sink import paths
 from wal_sink.errors import ConfigError
-from wal_sink.inventory import Lost, find_again, find_wal, held_batches, newest_marker, take
+from wal_sink.inventory import Lost, check_unserved_sinks, find_again, find_wal, held_batches, newest_marker, take
 from wal_sink.json_rows import decimal_texts, plain_values
 from wal_sink.location import current_location
 from wal_sink.log import NOTHING, Log
@@ -126,7 +126,10 @@ def read_status(store: Store) -> Status:
         newest_batch=newest,
         low_water=low_water,
         stager_term=max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0),
-        sinks=tuple(_sink_status(log, name, newest) for name in sorted({*registered(log), *inventory.claimed_sinks})),
+        sinks=tuple(
+            _sink_status(log, name, newest)
+            for name in sorted({*registered(log), *check_unserved_sinks(log, inventory, ())})
+        ),
     )
 
 

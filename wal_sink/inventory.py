@@ -14,9 +14,9 @@ from enum import StrEnum
 from typing import TypeVar
 
 from wal_sink import paths
-from wal_sink.errors import ObjectLost
+from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.log import NOTHING, Log
-from wal_sink.records import LowWater, Marker, Record, SinkRecord, WalRecord
+from wal_sink.records import LowWater, Marker, Record, Release, SinkRecord, WalRecord
 
 R = TypeVar("R", bound=Record)
 
@@ -49,7 +49,7 @@ TABLE: dict[Lost, Rule] = {
         "error when the WAL is opened or looked at",
     ),
     Lost.SINK: Rule(
-        "anything else in `sinks/<name>/`; a term of `committer-<name>`",
+        "anything else in `sinks/<name>/` (but `forgotten`); a term of `committer-<name>`; `wal.json` names the sink",
         "error when the WAL is opened, also for a sink that the run does not serve",
     ),
     Lost.EVERY_SINK: Rule(
@@ -63,8 +63,9 @@ TABLE: dict[Lost, Rule] = {
         "warning; the term that is claimed is higher than all of these, and the missing numbers are created",
     ),
     Lost.MARKER: Rule(
-        "the newest low-water record says that the sink had a later batch",
-        "error when the WAL is opened",
+        "the newest low-water record says that the sink had a later batch; its own committer released the batch after "
+        "the one that it lacks (no sink that ignores repeats)",
+        "error when the WAL is opened, or before the batch is delivered",
     ),
     Lost.LOW_WATER: Rule(
         "the oldest batch above low water is not the first that may be there",
@@ -106,18 +107,17 @@ class Inventory:
         """Whether somebody said that the WAL was moved."""
         return f"{paths.MOVES}/" in self.top
 
-    def may_hold_sink(self, name: str) -> bool:
-        """Whether anything can be there of a sink; if not, nobody need look."""
-        return f"{paths.SINKS}/" in self.top or self.has_claimed(name)
-
-    def has_claimed(self, name: str) -> bool:
-        """Whether a committer of this sink claimed a term, which comes after its registration."""
-        return paths.committer_role(name) in self.roles
+    @property
+    def has_sinks(self) -> bool:
+        """Whether anything lies in `sinks/`; if not, nobody need look."""
+        return f"{paths.SINKS}/" in self.top
 
     @property
-    def claimed_sinks(self) -> list[str]:
-        """Names of all sinks for which a committer claimed a term."""
-        return sorted(role.removeprefix(_COMMITTER) for role in self.roles if role.startswith(_COMMITTER))
+    def known_sinks(self) -> dict[str, str]:
+        """Names of the sinks that must have been registered, with what tells so: it is made after a registration."""
+        claimed = {role.removeprefix(_COMMITTER): role for role in self.roles if role.startswith(_COMMITTER)}
+        named = dict.fromkeys(self.wal.sinks if self.wal else (), f"{paths.WAL}, which names the sink,")
+        return named | {name: f"{paths.terms(role)}/" for name, role in sorted(claimed.items())}
 
 
 def take(log: Log) -> Inventory:
@@ -141,14 +141,13 @@ def require_wal(log: Log, younger: str) -> WalRecord:
     return log.find(WalRecord, paths.WAL) or find_again(log, WalRecord, paths.WAL, Lost.WAL, younger)
 
 
-def check_unserved_sinks(log: Log, inventory: Inventory, served: Collection[str]) -> None:
-    """Make sure that the sinks which others serve are registered: else what they lack would be collected.
+def check_unserved_sinks(log: Log, inventory: Inventory, served: Collection[str]) -> list[str]:
+    """The sinks that others serve, which must be registered: else what they lack would be collected.
 
-    One read for each of them.
+    One read for each of them. A sink that somebody forgot for good is none of them.
     """
-    for name in inventory.claimed_sinks:
-        if name not in served and log.find(SinkRecord, paths.sink(name)) is None:
-            find_again(log, SinkRecord, paths.sink(name), Lost.SINK, f"{paths.terms(paths.committer_role(name))}/")
+    others = [name for name in inventory.known_sinks if name not in served]
+    return [name for name in others if _known_sink(log, name, inventory.known_sinks[name]) is not None]
 
 
 def find_new_sink(log: Log, inventory: Inventory, name: str, oldest_batch: int | None) -> SinkRecord | None:
@@ -156,12 +155,32 @@ def find_new_sink(log: Log, inventory: Inventory, name: str, oldest_batch: int |
 
     `oldest_batch`: of those the WAL holds, if any. No request in a WAL without sinks and terms.
     """
-    path = paths.sink(name)
-    if inventory.may_hold_sink(name) and (younger := _younger_than_sink(log, inventory, name)) is not None:
-        return find_again(log, SinkRecord, path, Lost.SINK, younger)
-    if not inventory.claimed_sinks and oldest_batch is not None:
+    younger = inventory.known_sinks.get(name)
+    if younger is None and inventory.has_sinks:
+        younger = next((f"{paths.SINKS}/{name}/{found}" for found in _beside_record(log, name)), None)
+    if younger is not None and (record := _known_sink(log, name, younger)) is not None:
+        return record
+    if younger is not None:
+        raise ConfigError(
+            f"sink {name!r} of {log.store.root} was forgotten (see {log.store.url_of(paths.forgotten(name))}): "
+            "use another name"
+        )
+    if not inventory.known_sinks and oldest_batch is not None:
         _refuse_without_every_sink(log, inventory, oldest_batch)
     return None
+
+
+def _known_sink(log: Log, name: str, younger: str) -> SinkRecord | None:
+    """The registration of a sink that had one; None if somebody forgot it for good. Raises `ObjectLost`."""
+    record = log.find(SinkRecord, paths.sink(name))
+    if record is None and paths.FORGOTTEN not in log.store.list(f"{paths.SINKS}/{name}"):
+        return find_again(log, SinkRecord, paths.sink(name), Lost.SINK, younger)
+    return record
+
+
+def sink_folders(log: Log) -> list[str]:
+    """Names of the sinks of which anything is there. One listing."""
+    return sorted(_folders(log, paths.SINKS))
 
 
 def held_batches(log: Log, wal: WalRecord) -> tuple[int, list[int]]:
@@ -206,6 +225,15 @@ def check_marked_batch(log: Log, name: str, through: int, newest_batch: int) -> 
         raise lost(log, Lost.MANIFEST, f"{paths.batch(through)}/", _after(paths.marker(name, through)))
 
 
+def check_not_marked(log: Log, name: str, batch_id: int) -> None:
+    """Make sure that a batch without a marker was not delivered: then the sink's committer would have gone on to
+    release the next. One read.
+    """
+    following = log.find(Release, paths.release(batch_id + 1))
+    if following is not None and following.sink == name:
+        raise lost(log, Lost.MARKER, paths.marker(name, batch_id), _after(paths.release(batch_id + 1)))
+
+
 def find_again(log: Log, kind: type[R], path: str, what: Lost, younger: str) -> R:
     """Read an object once more that must be there, since `younger` is. Raises `ObjectLost`."""
     record = log.find(kind, path)
@@ -230,8 +258,8 @@ def _after(younger: str) -> str:
 
 _NEW_WAL = "or start a new WAL in an empty folder: what this one holds and did not deliver then stays behind"
 _FORGET = (
-    "if the sink is to be forgotten, delete all of sinks/<name>/ and terms/committer-<name>/, and do not use its name "
-    "again"
+    "or, to forget the sink for good, put an empty object sinks/<name>/forgotten beside what is left of it, and do not "
+    "use its name again"
 )
 _WAY_OUT = {Lost.SINK: _FORGET}
 
@@ -245,8 +273,8 @@ def _explained_wal(log: Log, top: frozenset[str], roles: frozenset[str]) -> WalR
 
 def _made_by_a_batch(log: Log, top: frozenset[str]) -> str | None:
     """What a sink holds that it has of a batch. One listing, and one a sink."""
-    names = _folders(log, paths.SINKS) if f"{paths.SINKS}/" in top else frozenset()
-    held = (f"{paths.SINKS}/{name}/{found}" for name in sorted(names) for found in _beside_record(log, name))
+    names = sink_folders(log) if f"{paths.SINKS}/" in top else []
+    held = (f"{paths.SINKS}/{name}/{found}" for name in names for found in _beside_record(log, name))
     return next(held, None)
 
 
@@ -257,13 +285,6 @@ def _terms_that_begin_late(log: Log, roles: frozenset[str]) -> str | None:
         if numbers and numbers[0] > 1:
             return f"{paths.term(role, numbers[0])} is the first term of its role, so objects were deleted; a batch"
     return None
-
-
-def _younger_than_sink(log: Log, inventory: Inventory, name: str) -> str | None:
-    """What is there that is made after a sink's registration. One listing."""
-    if inventory.has_claimed(name):
-        return f"{paths.terms(paths.committer_role(name))}/"
-    return next((f"{paths.SINKS}/{name}/{found}" for found in _beside_record(log, name)), None)
 
 
 def _refuse_without_every_sink(log: Log, inventory: Inventory, oldest_batch: int) -> None:

@@ -21,6 +21,7 @@ LOW_WATER = "low-water"
 MOVES = "moves"
 TERMS = "terms"
 STAGER_ROLE = "stager"
+FORGOTTEN = "forgotten"
 REPLAYED = ".replayed.json"
 """How the names of records end that a dead letter was sent again."""
 
@@ -154,6 +155,11 @@ def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
 
 def sink(name: str) -> str:
     return f"{SINKS}/{name}/sink.json"
+
+
+def forgotten(name: str) -> str:
+    """Of the object that somebody puts there to forget a sink for good."""
+    return f"{SINKS}/{name}/{FORGOTTEN}"
 
 
 def progress_folder(name: str, batch_id: int, *, shard_of: int | None = None) -> str:

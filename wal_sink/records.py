@@ -54,6 +54,8 @@ class WalRecord(Record, frozen=True, kw_only=True):
     """The first batch this WAL was asked to stage."""
     location: str = ""
     """Where it was made, see `wal_sink.location.canonical`; empty: by a version that did not say."""
+    sinks: tuple[str, ...] = ()
+    """Names of the sinks that were registered by then: their registrations are older than this record."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.WAL
@@ -149,6 +151,8 @@ class Release(Record, frozen=True, kw_only=True):
     fingerprint: str
     run_id: str
     """The run that made the release."""
+    sink: str = ""
+    """Whose committer made it, which had every batch before; empty: by a version that did not say."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.release(self.batch_id)

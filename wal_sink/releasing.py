@@ -37,15 +37,16 @@ class Releaser:
         self._lock = threading.Lock()
         self._released: dict[int, Released] = {}
 
-    def release(self, batch_id: int, staged: Manifest | None) -> Released | None:
+    def release(self, batch_id: int, staged: Manifest | None, *, sink: str = "") -> Released | None:
         """The released batch, deciding now if nobody did; None if its gate is closed after all.
 
         `staged` is what this run staged of it, looked up *before* the gate was asked: what is staged later waits for a
-        commit of its own. Raises `HistoryError` or `CorruptError`.
+        commit of its own. `sink`: for whom, which has every batch before this one. Raises `HistoryError` or
+        `CorruptError`.
         """
         with self._lock:
             released = self._released.get(batch_id)
-            if released is None and (released := self._decide(batch_id, staged)) is not None:
+            if released is None and (released := self._decide(batch_id, staged, sink)) is not None:
                 released = self._released[batch_id] = self._confirmed(released)
             return released
 
@@ -55,7 +56,7 @@ class Releaser:
             for known in [known for known in self._released if known <= batch_id]:
                 del self._released[known]
 
-    def _decide(self, batch_id: int, staged: Manifest | None) -> Released | None:
+    def _decide(self, batch_id: int, staged: Manifest | None, sink: str) -> Released | None:
         manifest = staged
         if manifest is None:
             existing = self._log.find(Release, paths.release(batch_id))
@@ -71,6 +72,7 @@ class Releaser:
             attempt=manifest.attempt,
             fingerprint=manifest.fingerprint,
             run_id=self._log.run_id,
+            sink=sink,
             **self._log.stamp(),
         )
         if self._log.create(paths.release(batch_id), release):

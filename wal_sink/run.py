@@ -71,9 +71,9 @@ class Run:
         self.gate.search()
         # All are registered before any term is claimed: a start that is refused must fence nobody.
         registrations = [_registration(serving) for serving in servings]
-        check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
+        others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
         sinks = register(self.log, self.history, self.gate, inventory, registrations)
-        self._collector.expect([*inventory.claimed_sinks, *(sink.record.name for sink in sinks)])
+        self._collector.expect([*others, *(sink.record.name for sink in sinks)])
         for serving, sink in zip(servings, sinks, strict=True):
             self.committers.append(self._committer(serving, sink))
         for committer in self.committers:

@@ -184,12 +184,14 @@ class Protocol:
         first_read = 0 if self.ability is Ability.STORE_POSITION else done.whole
         beside = shape.segments - shape.spread_segments
         read_beside = max(0, beside - first_read) + min(lost, beside)
+        # Whether it was marked after all; a target that ignores repeats is not harmed by one.
+        looked_after = int(self.at_most_once or self.ability is not Ability.IGNORE_KNOWN_KEYS)
         read_spread = shape.segments - max(beside, first_read) + max(0, lost - beside)
         records_left = self._records_left(sends, covered)
         checked = 0 if kept_apart else done.begun
         spread = shape.spreads_progress
         return {
-            paths.BATCHES: Requests(gets=2 + read_beside),
+            paths.BATCHES: Requests(gets=2 + looked_after + read_beside),
             SHARDS_OF_BATCHES: Requests(gets=read_spread),
             TERMS: Requests(gets=1 + sends),
             # A run looks once, before it first collects.

@@ -17,7 +17,7 @@ from tests.simulation.histories.targets import Target, batch_writer, sink_of
 from tests.simulation.histories.unreliable import JobLost, UnreliableCarrier
 from tests.simulation.histories.world import World
 from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
-from wal_sink.errors import FencedError, HistoryError, StoreError, WalSinkError
+from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
 from wal_sink.guarantees import Promise, promise
 from wal_sink.preparing import Preparation
 from wal_sink.run import Run
@@ -246,6 +246,8 @@ class Life:
             self.world.hits["fenced"] += 1
         if isinstance(error, HistoryError):
             self.world.hits["refused history"] += 1
+        if isinstance(error, ObjectLost):
+            self.world.hits["told"] += 1
 
     def _serving(self, run: Run, name: str) -> Serving:
         kind = self.world.kinds[name]
@@ -258,7 +260,7 @@ class Life:
             carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
         if any(fault.deed in IN_JOBS for fault in self.plan.faults):
             carrier = UnreliableCarrier(carrier, self)
-        serving = Serving(name, delivery_of(kind), promise_of(kind), carrier)
+        serving = Serving(name, delivery_of(kind, starts_next=self.world.plan.starts_next), promise_of(kind), carrier)
         if not isinstance(sink, TwoPhaseSink):
             return serving
         preparation = Preparation(name, lambda: cast("Sink", sink_of(kind, self, target)), 60)
@@ -294,9 +296,12 @@ def settings_of(chunk_rows: int, retention: int) -> Settings:
 
 
 @cache
-def delivery_of(kind: str) -> Delivery:
+def delivery_of(kind: str, *, starts_next: bool = False) -> Delivery:
     return Delivery(
-        None, guarantee="at_most_once" if kind == "at_most_once" else None, max_attempts=3, start_from="earliest"
+        None,
+        guarantee="at_most_once" if kind == "at_most_once" else None,
+        max_attempts=3,
+        start_from="next" if starts_next else "earliest",
     )
 
 

@@ -145,6 +145,8 @@ class Playing:
     def _born(self, plan: LifePlan, branching: Branching | None = None) -> Life:
         if plan.before is not None:
             self.world.tamper(plan.before)
+        if plan.loses is not None:
+            self.world.lose(plan.loses)
         return Life(self.world, plan, branching)
 
     def _judge_ending(self, life: Life) -> None:
@@ -156,6 +158,8 @@ class Playing:
         life.close()
 
     def _may_raise(self, life: Life, error: Exception) -> bool:
+        if self.world.judge.lost_objects and isinstance(error, (CorruptError, HistoryError, FencedError)):
+            return True
         if isinstance(error, (CorruptError, MissingBatch)) and self.world.judge.began_amid_a_collection:
             return True
         if isinstance(error, HistoryError):

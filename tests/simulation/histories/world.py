@@ -8,7 +8,8 @@ from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
 from tests.simulation.histories.judge import Judge
-from tests.simulation.histories.plans import NAMES, Plan, Tamper, Tampering
+from tests.simulation.histories.losing import lose
+from tests.simulation.histories.plans import NAMES, Losable, Plan, Tamper, Tampering
 from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import Space
 from tests.simulation.histories.targets import Target
@@ -91,6 +92,7 @@ class World:
         self.hits[given.what] += 1
         self.note(f"-- checkpoint: {given.what}, through batch {given.through}")
         tamper(self.checkpoint, given)
+        self.judge.tampered = True
         self._restored_through = min(self._restored_through, next_batch(self.checkpoint) - 1)
         if given.what is Tampering.FORGET:
             return
@@ -100,6 +102,13 @@ class World:
         if given.what is Tampering.OTHER:
             for batch_id in range(given.through + 1, len(self._histories)):
                 self._histories[batch_id] += 1
+
+    def lose(self, given: Losable) -> None:
+        """Take objects from the WAL that it must not lose."""
+        if taken := lose(self.wal, given):
+            self.hits[given.how] += 1
+            self.judge.lost(taken)
+        self.note(f"-- WAL: {given} took {taken}")
 
     def ends(self) -> list[int | None]:
         """Of the offsets the checkpoint has now, by batch; None where it has none."""
