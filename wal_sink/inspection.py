@@ -9,7 +9,16 @@ import pyarrow as pa
 
 from wal_sink import paths
 from wal_sink.errors import ConfigError
-from wal_sink.inventory import Lost, check_unserved_sinks, find_again, find_wal, held_batches, newest_marker, take
+from wal_sink.inventory import (
+    Inventory,
+    Lost,
+    check_unserved_sinks,
+    find_again,
+    find_wal,
+    held_batches,
+    newest_marker,
+    take,
+)
 from wal_sink.json_rows import decimal_texts, plain_values
 from wal_sink.location import current_location
 from wal_sink.log import NOTHING, Log
@@ -126,11 +135,14 @@ def read_status(store: Store) -> Status:
         newest_batch=newest,
         low_water=low_water,
         stager_term=max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0),
-        sinks=tuple(
-            _sink_status(log, name, newest)
-            for name in sorted({*registered(log), *check_unserved_sinks(log, inventory, ())})
-        ),
+        sinks=tuple(_sink_status(log, name, newest) for name in _present_sinks(log, inventory)),
     )
+
+
+def _present_sinks(log: Log, inventory: Inventory) -> list[str]:
+    """Names of the sinks that are registered, and of what else lies there; not of those that were forgotten."""
+    known = set(check_unserved_sinks(log, inventory, ()))
+    return sorted(known.union(registered(log)).difference(inventory.known_sinks.keys() - known))
 
 
 def read_batches(store: Store, *, after: int = NOTHING) -> list[BatchView]:

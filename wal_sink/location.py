@@ -17,10 +17,11 @@ from wal_sink.log import Log
 from wal_sink.records import Move, WalRecord, decode
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
+from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec, mask_url
 
 _GOOGLE, _AZURE, _HDFS = "gs", "az", "hdfs"
 _ONE_NAME = {
+    **dict.fromkeys(("s3", "s3a", "s3n"), S3),
     **dict.fromkeys(("gs", "gcs"), _GOOGLE),
     **dict.fromkeys(("az", "abfs", "abfss", "wasb", "wasbs"), _AZURE),
     **dict.fromkeys(("hdfs", "webhdfs", "arrow_hdfs", "viewfs"), _HDFS),
@@ -34,18 +35,18 @@ _logger = logging.getLogger(__name__)
 
 def canonical(url: str) -> str:
     """The location of a WAL: scheme, bucket or container, and key; of local files the path without links."""
-    spec = StoreSpec(url)
-    scheme, rest = _ONE_NAME.get(spec.scheme, spec.scheme), StoreSpec(url).safe_url.partition("://")[2].rstrip("/")
-    if "::" in spec.url:
-        return spec.safe_url
-    if scheme == LOCAL:
-        return f"{LOCAL}://{os.path.realpath(spec.location)}"
+    written, found, rest = url.partition("://")
+    if "::" in url:
+        return mask_url(url.rstrip("/"))
+    if not found or written.lower() in {LOCAL, "local"}:
+        return f"{LOCAL}://{os.path.realpath(StoreSpec(url).location)}"
+    scheme, rest = _ONE_NAME.get(written.lower(), written.lower()), mask_url(url).partition("://")[2].rstrip("/")
     if scheme == _AZURE:  # abfs://container@account.host/key: the account is an endpoint, which options may name too
         container, _, key = rest.partition("/")
         return f"{_AZURE}://{container.partition('@')[0]}/{key}".rstrip("/")
     if scheme == _HDFS:  # a cluster has several name nodes and gateways
         return f"{_HDFS}:///{rest.partition('/')[2]}"
-    return f"{scheme}://{rest}"
+    return f"{scheme}://{rest.lstrip('/')}"
 
 
 def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:

@@ -220,7 +220,8 @@ class Judge:
             self.blame(f"I1: sink {name!r}: batch {batch_id} was sent before Spark completed it")
         if self.released.get(batch_id) is not attempt and not self.lost_objects:
             self.blame(f"I6: sink {name!r}: batch {batch_id} was sent from an attempt that was not released")
-        if facts.term > term:
+        # Where the terms were lost, a process that lives alone may hold a lower one than those that are dead.
+        if facts.term > term and not (self.alone and self.lost_objects):
             self._sent_late(facts, name, process, numbers, batch_id=batch_id, ordinal=ordinal, term=term)
             return
         if self.lost_objects:
