@@ -67,6 +67,8 @@ class BatchDelivery:
         self._furthest = 0
         self._outrun_by = 0  # the higher term that a transactional target knows
         self._asks_first = False  # whether the target forgot something, so that it has to tell what it has
+        self.seen_term = 0
+        """The highest term that another run's progress of the batch names."""
         self._assignment = self._assign(wal_id, term, before)
 
     def run(self, renew_term: Callable[[int], Term]) -> None:
@@ -96,6 +98,10 @@ class BatchDelivery:
                 "the target, then start again"
             ) from error
 
+    def go_on_under(self, term: Term) -> None:
+        """From now on deliver under another term of the same role."""
+        self._assignment = replace(self._assignment, term=term)
+
     def reload_progress(self) -> None:
         """Let the records on the store speak; what an at-most-once delivery may have lost becomes dead letters."""
         if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
@@ -104,7 +110,9 @@ class BatchDelivery:
         known = dict(enumerate(self._rows))
         for ordinal, rows in recorded_rows(log.store, self._serving.name, self._manifest).items():
             if rows > known.get(ordinal, 0):
-                check_recorded(log, self._serving.name, self._manifest, ordinal, rows)
+                record = check_recorded(log, self._serving.name, self._manifest, ordinal, rows)
+                if record.run_id != log.run_id:
+                    self.seen_term = max(self.seen_term, record.term)
                 if self._serving.promise.at_most_once:
                     keep_last_recorded(self._assignment, ordinal, self._manifest.segments[ordinal], rows, log)
                 self._rows[ordinal] = rows
@@ -176,7 +184,7 @@ class BatchDelivery:
 
         Progress is read after that: such a task may have recorded more meanwhile.
         """
-        self._assignment = replace(self._assignment, term=term)
+        self.go_on_under(term)
         self._left_behind = False
         self.reload_progress()
 

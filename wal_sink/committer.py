@@ -22,12 +22,14 @@ from wal_sink.batch_delivery import BatchDelivery
 from wal_sink.dead_letters import Kept
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.guarantees import Ability
+from wal_sink.inventory import Lost, check_marked_batch, check_marker, check_not_marked, find_again, newest_marker
 from wal_sink.log import NOTHING
+from wal_sink.progress import recorded_chunks
 from wal_sink.rates import RowRate
 from wal_sink.records import Manifest, Marker, OlderSlots, Release, SinkRecord
 from wal_sink.retries import Budget
 from wal_sink.serving import Serving, StoppedError, Surroundings
-from wal_sink.terms import Term, claim_above, renew
+from wal_sink.terms import Term, claim_above_seen, renew
 
 GROUP_BATCHES = 8
 """The most batches that share a marker."""
@@ -55,6 +57,7 @@ class Committer:
         self._unmarked: list[Manifest] = []  # the group under way: what the sink has and no marker stands for yet
         self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
         self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
+        self._has_delivered = False  # whether this run delivered a batch: the next was begun by nobody before
         self._tidied_through: int | None = None
         self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
         self._is_confirmed = False  # whether the target had what was marked when this run began
@@ -83,10 +86,22 @@ class Committer:
 
         Where that was collected while the sink was being registered, it begins at the oldest batch the WAL still holds.
         """
-        self._marker = newest_marker(self._shared, self.name)
+        self._marker = newest_marker(self._log, self.name)
+        self._check_marker()
         if self._marker is None and self._first_batch <= (low_water := self._log.low_water()):
             held = self._log.numbers(paths.BATCHES, after=self._first_batch - 1)
             self._first_batch = min(held, default=low_water + 1)
+
+    def _check_marker(self) -> None:
+        """Hold the newest marker against what else is known of the sink. No request, if nothing was lost."""
+        history, through = self._shared.history, self.marked_through
+        check_marker(self._log, self.name, through, history.low_water)
+        check_marked_batch(self._log, self.name, through, history.newest_known)
+        history.note_marked(through)
+        if self._marker is not None:
+            self.term = claim_above_seen(
+                self._log, self.term, self._marker.term, paths.marker(self.name, self._marker.batch_id)
+            )
 
     def next_batch(self) -> int | None:
         """The batch to deliver next, whether it exists yet or not; None while the WAL has no batch at all."""
@@ -136,17 +151,10 @@ class Committer:
 
     def _read_marked(self, batch_id: int) -> Manifest:
         """The manifest of the newest marked batch, which no collection takes. Two reads."""
-        release = self._log.find(Release, paths.release(batch_id))
-        path = paths.release(batch_id)
-        if release is not None:
-            path = paths.manifest(batch_id, release.term, release.attempt)
-            if (manifest := self._log.find(Manifest, path)) is not None:
-                return manifest
-        raise CorruptError(
-            f"sink {self.name!r}: batch {batch_id} is marked, but {self._log.store.url_of(path)} is not there, though "
-            "the newest marked batch is never collected. Look for a life-cycle rule of the bucket, or a copy of a part "
-            "of the WAL, and restore the object"
-        )
+        path, marker = paths.release(batch_id), paths.marker(self.name, batch_id)
+        release = self._log.find(Release, path) or find_again(self._log, Release, path, Lost.RELEASE, marker)
+        path = paths.manifest(batch_id, release.term, release.attempt)
+        return self._log.find(Manifest, path) or find_again(self._log, Manifest, path, Lost.MANIFEST, marker)
 
     def mark_delivered(self) -> None:
         """End the group under way: what the sink has is marked, if the store lets us. Without it, it is sent again."""
@@ -181,7 +189,7 @@ class Committer:
         if batch_id is None or not self._shared.gate.is_open(batch_id):
             return self._mark_rest()
         self._check_term()  # a succeeded process must not decide which attempt is delivered
-        released = self._shared.releaser.release(batch_id, staged)
+        released = self._shared.releaser.release(batch_id, staged, sink=self.name)
         if released is None:
             return self._mark_rest()
         if not (released.is_present_plan and self._is_in_time(RELEASE_S)):
@@ -189,6 +197,8 @@ class Committer:
             self._look_at_term()
         delivery = self._underway
         begun = delivery is not None or released.run_id != self._log.run_id
+        if staged is None and not (begun or self._has_delivered):
+            begun = self._has_progress(released.manifest)  # then its release was lost
         if delivery is None:
             delivery = self._underway = self._delivery(released.manifest, taken_over=begun)
         if not (begun and self._is_done_after_all(delivery, batch_id)):
@@ -196,7 +206,14 @@ class Committer:
                 delivery.run(self._renew_term)
             self._settle(released.manifest, delivery.kept_rows(), begun=begun)
         self._underway = None
+        self._has_delivered = True
         return True
+
+    def _has_progress(self, manifest: Manifest) -> bool:
+        """Whether the sink has a part of the batch. One listing, or none where progress is kept elsewhere."""
+        if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+            return False
+        return bool(recorded_chunks(self._log.store, self.name, manifest))
 
     def _check_term(self) -> None:
         """One read; none within a group, since a target that ignores what it has is not harmed by the rest of it."""
@@ -236,7 +253,13 @@ class Committer:
     def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
         """Progress first, then markers: absent progress may mean "not begun" or "done and collected"."""
         delivery.take_over()
-        return self._adopt_marker(batch_id)
+        self.term = claim_above_seen(self._log, self.term, delivery.seen_term, f"progress of batch {batch_id}")
+        delivery.go_on_under(self.term)
+        if self._adopt_marker(batch_id):
+            return True
+        if not (self._has_delivered or self._shares_markers):
+            check_not_marked(self._log, self.name, batch_id)
+        return False
 
     def _is_marked_after_all(self) -> bool:
         """Whether what is missing was collected, since a predecessor that woke up had marked it or a later batch."""
@@ -268,16 +291,7 @@ class Committer:
         if above <= self.term.number:
             self.term = renew(self._log, self.term)
             return self.term
-        self.term.check(self._log.store)
-        _logger.warning(
-            "sink %s: its target knows term %d, the WAL %s none above %d. Terms were lost, by a life-cycle rule of the "
-            "bucket for example, or the WAL was copied in part. The role goes on above the target's term",
-            self.name,
-            above,
-            self._log.store.root,
-            self.term.number,
-        )
-        self.term = claim_above(self._log, self.term.role, above)
+        self.term = claim_above_seen(self._log, self.term, above, f"the target of sink {self.name!r}")
         return self.term
 
     def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
@@ -312,6 +326,7 @@ class Committer:
             self.term.check(self._log.store)
         self._marker = marker
         self._marked_manifest = manifest
+        self._shared.history.note_marked(marker.batch_id)
         self._unmarked.clear()
 
     def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]:
@@ -340,9 +355,3 @@ def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:
             left.append(OlderSlots(batch_id=part.batch_id, rows=rows))
         first += len(part.rows)
     return tuple(left)
-
-
-def newest_marker(shared: Surroundings, sink: str) -> Marker | None:
-    """The newest marker of a sink, this run's or not. One listing and one read."""
-    newest = max(shared.log.numbers(paths.markers(sink)), default=None)
-    return None if newest is None else shared.log.find(Marker, paths.marker(sink, newest))

@@ -7,6 +7,7 @@
     │   ├── MissingBatch      a completed batch has no manifest
     │   └── HistoryGone       the batch asked for was already collected
     ├── CorruptError          stored bytes are not what was written
+    │   └── ObjectLost        an object of the WAL that must be there is gone
     ├── StoreError            the store answered with a failure, or not at all
     ├── FencedError           a successor claimed the role; this process must end
     ├── DeliveryError         the sink refused for good, or the retries ran out
@@ -61,6 +62,13 @@ class HistoryGone(HistoryError):
 
 class CorruptError(WalSinkError):
     """Stored bytes differ from what was written. Remedy: restore the object the message names; nothing was skipped."""
+
+
+class ObjectLost(CorruptError):
+    """An object of the WAL is gone, although something exists that is made after it.
+
+    Remedy: stop what deletes objects of the WAL (a bucket's life-cycle rule, most often), and restore the object.
+    """
 
 
 class StoreError(WalSinkError):

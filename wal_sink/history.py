@@ -6,9 +6,11 @@ import threading
 
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.errors import ConfigError, CorruptError, HistoryError, HistoryGone
+from wal_sink.errors import HistoryError, HistoryGone
+from wal_sink.inventory import Inventory, Lost, find_again, find_wal, held_batches, sink_folders
+from wal_sink.location import canonical, check_location
 from wal_sink.log import NOTHING, Log
-from wal_sink.records import Manifest, WalRecord
+from wal_sink.records import LowWater, Manifest, WalRecord
 
 KEPT_MANIFESTS = 256
 """How many manifests of its own a run keeps in memory; of more it knows the size alone, and reads them again."""
@@ -25,6 +27,10 @@ class History:
         self._pending: dict[int, int] = {}
         self._wal: WalRecord | None = None
         self._newest_known = NOTHING
+        self._held: tuple[int, int] | None = None
+        self._low_water: LowWater | None = None
+        self._newest_marked = NOTHING
+        self._moved_from: str | None = None
         self._known_owners: set[str] = set()
 
     @property
@@ -50,39 +56,81 @@ class History:
         begins = NOTHING if self._wal is None else self._wal.first_batch - 1
         return max(self._newest_known, begins)
 
+    @property
+    def oldest_held(self) -> int | None:
+        """The oldest batch above low water when batches were last looked at; None if there was none."""
+        return self._held[0] if self._held else None
+
+    @property
+    def newest_held(self) -> int | None:
+        """The newest of them."""
+        return self._held[1] if self._held else None
+
     def load_owner(self) -> WalRecord | None:
-        """Read whose the WAL is; None before its first batch. `HistoryError` if it belongs to another query."""
+        """Read whose the WAL is; None before its first batch. `HistoryError` if it belongs to another query,
+        `ObjectLost` if its record is gone.
+        """
+        return self._wal_of_its_owner(self._wal or find_wal(self._log))
+
+    def poll_owner(self) -> WalRecord | None:
+        """`load_owner` by one read at most: what was absent at the start is absent still, or made since."""
+        return self._wal_of_its_owner(self._wal or self._log.find(WalRecord, paths.WAL))
+
+    def adopt(self, inventory: Inventory, *, moved_from: str | None) -> None:
+        """`load_owner` from what was found when the WAL was opened.
+
+        Raises `ConfigError` for a WAL that says it lies elsewhere, unless it was moved here from `moved_from`.
+        """
+        self._moved_from = moved_from
+        self._wal_of_its_owner(inventory.wal, moved=inventory.has_moved)
+
+    def _wal_of_its_owner(self, wal: WalRecord | None, *, moved: bool = True) -> WalRecord | None:
+        """`moved`: whether it may have been moved, if it is seen for the first time; then a listing tells."""
+        if wal is None:
+            return None
+        self._check_owner(wal)
         if self._wal is None:
-            self._wal = self._log.find(WalRecord, paths.WAL)
-        if self._wal is not None:
-            self._check_owner(self._wal)
-        return self._wal
+            check_location(self._log, wal, moved=moved, moved_from=self._moved_from)
+            self._wal = wal
+        return wal
 
     def require_wal(self) -> WalRecord:
         """The WAL's own record, for who has found a batch or a marker in it. Reads it where this run has not yet.
 
-        Raises `CorruptError` if it is not there: without its id no slot and no transaction of a target can be named.
+        Raises `ObjectLost` if it is not there: without its id no slot and no transaction of a target can be named.
         """
         wal = self._wal or self.load_owner()
-        if wal is None:
-            raise CorruptError(
-                f"{self._log.store.url_of(paths.WAL)} is not there, although the WAL has batches. Look for a "
-                "life-cycle rule of the bucket, or a copy of a part of the WAL, and restore the object"
-            )
-        return wal
+        return wal or find_again(self._log, WalRecord, paths.WAL, Lost.WAL, f"what lies in {paths.BATCHES}/")
 
     def ask_owner_again(self) -> WalRecord | None:
         """`load_owner`, as if the checkpoint had never been asked: it may have been replaced since."""
         self._known_owners.clear()
-        return self.load_owner()
+        return self.poll_owner()
 
     def load_batches(self) -> None:
         """Read which batches left a trace. To be called once the run's terms are claimed."""
         if self._wal is not None:
-            low_water = self._log.low_water()
-            newest = max(low_water, *self._log.numbers(paths.BATCHES, after=low_water), NOTHING)
+            low_water, held = held_batches(self._log, self._wal)
+            if low_water > (self._low_water.batch_id if self._low_water else NOTHING):
+                self._low_water = self._log.require(LowWater, paths.low_water(low_water))
             with self._lock:
-                self._newest_known = max(self._newest_known, newest)
+                self._newest_known = max(self._newest_known, low_water, *held)
+                self._held = (held[0], held[-1]) if held else None
+
+    @property
+    def low_water(self) -> LowWater | None:
+        """The newest low-water record when batches were last looked at; None if there was none."""
+        return self._low_water
+
+    @property
+    def newest_marked(self) -> int:
+        """The newest batch for which this run met a marker; -1 if none."""
+        return self._newest_marked
+
+    def note_marked(self, through: int) -> None:
+        """A sink has every batch up to this one."""
+        with self._lock:
+            self._newest_marked = max(self._newest_marked, through)
 
     def is_owned_by(self, query_id: str) -> bool:
         """Whether the checkpoint is that of the query. Reads only until the answer was yes once."""
@@ -152,16 +200,13 @@ class History:
             query_id=query_id,
             checkpoint=self._checkpoint.root,
             first_batch=batch_id,
+            location=canonical(self._log.store.root),
+            sinks=tuple(sink_folders(self._log)),
             **self._log.stamp(),
         )
         if self._log.create(paths.WAL, record):
             return record
-        found = self._log.find(WalRecord, paths.WAL)
-        if found is None:
-            raise ConfigError(
-                f"{self._log.store.url_of(paths.WAL)} vanished while it was created; is somebody deleting it?"
-            )
-        return found
+        return self._log.require(WalRecord, paths.WAL)
 
     def _check_owner(self, wal: WalRecord) -> None:
         if self.is_owned_by(wal.query_id):

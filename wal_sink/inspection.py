@@ -9,10 +9,21 @@ import pyarrow as pa
 
 from wal_sink import paths
 from wal_sink.errors import ConfigError
+from wal_sink.inventory import (
+    Inventory,
+    Lost,
+    check_unserved_sinks,
+    find_again,
+    find_wal,
+    held_batches,
+    newest_marker,
+    take,
+)
 from wal_sink.json_rows import decimal_texts, plain_values
+from wal_sink.location import current_location
 from wal_sink.log import NOTHING, Log
 from wal_sink.progress import furthest_rows, recorded_chunks
-from wal_sink.records import Manifest, Marker, Release, SinkRecord, TermRecord, WalRecord
+from wal_sink.records import Manifest, Marker, Release, SinkRecord, TermRecord
 from wal_sink.registry import registered
 from wal_sink.runtime import SYSTEM
 from wal_sink.segments import load_segment, read_chunks
@@ -44,6 +55,8 @@ class Status:
     query_id: str | None
     checkpoint: str | None
     first_batch: int | None
+    location: str | None
+    """Where the WAL says that it lies; None where it does not say. Elsewhere it is a copy, unless it was moved."""
     newest_batch: int
     """The newest batch with a trace in the WAL; -1 if none."""
     low_water: int
@@ -106,30 +119,39 @@ def _log(store: Store) -> Log:
 
 
 def read_status(store: Store) -> Status:
-    """Read where a WAL and its sinks stand. Raises `CorruptError` or `StoreError`."""
+    """Read where a WAL and its sinks stand. Raises `CorruptError`, `ObjectLost` among them, or `StoreError`."""
     log = _log(store)
-    wal = log.find(WalRecord, paths.WAL)
-    low_water = log.low_water()
-    newest = max(log.numbers(paths.BATCHES, after=low_water), default=low_water)
+    inventory = take(log)
+    wal = inventory.wal
+    low_water, held = held_batches(log, wal) if wal else (NOTHING, [])
+    newest = max(held, default=low_water)
     return Status(
         wal=store.root,
         wal_id=wal.wal_id if wal else None,
         query_id=wal.query_id if wal else None,
         checkpoint=wal.checkpoint if wal else None,
         first_batch=wal.first_batch if wal else None,
+        location=(current_location(log, wal, moved=inventory.has_moved) or None) if wal else None,
         newest_batch=newest,
         low_water=low_water,
         stager_term=max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0),
-        sinks=tuple(_sink_status(log, name, newest) for name in registered(log)),
+        sinks=tuple(_sink_status(log, name, newest) for name in _present_sinks(log, inventory)),
     )
 
 
+def _present_sinks(log: Log, inventory: Inventory) -> list[str]:
+    """Names of the sinks that are registered, and of what else lies there; not of those that were forgotten."""
+    known = set(check_unserved_sinks(log, inventory, ()))
+    return sorted(known.union(registered(log)).difference(inventory.known_sinks.keys() - known))
+
+
 def read_batches(store: Store, *, after: int = NOTHING) -> list[BatchView]:
-    """Every batch above low water and `after`, oldest first. Two or three requests a batch."""
+    """Every batch above low water and `after`, oldest first. Two or three requests a batch. Raises `ObjectLost`."""
     log = _log(store)
+    wal = find_wal(log)
     marked = {name: _marked(log, name) for name in registered(log)}
-    first = max(log.low_water(), after)
-    return [_batch_view(log, batch_id, marked) for batch_id in log.numbers(paths.BATCHES, after=first)]
+    held = held_batches(log, wal)[1] if wal else []
+    return [_batch_view(log, batch_id, marked) for batch_id in held if batch_id > after]
 
 
 def read_manifest(store: Store, batch_id: int) -> Manifest | None:
@@ -194,9 +216,18 @@ def _plain_column(column: Any, name: str) -> list[Any]:
 
 def _marked(log: Log, name: str) -> range:
     """The batches that a sink's markers stand for: all from its first to the newest marker."""
-    sink = log.find(SinkRecord, paths.sink(name))
+    """A folder without a registration is what a sink left behind that was forgotten: it has nothing."""
     newest = max(log.numbers(paths.markers(name)), default=NOTHING)
-    return range(sink.first_batch if sink else 0, newest + 1)
+    sink = _sink_record(log, name, f"a marker of batch {newest}" if newest > NOTHING else None)
+    return range(sink.first_batch, newest + 1) if sink else range(0)
+
+
+def _sink_record(log: Log, name: str, younger: str | None) -> SinkRecord | None:
+    """A sink's registration; None if there is none, and nothing `younger` that comes after it. Raises `ObjectLost`."""
+    record = log.find(SinkRecord, paths.sink(name))
+    if record is None and younger is not None:
+        return find_again(log, SinkRecord, paths.sink(name), Lost.SINK, younger)
+    return record
 
 
 def _delivered(log: Log, name: str, manifest: Manifest) -> Delivered:
@@ -208,11 +239,10 @@ def _delivered(log: Log, name: str, manifest: Manifest) -> Delivered:
 
 
 def _sink_status(log: Log, name: str, newest_batch: int) -> SinkStatus:
-    sink = log.find(SinkRecord, paths.sink(name))
-    marker_id = max(log.numbers(paths.markers(name)), default=None)
-    marker = log.find(Marker, paths.marker(name, marker_id)) if marker_id is not None else None
+    marker = newest_marker(log, name)
     role = paths.committer_role(name)
     term = max(log.numbers(paths.terms(role)), default=0)
+    sink = _sink_record(log, name, paths.term(role, term) if term else None)
     holder = log.find(TermRecord, paths.term(role, term)) if term else None
     through = marker.batch_id if marker else NOTHING
     first = max(through + 1, sink.first_batch if sink else 0)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TypedDict, TypeVar
 
 from wal_sink import paths
 from wal_sink.creation import create_once
-from wal_sink.errors import CorruptError
+from wal_sink.errors import CorruptError, ObjectLost
 from wal_sink.records import LowWater, Record, decode, encode
 from wal_sink.runtime import Runtime
 from wal_sink.segments import SegmentReader, read_parquet
@@ -17,6 +19,7 @@ R = TypeVar("R", bound=Record)
 
 NOTHING = -1
 """A batch id below every batch."""
+_NOBODY: Mapping[str, int] = MappingProxyType({})
 
 
 class Stamp(TypedDict):
@@ -61,6 +64,20 @@ class Log:
             )
         return record
 
+    def require(self, kind: type[R], path: str) -> R:
+        """The record under `path`, which a create has just met or a listing shown: `ObjectLost` if it is gone.
+
+        Read once more before that: a store may have answered from before.
+        """
+        record = self.find(kind, path) or self.find(kind, path)
+        if record is None:
+            raise ObjectLost(
+                f"{self.store.url_of(path)} vanished while it was read: it was there a moment ago. Somebody deletes "
+                "objects of this WAL (a life-cycle rule of the bucket, a clean-up by hand). Stop that, restore the "
+                "object, then start again"
+            )
+        return record
+
     def numbers(self, folder: str, *, after: int = NOTHING) -> list[int]:
         """The numbers that name the records or folders in `folder`, ascending."""
         start = paths.batch_name(after) if after > NOTHING else ""
@@ -77,5 +94,6 @@ class Log:
         """
         return max(self.numbers(paths.LOW_WATER), default=NOTHING)
 
-    def raise_low_water(self, batch_id: int) -> None:
-        self.create(paths.low_water(batch_id), LowWater(batch_id=batch_id, **self.stamp()))
+    def raise_low_water(self, batch_id: int, marked: Mapping[str, int] = _NOBODY) -> None:
+        """`marked`: by name of a registered sink, the newest batch it has."""
+        self.create(paths.low_water(batch_id), LowWater(batch_id=batch_id, marked=dict(marked), **self.stamp()))

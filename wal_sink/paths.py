@@ -18,7 +18,12 @@ WAL = "wal.json"
 BATCHES = "batches"
 SINKS = "sinks"
 LOW_WATER = "low-water"
+MOVES = "moves"
+TERMS = "terms"
 STAGER_ROLE = "stager"
+FORGOTTEN = "forgotten"
+REPLAYED = ".replayed.json"
+"""How the names of records end that a dead letter was sent again."""
 
 SHARDS = 16
 SPREAD_FROM = 1024
@@ -28,6 +33,7 @@ are as if there were no shards.
 
 _SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MANIFEST = re.compile(r"manifest-(\d{10})-(\d{10})\.json")
+_ATTEMPT = re.compile(r"(\d{10})-(\d{10})/")
 _PROGRESS = re.compile(r"(\d{6})-(\d{12})\.json")
 _SEGMENT = re.compile(r"(?:.*/)?(\d{6})-(\d{4})-[^/]*\.parquet")
 _PREPARED = re.compile(r"prepared-\d{6}-\d{6}\.json")
@@ -102,7 +108,7 @@ def committer_role(sink: str) -> str:
 
 
 def terms(role: str) -> str:
-    return f"terms/{role}"
+    return f"{TERMS}/{role}"
 
 
 def term(role: str, number: int) -> str:
@@ -149,6 +155,11 @@ def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
 
 def sink(name: str) -> str:
     return f"{SINKS}/{name}/sink.json"
+
+
+def forgotten(name: str) -> str:
+    """Of the object that somebody puts there to forget a sink for good."""
+    return f"{SINKS}/{name}/{FORGOTTEN}"
 
 
 def progress_folder(name: str, batch_id: int, *, shard_of: int | None = None) -> str:
@@ -223,13 +234,18 @@ def dead_letter_batches(name: str) -> str:
 
 def replayed(dead_letter_path: str) -> str:
     """Of the record that a dead letter was sent again."""
-    return f"{dead_letter_path.removesuffix('.parquet')}.replayed.json"
+    return f"{dead_letter_path.removesuffix('.parquet')}{REPLAYED}"
 
 
 def sink_of(path: str) -> str:
     """The name of the sink in whose folder a path lies; empty for any other path."""
     head, _, rest = path.partition("/")
     return rest.partition("/")[0] if head == SINKS else ""
+
+
+def move(number: int) -> str:
+    """Of the record that the WAL was moved."""
+    return f"{MOVES}/{number:010d}.json"
 
 
 def low_water(batch_id: int) -> str:
@@ -240,6 +256,12 @@ def parse_manifest(name: str) -> ManifestName | None:
     """Term and attempt in a manifest's file name, or None if the name is no manifest's."""
     match = _MANIFEST.fullmatch(name)
     return ManifestName(int(match[1]), int(match[2])) if match else None
+
+
+def parse_attempt(name: str) -> ManifestName | None:
+    """Term and attempt in the name of a manifest or of an attempt's folder, in a batch's own folder."""
+    match = _ATTEMPT.fullmatch(name)
+    return ManifestName(int(match[1]), int(match[2])) if match else parse_manifest(name)
 
 
 def parse_progress(name: str) -> ProgressName | None:

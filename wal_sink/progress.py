@@ -36,8 +36,8 @@ def furthest_rows(recorded: Iterable[paths.ProgressName]) -> dict[int, int]:
     return furthest
 
 
-def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: int) -> None:
-    """Make sure that a progress record whose name was listed says so itself, of this very segment. One read.
+def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: int) -> Progress:
+    """The progress record whose name was listed, if it says so itself, of this very segment. One read.
 
     Raises `CorruptError` if it does not, `StoreError` if it is gone: listed again, it may be gone there too.
     """
@@ -52,6 +52,7 @@ def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: 
             f"{where}: expected progress of segment {ordinal} of the released batch ({expected}), found that of "
             f"{record.segment_id}; restore the object that belongs here"
         )
+    return record
 
 
 def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, rows: int, log: Log) -> None:

@@ -127,11 +127,7 @@ class Publisher:
         if self._record(order, mine):
             return mine
         opened.abort()
-        other = self._find(order, number)
-        if other is None:
-            path = self._path(order, number)
-            raise CorruptError(f"{self._log.store.url_of(path)} vanished while it was read; is somebody deleting it?")
-        return other
+        return self._of_record(order, number, self._log.require(PreparedRecord, self._path(order, number)))
 
     def _record(self, order: Order, prepared: _Prepared) -> bool:
         record = PreparedRecord(
@@ -152,13 +148,14 @@ class Publisher:
         return paths.prepared(given.sink, given.batch_id, order.ordinal, number, spread=given.spread)
 
     def _find(self, order: Order, number: int) -> _Prepared | None:
-        path = self._path(order, number)
-        record = self._log.find(PreparedRecord, path)
-        if record is None:
-            return None
+        record = self._log.find(PreparedRecord, self._path(order, number))
+        return None if record is None else self._of_record(order, number, record)
+
+    def _of_record(self, order: Order, number: int, record: PreparedRecord) -> _Prepared:
+        where = self._log.store.url_of(self._path(order, number))
         if record.segment_id != order.segment.id:
             raise CorruptError(
-                f"{self._log.store.url_of(path)}: expected what was prepared of segment {order.segment.id}, found that "
+                f"{where}: expected what was prepared of segment {order.segment.id}, found that "
                 f"of {record.segment_id}; restore the object that belongs here"
             )
         return _Prepared(number, record.transaction_id, record.handle)

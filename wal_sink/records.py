@@ -58,9 +58,25 @@ class WalRecord(Record, frozen=True, kw_only=True):
     """Without credentials."""
     first_batch: int
     """The first batch this WAL was asked to stage."""
+    location: str = ""
+    """Where it was made, see `wal_sink.location.canonical`; empty: by a version that did not say."""
+    sinks: tuple[str, ...] = ()
+    """Names of the sinks that were registered by then: their registrations are older than this record."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.WAL
+
+
+class Move(Record, frozen=True, kw_only=True):
+    """Somebody said that the WAL was moved; of several, the one of the highest number counts."""
+
+    kind = "move"
+    number: int
+    location: str
+    moved_from: str
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.move(self.number)
 
 
 class TermRecord(Record, frozen=True, kw_only=True):
@@ -150,6 +166,8 @@ class Release(Record, frozen=True, kw_only=True, omit_defaults=True):
     """By which the fingerprint was made: that of its manifest."""
     run_id: str
     """The run that made the release."""
+    sink: str = ""
+    """Whose committer made it, which had every batch before; empty: by a version that did not say."""
 
     @property
     def format(self) -> int:
@@ -290,6 +308,8 @@ class LowWater(Record, frozen=True, kw_only=True):
 
     kind = "low-water"
     batch_id: int
+    marked: dict[str, int] = {}
+    """By name of a registered sink: the newest batch it had; empty: by a version that did not say."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.low_water(self.batch_id)

@@ -10,6 +10,7 @@ from wal_sink.checkpoint import Gate
 from wal_sink.errors import ConfigError
 from wal_sink.guarantees import Ability
 from wal_sink.history import History
+from wal_sink.inventory import Inventory, find_new_sink
 from wal_sink.log import Log
 from wal_sink.records import SinkRecord
 from wal_sink.settings import Delivery
@@ -39,19 +40,35 @@ def registered(log: Log) -> list[str]:
     return [name.removesuffix("/") for name in log.store.list(paths.SINKS) if name.endswith("/")]
 
 
-def register(log: Log, history: History, gate: Gate, sinks: Sequence[Registration]) -> list[SinkRecord]:
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """A sink's registration, as a run found or made it."""
+
+    record: SinkRecord
+    is_old: bool
+    """Whether it was there already: then a committer may have claimed terms."""
+
+
+def register(
+    log: Log, history: History, gate: Gate, inventory: Inventory, sinks: Sequence[Registration]
+) -> list[Registered]:
     """The sinks' registrations, made now where the name is new.
 
     Raises `ConfigError`, before any is made, if a sink is not what it was under its name or if it is not clear where it
-    begins.
+    begins, and `ObjectLost` if the registration of one must have been there.
     """
-    known = [_known(log, sink) for sink in sinks]
+    known = [_known(log, history, inventory, sink) for sink in sinks]
     planned = [record or _plan(log, history, gate, sink) for record, sink in zip(known, sinks, strict=True)]
-    return [record or _create(log, plan) for record, plan in zip(known, planned, strict=True)]
+    return [
+        Registered(record or _create(log, plan), is_old=record is not None)
+        for record, plan in zip(known, planned, strict=True)
+    ]
 
 
-def _known(log: Log, sink: Registration) -> SinkRecord | None:
+def _known(log: Log, history: History, inventory: Inventory, sink: Registration) -> SinkRecord | None:
     record = log.find(SinkRecord, paths.sink(paths.check_sink_name(sink.name)))
+    if record is None:
+        record = find_new_sink(log, inventory, sink.name, history.oldest_held)
     if record is not None:
         _refuse_other_kind(log, record, sink)
     return record
@@ -91,10 +108,7 @@ def _create(log: Log, record: SinkRecord) -> SinkRecord:
     path = paths.sink(record.name)
     if log.create(path, record):
         return record
-    found = log.find(SinkRecord, path)
-    if found is None:
-        raise ConfigError(f"{log.store.url_of(path)} vanished while it was created; is somebody deleting the WAL?")
-    return found
+    return log.require(SinkRecord, path)
 
 
 def _first_batch(log: Log, history: History, gate: Gate, name: str, delivery: Delivery) -> int:

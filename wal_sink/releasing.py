@@ -10,6 +10,7 @@ from wal_sink.checkpoint import Checkpoint, Gate
 from wal_sink.checkpoint_formats import planned_ms
 from wal_sink.errors import CorruptError, HistoryError, MissingBatch
 from wal_sink.history import History
+from wal_sink.inventory import Lost, find_again
 from wal_sink.log import Log
 from wal_sink.passing import pass_over
 from wal_sink.records import Manifest, Release
@@ -38,15 +39,16 @@ class Releaser:
         self._lock = threading.Lock()
         self._released: dict[int, Released] = {}
 
-    def release(self, batch_id: int, staged: Manifest | None) -> Released | None:
+    def release(self, batch_id: int, staged: Manifest | None, *, sink: str = "") -> Released | None:
         """The released batch, deciding now if nobody did; None if its gate is closed after all.
 
         `staged` is what this run staged of it, looked up *before* the gate was asked: what is staged later waits for a
-        commit of its own. Raises `HistoryError` or `CorruptError`.
+        commit of its own. `sink`: for whom, which has every batch before this one. Raises `HistoryError` or
+        `CorruptError`.
         """
         with self._lock:
             released = self._released.get(batch_id)
-            if released is None and (released := self._decide(batch_id, staged)) is not None:
+            if released is None and (released := self._decide(batch_id, staged, sink)) is not None:
                 released = self._released[batch_id] = self._confirmed(released)
             return released
 
@@ -56,7 +58,7 @@ class Releaser:
             for known in [known for known in self._released if known <= batch_id]:
                 del self._released[known]
 
-    def _decide(self, batch_id: int, staged: Manifest | None) -> Released | None:
+    def _decide(self, batch_id: int, staged: Manifest | None, sink: str) -> Released | None:
         manifest = staged
         if manifest is None:
             existing = self._log.find(Release, paths.release(batch_id))
@@ -73,16 +75,12 @@ class Releaser:
             fingerprint=manifest.fingerprint,
             rule=manifest.rule,
             run_id=self._log.run_id,
+            sink=sink,
             **self._log.stamp(),
         )
         if self._log.create(paths.release(batch_id), release):
             return Released(manifest, self._log.run_id)
-        existing = self._log.find(Release, paths.release(batch_id))
-        if existing is None:
-            raise CorruptError(
-                f"{self._log.store.url_of(paths.release(batch_id))} vanished while it was read; is somebody "
-                "deleting the WAL?"
-            )
+        existing = self._log.require(Release, paths.release(batch_id))
         self._refuse_other_release(existing, manifest)
         return self._adopt(existing)
 
@@ -96,12 +94,9 @@ class Releaser:
 
     def _adopt(self, release: Release) -> Released:
         path = paths.manifest(release.batch_id, release.term, release.attempt)
-        manifest = self._log.find(Manifest, path)
-        if manifest is None:
-            raise CorruptError(
-                f"batch {release.batch_id}: released, but its manifest {self._log.store.url_of(path)} is gone; "
-                "restore it (and the segments it names) before starting again"
-            )
+        manifest = self._log.find(Manifest, path) or find_again(
+            self._log, Manifest, path, Lost.MANIFEST, paths.release(release.batch_id)
+        )
         if (manifest.fingerprint, manifest.rule) != (release.fingerprint, release.rule):
             raise CorruptError(
                 f"batch {release.batch_id}: release and manifest {self._log.store.url_of(path)} name different source "
@@ -121,7 +116,8 @@ class Releaser:
             raise MissingBatch(
                 f"batch {batch_id}: completed by Spark in {self._checkpoint.root}, but "
                 f"{self._log.store.url_of(paths.batch(batch_id))} holds no manifest. Its rows cannot be delivered "
-                "and later batches are held back; restore the deleted objects, or start a new WAL. (Spark's offline "
+                "and later batches are held back. Likely causes: a life-cycle rule of the bucket, a copy of a part of "
+                "the WAL, or a run without it. Restore the deleted objects, or start a new WAL. (Spark's offline "
                 "repartition of state writes such a batch too. It is recognised, unless it skipped a batch that failed)"
             )
         return found

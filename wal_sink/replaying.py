@@ -14,11 +14,13 @@ from wal_sink import paths
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
-from wal_sink.errors import ConfigError, CorruptError, DeliveryError
+from wal_sink.errors import ConfigError, DeliveryError
+from wal_sink.inventory import find_wal, require_wal
+from wal_sink.location import check_location
 from wal_sink.log import NOTHING, Log
 from wal_sink.orders import SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
-from wal_sink.records import Replayed, WalRecord
+from wal_sink.records import Replayed
 from wal_sink.registry import registered
 from wal_sink.rejections import refused_rows
 from wal_sink.runtime import SYSTEM
@@ -36,7 +38,7 @@ from wal_sink.sink import (
 from wal_sink.sink_session import SinkSession, rejected_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec, mask_url
-from wal_sink.terms import Term, claim
+from wal_sink.terms import MARGIN, Term, claim, claim_above
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class DeadLetters:
         """`wal` is a URL (or an open log, which is for tests)."""
         self._log = wal if isinstance(wal, Log) else _open(StoreSpec(wal, storage_options or {}))
         self._name = name
+        self._wal = find_wal(self._log)
         known = registered(self._log)
         if name not in known:
             raise ConfigError(f"{self._log.store.root} has no sink {name!r}; it has {', '.join(known) or 'none'}")
@@ -109,12 +112,21 @@ class DeadLetters:
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{sink.describe()} cannot be given single rows: replay to a function of one Chunk")
+        if self._wal is not None:  # without it there are no dead letters
+            check_location(self._log, self._wal, moved=True)
         term = claim(self._log, paths.replayer_role(self._name))  # first: what another sent by then shows as sent
+        if term.number == 1 and self._has_replayed():
+            term = claim_above(self._log, term.role, MARGIN)  # the terms of those who did so were lost
         letters = rows = rejected = 0
         for kept in self.due(unknown=unknown):
             done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
             letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
         return ReplayResult(letters, rows, rejected)
+
+    def _has_replayed(self) -> bool:
+        """Whether a dead letter of this sink was sent again before. A listing, and one a batch that has any."""
+        folders = (paths.dead_letter_folder(self._name, batch_id) for batch_id in self._batches())
+        return any(name.endswith(paths.REPLAYED) for folder in folders for name in self._log.store.list(folder))
 
     def _batches(self) -> list[int]:
         return self._log.numbers(paths.dead_letter_batches(self._name))
@@ -224,15 +236,9 @@ class _Replay:
         return paths.dead_letter(self._sink, batch_id, name.ordinal, name.first_row, name.end_row, number=number)
 
     def _context(self) -> SinkContext:
-        wal = self._log.find(WalRecord, paths.WAL)
-        if wal is None:
-            raise CorruptError(
-                f"{self._log.store.url_of(paths.WAL)} is not there, although the WAL has dead letters. Look for a "
-                "life-cycle rule of the bucket, or a copy of a part of the WAL, and restore the object"
-            )
         chunk = self._letter.chunk
         return SinkContext(
-            wal_id=wal.wal_id,
+            wal_id=require_wal(self._log, self._letter.path).wal_id,
             sink=self._sink,
             term=self._term.number,
             batch_id=chunk.batch_id,

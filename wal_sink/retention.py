@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from wal_sink import paths
-from wal_sink.committer import newest_marker
+from wal_sink.inventory import Lost, find_again, newest_marker
 from wal_sink.log import NOTHING
 from wal_sink.records import SinkRecord
 from wal_sink.registry import registered
@@ -32,6 +32,12 @@ class Collector:
         self._retention = retention_batches
         self._low_water: int | None = None
         self._asked_at = NOTHING
+        self._sinks: set[str] = set()
+        self._marked: dict[str, int] = {}
+
+    def expect(self, sinks: Iterable[str]) -> None:
+        """These sinks are registered: from now on each must be there, whenever something is collected."""
+        self._sinks.update(sinks)
 
     def is_due(self, marked_through: int) -> bool:
         """Whether a committer that marked so far should collect. Asks the store only once.
@@ -55,22 +61,30 @@ class Collector:
         if target <= present:
             return present
         term.check(self._log.store)
-        self._log.raise_low_water(target)
+        self._log.raise_low_water(target, self._marked)
         self._delete_through(min(target, self._delivered_everywhere()))
         return target
 
     def _delivered_everywhere(self) -> int:
         """The newest batch that every registered sink has, absent sinks included. -1 if a sink has none."""
-        newest = (self._marked_through(name) for name in registered(self._log))
+        self._marked = {}
+        newest = [self._marked_through(name) for name in sorted({*registered(self._log), *self._sinks})]
         return min((batch_id for batch_id in newest if batch_id is not None), default=NOTHING)
 
     def _marked_through(self, name: str) -> int | None:
         """The newest batch a sink has; None if there is no such sink, only objects one left behind."""
-        marker = newest_marker(self._shared, name)
+        marker = newest_marker(self._log, name)
         if marker is not None:
+            self._marked[name] = marker.batch_id
+            self._sinks.add(name)
             return marker.batch_id
         sink = self._log.find(SinkRecord, paths.sink(name))
-        return None if sink is None else sink.first_batch - 1
+        if sink is not None:
+            self._sinks.add(name)
+            return sink.first_batch - 1
+        if name in self._sinks:
+            find_again(self._log, SinkRecord, paths.sink(name), Lost.SINK, "what this run has seen of the sink")
+        return None
 
     def _delete_through(self, batch_id: int) -> None:
         """Deleting is repeatable: what a crash leaves here goes with the next collection."""

@@ -13,10 +13,11 @@ from wal_sink.checkpoint_formats import CheckpointFiles
 from wal_sink.committer import Committer
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.history import History
+from wal_sink.inventory import check_unserved_sinks, newest_marker, take
 from wal_sink.log import Log
 from wal_sink.preparing import StagingOrder
-from wal_sink.records import Manifest, Release, SinkRecord
-from wal_sink.registry import Registration, register, registered
+from wal_sink.records import Manifest, Release
+from wal_sink.registry import Registered, Registration, register, registered
 from wal_sink.releasing import Releaser
 from wal_sink.retention import Collector
 from wal_sink.runtime import SYSTEM, Runtime
@@ -27,7 +28,7 @@ from wal_sink.settings import Settings
 from wal_sink.stager import Attempt, Staged, Stager
 from wal_sink.stores.base import Store
 from wal_sink.stores.probe import probe
-from wal_sink.terms import claim
+from wal_sink.terms import Term, claim, claim_above_seen
 
 _logger = logging.getLogger(__name__)
 
@@ -58,14 +59,22 @@ class Run:
         self._given_up: set[str] = set()
         self._stager: Stager | None = None
 
-    def open(self, servings: Sequence[Serving] = ()) -> None:
-        """Probe the store, make sure whose the WAL is, claim the committers' terms, only then read where they stand."""
+    def open(self, servings: Sequence[Serving] = (), *, moved_from: str | None = None) -> None:
+        """Probe the store, make sure whose the WAL is and that nothing of it was lost, claim the committers' terms,
+        only then read where they stand.
+
+        `moved_from`: where the WAL lay before it was moved here; see `wal_sink.location.check_location`.
+        """
         probe(self.log.store, runtime=self.log.runtime, single_writer=self.settings.single_writer)
-        self.history.load_owner()
+        inventory = take(self.log)
+        self.history.adopt(inventory, moved_from=moved_from)
         self.history.load_batches()
         self.gate.search()
         # All are registered before any term is claimed: a start that is refused must fence nobody.
-        sinks = register(self.log, self.history, self.gate, [_registration(serving) for serving in servings])
+        registrations = [_registration(serving) for serving in servings]
+        others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
+        sinks = register(self.log, self.history, self.gate, inventory, registrations)
+        self._collector.expect([*others, *(sink.record.name for sink in sinks)])
         for serving, sink in zip(servings, sinks, strict=True):
             self.committers.append(self._committer(serving, sink))
         for committer in self.committers:
@@ -83,11 +92,28 @@ class Run:
         """
         if not self._keeps_segments():
             self._refuse_not_keeping()
-        self.history.ask_owner_again()
-        term = claim(self.log, paths.STAGER_ROLE)
+        wal = self.history.ask_owner_again()
+        term = claim(self.log, paths.STAGER_ROLE, was_held=wal is not None)
         self.history.load_batches()
+        term = self._above_newest_attempt(term)
+        if not self.committers:
+            self._note_markers()
         chunk_rows = self.settings.chunk_rows
         self._stager = Stager(self.log, self.checkpoint, self.gate, self.history, term, chunk_rows=chunk_rows)
+
+    def _above_newest_attempt(self, term: Term) -> Term:
+        """The stager's term, above that of every attempt of the newest batch. One listing, where there is one."""
+        newest = self.history.newest_held
+        names = [] if newest is None else self.log.store.list(paths.batch(newest))
+        attempts = [attempt for name in names if (attempt := paths.parse_attempt(name)) is not None]
+        seen = max((attempt.term for attempt in attempts), default=0)
+        return claim_above_seen(self.log, term, seen, f"{paths.BATCHES}/{newest}")
+
+    def _note_markers(self) -> None:
+        """Who serves no sink learns here which batches were released for sure. One listing, and one or two a sink."""
+        for name in registered(self.log):
+            if (marker := newest_marker(self.log, name)) is not None:
+                self.history.note_marked(marker.batch_id)
 
     def staging_order(self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str) -> StagingOrder:
         """What the staging tasks of an attempt have to do."""
@@ -161,8 +187,9 @@ class Run:
                 "cannot travel to executors. Keep segments, or forget those sinks"
             )
 
-    def _committer(self, serving: Serving, sink: SinkRecord) -> Committer:
-        committer = Committer(serving, self.shared, claim(self.log, paths.committer_role(serving.name)), sink)
+    def _committer(self, serving: Serving, sink: Registered) -> Committer:
+        term = claim(self.log, paths.committer_role(serving.name), was_held=sink.is_old)
+        committer = Committer(serving, self.shared, term, sink.record)
         committer.load()
         return committer
 

@@ -9,6 +9,7 @@ from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint, Gate, Offsets
 from wal_sink.errors import DivergentReplay, FencedError, HistoryGone, MissingBatch
 from wal_sink.history import History
+from wal_sink.inventory import Lost, lost
 from wal_sink.log import Log
 from wal_sink.passing import pass_over
 from wal_sink.records import Manifest, Release, SegmentRef
@@ -108,6 +109,7 @@ class Stager:
         release = self._log.find(Release, paths.release(batch_id))
         if release is None:
             self._refuse_collected(batch_id)  # it may have been collected between the two reads
+            self._refuse_marked(batch_id)
             return False
         found = offsets.fingerprint
         if release.rule != offsets.rule:  # released by an earlier version
@@ -115,6 +117,12 @@ class Stager:
         if release.fingerprint != found:
             raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, found)
         return True
+
+    def _refuse_marked(self, batch_id: int) -> None:
+        """A batch that a sink has was released: without its release nobody could tell whether this is the same."""
+        if batch_id <= (marked := self._history.newest_marked):
+            because = f"a sink has every batch up to {marked}"
+            raise lost(self._log, Lost.RELEASE, paths.release(batch_id), because)
 
     def _refuse_collected(self, batch_id: int) -> None:
         if batch_id <= (low_water := self._log.low_water()):

@@ -1,7 +1,13 @@
-"""Fencing: a role is held by whoever created its highest numbered term. Terms are never deleted."""
+"""Fencing: a role is held by whoever created its highest numbered term. Terms are never deleted.
+
+A holder looks at the next number alone. So the numbers of a role have no gap: a claim that must jump, since terms were
+lost or a target knows a higher one, creates what is missing below it.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wal_sink import paths
@@ -10,6 +16,17 @@ from wal_sink.log import Log
 from wal_sink.records import TermRecord
 from wal_sink.runtime import process_name
 from wal_sink.stores.base import ObjectMissing, Store
+
+MARGIN = 8
+"""How far a claim jumps beyond what is known where all terms of a role were lost: so often may its holder have been
+replaced without a trace.
+"""
+MOST_FILLED = 256
+"""How many missing numbers below a claim are created. Who held one that was replaced more often is held off by that of
+the next one which is still there.
+"""
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +55,42 @@ class Term:
         return paths.term(self.role, self.number + 1)
 
 
-def claim(log: Log, role: str) -> Term:
-    """Claim the next term of a role; every earlier holder is fenced from then on."""
-    number = max(log.numbers(paths.terms(role)), default=0) + 1
-    while not log.create(paths.term(role, number), _record(log, role, number)):
-        number += 1
-    return Term(role, number)
+def claim(log: Log, role: str, *, was_held: bool = False) -> Term:
+    """Claim the next term of a role; every earlier holder is fenced from then on. One listing and one create.
+
+    `was_held`: whether the role may have been held before. Then a role without terms has lost them, or its first holder
+    died before it claimed one; and the claim jumps, to fence a holder that may still live.
+    """
+    listed = log.numbers(paths.terms(role))
+    if _has_gap(listed):
+        listed = log.numbers(paths.terms(role))  # some stores' listings miss what is created meanwhile
+    highest = max(listed, default=0)
+    if _has_gap(listed):
+        _logger.warning("%s", _terms_are_gone(log, role, f"the first that is left is {paths.term(role, listed[0])}"))
+        return _claim_from(log, role, listed, highest + 1)
+    return _claim_from(log, role, listed, highest + 1 + (MARGIN if was_held and not listed else 0))
 
 
 def claim_above(log: Log, role: str, number: int) -> Term:
-    """Claim a term above `number`, whatever the WAL knows; every lower one is fenced from then on."""
-    number += 1
-    while not log.create(paths.term(role, number), _record(log, role, number)):
-        number += 1
-    return Term(role, number)
+    """Claim a term above `number` and above all of the role; every holder of a lower one is fenced from then on.
+
+    For who learns elsewhere than from the terms how far they had come: from a target, or from records of the WAL.
+    """
+    listed = log.numbers(paths.terms(role))
+    return _claim_from(log, role, listed, max(number, *listed, 0) + 1)
+
+
+def claim_above_seen(log: Log, term: Term, seen: int, where: str) -> Term:
+    """The term to go on under, where something that `where` names tells that another run held the term `seen`. No
+    request if that is lower than one's own, as it must be.
+
+    Raises `FencedError` if it is a successor's. Otherwise terms were lost: those of others, which must be fenced.
+    """
+    if seen < term.number:
+        return term
+    term.check(log.store)
+    _logger.warning("%s", _terms_are_gone(log, term.role, f"{where} names term {seen}"))
+    return claim_above(log, term.role, seen + MARGIN)
 
 
 def renew(log: Log, term: Term) -> Term:
@@ -62,6 +101,34 @@ def renew(log: Log, term: Term) -> Term:
     if not log.create(paths.term(term.role, following.number), _record(log, term.role, following.number)):
         raise term.succeeded(log.store)
     return following
+
+
+def _claim_from(log: Log, role: str, listed: Sequence[int], number: int) -> Term:
+    """Claim a term from `number` on. What is missing below comes first, so that nobody below it goes on meanwhile."""
+    for missing in _missing(listed, number):
+        log.create(paths.term(role, missing), _record(log, role, missing))
+    while not log.create(paths.term(role, number), _record(log, role, number)):
+        number += 1
+    return Term(role, number)
+
+
+def _has_gap(listed: Sequence[int]) -> bool:
+    return len(listed) < max(listed, default=0)
+
+
+def _missing(listed: Sequence[int], number: int) -> list[int]:
+    """The numbers to create below a claim: that after the highest one, and the nearest ones."""
+    known = set(listed)
+    wanted = {max(listed, default=0) + 1, *range(max(1, number - MOST_FILLED), number)}
+    return sorted(wanted - known - {number})
+
+
+def _terms_are_gone(log: Log, role: str, because: str) -> str:
+    return (
+        f"terms of {role!r} on {log.store.root} are gone: {because}. Likely causes: a life-cycle rule of the bucket, "
+        "or a copy of a part of this WAL. A higher term is claimed, and the missing ones are created, so that earlier "
+        "holders are fenced; but stop what deletes objects here, since other objects cannot be replaced"
+    )
 
 
 def _record(log: Log, role: str, number: int) -> TermRecord:

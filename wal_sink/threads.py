@@ -224,7 +224,7 @@ class CommitterThread:
             return True
         try:
             if self._awaits_first():
-                return self._run.history.load_owner() is not None
+                return self._run.history.poll_owner() is not None
             return self._is_time_to_look_back() and self._may_have_missed()
         except WalSinkError:
             return True  # who searches meets it too, and repeats or raises it

@@ -62,6 +62,7 @@ class WalSink:
         storage_options: Mapping[str, object] | None = None,
         checkpoint_options: Mapping[str, object] | None = None,
         settings: Settings = _DEFAULT_SETTINGS,
+        moved_from: str | None = None,
     ) -> None:
         """Describe what goes where; raises `ConfigError` for what can be seen to be wrong without I/O.
 
@@ -69,12 +70,14 @@ class WalSink:
         None (staged here, drained elsewhere), or a mapping from names to these. `wal`: the URL of the log's folder on
         any fsspec store. `checkpoint`: the query's checkpointLocation, as Spark is given it. The options are fsspec's;
         without `checkpoint_options` a checkpoint on the same kind of store is read with `storage_options`. They are
-        never shown.
+        never shown. `moved_from`: the URL at which the WAL lay before it was moved here, to be said once; a copy must
+        not be opened, since it delivers what the other delivers too.
         """
         self._spec = StoreSpec(wal, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
         self._checkpoint = str(checkpoint)
         self._checkpoint_options = checkpoint_options
         self._settings = settings
+        self._moved_from = moved_from
         self._deliveries = _deliveries(to, guarantee, name)
         self._sinks = {sink_name: _sink(delivery) for sink_name, delivery in self._deliveries.items()}
         self._promises = {
@@ -268,7 +271,8 @@ class WalSink:
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
-        run.open([placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()])
+        servings = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
+        run.open(servings, moved_from=self._moved_from)
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
 

@@ -9,15 +9,21 @@ from typing import Any
 import pytest
 
 import wal_sink.batch_delivery
+import wal_sink.committer
+import wal_sink.inventory
 import wal_sink.log
+import wal_sink.registry
 import wal_sink.retention
+import wal_sink.run
+import wal_sink.terms
 from wal_sink import paths
 from wal_sink.batch_delivery import BatchDelivery
 from wal_sink.checkpoint import Gate
-from wal_sink.committer import Committer, newest_marker
+from wal_sink.committer import Committer
 from wal_sink.delivery import SegmentDelivery
 from wal_sink.errors import StoreError
 from wal_sink.guarantees import Promise
+from wal_sink.inventory import newest_marker
 from wal_sink.log import Log
 from wal_sink.orders import FailureKind, SinkFailedError
 from wal_sink.publishing import Publisher
@@ -55,7 +61,7 @@ def gate_ignored(patch: Patch) -> None:
 
 
 def release_not_pinned(patch: Patch) -> None:
-    def decide(self: Releaser, batch_id: int, staged: Manifest | None) -> Released:
+    def decide(self: Releaser, batch_id: int, staged: Manifest | None, sink: str) -> Released:  # noqa: ARG001
         return Released(staged or self._highest_manifest(batch_id), "somebody")
 
     patch.setattr(Releaser, "_decide", decide)
@@ -205,7 +211,7 @@ def term_not_checked_after_the_record(patch: Patch) -> None:
 
 def retention_ignores_absent_sinks(patch: Patch) -> None:
     def delivered(self: Collector) -> int:
-        marker = newest_marker(self._shared, "default")
+        marker = newest_marker(self._log, "default")
         return marker.batch_id if marker else -1
 
     patch.setattr(Collector, "_delivered_everywhere", delivered)
@@ -276,3 +282,43 @@ def what_was_published_is_not_remembered(patch: Patch) -> None:
 
 def every_sink_served_in_groups(patch: Patch) -> None:
     patch.setattr(Promise, "ignores_repeats", property(lambda promise: not promise.at_most_once))
+
+
+# Seen where objects are lost.
+
+
+def absence_of_the_record_means_a_new_wal(patch: Patch) -> None:
+    patch.setattr(wal_sink.inventory, "_explained_wal", lambda *_: None)
+
+
+def absence_of_a_registration_means_a_new_sink(patch: Patch) -> None:
+    patch.setattr(wal_sink.registry, "find_new_sink", lambda *_: None)
+    patch.setattr(wal_sink.run, "check_unserved_sinks", lambda *_: list[str]())
+    patch.setattr(Collector, "expect", lambda *_: None)
+
+
+def a_claim_goes_by_the_terms_alone(patch: Patch) -> None:
+    def from_the_listing(log: Log, role: str, *, was_held: bool) -> Term:  # noqa: ARG001
+        return claim(log, role)
+
+    claim = wal_sink.terms.claim
+    patch.setattr(wal_sink.run, "claim", from_the_listing)
+    for module in (wal_sink.run, wal_sink.committer):
+        patch.setattr(module, "claim_above_seen", lambda _, term, *__: term)
+
+
+def a_claim_that_jumps_fences_nobody(patch: Patch) -> None:
+    patch.setattr(wal_sink.terms, "_missing", lambda *_: [])
+
+
+def absence_of_low_water_means_that_nothing_was_collected(patch: Patch) -> None:
+    patch.setattr(wal_sink.inventory, "_begins_late", lambda *_: False)
+
+
+def absence_of_a_marker_means_that_nothing_was_delivered(patch: Patch) -> None:
+    for name in ("check_marker", "check_not_marked", "check_marked_batch"):
+        patch.setattr(wal_sink.committer, name, lambda *_: None)
+
+
+def absence_of_a_release_means_that_nothing_was_released(patch: Patch) -> None:
+    patch.setattr(Stager, "_refuse_marked", lambda *_: None)

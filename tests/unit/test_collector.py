@@ -65,8 +65,8 @@ def test_it_is_due_once_so_many_batches_beyond_the_retention_are_marked_and_then
 
 def test_what_was_collected_before_counts_and_is_asked_once() -> None:
     place = Place()
-    raise_low_water(place, 10)
     _, collector = collecting(place)
+    raise_low_water(place, 10)
 
     assert not collector.is_due(10 + KEPT + COLLECT_EVERY_BATCHES - 1)
     assert collector.is_due(10 + KEPT + COLLECT_EVERY_BATCHES)
@@ -154,9 +154,9 @@ def test_low_water_that_is_there_already_or_higher_stays_and_nothing_is_written(
 def test_who_was_succeeded_collects_nothing() -> None:
     place = Place()
     run, collector = collecting(place, "a")
+    place.open({"a": Recorder()})
     mark(place, "a", 30)
     fill(place, "a", 3)
-    place.open({"a": Recorder()})
 
     with pytest.raises(FencedError):
         collector.collect(run.committers[0].term)

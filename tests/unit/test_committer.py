@@ -53,12 +53,12 @@ def beginning(*, first_batch: int, low_water: int, held: list[int]) -> int | Non
 
 
 def test_a_sink_begins_with_its_first_batch() -> None:
-    assert beginning(first_batch=5, low_water=4, held=[3, 7]) == 5
+    assert beginning(first_batch=5, low_water=4, held=[3, 5, 7]) == 5
 
 
 def test_a_sink_whose_first_batch_was_collected_begins_with_the_oldest_from_there_on() -> None:
-    assert beginning(first_batch=5, low_water=5, held=[3, 4, 7, 8]) == 7
-    assert beginning(first_batch=5, low_water=9, held=[4, 5, 12]) == 5
+    assert beginning(first_batch=5, low_water=6, held=[3, 4, 7, 8]) == 7
+    assert beginning(first_batch=5, low_water=11, held=[4, 5, 12]) == 5
 
 
 def test_a_sink_of_which_nothing_is_held_begins_behind_low_water() -> None:

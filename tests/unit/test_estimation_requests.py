@@ -344,7 +344,7 @@ def take_over(kind: Kind, segments: int, chunks: int, dies_at: int) -> tuple[obj
     life.open().deliver_all()
 
     done = done_of(kind, chunks, dies_at)
-    expected = joined(life.protocol.of_start(), life.protocol.of_takeover(life.shape, done))
+    expected = joined(life.protocol.of_start(collected=False), life.protocol.of_takeover(life.shape, done))
     return plain(life.store.taken()), plain(expected)
 
 
@@ -373,7 +373,7 @@ def test_a_whole_batch_taken_over_after_a_crash(segments: int) -> None:
     life.open().deliver_all()
 
     takeover = life.protocol.of_takeover(life.shape, Done())
-    assert plain(life.store.taken()) == plain(joined(life.protocol.of_start(), takeover))
+    assert plain(life.store.taken()) == plain(joined(life.protocol.of_start(collected=False), takeover))
 
 
 def done_of(kind: Kind, chunks: int, sent: int) -> Done:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
-from wal_sink.errors import ConfigError, HistoryError, HistoryGone
+from wal_sink.errors import HistoryError, HistoryGone, ObjectLost
 from wal_sink.history import KEPT_MANIFESTS
 from wal_sink.log import NOTHING
 from wal_sink.records import Manifest, WalRecord, decode, encode
@@ -92,7 +92,7 @@ def test_a_wal_that_vanishes_while_it_is_created_is_an_error() -> None:
 
     place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
 
-    with pytest.raises(ConfigError, match=r"wal\.json vanished while it was created"):
+    with pytest.raises(ObjectLost, match=r"wal\.json vanished while it was read"):
         run.history.bind(0)
 
 
@@ -147,7 +147,7 @@ def test_the_newest_batch_known_is_the_newest_with_a_trace_or_low_water() -> Non
     place.wal.create(paths.release(7), b"")
     run.history.load_batches()
     assert run.history.newest_known == 7
-    place.wal.create(paths.low_water(9), b"")
+    run.log.raise_low_water(9)
 
     later = place.open({})
 

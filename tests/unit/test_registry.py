@@ -9,7 +9,7 @@ import pytest
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
 from wal_sink.chunk import Chunk
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, ObjectLost
 from wal_sink.records import SinkRecord, decode, encode
 from wal_sink.settings import Delivery
 from wal_sink.sink import Sink
@@ -68,7 +68,7 @@ def test_a_registration_that_vanishes_is_an_error() -> None:
 
     place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
 
-    with pytest.raises(ConfigError, match=r"sinks/a/sink\.json vanished while it was created"):
+    with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json vanished while it was read"):
         place.open({"a": Recorder()})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.simulation.world import World
 from wal_sink import paths
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.log import Log
+from wal_sink.records import LowWater, encode
 from wal_sink.retention import COLLECT_EVERY_BATCHES
 from wal_sink.settings import Delivery, Settings
 from wal_sink.testing import FaultyStore
@@ -31,6 +33,10 @@ def batch_ids(place: Place, folder: str) -> list[int]:
 
 def low_water(place: Place) -> int:
     return max(batch_ids(place, paths.LOW_WATER), default=-1)
+
+
+def raise_low_water_to(place: Place, batch_id: int) -> None:
+    place.wal.create(paths.low_water(batch_id), encode(LowWater(batch_id=batch_id, id="x", created="now")))
 
 
 @pytest.mark.usefixtures("collects_often")
@@ -157,7 +163,7 @@ def test_a_sink_whose_first_batches_were_collected_while_it_registered_begins_wi
     place, sink = Place(), Recorder()
     place.stream(place.open({}), 4)
     place.open({"a": Delivery(sink, start_from="earliest")})
-    place.wal.create(paths.low_water(2), b"{}")  # another run's collection, which did not know of the sink
+    raise_low_water_to(place, 2)  # another run's collection, which did not know of the sink
     place.wal.delete(f"batches/{name}" for name in place.wal.list("batches", recursive=True) if int(name[:19]) <= 2)
 
     place.open({"a": sink}).deliver_all()
@@ -169,7 +175,7 @@ def test_low_water_that_passed_a_sink_skips_nothing_that_is_still_there() -> Non
     place, sink = Place(), Recorder()
     place.stream(place.open({"a": Recorder()}), 4)
     place.open({"late": Delivery(sink, start_from="earliest")})
-    place.wal.create(paths.low_water(2), b"{}")  # a stalled collection, which then saw the sink and deleted nothing
+    raise_low_water_to(place, 2)  # a stalled collection, which then saw the sink and deleted nothing
 
     place.open({"late": sink}).deliver_all()
 
@@ -181,10 +187,10 @@ def test_a_sink_that_registers_while_low_water_moves_keeps_what_it_needs(monkeyp
     place, late = Place(), Recorder()
     raise_low_water = Log.raise_low_water
 
-    def register_first(self: Log, batch_id: int) -> None:
+    def register_first(self: Log, batch_id: int, marked: Mapping[str, int]) -> None:
         if "late/" not in place.wal.list("sinks"):
             place.open({"late": Delivery(late, start_from="earliest")})
-        raise_low_water(self, batch_id)
+        raise_low_water(self, batch_id, marked)
 
     monkeypatch.setattr(Log, "raise_low_water", register_first)
     place.stream(place.open({"old": Recorder()}, settings=lower_retention(KEPT)), 9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
 
 import pytest
@@ -17,7 +18,7 @@ from wal_sink.runtime import process_name
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.terms import Term, claim, renew
+from wal_sink.terms import MARGIN, MOST_FILLED, Term, claim, claim_above, claim_above_seen, renew
 from wal_sink.testing import FaultyStore, simulated_runtime
 
 _numbers = itertools.count()
@@ -179,3 +180,170 @@ def test_a_claim_costs_a_listing_and_a_create_however_many_there_were() -> None:
 
     created = paths.term("role", 4)
     assert seen == [f"before list {paths.terms('role')}", f"before create {created}", f"after create {created}"]
+
+
+# Terms that were lost, and terms that others know.
+
+
+def lose(on: MemoryStore, *numbers: int) -> None:
+    on.delete(paths.term("role", number) for number in numbers)
+
+
+def numbers(on: MemoryStore) -> list[int]:
+    return [int(name.removesuffix(".json")) for name in on.list(paths.terms("role"))]
+
+
+def test_a_role_that_was_never_held_begins_with_one() -> None:
+    assert claim(log(store()), "role", was_held=False).number == 1
+
+
+def test_where_all_terms_of_a_role_are_gone_the_claim_jumps_and_fences_who_may_still_live() -> None:
+    on = store()
+    living = [claim(log(on), "role") for _ in range(MARGIN)]
+    lose(on, *range(1, MARGIN + 1))
+    living[-1].check(on)  # nobody can tell it yet
+
+    new = claim(log(on), "role", was_held=True)
+
+    assert new.number == MARGIN + 1
+    assert numbers(on) == list(range(1, MARGIN + 2))
+    new.check(on)
+    for term in living:
+        with pytest.raises(FencedError):
+            term.check(on)
+
+
+def test_where_the_first_terms_are_gone_the_claim_is_the_next_one_and_puts_them_back(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    on = store()
+    terms = [claim(log(on), "role") for _ in range(5)]
+    lose(on, 1, 2, 3)
+
+    with caplog.at_level(logging.WARNING):
+        assert claim(log(on), "role").number == 6
+
+    assert numbers(on) == [1, 2, 3, 4, 5, 6]
+    assert "terms of 'role'" in caplog.text
+    assert paths.term("role", 4) in caplog.text
+    assert "life-cycle rule" in caplog.text
+    with pytest.raises(FencedError):
+        terms[1].check(on)
+
+
+def test_a_gap_is_looked_at_once_more(caplog: pytest.LogCaptureFixture) -> None:
+    """Some stores list what is created meanwhile in part."""
+    on = store()
+    for _ in range(3):
+        claim(log(on), "role")
+    listed, list_ = [["0000000001.json", "0000000003.json"]], on.list
+
+    def once(prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        return listed.pop() if listed else list_(prefix, after=after, recursive=recursive)
+
+    on.list = once  # type: ignore[method-assign]
+
+    assert claim(log(on), "role").number == 4
+    assert not caplog.messages
+
+
+def test_a_claim_above_fences_everybody_below() -> None:
+    on = store()
+    terms = [claim(log(on), "role") for _ in range(3)]
+
+    above = claim_above(log(on), "role", 40)
+
+    assert above == Term("role", 41)
+    assert numbers(on) == list(range(1, 42))
+    above.check(on)
+    for number in (*(term.number for term in terms), 4, 40):  # 4 to 40: of holders whose terms were lost
+        with pytest.raises(FencedError):
+            Term("role", number).check(on)
+
+
+def test_a_claim_above_what_the_terms_say_anyway_is_the_next_one() -> None:
+    on = store()
+    for _ in range(3):
+        claim(log(on), "role")
+
+    assert claim_above(log(on), "role", 2).number == 4
+    assert claim_above(log(on), "role", 0).number == 5
+
+
+def test_a_claim_far_above_creates_what_fences_the_last_holder_and_the_nearest_numbers() -> None:
+    on = store()
+    claim(log(on), "role")
+
+    assert claim_above(log(on), "role", 100_000).number == 100_001
+
+    assert numbers(on) == [1, 2, *range(100_001 - MOST_FILLED, 100_002)]
+    with pytest.raises(FencedError):
+        Term("role", 1).check(on)
+
+
+def test_who_claims_while_another_jumps_is_fenced_or_comes_after() -> None:
+    on = store()
+    claim(log(on), "role")
+    create = on.create
+    others: list[Term] = []
+
+    def another_first(path: str, data: bytes) -> None:
+        if path == paths.term("role", 7):
+            on.create = create  # type: ignore[method-assign]
+            others.append(claim(log(on), "role"))
+        create(path, data)
+
+    on.create = another_first  # type: ignore[method-assign]
+    above = claim_above(log(on), "role", 9)
+    after = claim(log(on), "role")
+
+    assert [term.number for term in (*others, above, after)] == [7, 10, 11]
+    for term in (*others, above):
+        with pytest.raises(FencedError):
+            term.check(on)
+
+
+def test_a_term_above_all_that_is_seen_is_gone_on_under_without_a_request() -> None:
+    on, seen = store(), list[str]()
+    term = claim(log(on), "role")
+
+    assert claim_above_seen(log(FaultyStore(on, lambda what, _: seen.append(what))), term, 0, "a marker") == term
+    assert seen == []
+
+
+def test_a_term_that_is_seen_and_was_not_claimed_was_lost(caplog: pytest.LogCaptureFixture) -> None:
+    on = store()
+    term = claim(log(on), "role")
+
+    above = claim_above_seen(log(on), term, 5, "the newest marker")
+
+    assert above.number == 5 + MARGIN + 1
+    assert "the newest marker names term 5" in caplog.text
+    with pytest.raises(FencedError):
+        Term("role", 5).check(on)
+
+
+def test_a_term_that_a_successor_claimed_is_its_own() -> None:
+    on = store()
+    term = claim(log(on), "role")
+    claim(log(on), "role")
+
+    with pytest.raises(FencedError):
+        claim_above_seen(log(on), term, 2, "the newest marker")
+
+
+def test_a_role_costs_at_most_three_requests_besides_what_is_read_after_it_anyway() -> None:
+    """A committer's newest marker was read before there was this rule, and the stager's batches were listed."""
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 2)
+    place.requests.clear()
+
+    place.open({"a": Recorder()})
+
+    newest = paths.batch_name(2)
+    of_committer = ["list terms/committer-a", "create terms/committer-a/0000000002.json"]
+    of_stager = ["list terms/stager", "create terms/stager/0000000002.json", f"list batches/{newest}"]
+    evidence = ["list sinks/a/markers", f"read sinks/a/markers/{newest}.json"]
+    asked = [name for name in place.requests if "terms/" in name or name in (*of_stager, *evidence)]
+    assert asked == [*of_committer, *evidence, *of_stager]

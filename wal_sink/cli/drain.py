@@ -31,6 +31,7 @@ REFRESH_S = 0.5
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 @click.option("--checkpoint", metavar="URL", help="The query's checkpoint, if it is not where the WAL says.")
+@click.option("--moved-from", metavar="URL", help="Where the WAL lay before it was moved here; to be said once.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C) or --timeout.")
 @click.option(
     "--timeout",
@@ -87,7 +88,14 @@ def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[s
         raise ConfigError(f"{status.wal} does not say yet where the checkpoint is: give --checkpoint")
     pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
     own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
-    return WalSink(to, wal=spec.url, checkpoint=checkpoint, storage_options=spec.options, checkpoint_options=own)
+    return WalSink(
+        to,
+        wal=spec.url,
+        checkpoint=checkpoint,
+        storage_options=spec.options,
+        checkpoint_options=own,
+        moved_from=more["moved_from"],
+    )
 
 
 def _deliver(

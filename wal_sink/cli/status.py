@@ -11,6 +11,7 @@ from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.opened import no_wal
 from wal_sink.cli.output import batch_text, console, facts, plain, print_json, table, text
 from wal_sink.inspection import Status, read_status
+from wal_sink.location import canonical
 from wal_sink.stores.opening import open_store
 
 
@@ -42,6 +43,7 @@ def print_status(found: Status) -> None:
         facts(
             [
                 ("WAL", found.wal),
+                *([("made as", found.location)] if found.location not in {None, canonical(found.wal)} else []),
                 ("query", found.query_id),
                 ("checkpoint", found.checkpoint),
                 ("newest batch", batch_text(found.newest_batch)),

@@ -17,6 +17,8 @@ from wal_sink.guarantees import Ability
 from wal_sink.retention import COLLECT_EVERY_BATCHES, KEPT_LOW_WATERS
 
 TERMS = "terms"
+ROOT = ""
+"""Of the listing of a WAL's own folder."""
 PROBE = "probe"
 CHECKPOINT = "the checkpoint"
 SHARDS_OF_BATCHES = f"{paths.BATCHES}/<shard>"
@@ -151,16 +153,21 @@ class Protocol:
         of_batch = sum(objects)
         return Requests(lists=sum(of_shard), deletes=every * store.deletes(of_batch), keys_deleted=every * of_batch)
 
-    def of_start(self) -> Traffic:
-        """A run that opens a WAL which has a past, finds nothing to deliver, and becomes its stager."""
+    def of_start(self, *, collected: bool = True) -> Traffic:
+        """A run that opens a WAL which has a past, finds nothing to deliver, and becomes its stager.
+
+        `collected`: whether that past is long enough for low water, whose newest record is read.
+        """
         kept, store, sinks = self.retention_batches + COLLECT_EVERY_BATCHES, self.store, self.sinks
         return {
             PROBE: Requests(puts=2, gets=1, lists=1, deletes=1, keys_deleted=1),
+            ROOT: Requests(lists=1),
             paths.WAL: Requests(gets=1),
-            paths.LOW_WATER: Requests(lists=2 * store.listings(KEPT_LOW_WATERS)),
-            paths.BATCHES: Requests(gets=self._marked_reads() * sinks, lists=2 * store.listings(kept)),
+            paths.LOW_WATER: Requests(gets=int(collected), lists=2 * store.listings(KEPT_LOW_WATERS)),
+            # The stager looks at the newest batch: at its manifest, its release and the folder of its attempt.
+            paths.BATCHES: Requests(gets=self._marked_reads() * sinks, lists=2 * store.listings(kept) + 1),
             paths.SINKS: Requests(gets=2 * sinks, lists=sinks * store.listings(kept)),
-            TERMS: Requests(puts=sinks + 1, lists=sinks + 1),
+            TERMS: Requests(puts=sinks + 1, lists=sinks + 2),
         }
 
     def _marked_reads(self) -> int:
@@ -181,13 +188,15 @@ class Protocol:
         first_read = 0 if self.ability is Ability.STORE_POSITION else done.whole
         beside = shape.segments - shape.spread_segments
         read_beside = max(0, beside - first_read) + min(lost, beside)
+        # Whether it was marked after all; a target that ignores repeats is not harmed by one.
+        looked_after = int(self.at_most_once or self.ability is not Ability.IGNORE_KNOWN_KEYS)
         read_spread = shape.segments - max(beside, first_read) + max(0, lost - beside)
         records_left = self._records_left(sends, covered)
         checked = 0 if kept_apart else done.begun
         spread = shape.spreads_progress
         kept_listings = 1 if self.ability is Ability.STORE_POSITION else 0  # of dead letters, which tell what was sent
         return {
-            paths.BATCHES: Requests(gets=2 + read_beside),
+            paths.BATCHES: Requests(gets=2 + looked_after + read_beside),
             SHARDS_OF_BATCHES: Requests(gets=read_spread),
             TERMS: Requests(gets=1 + sends),
             # A run looks once, before it first collects.

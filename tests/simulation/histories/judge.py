@@ -5,13 +5,17 @@ It shares nothing with the core but the layout on the store (`docs/FORMAT.md`), 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
 from tests.simulation.histories.facts import NOTHING, Attempt, SinkFacts, broken_by_repeats
 from tests.simulation.histories.plans import Shape
 from tests.simulation.histories.segments import ROWS
+
+LARGEST_CHUNK = 4
+"""Rows; see `drawing`."""
 
 
 class Judge:
@@ -37,6 +41,11 @@ class Judge:
         self.violations: list[str] = []
         self.disturbances = 0
         """Whatever may leave one send in doubt: crashes, failures, takeovers, lost jobs."""
+        self.tampered = False
+        """Whether the checkpoint was."""
+        self.lost_objects = 0
+        """How many objects the WAL lost. Then an error is right, and so is none, if all rows arrive once all the same.
+        """
         self.alone = True
         """Whether only one process lives."""
 
@@ -49,6 +58,7 @@ class Judge:
         other.violations = self.violations.copy()
         other.low_water, other.deletions = self.low_water, self.deletions
         other.disturbances, other.alone = self.disturbances, self.alone
+        other.lost_objects, other.tampered = self.lost_objects, self.tampered
         return other
 
     def evaluated(self, process: int, batch_id: int, end: int) -> Attempt:
@@ -119,11 +129,20 @@ class Judge:
             facts = self.sinks[prefix.split("/")[1]]
             facts.known[process] = set(facts.marked)
 
+    def lost(self, taken: Sequence[str]) -> None:
+        """Objects vanished that the protocol needs.
+
+        From now on only what comes of it in the targets is judged: another release of a batch may be right then, and a
+        batch may be sent again, within what a crash may repeat.
+        """
+        self.lost_objects += len(taken)
+        self.disturbances += 1
+
     def _manifest(self, process: int, batch: int, name: str) -> None:
         term, number = (int(part) for part in name.removeprefix("manifest-").removesuffix(".json").split("-"))
         attempt = self.staged[batch, term, number] = self.last_evaluated[process, batch]
         self.highest[batch] = max(self.highest.get(batch, (0, 0)), (term, number))
-        released = self.released.get(batch)
+        released = None if self.lost_objects else self.released.get(batch)
         if released is not None and self.alone and batch > self.low_water and released.end == attempt.end:
             self.blame(f"a replay of batch {batch} was staged")
 
@@ -136,6 +155,9 @@ class Judge:
         if attempt is None:
             self.blame(f"I6: the release of batch {batch} names an attempt that was never staged")
             return
+        if self.lost_objects:
+            self.released[batch] = attempt
+            return
         if self.released.setdefault(batch, attempt) is not attempt:
             self.blame(f"I6: batch {batch} was released a second time")
         if self.alone and name != self.highest[batch]:
@@ -145,7 +167,8 @@ class Judge:
         name, _, what = rest.partition("/")
         facts = self.sinks[name]
         if what == "sink.json":
-            facts.first_batch = int(msgspec.json.decode(data)["body"]["first_batch"])
+            begin = int(msgspec.json.decode(data)["body"]["first_batch"])
+            facts.first_batch = begin if facts.first_batch is None else min(begin, facts.first_batch)
         elif what.startswith("markers/"):
             batch = int(what.removeprefix("markers/").removesuffix(".json"))
             for covered in self._covered(facts, batch):
@@ -167,6 +190,8 @@ class Judge:
 
     def _marker(self, facts: SinkFacts, name: str, batch: int) -> None:
         facts.marked.add(batch)
+        if self.lost_objects:
+            return
         attempt = self.released.get(batch)
         if attempt is None:
             self.blame(f"sink {name!r}: batch {batch} was marked and never released")
@@ -198,10 +223,13 @@ class Judge:
             self.blame(f"sink {name!r}: rows of batch {attempt.batch_id} were sent as batch {batch_id}")
         if (batch_id, attempt.end) not in self.completed:
             self.blame(f"I1: sink {name!r}: batch {batch_id} was sent before Spark completed it")
-        if self.released.get(batch_id) is not attempt:
+        if self.released.get(batch_id) is not attempt and not self.lost_objects:
             self.blame(f"I6: sink {name!r}: batch {batch_id} was sent from an attempt that was not released")
-        if facts.term > term:
+        # Where the terms were lost, a process that lives alone may hold a lower one than those that are dead.
+        if facts.term > term and not (self.alone and self.lost_objects):
             self._sent_late(facts, name, process, numbers, batch_id=batch_id, ordinal=ordinal, term=term)
+            return
+        if self.lost_objects:
             return
         if batch_id in facts.known.get(process, ()):
             self.blame(f"I3: sink {name!r}: batch {batch_id} was sent although it is marked")
@@ -251,12 +279,44 @@ class Judge:
         """`finished`: the last process came to its end; `ends`: of the offsets the checkpoint has now, by batch."""
         for name, facts in self.sinks.items():
             if facts.first_batch is not None:
+                if mixed := self._mixed(facts):
+                    self.blame(f"sink {name!r} has rows of several attempts of batches {mixed}")
                 if (broken := broken_by_repeats(facts, self.disturbances, self.batches)) is not None:
                     self.blame(f"sink {name!r}, after {self.disturbances} disturbances: {broken}")
                 for batch_id, end in enumerate(ends):
                     self._judge_batch(name, facts, batch_id, end, finished=finished)
 
+    def _mixed(self, facts: SinkFacts) -> list[int]:
+        """Batches of which a target has the rows of several attempts: some of them twice, under other numbers.
+
+        What a crash may leave without a trace is excepted, where the checkpoint forgot the batch and the WAL lost it.
+        """
+        rows = Counter(row // ROWS for row in facts.seen)
+        batches = [self.attempts[number].batch_id for number in rows]
+        twice = {batch for batch in batches if batches.count(batch) > 1}
+        return sorted(batch for batch in twice if not self._is_in_hand(facts, batch, rows))
+
+    def _is_in_hand(self, facts: SinkFacts, batch: int, rows: Counter[int]) -> bool:
+        """Whether all but one attempt left no more than what was in hand."""
+        sizes = sorted(count for number, count in rows.items() if self.attempts[number].batch_id == batch)
+        shape = self.batches[batch]
+        window = {"segment": max(shape, default=0), "batch": sum(shape), "two_phase": max(shape, default=0)}
+        return self.tampered and self.lost_objects > 0 and max(sizes[:-1]) <= window.get(facts.kind, LARGEST_CHUNK)
+
+    def _lacking(self, facts: SinkFacts, batch_id: int) -> str:
+        """What a target lacks of a batch that it began to get, or should have got."""
+        begin = max(facts.first_batch or 0, NOTHING if facts.floor is None else facts.floor + 1)
+        completed = any(batch == batch_id for batch, _ in self.completed)
+        if batch_id < begin or not completed:
+            return ""
+        have = facts.seen.keys() | facts.dead.keys()
+        attempts = [attempt for attempt in self.attempts if attempt.batch_id == batch_id]
+        whole = any(have.issuperset(attempt.rows) for attempt in attempts)
+        return "" if whole else "is not whole"
+
     def _judge_batch(self, name: str, facts: SinkFacts, batch_id: int, end: int | None, *, finished: bool) -> None:
+        if self.lost_objects and finished and (wrong := self._lacking(facts, batch_id)):
+            self.blame(f"sink {name!r}: batch {batch_id} {wrong}, and nobody was told")
         if batch_id not in facts.marked:
             floor = NOTHING if facts.floor is None else facts.floor
             if finished and batch_id > max(floor, (facts.first_batch or 0) - 1):

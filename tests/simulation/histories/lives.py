@@ -20,7 +20,7 @@ from tests.simulation.histories.targets import Target, batch_writer, sink_of
 from tests.simulation.histories.unreliable import JobLost, UnreliableCarrier
 from tests.simulation.histories.world import World
 from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
-from wal_sink.errors import FencedError, HistoryError, StoreError, WalSinkError
+from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
 from wal_sink.guarantees import Promise, promise
 from wal_sink.preparing import Preparation
 from wal_sink.run import Run
@@ -274,6 +274,8 @@ class Life:
             self.world.hits["fenced"] += 1
         if isinstance(error, HistoryError):
             self.world.hits["refused history"] += 1
+        if isinstance(error, ObjectLost):
+            self.world.hits["told"] += 1
 
     def _serving(self, run: Run, name: str) -> Serving:
         kind = self.world.kinds[name]
@@ -286,7 +288,8 @@ class Life:
             carrier = WholeBatchCarrier(batch_writer(self, target, run.log), run.log, what="batch writer", limit_s=60)
         else:
             carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
-        serving = Serving(name, delivery_of(kind), promise_of(kind), self._unreliable(carrier))
+        delivery = delivery_of(kind, starts_next=self.world.plan.starts_next)
+        serving = Serving(name, delivery, promise_of(kind), self._unreliable(carrier))
         if not isinstance(sink, TwoPhaseSink):
             return serving
         preparation = Preparation(name, lambda: cast("Sink", sink_of(kind, self, target)), 60)
@@ -332,12 +335,12 @@ def settings_of(chunk_rows: int, retention: int) -> Settings:
 
 
 @cache
-def delivery_of(kind: str, *, keeps: bool = False) -> Delivery:
+def delivery_of(kind: str, *, keeps: bool = False, starts_next: bool = False) -> Delivery:
     return Delivery(
         None,
         guarantee="at_most_once" if kind == "at_most_once" else None,
         max_attempts=MOST_ATTEMPTS,
-        start_from="earliest",
+        start_from="next" if starts_next else "earliest",
         on_rejected="dead_letter" if keeps else "halt",
     )
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 Shape = tuple[tuple[int, ...], ...]
 """Rows by batch and partition."""
@@ -87,6 +89,14 @@ class Tamper:
     """The newest batch that a restored checkpoint still has."""
 
 
+class Losable(Protocol):
+    """What says which objects a WAL loses; see `losing`."""
+
+    @property
+    def how(self) -> str: ...
+    def doomed(self, paths: Sequence[str]) -> list[str]: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LifePlan:
     """One process, from its start to its end."""
@@ -107,6 +117,8 @@ class LifePlan:
     restarts: bool = False
     forgotten: int = 0
     """How many of their newest commits transactional targets have lost before it starts."""
+    loses: Losable | None = None
+    """What the WAL loses before it starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +139,8 @@ class Plan:
     """Whether a listing looks twice, and things may happen in between."""
     forgets: bool = False
     """Whether two-phase targets lose what they hold each time a process begins to deliver."""
+    starts_next: bool = False
+    """Whether a new sink gets only what is completed from then on; if not, all that the WAL holds."""
     uneven: bool = False
     """Whether chunks are cut where bytes, not rows, would cut them."""
     forgetting: bool = False

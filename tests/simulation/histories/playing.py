@@ -148,6 +148,8 @@ class Playing:
             self.world.tamper(plan.before)
         if plan.forgotten:
             self.world.forget(Deed.FORGET, plan.forgotten)
+        if plan.loses is not None:
+            self.world.lose(plan.loses)
         return Life(self.world, plan, branching)
 
     def _judge_ending(self, life: Life) -> None:
@@ -159,6 +161,8 @@ class Playing:
         life.close()
 
     def _may_raise(self, life: Life, error: Exception) -> bool:
+        if self.world.judge.lost_objects and isinstance(error, (CorruptError, HistoryError, FencedError)):
+            return True
         if isinstance(error, (CorruptError, MissingBatch)) and self.world.judge.began_amid_a_collection:
             return True
         if isinstance(error, HistoryError):

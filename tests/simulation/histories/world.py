@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 
 from tests.simulation.histories.forgetful import ForgetfulTarget, forget
 from tests.simulation.histories.judge import Judge
+from tests.simulation.histories.losing import lose
 from tests.simulation.histories.losses import LossJudge
-from tests.simulation.histories.plans import NAMES, Deed, Plan, Tamper, Tampering
+from tests.simulation.histories.plans import NAMES, Deed, Losable, Plan, Tamper, Tampering
 from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import Space
 from tests.simulation.histories.targets import Target
@@ -95,6 +96,7 @@ class World:
         self.hits[given.what] += 1
         self.note(f"-- checkpoint: {given.what}, through batch {given.through}")
         tamper(self.checkpoint, given)
+        self.judge.tampered = True
         self._restored_through = min(self._restored_through, next_batch(self.checkpoint) - 1)
         if given.what is Tampering.FORGET:
             return
@@ -113,6 +115,13 @@ class World:
                 lost = forget(target, deed, size, self.plan.seed + self.losses)
                 self.hits[deed] += lost > 0
                 self.note(f"-- sink {name!r}: {deed}, {lost} commits")
+
+    def lose(self, given: Losable) -> None:
+        """Take objects from the WAL that it must not lose."""
+        if taken := lose(self.wal, given):
+            self.hits[given.how] += 1
+            self.judge.lost(taken)
+        self.note(f"-- WAL: {given} took {taken}")
 
     def ends(self) -> list[int | None]:
         """Of the offsets the checkpoint has now, by batch; None where it has none."""
