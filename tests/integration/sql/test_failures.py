@@ -14,7 +14,6 @@ import pytest
 import wal_sink_backends.sql_dialects as dialects_module
 from tests.chunks import SLOT, chunk, ids
 from tests.databases import USER, PostgresqlServer, Server, program
-from tests.interrupter import Interrupter
 from tests.sql_chunks import opened, sink_to
 from tests.sql_proxy import How, SqlProxy
 from wal_sink.chunk import Chunk, Position
@@ -71,21 +70,6 @@ def test_a_connection_cut_during_commit(server: Server, database: str, proxy: Sq
         write_patiently(sink, chunk(ids(2, 3), first=1))
         assert sink.last(SLOT) == Position(SLOT, 0, 3, "a")
     assert stored(server, database) == [1, 2, 3]
-
-
-def test_two_errors_at_once_may_pass(postgresql: PostgresqlServer, pg: str) -> None:
-    """As PgBouncer passes on the server's last words and adds its own: psycopg then shows neither."""
-    error = b"SFATAL\x00C08P01\x00Mserver conn crashed\x00\x00"
-    message = b"E" + (len(error) + 4).to_bytes(4, "big") + error
-    proxy = Interrupter(postgresql.port)
-    with proxy, opened(sink_to(postgresql, pg, port=proxy.port)) as sink:
-        sink.write(chunk(ids(1)))
-        proxy.instead = (b"G", 2 * message)  # of the answer to COPY
-        with pytest.raises(ConnectionError, match="answered COPY with several results"):
-            sink.write(chunk(ids(2, 3), first=1))
-        assert stored(postgresql, pg) == [1]
-        write_patiently(sink, chunk(ids(2, 3), first=1))
-    assert stored(postgresql, pg) == [1, 2, 3]
 
 
 def test_a_connection_cut_among_the_rows(server: Server, database: str, proxy: SqlProxy) -> None:
