@@ -90,7 +90,7 @@ class PostgresPair:
         """Make a standby that has all that the primary has. Nothing if there is one."""
         if self.standby is None:
             self._number += 1
-            self._line.switch(self.primary.port)
+            self._line.lead_to(self.primary.port)
             self.standby = Standby(self._folder / f"server-{self._number}", self.primary, self._line)
         self._wait_until_received(self.standby)
 
@@ -107,7 +107,7 @@ class PostgresPair:
         self._line.hang_up()
         kill_hard(dead)
         standby.promote()
-        self._front.switch(standby.port)
+        self._front.lead_to(standby.port)
         self.primary, self.standby = standby, None
         shutil.rmtree(dead.folder)
 

@@ -1,7 +1,6 @@
-"""A TCP proxy on 127.0.0.1 between a client and a server.
+"""A TCP proxy on 127.0.0.1 that cuts, or swallows, what goes between a sink and its database at a moment of choice.
 
-It cuts, or swallows, what goes between them at a chosen moment; and it leads one address to another server. It knows
-nothing of what passes, and so stands in front of Redis as well.
+It knows nothing of what passes, and so stands in front of Redis as well.
 """
 
 from __future__ import annotations
@@ -24,44 +23,23 @@ class SqlProxy:
     """Serves inside a `with` block. `cut(text)` waits for the next request with this text, on any connection."""
 
     def __init__(self, upstream_port: int) -> None:
-        self._upstream_port: int | None = upstream_port
+        self.upstream_port = upstream_port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._links: list[_Link] = []
         self._rule: tuple[bytes, How] | None = None
-        self._said: tuple[bytes, bytes] | None = None
         self.cuts = 0
         self.on_cut: Callable[[], None] = lambda: None
 
     def cut(self, text: bytes, how: How) -> None:
         self._rule = (text, how)
 
-    def hang_up(self) -> None:
-        """End every connection, and accept none until `switch`."""
-        self._upstream_port = None
-        for link in self._links:
-            link.end()
-        self._links.clear()
-
-    def switch(self, upstream_port: int) -> None:
-        """From now on new connections lead there, under the same address."""
-        self._upstream_port = upstream_port
-
-    def lead_to(self, upstream_port: int) -> None:
+    def lead_to(self, port: int) -> None:
         """Another server takes the place of this one: all connections end, new ones lead there."""
-        self.hang_up()
-        self.switch(upstream_port)
-
-    def answer(self, first: bytes, data: bytes) -> None:
-        """Say this instead of the next answer that begins so; then cut."""
-        self._said = (first, data)
-
-    def said_instead(self, answer: bytes) -> bytes | None:
-        """What to say instead of an answer; each rule counts once."""
-        if self._said is None or not answer.startswith(self._said[0]):
-            return None
-        (_, data), self._said = self._said, None
-        return data
+        self.upstream_port = port
+        links, self._links = self._links, []
+        for link in links:
+            link.end()
 
     def due(self, data: bytes) -> tuple[How, int] | None:
         """What to do with a request, and where the text begins in it; each rule counts once."""
@@ -82,26 +60,20 @@ class SqlProxy:
         for link in self._links:
             link.end()
 
+    def hang_up(self) -> None:
+        """All connections end, and new ones at once, until `lead_to` names another server."""
+        self.lead_to(0)
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                self._connect(client)
-
-    def _connect(self, client: socket.socket) -> None:
-        port = self._upstream_port
-        if port is None:
-            _end(client)
-            return
-        try:
-            server = socket.create_connection(("127.0.0.1", port))
-        except OSError:
-            _end(client)
-            return
-        link = _Link(self, client, server)
-        self._links.append(link)
-        if self._upstream_port is None:  # it hung up meanwhile
-            link.end()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self.upstream_port))
+                except OSError:
+                    _end(client)
+                    continue
+                self._links.append(_Link(self, client, server))
 
 
 class _Link:
@@ -139,13 +111,8 @@ class _Link:
     def _answers(self) -> None:
         with contextlib.suppress(OSError):
             while data := self._server.recv(1 << 20):
-                if self._silent.is_set():
-                    self._answered.set()
-                    continue
-                if other := self._proxy.said_instead(data):
-                    self._client.sendall(other)
-                    break
-                self._client.sendall(data)
+                if not self._silent.is_set():
+                    self._client.sendall(data)
                 self._answered.set()
         if not self._silent.is_set():
             self.end()

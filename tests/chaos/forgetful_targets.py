@@ -136,7 +136,7 @@ class ToReplica(ForgetfulRedis):
 
     def begin(self, name: str) -> str:
         if self._replica is None:
-            self._line.switch(self.server.port)
+            self._line.lead_to(self.server.port)
             self._replica = self._started("--replicaof", f"127.0.0.1 {self._line.port}")
         self._wait_until_received(self._replica)
         return super().begin(name)
@@ -152,7 +152,7 @@ class ToReplica(ForgetfulRedis):
         self.server.kill()
         with self._replica.client() as client:
             client.replicaof("NO", "ONE")
-        self._front.switch(self._replica.port)
+        self._front.lead_to(self._replica.port)
         self.server, self._replica = self._replica, None
 
     def _started(self, *options: str) -> RedisServer:

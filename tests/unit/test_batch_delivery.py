@@ -15,11 +15,11 @@ from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryErr
 from wal_sink.log import Stamp
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome
 from wal_sink.records import Manifest, Progress, encode
-from wal_sink.terms import MARGIN
 from wal_sink.run import Run
 from wal_sink.serving import CarrierLostError, StoppedError
 from wal_sink.settings import Delivery
 from wal_sink.sink import TransactionalSink
+from wal_sink.terms import MARGIN
 
 Answer = Callable[[Sequence[Order]], list[Outcome]]
 

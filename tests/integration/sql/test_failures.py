@@ -76,20 +76,6 @@ def test_a_connection_cut_during_commit(server: Server, database: str, proxy: Sq
     assert stored(server, database) == [1, 2, 3]
 
 
-def test_two_errors_at_once_may_pass(postgresql: PostgresqlServer, pg: str) -> None:
-    """As PgBouncer passes on the server's last words and adds its own: psycopg then shows neither."""
-    error = b"SFATAL\x00C08P01\x00Mserver conn crashed\x00\x00"
-    message = b"E" + (len(error) + 4).to_bytes(4, "big") + error
-    with SqlProxy(postgresql.port) as proxy, opened(sink_to(postgresql, pg, port=proxy.port)) as sink:
-        sink.write(chunk(ids(1)))
-        proxy.answer(b"G", 2 * message)  # of COPY
-        with pytest.raises(ConnectionError, match="answered COPY with several results"):
-            sink.write(chunk(ids(2, 3), first=1))
-        assert stored(postgresql, pg) == [1]
-        write_patiently(sink, chunk(ids(2, 3), first=1))
-    assert stored(postgresql, pg) == [1, 2, 3]
-
-
 def test_a_connection_cut_among_the_rows(server: Server, database: str, proxy: SqlProxy) -> None:
     rows = pa.table({"id": range(1, 5001)})
     with opened(sink_to(server, database, port=proxy.port)) as sink:
