@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from wal_sink.chunk import Chunk, Position
@@ -24,7 +24,10 @@ SENDING = ("write", "begin", "prepare", "commit")
 """Calls in which a sink sends, and each line of its own code is a point."""
 
 
-CALLS = ("open", "write", "write_segment", "write_batch", "was_applied", "last", *SENDING[1:], "abort", "close")
+CALLS = (
+    *("open", "write", "write_segment", "write_batch", "was_applied", "last", "positions"),
+    *(*SENDING[1:], "abort", "close"),
+)
 """All calls that are points."""
 
 
@@ -96,6 +99,10 @@ class _WatchedLedger(WatchedSink, TransactionalSink):
     def last(self, slot: str) -> Position | None:
         position: Position | None = self.calls("last", slot, slot)
         return position
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        found: Mapping[str, Position | None] = self.calls("positions", f"of {len(slots)} slots", slots)
+        return found
 
 
 class _WatchedSegments(WatchedSink, SegmentSink):
