@@ -280,13 +280,12 @@ class Committer:
         return self.term
 
     def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
-        wal = self._shared.history.wal
         return BatchDelivery(
             self._serving,
             self._shared,
             manifest,
             self.term,
-            wal_id=wal.wal_id if wal else "",
+            wal_id=self._shared.history.require_wal().wal_id,
             before=self._marker,
             taken_over=taken_over,
             rate=self._rate,

@@ -6,7 +6,7 @@ import threading
 
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.errors import ConfigError, HistoryError, HistoryGone
+from wal_sink.errors import ConfigError, CorruptError, HistoryError, HistoryGone
 from wal_sink.log import NOTHING, Log
 from wal_sink.records import Manifest, WalRecord
 
@@ -48,6 +48,19 @@ class History:
         if self._wal is not None:
             self._check_owner(self._wal)
         return self._wal
+
+    def require_wal(self) -> WalRecord:
+        """The WAL's own record, for who has found a batch or a marker in it. Reads it where this run has not yet.
+
+        Raises `CorruptError` if it is not there: without its id no slot and no transaction of a target can be named.
+        """
+        wal = self._wal or self.load_owner()
+        if wal is None:
+            raise CorruptError(
+                f"{self._log.store.url_of(paths.WAL)} is not there, although the WAL has batches. Look for a "
+                "life-cycle rule of the bucket, or a copy of a part of the WAL, and restore the object"
+            )
+        return wal
 
     def ask_owner_again(self) -> WalRecord | None:
         """`load_owner`, as if the checkpoint had never been asked: it may have been replaced since."""

@@ -14,7 +14,7 @@ from wal_sink import paths
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
-from wal_sink.errors import ConfigError, DeliveryError
+from wal_sink.errors import ConfigError, CorruptError, DeliveryError
 from wal_sink.log import NOTHING, Log
 from wal_sink.orders import SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
@@ -225,9 +225,14 @@ class _Replay:
 
     def _context(self) -> SinkContext:
         wal = self._log.find(WalRecord, paths.WAL)
+        if wal is None:
+            raise CorruptError(
+                f"{self._log.store.url_of(paths.WAL)} is not there, although the WAL has dead letters. Look for a "
+                "life-cycle rule of the bucket, or a copy of a part of the WAL, and restore the object"
+            )
         chunk = self._letter.chunk
         return SinkContext(
-            wal_id=wal.wal_id if wal else "",
+            wal_id=wal.wal_id,
             sink=self._sink,
             term=self._term.number,
             batch_id=chunk.batch_id,

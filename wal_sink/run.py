@@ -90,13 +90,13 @@ class Run:
 
     def staging_order(self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str) -> StagingOrder:
         """What the staging tasks of an attempt have to do."""
-        settings, wal = self.settings, self.history.wal
+        settings = self.settings
         servings = [committer.serving for committer in self.committers]
         return StagingOrder(
             folder=attempt.folder,
             limits=SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes),
             run_id=self.log.run_id,
-            wal_id=wal.wal_id if wal else "",
+            wal_id=self.history.require_wal().wal_id,
             batch_id=attempt.batch_id,
             term=attempt.term,
             columns=tuple(columns),
