@@ -17,7 +17,7 @@ from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic, is_secret
-from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord
+from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord, Mark
 from wal_sink_backends.kafka_messages import MessageFormat, Messages
 from wal_sink_backends.kafka_producer import SlotProducer, most_bytes
 from wal_sink_backends.url_options import options_in
@@ -157,9 +157,9 @@ class KafkaSink(TransactionalSink):
                 return Rejected(refused)
             record = LedgerRecord.of(chunk, target.topic)
             slot.producer.put_record(target.ledger.topic, slot.name.encode(), msgspec.json.encode(record), what)
-            target.ledger.check_leader(slot.epoch, what)
+            mark = target.appended(slot, record, what)
             slot.producer.commit(what)
-            slot.stored = record
+            slot.stored, slot.mark = record, mark
         return None
 
     def _opened(self) -> _Target:
@@ -189,11 +189,13 @@ class _Slot:
     name: str
     producer: SlotProducer
     stored: LedgerRecord | None
-    """What the ledger holds, as it was read or as this producer wrote it: true for as long as the ledger has one leader,
-    since no other producer can write to the slot.
+    """What the ledger holds, as it was read or as this producer wrote it: no other producer can write to the slot. The
+    ledger may have lost it since, so `mark` is looked for again before each commit.
     """
-    epoch: int
-    """Of that leader."""
+    mark: Mark | None
+    """The message of the ledger that says so; None if it held nothing."""
+    since: int
+    """Up to where the ledger had been read when the slot was."""
 
 
 @dataclass(slots=True)
@@ -234,6 +236,10 @@ class _Target:
             raise
         self.slot = slot
 
+    def appended(self, slot: _Slot, record: LedgerRecord, what: str) -> Mark:
+        """The record just written, if the ledger still has what it follows."""
+        return self.ledger.appended(slot.name.encode(), msgspec.json.encode(record), slot.mark, slot.since, what)
+
     def messages(self, chunk: Chunk, what: str) -> tuple[Messages, dict[int, str]]:
         """The chunk's messages, and why some of its rows can be none."""
         topic, most = self.topic, most_bytes(self.topic, self.producer_conf)
@@ -259,11 +265,11 @@ class _Target:
 
     def _start(self, name: str) -> _Slot:
         """Fence first, read then: what the ledger says now is final, until this producer writes or is fenced itself, or
-        the ledger has another leader.
+        the ledger loses it.
         """
         producer = SlotProducer(self.cluster, name, self.topic, self.producer_conf)
         stored = self.newest([name])[name]
-        return _Slot(name, producer, stored, self.ledger.epoch)
+        return _Slot(name, producer, stored, self.ledger.mark(name), self.ledger.stop)
 
 
 # By URL.

@@ -144,15 +144,6 @@ class Topic:
         return "compact" in self.config.get("cleanup.policy", "")
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
-    """Where a partition ends, as its leader tells."""
-
-    offset: int
-    epoch: int
-    """Another one, and higher, with each new leader, also if that is the same broker again."""
-
-
 @dataclass(frozen=True)
 class ClusterSpec:
     """How to reach a cluster: plain data that travels with the sink. Raises `ConfigError` for what cannot work."""
@@ -255,26 +246,20 @@ class Cluster:
                 if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
 
-    def log_end(self, topic: str) -> LogEnd:
-        """Behind the newest message of the first partition, those of open transactions included."""
-        found = self._offset(topic, _ADMIN.OffsetSpec.latest())
-        if found.leader_epoch is None:  # told since Kafka 2.1; without it a log that was cut would look whole
-            raise PermanentError(
-                f"{self._name(f'offsets of the topic {topic!r}')}: the broker tells no leader epoch; "
-                f"{_REMEDIES[KafkaError.UNSUPPORTED_VERSION]}"
-            )
-        return LogEnd(int(found.offset), int(found.leader_epoch))
+    def high_watermark(self, topic: str) -> int:
+        """Behind the newest message, those of open transactions included."""
+        return self._offset(topic, _ADMIN.OffsetSpec.latest())
 
-    def log_start(self, topic: str) -> int:
-        return int(self._offset(topic, _ADMIN.OffsetSpec.earliest()).offset)
+    def first_offset(self, topic: str) -> int:
+        return self._offset(topic, _ADMIN.OffsetSpec.earliest())
 
-    def _offset(self, topic: str, spec: Any) -> Any:
+    def _offset(self, topic: str, spec: Any) -> int:
         what = f"offsets of the topic {topic!r}"
         isolation = IsolationLevel.READ_UNCOMMITTED  # the committed end hides what a transaction under way holds back
         wanted = {TopicPartition(topic, 0): spec}
         futures = self._ask(what, lambda: self._admin.list_offsets(wanted, isolation_level=isolation, **self._limit()))
         with self.translated(what):
-            return self._answer(next(iter(futures.values())), what)
+            return int(self._answer(next(iter(futures.values())), what).offset)
 
     def _config_of(self, name: str) -> dict[str, str]:
         what = f"configuration of the topic {name!r}"

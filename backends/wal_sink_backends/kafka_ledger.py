@@ -8,7 +8,8 @@ Committed offsets of a consumer group would not do: they expire.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Self
 
 import msgspec
@@ -77,40 +78,48 @@ class LedgerRecord(msgspec.Struct, frozen=True):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One message of the ledger, which no other one is taken for. Where a log has it, it has all that came before."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes
+    value: bytes
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        return cls(message.offset() or 0, message.timestamp()[1], message.key() or b"", message.value() or b"")
+
+
 class Ledger:
     """Reads the ledger topic, and no more of it than it has to: from its end backwards, until the slot is found."""
 
     def __init__(self, cluster: Cluster, topic: str, replication: int) -> None:
         self._cluster = cluster
         self.topic = topic
-        self._records: dict[bytes, LedgerRecord | PermanentError | CorruptError] = {}
+        self._marks: dict[bytes, Mark] = {}
+        self._newest: Mark | None = None
         self._start = 0
-        self._stop = 0
+        self.stop = 0
         """Offsets `start` to `stop` have been read."""
-        self.epoch = -1
-        """Of the leader from which they were read."""
         self._check(replication)
-        self._consumer: Consumer = cluster.consumer(_READER)
+        self._committed = cluster.consumer(_READER)
+        self._uncommitted: Consumer | None = None
 
     def close(self) -> None:
-        self._consumer.close()
-
-    def check_leader(self, epoch: int, what: str) -> None:
-        """`KafkaAttemptError` if the ledger has another leader than in this epoch.
-
-        To be asked when the brokers have a record that follows what was read in that epoch, and before it is committed.
-        Both then stand in one log, where nobody can lose the earlier one without the later one.
-        """
-        if (now := self._cluster.log_end(self.topic).epoch) != epoch:
-            raise KafkaAttemptError(
-                f"{what}: the ledger topic {self.topic!r} has another leader (epoch {now}) than when the slot was read "
-                f"(epoch {epoch}), which may lack what the one before had; nothing was committed, and it is read again"
-            )
+        self._committed.close()
+        if self._uncommitted is not None:
+            self._uncommitted.close()
 
     def known(self, slot: str) -> LedgerRecord | None:
         """What was read of this slot before."""
-        found = self._records.get(slot.encode())
-        return found if isinstance(found, LedgerRecord) else None
+        mark = self.mark(slot)
+        return self._decoded(mark) if mark else None
+
+    def mark(self, slot: str) -> Mark | None:
+        """The message in which that was read."""
+        return self._marks.get(slot.encode())
 
     def newest(self, slot: str) -> LedgerRecord | None:
         """The committed record of this slot as of now; None if there is none.
@@ -122,46 +131,59 @@ class Ledger:
     def newest_of(self, slots: Sequence[str]) -> dict[str, LedgerRecord | None]:
         """The same of several slots, in one reading of the ledger."""
         self._read_on()
-        missing, width = {slot.encode() for slot in slots}.difference(self._records), _WINDOW
-        first = self._cluster.log_start(self.topic) if missing and self._start else 0
+        missing, width = {slot.encode() for slot in slots}.difference(self._marks), _WINDOW
+        first = self._cluster.first_offset(self.topic) if missing and self._start else 0
         while missing and self._start > first:
             start = max(first, self._start - width)
-            self._records = self._read(start, self._start) | self._records
+            self._marks = _by_key(self._read(start, self._start)) | self._marks
             self._start, width = start, width * _WIDER
-            missing.difference_update(self._records)
-        return {slot: self._told(slot) for slot in slots}
+            missing.difference_update(self._marks)
+        return {slot: self.known(slot) for slot in slots}
 
-    def _told(self, slot: str) -> LedgerRecord | None:
-        found = self._records.get(slot.encode())
-        if isinstance(found, Exception):
-            raise found
-        return found
+    def appended(self, key: bytes, value: bytes, after: Mark | None, since: int, what: str) -> Mark:
+        """The message that a transaction, not committed yet, has added for a slot.
+
+        `after` is the message that told where the slot was, None if there was none when the ledger was read up to
+        `since`. `KafkaAttemptError` if the log does not have it any more, so that this message follows a gap: another
+        leader may lack what the one before had, and so may a broker that lost power. If the log has both, nobody can
+        lose the earlier one without the later one.
+        """
+        start, end = after.offset if after else since, self._cluster.high_watermark(self.topic)
+        found = self._read(start, end, committed=False) if start < end else []
+        mine = [mark for mark in found if (mark.key, mark.value) == (key, value)]
+        if not mine or (after is not None and found[0] != after):
+            raise KafkaAttemptError(
+                f"{what}: the ledger topic {self.topic!r} has lost what it had at offset {start} when the slot was "
+                "read; nothing was committed, and the ledger is read again"
+            )
+        return mine[-1]  # an attempt that was aborted may have added the same
 
     def _read_on(self) -> None:
-        """Read what was added. All of it anew where there is another leader since: it may lack what the one before had,
-        and what was read from that one is no longer true. Within its epoch, a leader's log only grows.
-        """
-        end = self._cluster.log_end(self.topic)
-        if end.epoch != self.epoch or end.offset < self._stop or not self._stop:  # or another topic of the same name
-            self._records, self._start = {}, max(0, end.offset - _WINDOW)
-            self._stop = self._start
-        self.epoch = end.epoch
-        if end.offset > self._stop:
-            self._records |= self._read(self._stop, end.offset)
-            self._stop = end.offset
+        """Read what was added since, from the newest message on that is known: all of it anew if that is gone."""
+        end = self._cluster.high_watermark(self.topic)
+        if self._newest is not None and self._newest.offset < end:
+            added = self._read(self._newest.offset, end)
+            if added[:1] == [self._newest]:
+                self._marks |= _by_key(added)
+                self._newest, self.stop = added[-1], end
+                return
+        self._start = max(0, end - _WINDOW)
+        found = self._read(self._start, end) if end else []
+        self._marks, self._newest, self.stop = _by_key(found), found[-1] if found else None, end
 
-    def _read(self, start: int, end: int) -> dict[bytes, LedgerRecord | PermanentError | CorruptError]:
-        return {
-            message.key() or b"": self._decoded(message) for message in self._messages(start, end) if message.value()
-        }
+    def _read(self, start: int, end: int, *, committed: bool = True) -> list[Mark]:
+        if not committed and self._uncommitted is None:
+            self._uncommitted = self._cluster.consumer({**_READER, "isolation.level": "read_uncommitted"})
+        consumer = self._committed if committed or self._uncommitted is None else self._uncommitted
+        return [Mark.of(message) for message in self._messages(consumer, start, end) if message.value()]
 
-    def _messages(self, start: int, end: int) -> Iterator[Message]:
-        """The committed messages of these offsets, many of which are compacted, aborted, or markers."""
+    def _messages(self, consumer: Consumer, start: int, end: int) -> Iterator[Message]:
+        """The messages of these offsets, many of which are compacted, aborted, or markers."""
         deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s + _ABORT_WAIT_S
         what = f"offsets {start} to {end} of the ledger topic {self.topic!r}"
-        self._consumer.assign([TopicPartition(self.topic, 0, start)])
+        consumer.assign([TopicPartition(self.topic, 0, start)])
         while SYSTEM.monotonic_s() < deadline_s:
-            message = self._consumer.poll(_POLL_S)
+            message = consumer.poll(_POLL_S)
             if message is None:
                 continue
             error, offset = message.error(), message.offset() or 0
@@ -181,15 +203,17 @@ class Ledger:
             "transaction open until its transaction_timeout_s has passed, or a broker is away"
         )
 
-    def _decoded(self, message: Message) -> LedgerRecord | PermanentError | CorruptError:
+    def _decoded(self, mark: Mark) -> LedgerRecord:
         """What is wrong with a record is told to whom it concerns: several WALs share a ledger."""
-        where = f"offset {message.offset()} of the ledger topic {self.topic!r}, key {message.key()!r}"
+        where = f"offset {mark.offset} of the ledger topic {self.topic!r}, key {mark.key!r}"
         try:
-            record = msgspec.json.decode(message.value() or b"", type=LedgerRecord)
+            record = msgspec.json.decode(mark.value, type=LedgerRecord)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            return CorruptError(f"{where}: {error}; expected a record of wal-sink. Find out what else writes there")
+            raise CorruptError(
+                f"{where}: {error}; expected a record of wal-sink. Find out what else writes there"
+            ) from error
         if record.format != FORMAT:
-            return PermanentError(f"{where}: format {record.format}, expected {FORMAT}; a newer wal-sink wrote it")
+            raise PermanentError(f"{where}: format {record.format}, expected {FORMAT}; a newer wal-sink wrote it")
         return record
 
     def _check(self, replication: int) -> None:
@@ -211,3 +235,8 @@ class Ledger:
                 f"ledger topic {name!r}, {self._cluster!r}: it has {found.partitions} partitions, expected 1, where "
                 "every position is found whatever happens to the topic; pass another ledger_topic"
             )
+
+
+def _by_key(marks: Iterable[Mark]) -> dict[bytes, Mark]:
+    """The newest of each slot."""
+    return {mark.key: mark for mark in marks}

@@ -125,11 +125,11 @@ class RedisSink(TransactionalSink):
 
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
         """The positions in the ledger, asked together on one connection."""
-        with translated(f"{len(slots)} slots in {LEDGER}… in {mask_url(self._url)}, from {slots[:1]} on"):
-            with self._opened().pipeline(transaction=False) as questions:
-                for slot in slots:
-                    questions.hmget(f"{LEDGER}{slot}", "batch_id", "rows", "segment_id")
-                return {slot: _position(slot, *found) for slot, found in zip(slots, questions.execute(), strict=True)}
+        what = f"{len(slots)} slots in {LEDGER}… in {mask_url(self._url)}, from {slots[:1]} on"
+        with translated(what), self._opened().pipeline(transaction=False) as questions:
+            for slot in slots:
+                questions.hmget(f"{LEDGER}{slot}", "batch_id", "rows", "segment_id")
+            return {slot: _position(slot, *found) for slot, found in zip(slots, questions.execute(), strict=True)}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Rows and position in one script; nothing if the ledger is there already.
@@ -219,8 +219,8 @@ class RedisSink(TransactionalSink):
             raise replicas
         if replicas < self._wait_replicas:
             raise OutcomeUnknownError(
-                f"{what}: {replicas} replicas have the rows, wait_replicas={self._wait_replicas}; the server itself has "
-                "them, and does nothing when they come again"
+                f"{what}: {replicas} replicas have the rows, wait_replicas={self._wait_replicas}; the server itself "
+                "has them, and does nothing when they come again"
             )
 
     def _opened(self) -> Any:

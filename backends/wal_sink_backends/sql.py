@@ -109,7 +109,7 @@ class SqlSink(TransactionalSink):
         return self.positions([slot])[slot]
 
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The positions in the ledger, in one statement: of MariaDB one for each 1,000 slots, of SQLite for each 500."""
+        """The positions in the ledger, in one statement; MariaDB takes 1,000 slots in each, SQLite 500."""
         connection, found = self._connected(), dict[str, LedgerEntry]()
         step = self._dialect.slots_at_once or max(1, len(slots))
         what = f"{len(slots)} slots of {LEDGER} in {self._dialect.address}, from {slots[:1]} on"

@@ -34,6 +34,8 @@ class Fault:
     """It takes effect, and the answer is an error of the server."""
     unprocessed: int = 0
     """Of a BatchWriteItem, so many items at the end are left unprocessed."""
+    unread: int = 0
+    """Of a BatchGetItem, so many keys at the end are left unread."""
     reasons: tuple[str, ...] = ()
     """Of a cancelled transaction."""
     status: str = ""
@@ -106,6 +108,8 @@ class DynamoDbServer:
             return _respond(start, fault.code, {"CancellationReasons": reasons} if reasons else {})
         if fault.unprocessed:
             return self._leave(app, environ, start, json.loads(body), fault.unprocessed)
+        if fault.unread:
+            return self._leave_unread(app, environ, start, json.loads(body), fault.unread)
         environ["wsgi.input"] = io.BytesIO(body)
         answer = b"".join(app(environ, lambda *_: None))
         if fault.status:
@@ -125,6 +129,19 @@ class DynamoDbServer:
             list(app(environ, lambda *_: None))
         start("200 OK", [("Content-Type", "application/x-amz-json-1.0")])
         return [json.dumps({"UnprocessedItems": {table: left}}).encode()]
+
+    def _leave_unread(
+        self, app: _Wsgi, environ: dict[str, Any], start: Any, request: dict[str, Any], count: int
+    ) -> Iterable[bytes]:
+        ((table, asked),) = request["RequestItems"].items()
+        kept, left = asked["Keys"][:-count], asked["Keys"][-count:]
+        found: dict[str, Any] = {"Responses": {table: []}}
+        if kept:
+            body = json.dumps({**request, "RequestItems": {table: {**asked, "Keys": kept}}}).encode()
+            environ |= {"wsgi.input": io.BytesIO(body), "CONTENT_LENGTH": str(len(body))}
+            found = json.loads(b"".join(app(environ, lambda *_: None)))
+        start("200 OK", [("Content-Type", "application/x-amz-json-1.0")])
+        return [json.dumps({**found, "UnprocessedKeys": {table: {**asked, "Keys": left}}}).encode()]
 
 
 def _respond(start: Any, code: str, more: dict[str, Any], status: str = "400 Bad Request") -> Iterable[bytes]:

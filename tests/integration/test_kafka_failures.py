@@ -59,6 +59,8 @@ def persistently(call: Callable[[], object], *, attempts: int = 40) -> int:
     for failures in range(attempts):
         try:
             call()
+        except ForgottenError:
+            raise
         except (KafkaAttemptError, OutcomeUnknownError):
             time.sleep(0.1)
         else:
@@ -289,22 +291,28 @@ def test_processes_write_side_by_side_and_compete(kafka: KafkaBroker, topic: str
 
 
 class Logs:
-    """The sizes of a broker's partitions at some moment, to take them back to it while the broker is away.
+    """The partitions of a topic and its ledger as they are at some moment, to take them back to it.
 
     What a leader that is elected unclean does to its partitions, and a loss of power to one without replicas.
     """
 
-    def __init__(self, folder: Path, *topics: str) -> None:
-        logs = [log for topic in topics for log in (folder / "data").glob(f"{topic}-[0-9]*/*.log")]
+    def __init__(self, broker: KafkaBroker, folder: Path, topic: str) -> None:
+        self._broker = broker
+        names = (topic, f"{topic}-ledger")
+        for name in names:  # until the markers of the last commit are there
+            read(broker.address, name)
+        logs = [log for name in names for log in (folder / "data").glob(f"{name}-[0-9]*/*.log")]
         self._sizes = {log: log.stat().st_size for log in logs}
 
     def take_back(self) -> None:
+        """The broker is away for a moment, and comes back with another epoch."""
+        self._broker.kill()
         for log, size in self._sizes.items():
             os.truncate(log, size)
-            for derived in (path for path in log.parent.iterdir() if path.suffix in {".index", ".timeindex"}):
-                derived.unlink()
-            for derived in log.parent.glob("*.snapshot"):
-                derived.unlink()
+            for path in log.parent.iterdir():
+                if path.suffix in {".index", ".timeindex", ".snapshot"}:  # which are made again
+                    path.unlink()
+        self._broker.start()
 
 
 @pytest.fixture
@@ -317,28 +325,46 @@ def own_broker(tmp_path: Path) -> Iterator[KafkaBroker]:
         broker.kill()
 
 
-@pytest.mark.parametrize("written", [1, 2], ids=["all that the producer wrote", "the newest alone"])
 def test_a_producer_that_outlives_the_loss_of_its_record_writes_no_more(
-    own_broker: KafkaBroker, tmp_path: Path, written: int
+    own_broker: KafkaBroker, tmp_path: Path
 ) -> None:
     """It still knows its position, which the ledger does not have any more: rows before it are gone as well."""
     topic = new_topic(own_broker.address)
     with opened(sink := sink_of(own_broker.address, topic)):
         sink.write(batch(0))
-    with opened(sink := sink_of(own_broker.address, topic)):
-        for number in range(1, written + 1):
-            before = Logs(tmp_path / "kafka", topic, f"{topic}-ledger")
-            sink.write(batch(number))
-        own_broker.kill()
+        before = Logs(own_broker, tmp_path / "kafka", topic)
+        sink.write(batch(1))
         before.take_back()
-        own_broker.start()
-        with pytest.raises(ForgottenError, match=f"the slot is at batch {written - 1}, row 50, expected it at"):
-            persistently(lambda: sink.write(batch(written + 1)))
-        assert sink.last(batch(0).position.slot) == batch(written - 1).position
-        assert stored_ids(own_broker, topic) == ids_of(*range(written))
-        for number in (written, written + 1):
+        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 50, expected it at batch 1, row 50: "):
+            persistently(lambda: sink.write(batch(2)))
+        assert stored_ids(own_broker, topic) == ids_of(0)
+        for number in (1, 2):
             persistently(partial(sink.write, batch(number)))
-    assert stored_ids(own_broker, topic) == ids_of(*range(written + 2))
+    assert stored_ids(own_broker, topic) == ids_of(0, 1, 2)
+
+
+def test_a_ledger_that_loses_a_record_after_it_was_read_is_found_out_before_the_commit(
+    own_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The producer is new, so that no number of its messages tells the brokers that something is missing."""
+    topic, send = new_topic(own_broker.address), SlotProducer.send
+    with opened(sink := sink_of(own_broker.address, topic)):
+        sink.write(batch(0))
+        before = [Logs(own_broker, tmp_path / "kafka", topic)]
+        sink.write(batch(1))
+
+    def late(self: SlotProducer, *given: Any) -> dict[int, str]:
+        while before:
+            before.pop().take_back()
+        return send(self, *given)
+
+    monkeypatch.setattr(SlotProducer, "send", late)
+    with opened(sink := sink_of(own_broker.address, topic)):
+        with pytest.raises(KafkaAttemptError, match=r"has lost what it had at offset 2 when .* nothing was committed"):
+            sink.write(batch(2))
+        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 50, expected it at batch 1, row 50: "):
+            persistently(lambda: sink.write(batch(2)))
+    assert stored_ids(own_broker, topic) == ids_of(0)
 
 
 def test_a_sink_tells_no_position_that_the_ledger_has_lost(own_broker: KafkaBroker, tmp_path: Path) -> None:
@@ -347,12 +373,10 @@ def test_a_sink_tells_no_position_that_the_ledger_has_lost(own_broker: KafkaBrok
     slots = [batch(0, ordinal=ordinal).position.slot for ordinal in range(2)]
     with opened(writer := sink_of(own_broker.address, topic)), opened(reader := sink_of(own_broker.address, topic)):
         writer.write(batch(0))
-        before = Logs(tmp_path / "kafka", topic, f"{topic}-ledger")
+        before = Logs(own_broker, tmp_path / "kafka", topic)
         writer.write(batch(1))
         assert reader.positions(slots) == {slots[0]: batch(1).position, slots[1]: None}
-        own_broker.kill()
         before.take_back()
-        own_broker.start()
         with opened(other := sink_of(own_broker.address, topic)):
             for number in range(3):
                 persistently(partial(other.write, batch(number, ordinal=1)))
@@ -363,9 +387,18 @@ def test_positions_are_one_reading_of_the_ledger(
     kafka: KafkaBroker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     requests: list[str] = []
-    ends, reads = Cluster.log_end, Ledger._read
-    monkeypatch.setattr(Cluster, "log_end", lambda *given: (requests.append("end"), ends(*given))[1])
-    monkeypatch.setattr(Ledger, "_read", lambda *given: (requests.append("read"), reads(*given))[1])
+
+    def counted(kind: Any, method: str) -> None:
+        inner = getattr(kind, method)
+
+        def call(*given: Any, **more: Any) -> Any:
+            requests.append(method)
+            return inner(*given, **more)
+
+        monkeypatch.setattr(kind, method, call)
+
+    counted(Cluster, "high_watermark")
+    counted(Ledger, "_read")
     with opened(writer := sink_of(kafka.address, topic)):
         for ordinal in range(3):
             writer.write(batch(0, ordinal=ordinal))
@@ -373,9 +406,9 @@ def test_positions_are_one_reading_of_the_ledger(
     requests.clear()
     with opened(reader := sink_of(kafka.address, topic)):
         found = reader.positions(slots)
-        assert requests == ["end", "read"]
+        assert requests == ["high_watermark", "_read"]
         assert found == {slot: None if slot == slots[2] else found[slot] for slot in slots}
         assert [position and position.slot for position in found.values()] == [slots[0], slots[1], None, slots[3]]
         reader.positions(slots)
-        assert requests == ["end", "read", "end"], "nothing was written since"
+        assert requests == ["high_watermark", "_read"] * 2, "what is known is looked for again"
         assert reader.positions([]) == {}

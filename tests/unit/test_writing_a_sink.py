@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from typing import Any, get_args
 import pytest
 
 from tests.unit.page import class_on_the_page
-from wal_sink import LedgerEntry, Rejected, SinkContext
+from wal_sink import LedgerEntry, Position, Rejected, SinkContext
 from wal_sink.testing import SinkContract
 from wal_sink.testing.ledger_cases import CASES, REFUSALS, SLOT, STORED, Verdict
 
@@ -35,7 +35,7 @@ _numbers = itertools.count()
 
 def as_row(entry: LedgerEntry) -> SimpleNamespace:
     at = entry.position
-    return SimpleNamespace(term=entry.term, batch_id=at.batch_id, rows=at.rows, segment_id=at.segment_id)
+    return SimpleNamespace(slot=at.slot, term=entry.term, batch_id=at.batch_id, rows=at.rows, segment_id=at.segment_id)
 
 
 class Client:
@@ -44,11 +44,14 @@ class Client:
     def __init__(self, target: Target) -> None:
         self.target = target
         self.inserted: list[dict[str, Any]] = []
-        self.ledgers: dict[str, SimpleNamespace] = {}
+        self.moved: dict[str, SimpleNamespace] = {}
         self.rolled_back = False
 
     def ledger(self, slot: str) -> SimpleNamespace | None:
         return self.target.ledgers.get(slot)
+
+    def ledgers(self, slots: Sequence[str]) -> list[SimpleNamespace]:
+        return [self.target.ledgers[slot] for slot in slots if slot in self.target.ledgers]
 
     @contextmanager
     def transaction(self) -> Iterator[Client]:
@@ -57,7 +60,7 @@ class Client:
         if not step.rolled_back:
             assert self.target.commits == began, "somebody else has committed"
             self.target.rows += step.inserted
-            self.target.ledgers |= step.ledgers
+            self.target.ledgers |= step.moved
             self.target.commits += 1
 
     def insert(self, rows: list[dict[str, Any]]) -> dict[int, str]:
@@ -65,7 +68,7 @@ class Client:
         return {index: "refused" for index, row in enumerate(rows) if self.target.refuses(row)}
 
     def put_ledger(self, entry: LedgerEntry) -> None:
-        self.ledgers[entry.position.slot] = as_row(entry)
+        self.moved[entry.position.slot] = as_row(entry)
 
     def roll_back(self) -> None:
         self.rolled_back = True
@@ -75,6 +78,7 @@ class Client:
 
 
 StockSink = class_on_the_page("StockSink", connect=lambda address: Client(TARGETS[address]))
+ManySlotsSink = class_on_the_page("ManySlotsSink", StockSink=StockSink, Position=Position)
 
 
 def opened(address: str) -> Any:
@@ -102,6 +106,11 @@ class TestTheContract(SinkContract):
 
     def rows_in(self, target: str) -> list[dict[str, Any]]:
         return TARGETS[target].rows
+
+
+class TestManySlots(TestTheContract):
+    def make_sink(self, target: str) -> object:
+        return ManySlotsSink(target)
 
 
 @pytest.mark.parametrize("verdict", get_args(Verdict))

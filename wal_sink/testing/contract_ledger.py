@@ -94,8 +94,8 @@ class LedgerContract(LinesContract):
             self._meet(self._stored(another, number) if case.stored else self._apart(another, number), case)
 
     def test_positions_tells_every_slot_as_last_does(self, target: Any) -> None:
-        """Delivery reads all slots of a batch in one question before it marks the batch. What others wrote since the sink
-        was opened, and since it was asked last, belongs to the answer.
+        """Delivery reads all slots of a batch in one question before it marks the batch. Included is what others wrote
+        since the sink was opened and since it was asked before.
         """
         sink = self._ledger(target)
         first, second = self._two_segments()

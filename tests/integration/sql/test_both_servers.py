@@ -46,7 +46,8 @@ def test_positions_of_many_slots_are_as_few_statements_as_the_server_takes(
     with opened(sink_to(server, database)) as sink:
         for number in (0, 999, 1000, 2499):
             sink.write(chunk(ids(number), slot=slots[number]))
-        session, statements = type(sink._connection), list[str]()
+        session: Any = type(sink._connection)
+        statements: list[str] = []
         execute = session.execute
 
         def counted(self: Any, statement: str, *values: Any) -> Any:

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from tests.chunks import SLOT, chunk, ids
-from tests.contract.dynamodb_server import REGION, DynamoDbServer
+from tests.contract.dynamodb_server import REGION, DynamoDbServer, Fault
 from tests.unit.dynamodb_sink.tools import opened
 from wal_sink.chunk import Position
-from wal_sink.errors import DivergentReplay, FencedError, HistoryError, PermanentError
+from wal_sink.errors import DivergentReplay, FencedError, ForgottenError, HistoryError, PermanentError
 from wal_sink.testing import FakeQuery
-from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink
+from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink, TryAgainError
 
 # The ledger.
 
@@ -32,6 +32,73 @@ def test_the_position_outlives_the_connection(server: DynamoDbServer) -> None:
         with opened(server, table) as sink:
             sink.write(chunk(ids(1, 2), batch=5))
             assert sink.last(SLOT) == Position(SLOT, 5, 2, "a")
+    assert server.ids(table) == [1, 2]
+
+
+def test_positions_are_read_consistently_a_hundred_in_a_request(server: DynamoDbServer) -> None:
+    slots = [f"wal/default/{number}" for number in range(250)]
+    with opened(server, server.new_table()) as sink:
+        for number in (0, 99, 100, 249):
+            sink.write(chunk(ids(number), slot=slots[number]))
+        server.requests.clear()
+        found = sink.positions([*slots, slots[0]])
+        requests = server.requests[:]
+        assert sink.positions([]) == {}
+        assert server.requests == requests
+    assert [operation for operation, _ in requests] == ["BatchGetItem"] * 3
+    asked = [one for _, body in requests for one in body["RequestItems"].values()]
+    assert [len(one["Keys"]) for one in asked] == [100, 100, 50]
+    assert all(one["ConsistentRead"] is True for one in asked)
+    assert list(found) == slots
+    held = {slot: position for slot, position in found.items() if position is not None}
+    assert held == {slots[number]: Position(slots[number], 0, 1, "a") for number in (0, 99, 100, 249)}
+
+
+def test_slots_that_were_left_unread_are_asked_for_again(server: DynamoDbServer) -> None:
+    slots = [f"wal/default/{number}" for number in range(10)]
+    with opened(server, server.new_table()) as sink:
+        for slot in slots:
+            sink.write(chunk(ids(1), slot=slot))
+        server.requests.clear()
+        server.faults += [Fault("BatchGetItem", unread=10), Fault("BatchGetItem", unread=4)]
+        found = sink.positions(slots)
+    asked = [one["Keys"] for _, body in server.requests for one in body["RequestItems"].values()]
+    assert [len(keys) for keys in asked] == [10, 10, 4]
+    assert found == {slot: Position(slot, 0, 1, "a") for slot in slots}
+
+
+def test_waiting_for_slots_that_are_left_unread_is_bounded(server: DynamoDbServer) -> None:
+    with opened(server, server.new_table(), timeout_s=0.3) as sink:
+        server.faults.append(Fault("BatchGetItem", unread=1, times=10**6))
+        with pytest.raises(TryAgainError, match="left 1 slots unread for too long"):
+            sink.positions([SLOT])
+
+
+def test_a_ledger_that_was_deleted_tells_no_positions(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table) as sink:
+        server.client.delete_table(TableName=f"{table}-ledger")
+        with pytest.raises(TryAgainError, match="the ledger's table is not found, or not yet"):
+            sink.positions([SLOT])
+
+
+def test_a_table_that_forgot_is_found_out_between_two_chunks(server: DynamoDbServer) -> None:
+    """Also between reading the ledger and writing: the transaction has the condition that it is unchanged."""
+    table = server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(ids(1)))
+        (old,) = server.items(f"{table}-ledger")
+        sink.write(chunk(ids(2), first=1))
+        client = sink._calls.client
+
+        def forget(**arguments: Any) -> Any:
+            found = client.get_item(**arguments)
+            server.client.put_item(TableName=f"{table}-ledger", Item=old)
+            return found
+
+        sink._calls.client = _Hooked(client, get_item=forget)
+        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 1, expected it at batch 0, row 2: "):
+            sink.write(chunk(ids(3), first=2))
     assert server.ids(table) == [1, 2]
 
 

@@ -36,10 +36,15 @@ def test_positions_are_one_round_trip(server: RedisServer) -> None:
         for number in (0, 999):
             sink.write(chunk(ids(number), slot=slots[number]))
         connections = client.info("stats")["total_connections_received"]
-        sent: list[bytes] = []
+        sent: list[Any] = []
         connection = sink._client.connection_pool.get_connection()
         send = connection.send_packed_command
-        connection.send_packed_command = lambda data, **more: (sent.append(data), send(data, **more))[1]
+
+        def counted(data: Any, **more: Any) -> None:
+            sent.append(data)
+            send(data, **more)
+
+        connection.send_packed_command = counted
         sink._client.connection_pool.release(connection)
         found = sink.positions(slots)
         assert len(sent) == 1
