@@ -339,3 +339,17 @@ def test_pairs_nest_and_win_over_json() -> None:
 
     merged = merged_options(("a.b=1", "a.c=x", "anon=true"), '{"anon": false, "d": 2}', "test")
     assert merged == {"a": {"b": 1, "c": "x"}, "anon": True, "d": 2}
+
+
+def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(tmp_path: Path) -> None:
+    root = staged(tmp_path)
+    moved, options = tmp_path / "moved", ("--to", "tests.unit.test_cli:nowhere", "--start-from", "earliest")
+    shutil.copytree(root, moved)
+
+    refused = invoke("drain", str(moved), *options, code=2)
+    invoke("drain", str(moved), *options, "--moved-from", str(root))
+
+    assert "holds the same WAL" in refused.stderr
+    assert "--moved-from" in refused.stderr
+    assert str(moved) in (moved / "moves/0000000001.json").read_text()
+    assert "made as" not in invoke("status", str(moved)).output

@@ -299,7 +299,9 @@ def test_another_host_is_a_warning_and_another_kind_of_store_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Elsewhere(MemoryStore):
-        root = "sftp://host/wal"
+        @property
+        def root(self) -> str:
+            return "sftp://host/wal"
 
     check_location(log_at(Elsewhere(StoreSpec("memory://x"))), record("sftp://other/wal"), moved=False)
     assert warned(caplog)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from wal_sink.inspection import read_batches, read_status
 from wal_sink.inventory import TABLE, Lost
 from wal_sink.log import Log
 from wal_sink.replaying import DeadLetters
+from wal_sink.serving import CarrierLostError
 from wal_sink.settings import Delivery
 from wal_sink.sink import Rejected, idempotent
 from wal_sink.terms import MARGIN
@@ -294,8 +296,7 @@ def test_a_sink_that_vanishes_while_the_run_goes_on_stops_the_collection() -> No
 @pytest.mark.parametrize("kept", [(), ("terms/stager",)])
 def test_lost_terms_are_claimed_above_what_a_marker_names(kept: tuple[str, ...]) -> None:
     place = Place()
-    for _ in range(20):
-        run = place.open({"a": Recorder()})
+    run = [place.open({"a": Recorder()}) for _ in range(20)][-1]
     place.stream(run, 0)
     lose(place, *{"terms/committer-a", "terms/stager"}.difference(kept))
 
@@ -309,8 +310,8 @@ def test_lost_terms_are_claimed_above_what_a_marker_names(kept: tuple[str, ...])
 
 def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names() -> None:
     place = Place(rows=lambda _: [6])
-    for _ in range(20):
-        run = place.open({"a": Delivery(Recorder(lambda c: fail(c) if c.rows[0] else None), max_attempts=1)})
+    late = Delivery(Recorder(lambda chunk: fail(chunk) if chunk.rows[0] else None), max_attempts=1)
+    run = [place.open({"a": late}) for _ in range(20)][-1]
     list(place.query().batches(run, 1))
     with pytest.raises(DeliveryError):
         run.deliver_all()
@@ -323,6 +324,33 @@ def test_lost_terms_are_claimed_above_what_progress_of_the_batch_under_way_names
     assert new.committers[0].term.number == 20 + MARGIN + 1
     assert [chunk.rows[0] for chunk in sink.chunks] == [2, 4]
     assert {chunk.term for chunk in sink.chunks} == {20 + MARGIN + 1}
+
+
+def test_progress_of_an_own_attempt_that_was_given_up_is_no_sign_of_lost_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, sink = Place(rows=lambda _: [2, 2]), Recorder()
+    run = place.open({"a": sink})
+    list(place.query().batches(run, 1))
+    carrier, losses = run.committers[0].serving.carrier, [True]
+    genuine = carrier.deliver
+
+    def lost_after_all(*given: Any) -> Any:
+        outcomes = genuine(*given)
+        if losses and losses.pop():
+            raise CarrierLostError("the job is gone")
+        return outcomes
+
+    monkeypatch.setattr(carrier, "deliver", lost_after_all)
+    run.deliver_all()
+
+    assert sink.batches == [0, 0]
+    assert run.committers[0].term.number == 2
+
+
+def test_a_replay_before_the_first_batch_finds_nothing() -> None:
+    place = Place()
+    place.open({"a": Recorder()})
+
+    assert DeadLetters(Log(place.wal, simulated_runtime(), "replay"), name="a").replay(Recorder()).letters == 0
 
 
 def fail(_: object) -> None:
