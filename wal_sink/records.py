@@ -319,6 +319,8 @@ class _Versioned(msgspec.Struct, frozen=True):
     """All that one may ask of an envelope before its format is known."""
 
     format: int
+    kind: object = None
+    """Means what it says in the formats that this version knows, of whatever kind of record."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -330,6 +332,7 @@ class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 R = TypeVar("R", bound=Record)
 _EITHER = (False, True)
+_FORMATS = (FORMAT, SPREAD_FORMAT, RULE_FORMAT)
 
 
 def encode(record: Record) -> bytes:
@@ -345,7 +348,7 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
     Raises `ConfigError` for the format of another version of wal-sink.
     """
     try:
-        _check_format(kind, msgspec.json.decode(data, type=_Versioned).format, where)
+        _check_format(kind, msgspec.json.decode(data, type=_Versioned), where)
         envelope = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptError(
@@ -353,7 +356,7 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
         ) from error
     body = bytes(envelope.body)
     if envelope.kind != kind.kind or zlib.crc32(body) != envelope.crc32:
-        raise CorruptError(f"{where}: the checksum or kind of this {kind.kind} record does not fit; restore the object")
+        raise _unfit(kind, where)
     try:
         record = msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -368,13 +371,19 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
     return record
 
 
-def _check_format(kind: type[Record], found: int, where: str) -> None:
-    if found not in kind.formats:
+def _check_format(kind: type[Record], found: _Versioned, where: str) -> None:
+    if found.format not in kind.formats:
+        if found.format in _FORMATS and isinstance(found.kind, str) and found.kind != kind.kind:
+            raise _unfit(kind, where)  # another kind of record, in a format that this version knows of that kind
         known = " and ".join(map(str, kind.formats))
         raise ConfigError(
-            f"{where}: format {found}, but this version of wal-sink reads format {known} of a {kind.kind} record; use "
-            "the version that wrote it, or restore the object if nobody did"
+            f"{where}: format {found.format}, but this version of wal-sink reads format {known} of a {kind.kind} "
+            "record; use the version that wrote it, or restore the object if nobody did"
         )
+
+
+def _unfit(kind: type[Record], where: str) -> CorruptError:
+    return CorruptError(f"{where}: the checksum or kind of this {kind.kind} record does not fit; restore the object")
 
 
 def _sample(data: bytes) -> str:

@@ -102,6 +102,23 @@ def test_another_format_asks_for_the_version_that_wrote_it_whatever_else_it_hold
         decode(kind, data, "where")
 
 
+@pytest.mark.parametrize("found", [2, 3])
+def test_a_record_of_another_kind_is_no_newer_version_of_this_one(found: int) -> None:
+    """A release under a marker's path is damage; to look for the version that wrote such a marker would be in vain."""
+    data = json.dumps({"format": found, "kind": "release", "crc32": 0, "body": {}}).encode()
+
+    with pytest.raises(CorruptError, match="where: the checksum or kind of this low-water record does not fit"):
+        decode(LowWater, data, "where")
+
+
+@pytest.mark.parametrize("kind", ["release", None, 5])
+def test_a_format_that_nobody_knows_is_asked_for_nothing_else(kind: object) -> None:
+    data = json.dumps({"format": 4, "kind": kind}).encode()
+
+    with pytest.raises(ConfigError, match="where: format 4, but this version"):
+        decode(LowWater, data, "where")
+
+
 @given(st.binary(max_size=200))
 def test_no_bytes_are_taken_for_a_record(data: bytes) -> None:
     with pytest.raises((CorruptError, ConfigError)):
