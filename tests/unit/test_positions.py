@@ -13,7 +13,8 @@ from tests.unit.forgetting import Forgetful, Row, Target, raising, rows_of
 from tests.unit.one_segment import Stage
 from wal_sink import paths
 from wal_sink.calls import DirectCaller
-from wal_sink.chunk import Position
+from wal_sink.chunk import Chunk, Position
+from wal_sink.dead_letters import read_dead_letter
 from wal_sink.delivery import SegmentDelivery
 from wal_sink.errors import CorruptError, DeliveryError, ForgottenError, HistoryError
 from wal_sink.log import Log
@@ -200,3 +201,40 @@ def test_a_term_above_another_is_one_that_nobody_has() -> None:
     assert claim_above(log, role, 7).number == 8
 
     assert claim_above(log, role, 7).number == 9
+
+
+def test_a_dead_letter_under_a_name_that_is_none_is_damage() -> None:
+    """Where its chunk began is said by its name."""
+    target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6])
+    run = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter")})
+    complete(place, run)
+    run.deliver_all()
+    folder = paths.dead_letter_folder("a", 0)
+    (name,) = place.wal.list(folder)
+    place.wal.create(f"{folder}/copy-of-{name}", place.wal.read(f"{folder}/{name}"))
+
+    assert read_dead_letter(place.wal, f"{folder}/{name}").chunk.start == 2
+    with pytest.raises(CorruptError, match=r"copy-of-.*: expected the name of a dead letter; restore the object"):
+        read_dead_letter(place.wal, f"{folder}/copy-of-{name}")
+
+
+def test_damage_that_is_a_batch_which_a_predecessor_marked_late_is_none() -> None:
+    """And may have been collected since: the process that met it goes on from that marker."""
+    place = Place()
+    first = place.open({"a": Recorder()})
+    complete(place, first)
+    staged = first.history.staged(0)
+    assert staged is not None
+
+    def overtaken(chunk: Chunk) -> None:
+        if chunk.batch_id == 0:
+            first.committers[0]._mark([staged], {})
+            raise CorruptError("its segment is gone")
+
+    sink = Recorder(fail=overtaken)
+    second = place.open({"a": sink})
+    complete(place, second, 2)
+    second.deliver_all()
+
+    assert sink.batches == [1]
+    assert second.committers[0].marked_through == 1
