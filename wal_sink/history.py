@@ -7,7 +7,7 @@ import threading
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint
 from wal_sink.errors import HistoryError, HistoryGone
-from wal_sink.inventory import Inventory, Lost, find_again, find_wal, held_batches, sink_folders
+from wal_sink.inventory import Inventory, Lost, find_again, find_wal, held_batches, sink_folders, take
 from wal_sink.location import canonical, check_location
 from wal_sink.log import NOTHING, Log
 from wal_sink.records import LowWater, Manifest, WalRecord
@@ -195,6 +195,9 @@ class History:
                 f"{self._checkpoint.root} holds no query id although batch {batch_id} runs; is this the "
                 "checkpointLocation of the query?"
             )
+        # It may have been made, and lost, since this run looked: then it must not be made again for a later batch.
+        if (wal := take(self._log).wal) is not None:
+            return wal
         record = WalRecord(
             wal_id=self._log.runtime.new_id(),
             query_id=query_id,
