@@ -88,7 +88,7 @@ def record_before_sending(patch: Patch) -> None:
 def low_water_after_deletion(patch: Patch) -> None:
     raise_low_water, delete_through = Log.raise_low_water, Collector._delete_through
     targets: list[int] = []
-    patch.setattr(Log, "raise_low_water", lambda _, batch_id: targets.append(batch_id))
+    patch.setattr(Log, "raise_low_water", lambda _, batch_id, __: targets.append(batch_id))
 
     def delete_first(self: Collector, batch_id: int) -> None:
         delete_through(self, batch_id)

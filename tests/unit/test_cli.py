@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sqlite3
 from dataclasses import fields
 from pathlib import Path
@@ -341,15 +342,17 @@ def test_pairs_nest_and_win_over_json() -> None:
     assert merged == {"a": {"b": 1, "c": "x"}, "anon": True, "d": 2}
 
 
-def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(tmp_path: Path) -> None:
-    root = staged(tmp_path)
-    moved, options = tmp_path / "moved", ("--to", "tests.unit.test_cli:nowhere", "--start-from", "earliest")
-    shutil.copytree(root, moved)
+def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(wal: str, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(wal, moved)
+    target = ("--to", f"sqlite:///{tmp_path}/rows.db?table=rows", "--start-from", "earliest")
 
-    refused = invoke("drain", str(moved), *options, code=2)
-    invoke("drain", str(moved), *options, "--moved-from", str(root))
+    refused = invoke("drain", str(moved), *target, exit_code=2)
+    seen_before = invoke("status", str(moved)).output
+    invoke("drain", str(moved), *target, "--moved-from", wal)
 
-    assert "holds the same WAL" in refused.stderr
-    assert "--moved-from" in refused.stderr
+    assert "that folder is there too, and holds the same WAL" in refused.stderr
+    assert f"--moved-from file://{Path(wal).resolve()}" in refused.stderr
     assert str(moved) in (moved / "moves/0000000001.json").read_text()
-    assert "made as" not in invoke("status", str(moved)).output
+    assert "lies at" in seen_before
+    assert "lies at" not in invoke("status", str(moved)).output

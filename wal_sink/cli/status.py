@@ -43,7 +43,7 @@ def print_status(found: Status) -> None:
         facts(
             [
                 ("WAL", found.wal),
-                *([("made as", found.location)] if found.location not in {None, canonical(found.wal)} else []),
+                *([("lies at", found.location)] if found.location not in {None, canonical(found.wal)} else []),
                 ("query", found.query_id),
                 ("checkpoint", found.checkpoint),
                 ("newest batch", batch_text(found.newest_batch)),
