@@ -40,7 +40,7 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
 
 MOMENTS = 30
-LEAST_HITS = 1 / 3
+LEAST_HITS = 1 / 5
 """Of the moments, at least so many must lose acknowledged rows of a batch that had no marker yet."""
 BATCHES = 4
 ROWS = 60
@@ -55,9 +55,9 @@ BEFORE_MARKER = 1 / 6
 """Of the moments, about so many come after the last chunk of a batch, where only its marker is missing."""
 REFUSING = 1 / 3
 """Of the moments, in about so many the target refuses some rows, which become dead letters."""
-BEYOND_BATCH = 1 / 4
+BEYOND_BATCH = 1 / 5
 """Of the moments, about so many lose rows of the batch before too, which is marked."""
-LONGEST_DELAY_S = 0.02
+LONGEST_DELAY_S = 0.01
 DEATH_S = 60.0
 NAME = "default"
 ONCE = "every row once"
@@ -105,7 +105,7 @@ class Moment:
     @classmethod
     def drawn(cls, seed: int) -> Moment:
         chance = random.Random(seed)
-        delay_s = chance.choice((None, chance.uniform(0, LONGEST_DELAY_S)))
+        delay_s = chance.choice((None, None, chance.uniform(0, LONGEST_DELAY_S)))
         dies_after = chance.randint(CHUNKS + 1, CHUNKS * BATCHES)
         if chance.random() < BEFORE_MARKER:
             dies_after = -(-dies_after // CHUNKS) * CHUNKS
