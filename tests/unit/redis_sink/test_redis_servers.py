@@ -227,11 +227,15 @@ def through(proxy: SqlProxy, **more: Any) -> RedisSink:
 
 
 def test_a_connection_cut_between_the_script_and_its_wait_gives_no_assurance(
-    server: RedisServer, new_redis: Callable[..., RedisServer]
+    new_redis: Callable[..., RedisServer],
 ) -> None:
-    """WAIT on a new connection, which wrote nothing, would count a replica that has none of the rows."""
-    with with_replica(server, new_redis) as replica, SqlProxy(server.port) as proxy:
-        sink = through(proxy, wait_replicas=1, timeout_s=2)
+    """WAIT on a new connection, which wrote nothing, would count a replica that has none of the rows. (Where that
+    connection logs in first, Redis 7.0 takes it for one that wrote all there is; so this server asks for no password.)
+    """
+    server = new_redis()
+    with with_replica(server, new_redis) as replica, SqlProxy(server.port) as proxy, server.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "nopass")
+        sink = through(proxy, wait_replicas=1, timeout_s=2, password_env=None)
         sink.open(CONTEXT)
         sink.write(chunk(ids(1)))
         replica.stand_still()
@@ -239,7 +243,7 @@ def test_a_connection_cut_between_the_script_and_its_wait_gives_no_assurance(
         with pytest.raises(OutcomeUnknownError, match="the connection failed before 1 replicas acknowledged"):
             sink.write(chunk(ids(2), first=1))
         assert proxy.cuts == 1
-        assert stream_ids(server) == [1, 2]
+        assert client.xlen("orders") == 2
         with pytest.raises(OutcomeUnknownError, match="0 replicas have the rows, wait_replicas=1"):
             sink.write(chunk(ids(2), first=1))
         replica.go_on()
