@@ -20,7 +20,17 @@ from tests.chaos.report import Report, Row, code_version, read_rows, save_rows
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.processes import CHECKOUT
 
-MODULES = ("races", "corruption", "s3_faults", "replays", "disks", "backends", "processes", "simulated")
+MODULES = (
+    "races",
+    "corruption",
+    "s3_faults",
+    "replays",
+    "disks",
+    "backends",
+    "forgetful_targets",
+    "processes",
+    "simulated",
+)
 """Each has `SCENARIOS`. Those that take longest come last."""
 OUT = CHECKOUT / "benchmarks" / "CHAOS.md"
 PARTIAL = CHECKOUT / ".cache" / "chaos" / "CHAOS.md"
