@@ -212,7 +212,7 @@ def forgetting(target_in: Callable[[Path], AbstractContextManager[ForgetfulTarge
         for number in range(moments):
             moment = Moment.drawn(effort.seed * 1_000 + number)
             verdict = play(moment, target, effort.folder / f"moment_{number}")
-            of = "the batch under way" if verdict.within_batch else "a marked batch too"
+            of = "the batch under way" if verdict.within_batch else "perhaps a marked batch"
             hows[f"rows of {of} lost: {verdict.how}"] += 1
             within += verdict.within_batch
             lost_some += verdict.forgotten > 0
