@@ -78,6 +78,7 @@ class BatchDelivery:
         that it is given and that a transactional target knows.
         """
         budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
+        self._asks_first = self._asks_first or self._is_unconfirmed  # an earlier call could not create the marker
         self._within(budget, lambda: self._attempt(budget, renew_term))
 
     def ask(self) -> None:
@@ -151,11 +152,19 @@ class BatchDelivery:
             message = f"{len(left)} of {len(self._manifest.segments)} segments came back without an outcome"
             failures = [Failure(FailureKind.UNKNOWN, message)]
         if failures:
-            self._asks_first = self._asks_first or any(each.kind is FailureKind.FORGOTTEN for each in failures)
+            forgot = any(each.kind is FailureKind.FORGOTTEN for each in failures)
+            self._asks_first = self._asks_first or forgot or self._is_unconfirmed  # the last look gave no answer
             self._left_behind = any(failure.kind is FailureKind.LOST for failure in failures)
             worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind))
             asked_s = max(failure.retry_after_s for failure in failures)
             self._fail(replace(worst, retry_after_s=asked_s), budget, may_be_away=may_be_away)
+
+    @property
+    def _is_unconfirmed(self) -> bool:
+        """Whether a transactional target has acknowledged every row. With nothing left to order, no attempt would look
+        again before the marker: it has to ask first.
+        """
+        return self._is_transactional and bool(self._manifest.segments) and not self._open_orders()
 
     def _asked_first(self) -> list[Failure]:
         """Let a target that forgot something tell what it has of every segment, finished ones too. What keeps it from

@@ -15,7 +15,7 @@ from tests.databases import HOW_TO_GET_THEM, program
 from tests.pgbouncer import HOW_TO_GET_IT
 from tests.processes import PROC
 
-SEED = 385
+SEED = 352
 MOMENTS = 3
 
 

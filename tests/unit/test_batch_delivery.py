@@ -397,7 +397,33 @@ def test_what_a_lost_carrier_said_is_told_when_giving_up() -> None:
 def test_a_batch_that_arrived_is_not_handed_over_again_because_its_marker_failed(whole_batch: bool) -> None:
     carrier = Carrying(done, whole_batch=whole_batch)
     place, run = carried_by(carrier)
-    create = place.wal.create
+    fail_first_marker(place)
+
+    run.deliver_all()
+
+    assert len(carrier.orders) == 1
+    assert run.committers[0].marked_through == 0
+
+
+def test_a_transactional_target_is_asked_again_because_the_marker_failed() -> None:
+    """It may have lost what it acknowledged while the store was unreachable."""
+
+    def forgotten(_: Sequence[Order]) -> list[Outcome]:
+        return [Outcome(0, 2), Outcome(1, 0, 0, Failure(FailureKind.FORGOTTEN, "0 of 3 rows"))]
+
+    carrier = Carrying(done, forgotten, done)
+    place, run = carried_by(carrier, to=Ledger())
+    fail_first_marker(place)
+
+    run.deliver_all()
+
+    assert carrier.starts == [[(0, 0), (1, 0)], [], [(1, 0)]]
+    assert run.committers[0].marked_through == 0
+
+
+def fail_first_marker(place: Place) -> None:
+    """The first create of the marker has no answer, nor has the read after it."""
+    create, read = place.wal.create, place.wal.read
 
     def no_marker_at_first(path: str, data: bytes) -> None:
         if path == paths.marker("a", 0):
@@ -406,18 +432,11 @@ def test_a_batch_that_arrived_is_not_handed_over_again_because_its_marker_failed
             raise StoreError("no answer")
         create(path, data)
 
-    read = place.wal.read
-
     def unreadable(path: str) -> bytes:
         place.wal.read = read  # type: ignore[method-assign]
         raise StoreError(f"no answer for {path}")
 
     place.wal.create = no_marker_at_first  # type: ignore[method-assign]
-
-    run.deliver_all()
-
-    assert len(carrier.orders) == 1
-    assert run.committers[0].marked_through == 0
 
 
 def test_each_segment_goes_on_from_a_record_of_its_own() -> None:
@@ -445,6 +464,22 @@ def fenced_by(term: int) -> Answer:
         return [Outcome(order.ordinal, 0, failure=failure) for order in orders]
 
     return answer
+
+
+def test_a_target_that_did_not_answer_the_last_look_is_asked_again_before_the_marker() -> None:
+    def unanswered(orders: Sequence[Order]) -> list[Outcome]:
+        return [*done(orders), Outcome(-1, 0, 0, Failure(FailureKind.RETRIABLE, "the connection was lost"))]
+
+    def forgotten(_: Sequence[Order]) -> list[Outcome]:
+        return [Outcome(0, 2), Outcome(1, 0, 0, Failure(FailureKind.FORGOTTEN, "0 of 3 rows"))]
+
+    carrier = Carrying(unanswered, forgotten, done)
+    place, run = carried_by(carrier, to=Ledger())
+
+    run.deliver_all()
+
+    assert carrier.starts == [[(0, 0), (1, 0)], [], [(1, 0)]]
+    assert place.wal.list(paths.markers("a"))
 
 
 def test_a_target_that_knows_a_higher_term_than_the_wal_is_outrun_once(caplog: pytest.LogCaptureFixture) -> None:
