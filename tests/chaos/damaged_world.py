@@ -69,7 +69,9 @@ class Story:
     """No scenes before the first point that begins so."""
 
     def world(self) -> World:
-        return World(self.sink, batches=self.batches, settings=self.settings)
+        """Where all its worlds lie: what one of them leaves is read in another, and a WAL says where it was made."""
+        name = f"damaged-{self.sink}-{len(self.batches)}"
+        return World(self.sink, batches=self.batches, settings=self.settings, name=name)
 
     def points(self) -> list[int]:
         """Where its process may die: after each effect."""

@@ -152,12 +152,17 @@ class World:
         delivery: Delivery | None = None,
         zombies: bool = False,
         lagging: bool = False,
+        name: str = "",
     ) -> None:
+        """`name`: of the place where WAL and checkpoint lie; worlds of one name are there one after the other."""
         self.kind = kind
         self.batches = batches
         self.lives: list[Life] = []
-        self.wal = MemoryStore(StoreSpec(f"memory://world-{next(_numbers)}/wal"))
-        self.checkpoint = MemoryStore(StoreSpec(f"memory://world-{next(_numbers)}/checkpoint"))
+        place = name or f"world-{next(_numbers)}"
+        self.wal = MemoryStore(StoreSpec(f"memory://{place}/wal"))
+        self.checkpoint = MemoryStore(StoreSpec(f"memory://{place}/checkpoint"))
+        for store in (self.wal, self.checkpoint):
+            store.delete(store.list("", recursive=True))
         self.settings = settings or Settings(chunk_rows=2)
         self.delivery = delivery or Delivery(None, guarantee="at_most_once" if kind == "at_most_once" else None)
         self.zombies = zombies

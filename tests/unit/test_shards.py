@@ -268,10 +268,12 @@ def test_an_absent_sink_keeps_what_lies_in_shards() -> None:
 def test_what_is_no_batch_in_a_shard_is_left_alone() -> None:
     place = wide()
     strange = ["batches/shard-3/notes/x", "batches/shard-zz/0000000000000000000/x", "batches/shard-3/y"]
+    run = place.open({"a": Recorder()}, settings=lower_retention(KEPT))
+    place.stream(run, 1)
     for path in strange:
         place.wal.create(path, b"")
 
-    place.stream(place.open({"a": Recorder()}, settings=lower_retention(KEPT)), 9)
+    place.stream(run, 9)
 
     assert all(place.wal.read(path) == b"" for path in strange)
 
