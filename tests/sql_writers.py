@@ -112,11 +112,12 @@ def _write(sink: SqlSink, ordinal: int, batches: int, term: int, log: Any) -> No
     _patiently(lambda: sink.open(context), log)
     last = _patiently(lambda: sink.last(slot), log)
     for batch in range(last.batch_id if last else 0, batches):
+        before = last
         for first in range(0, BATCH_ROWS, _CHUNK_ROWS):
-            one = dataclasses.replace(_chunk(slot, ordinal, batch, first, term), follows=last)
+            one = dataclasses.replace(_chunk(slot, ordinal, batch, first, term), follows=before)
             _patiently(partial(sink.write, one), log)
             print("wrote", batch, first, file=log)
-        last = one.position
+            last = one.position
     sink.close()
 
 

@@ -38,14 +38,15 @@ def test_a_run_is_the_stager_once_it_claimed_the_role() -> None:
 def test_a_manifest_that_is_there_under_the_same_term_is_anothers_and_ends_the_query() -> None:
     place = Place()
     run = place.open({"a": Recorder()})
+    assert list(place.query().batches(run, 1)) == [0]
     query = place.query()
-    query.start_batch(0, 0)
-    place.wal.create(paths.manifest(0, 1, 1), b"another process's")
+    query.start_batch(1, 1)
+    place.wal.create(paths.manifest(1, 1, 2), b"another process's")
 
-    with pytest.raises(FencedError, match=r"batch 0: manifest of term 1 .* under the same term"):
-        query.stage(run, 0)
+    with pytest.raises(FencedError, match=r"batch 1: manifest of term 1 .* under the same term"):
+        query.stage(run, 1)
 
-    assert run.history.staged(0) is None
+    assert run.history.staged(1) is None
 
 
 def test_the_manifest_says_what_was_staged_from_which_offsets_for_chunks_of_which_size() -> None:
