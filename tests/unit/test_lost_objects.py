@@ -50,6 +50,33 @@ def test_without_its_own_record_a_wal_that_has_batches_is_not_new() -> None:
     assert sink.chunks == []
 
 
+def test_nor_is_it_for_a_process_that_opened_the_wal_while_it_was_new() -> None:
+    """It would make the record again, with a later first batch, and skip those before."""
+    place = Place()
+    early = place.open({"a": Recorder()})
+    list(place.query().batches(place.open({"a": Recorder()}), 1))
+    lose(place, paths.WAL)
+    query = place.query()
+    query.start_batch(1, 1)
+
+    with pytest.raises(ObjectLost, match=r"wal\.json is gone"):
+        query.stage(early, 1)
+
+    assert paths.WAL not in place.wal.list("")
+
+
+def test_who_opened_the_wal_while_it_was_new_takes_the_record_that_another_made() -> None:
+    place = Place()
+    early = place.open({"a": Recorder()})
+    list(place.query().batches(place.open({"a": Recorder()}), 1))
+    made = place.wal.read(paths.WAL)
+    query = place.query()
+    query.start_batch(1, 1)
+
+    assert query.stage(early, 1)
+    assert place.wal.read(paths.WAL) == made
+
+
 def test_nor_is_it_for_who_looks_at_it() -> None:
     place = undelivered()
     lose(place, paths.WAL)
@@ -333,8 +360,8 @@ def test_progress_of_an_own_attempt_that_was_given_up_is_no_sign_of_lost_terms(m
     carrier, losses = run.committers[0].serving.carrier, [True]
     genuine = carrier.deliver
 
-    def lost_after_all(*given: Any) -> Any:
-        outcomes = genuine(*given)
+    def lost_after_all(*given: Any, **options: Any) -> Any:
+        outcomes = genuine(*given, **options)
         if losses and losses.pop():
             raise CarrierLostError("the job is gone")
         return outcomes
