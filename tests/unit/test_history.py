@@ -81,8 +81,12 @@ def test_a_running_query_that_is_not_the_wals_own_is_refused_whatever_the_checkp
 def test_a_wal_that_vanishes_while_it_is_created_is_an_error() -> None:
     place = Place()
     run = place.open({})
-    staged(place, place.open({}), 0)
-    read = place.wal.read
+    place.query().start_batch(0, 0)
+    create, read = place.wal.create, place.wal.read
+
+    def another_was_first(path: str, data: bytes) -> None:
+        create(path, b"another's")
+        create(path, data)
 
     def deleted_after_the_first_look(path: str) -> bytes:
         data = read(path)
@@ -90,6 +94,7 @@ def test_a_wal_that_vanishes_while_it_is_created_is_an_error() -> None:
             place.wal.delete([path])
         return data
 
+    place.wal.create = another_was_first  # type: ignore[method-assign]
     place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
 
     with pytest.raises(ObjectLost, match=r"wal\.json vanished while it was read"):
