@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import ctypes
 import gc
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -285,14 +286,22 @@ def test_delivering_segments_of_2_gib_takes_a_worker_less_than_400_mib_more(
     assert 0 < memory.grown_mib(workers()) < 400
 
 
-class Forgetful(TransactionalSink):
-    """Remembers nothing: what a transactional target costs the driver, and no more."""
+class Positions(TransactionalSink):
+    """Keeps positions and no rows, a file each: what a transactional target costs the driver, and no more."""
 
-    def last(self, slot: str) -> Position | None:  # noqa: ARG002
-        return None
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def last(self, slot: str) -> Position | None:
+        held = self._file(slot)
+        return Position(slot, *json.loads(held.read_text())) if held.exists() else None
 
     def write(self, chunk: Chunk) -> None:
-        """Takes everything."""
+        at = chunk.position
+        self._file(at.slot).write_text(json.dumps([at.batch_id, at.rows, at.segment_id]))
+
+    def _file(self, slot: str) -> Path:
+        return self.folder / slot.replace("/", "-")
 
 
 @pytest.mark.spark
@@ -302,7 +311,8 @@ def test_a_batch_of_5000_segments_takes_the_driver_less_than_200_mib_more(spark:
 
     What *staging* as many takes is measured by `python -m benchmarks.driver_memory`, since 5,000 tasks take minutes.
     """
-    run = OnExecutors(spark, tmp_path, Forgetful())
+    (tmp_path / "positions").mkdir()
+    run = OnExecutors(spark, tmp_path, Positions(tmp_path / "positions"))
     one = written(run, iter([pa.record_batch([pa.array(["a"])], ["c0"])]))
     segments = repeated(one, 5_000)
     heap = JvmHeap(spark)
