@@ -22,7 +22,7 @@ WRITER = textwrap.dedent(
     import pyarrow as pa
     from wal_sink.chunk import Position
     from wal_sink.sink import SinkContext
-    from wal_sink.testing.bench import chunks_of, slot
+    from wal_sink.testing.bench import chunks_of, following, slot
     from wal_sink_backends.dynamodb import dynamodb_sink
 
     sink = dynamodb_sink(sys.argv[1])
@@ -31,7 +31,8 @@ WRITER = textwrap.dedent(
     pa.table({"id": [1]})
     print("ready", flush=True)
     for batch in range(last.batch_id if last else 0, 10**6):
-        for chunk in chunks_of(pa.table({"id": range(batch * 20, batch * 20 + 20)}), batch_id=batch, chunk_rows=5):
+        table = pa.table({"id": range(batch * 20, batch * 20 + 20)})
+        for chunk in following(sink, chunks_of(table, batch_id=batch, chunk_rows=5)):
             sink.write(chunk)
     """
 )
