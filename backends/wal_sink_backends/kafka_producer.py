@@ -34,6 +34,9 @@ _FLUSH_S = 0.2
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE})
 _REFUSALS = _TOO_LARGE | {KafkaError.INVALID_RECORD}
 """What is wrong with one message, and will be wrong with it again."""
+_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 - their public names
+"""What librdkafka threw out without a broker's word. It empties its queues when a transaction is aborted, and does so a
+little later: it may still throw out messages of the next transaction."""
 _BATCH_BYTES = 1_000_000
 _BATCH_MARGIN_BYTES = 512
 _LEAST_BYTES, _MOST_BYTES = 1_000, 1_000_000_000
@@ -105,11 +108,11 @@ class SlotProducer:
             return {}
         self._abort(what)
         numbered = list(enumerate(messages))
-        refused = self._try(numbered, what)
+        deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s
+        refused = self._try(numbered, what, deadline_s)
         if not refused:
             return {}
         self._abort(what)
-        deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s
         guilty = self._guilty([pair for pair in numbered if pair[0] in refused], refused, what, deadline_s)
         if not guilty:  # nothing is left to be committed either: another attempt is to send them all
             reason = next(iter(refused.values()))
@@ -129,7 +132,7 @@ class SlotProducer:
             raise PermanentError(f"{what}: {next(iter(refused.values())).str()}; too many rows to name them")
         guilty: dict[int, KafkaError] = {}
         for half in (suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]):
-            found = self._try(half, what)
+            found = self._try(half, what, deadline_s)
             self._abort(what)
             if found:
                 guilty |= self._guilty([pair for pair in half if pair[0] in found], found, what, deadline_s)
@@ -151,8 +154,20 @@ class SlotProducer:
             self._flush(what)
         return not self._refused(dict(enumerate(self._reports.problems)), what)
 
-    def _try(self, messages: Sequence[_Numbered], what: str) -> dict[int, KafkaError]:
-        """Begin a transaction and write; which messages were refused for good."""
+    def _try(self, messages: Sequence[_Numbered], what: str, deadline_s: float) -> dict[int, KafkaError]:
+        """Begin a transaction and write; which messages were refused for good.
+
+        It follows a transaction that was aborted: while messages are only purged, it begins again.
+        """
+        while True:
+            problems = self._problems(messages, what)
+            purged = bool(problems) and all(error.code() in _PURGED for error in problems.values())
+            if not purged or SYSTEM.monotonic_s() > deadline_s:
+                return self._refused(problems, what)
+            self._abort(what)
+
+    def _problems(self, messages: Sequence[_Numbered], what: str) -> dict[int, KafkaError]:
+        """Begin a transaction and write; what became of the messages that were not taken."""
         self._reports.forget()
         problems: dict[int, KafkaError] = {}
         with self._cluster.translated(what):
@@ -160,7 +175,7 @@ class SlotProducer:
             for number, message in messages:
                 self._produce(message, partial(self._reports.numbered, problems, number), what)
             self._flush(what)
-        return self._refused(problems, what)
+        return problems
 
     def _refused(self, problems: Mapping[int, KafkaError], what: str) -> dict[int, KafkaError]:
         """The problems that are a message's own fault. Raises the first one if none of them is."""

@@ -23,7 +23,7 @@ from wal_sink.chunk import Chunk
 from wal_sink.errors import CorruptError, DivergentReplay, HistoryError, PermanentError
 from wal_sink.sink import Rejected
 from wal_sink.testing.bench import chunks_of, deliver, opened, send, slot
-from wal_sink_backends import kafka_ledger
+from wal_sink_backends import kafka_ledger, kafka_producer
 from wal_sink_backends.kafka import KafkaSink
 from wal_sink_backends.kafka_client import ClusterSpec, KafkaAttemptError, Topic
 from wal_sink_backends.kafka_producer import TRANSACTIONAL_IDS, SlotProducer
@@ -105,6 +105,49 @@ def test_a_row_that_is_too_large_is_named_and_nothing_is_committed(kafka: KafkaB
     assert deliver(sink, [chunk.without([60])]) == [None]
     assert len(read(kafka.address, topic)) == 120
     assert deliver(sink, [chunk]) == [None], "the ledger has it"
+
+
+class _PurgesLate:
+    """A producer that empties its queues a little after an abort: the next transaction loses what it has queued."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self._late = False
+        self.purges = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def abort_transaction(self, timeout_s: float) -> None:
+        self._producer.abort_transaction(timeout_s)
+        self._late = True
+
+    def flush(self, timeout_s: float) -> int:
+        if self._late and self.purges < 2:
+            self._producer.purge(in_queue=True, in_flight=False)
+            self.purges += 1
+        self._late = False
+        return self._producer.flush(timeout_s)
+
+
+def test_a_row_is_named_though_the_client_purges_messages_late(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As librdkafka does on a busy machine: such messages were judged by no broker."""
+    made: list[_PurgesLate] = []
+
+    def purging(conf: dict[str, Any]) -> _PurgesLate:
+        made.append(_PurgesLate(Producer({**conf, "linger.ms": 100})))
+        return made[-1]
+
+    monkeypatch.setattr(kafka_producer, "Producer", purging)
+    topic = new_topic(kafka.address, max_message_bytes="20000")
+    (chunk,) = chunks_of(pa.table({"v": ["x" * 900] * 6 + ["x" * 30_000] + ["x" * 900] * 6}), chunk_rows=13)
+    sink = sink_of(kafka, topic, value="string:v", conf={"message.max.bytes": 5_000_000})
+    (refused,) = deliver(sink, [chunk])
+    assert isinstance(refused, Rejected)
+    assert list(refused.reasons) == [6]
+    assert made[0].purges == 2
 
 
 def test_a_row_without_a_key_for_a_compacted_topic_is_named(kafka: KafkaBroker) -> None:
