@@ -10,8 +10,8 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
+from wal_sink.redaction import mask_url
 from wal_sink.sink import BatchSink, Sink
-from wal_sink.stores.spec import mask_url
 
 GROUP = "wal_sink.backends"
 

@@ -15,9 +15,10 @@ from wal_sink import paths
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.records import Move, WalRecord, decode
+from wal_sink.redaction import mask_url
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec, mask_url
+from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
 
 _GOOGLE, _AZURE, _HDFS = "gs", "az", "hdfs"
 _ONE_NAME = {

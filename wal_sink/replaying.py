@@ -21,6 +21,7 @@ from wal_sink.log import NOTHING, Log
 from wal_sink.orders import SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
 from wal_sink.records import Replayed
+from wal_sink.redaction import redacted
 from wal_sink.registry import registered
 from wal_sink.rejections import refused_rows
 from wal_sink.runtime import SYSTEM
@@ -37,7 +38,7 @@ from wal_sink.sink import (
 )
 from wal_sink.sink_session import SinkSession, rejected_of
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec, mask_url
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.terms import MARGIN, Term, claim, claim_above
 
 
@@ -196,7 +197,7 @@ class _Replay:
 
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
         indices = sorted(rejected.reasons)
-        reasons = [mask_url(str(rejected.reasons[index])) for index in indices]
+        reasons = [redacted(str(rejected.reasons[index])) for index in indices]
         self._create(refused_rows(sent, indices, self._next), reasons, answered=answered)
         self._rejected += len(indices)
 

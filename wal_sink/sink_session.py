@@ -23,8 +23,8 @@ from wal_sink.errors import (
     RetryLaterError,
 )
 from wal_sink.orders import Failure, FailureKind, SinkFailedError, kind_of
+from wal_sink.redaction import redacted
 from wal_sink.sink import Rejected, Sink, SinkContext
-from wal_sink.stores.spec import mask_url
 
 _logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -37,25 +37,25 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
     except CallTimedOutError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {error}") from error
     except (PermanentError, ConfigError) as error:
-        raise SinkFailedError(FailureKind.PERMANENT, mask_url(f"{what} refused for good: {error}")) from error
+        raise SinkFailedError(FailureKind.PERMANENT, redacted(f"{what} refused for good: {error}")) from error
     except ForgottenError as error:
-        raise SinkFailedError(FailureKind.FORGOTTEN, mask_url(f"{what}: {error}")) from error
+        raise SinkFailedError(FailureKind.FORGOTTEN, redacted(f"{what}: {error}")) from error
     except OutcomeUnknownError as error:
-        raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {error}")) from error
+        raise SinkFailedError(FailureKind.UNKNOWN, redacted(f"{what}: {error}")) from error
     except RetryLaterError as error:
-        message = mask_url(f"{what}: {error}")
+        message = redacted(f"{what}: {error}")
         raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=error.after_s) from error
     except HandleGoneError as error:
         kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
-        raise SinkFailedError(kind, mask_url(f"{what}: {error}")) from error
+        raise SinkFailedError(kind, redacted(f"{what}: {error}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         term = error.term if isinstance(error, FencedError) else 0
         raise SinkFailedError(kind_of(error), str(error), term=term) from error
     except ProgramExitError as error:
-        message = mask_url(f"{what} {error}: expected it to return, or to raise an Exception")
+        message = redacted(f"{what} {error}: expected it to return, or to raise an Exception")
         raise SinkFailedError(FailureKind.PERMANENT, message) from error
     except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
-        message = mask_url(f"{what} raised {type(error).__name__}: {error}")
+        message = redacted(f"{what} raised {type(error).__name__}: {error}")
         raise SinkFailedError(FailureKind.RETRIABLE, message) from error
 
 
@@ -91,7 +91,7 @@ def _repr(thing: object) -> str:
 
 def _shown(text: str, most: int = 200) -> str:
     """What a sink said, fit for a message: it may be a whole answer of a server, with an address that holds a token."""
-    masked = mask_url(text)
+    masked = redacted(text)
     return masked if len(masked) <= most else f"{masked[: most - 1]}…"
 
 

@@ -6,12 +6,12 @@ import base64
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
-from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.redaction import Redactor, mask_url, secrets_in_url
 from wal_sink.sink import Rejected, Sink, SinkContext
-from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
@@ -27,10 +27,6 @@ _CONTENT_TYPES: dict[str, str] = {
 }
 _METHODS = ("POST", "PUT", "PATCH")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_SHORTEST_SECRET = 4
-_SHORTEST_NAME = 6
-_ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
-"""Words that stand in headers and queries, and in anything an API says."""
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 MOST_REFUSED = 100
 """So many refused rows are looked for in a chunk that was refused as a whole."""
@@ -106,7 +102,7 @@ class HttpSink(Sink):
             statuses=self._statuses,
             pace=pace_of(mask_url(self._url), self._pacing),
             repeats_are_harmless=self.idempotent,
-            secrets=_secrets(self._urls(), headers),
+            redactor=_redactor(self._urls(), headers),
         )
 
     def close(self) -> None:
@@ -276,29 +272,19 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _secrets(urls: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
-    """What an API may echo and nobody may read: credentials in the URLs, values of headers; the longest first."""
+def _redactor(urls: Iterable[str], headers: Mapping[str, str]) -> Redactor:
+    """Of what an API may echo and nobody may read: credentials in the URLs, values of headers."""
     found = {part for value in headers.values() for part in (value, *value.split())}
     for url in urls:
-        found |= _secrets_of(url)
-    hidden = (text for text in found if len(text) >= _SHORTEST_SECRET and text.lower() not in _ORDINARY)
-    return tuple(sorted(hidden, key=len, reverse=True))
+        found |= secrets_in_url(url) | _sent(url)
+    return Redactor(found)
 
 
-def _secrets_of(url: str) -> set[str]:
-    """Those of a URL, as they stand there, plain, percent-encoded, and as httpx sends them (Base64)."""
+def _sent(url: str) -> set[str]:
+    """The credentials of a URL as httpx sends them (Base64)."""
     parts = urlsplit(url)
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    plain = {password, *(value for _, value in parse_qsl(parts.query))}
-    if len(user) >= _SHORTEST_NAME or not password:  # a short name is no secret, and a word of many messages
-        plain.add(user)
-    written = {parts.password or "", *(pair.partition("=")[2] for pair in parts.query.split("&"))}
-    sent = {base64.b64encode(f"{user}:{password}".encode()).decode()} if user or password else set[str]()
-    return plain | written | sent | {spelt(text) for text in plain for spelt in (quote_plus, _quoted)}
-
-
-def _quoted(text: str) -> str:
-    return quote(text, safe="")
+    return {base64.b64encode(f"{user}:{password}".encode()).decode()} if user or password else set()
 
 
 # By URL.
@@ -312,6 +298,10 @@ def http_sink(url: str) -> HttpSink:
     numbers with commas).
     """
     address, _, fragment = url.partition("#")
+    if "#" in fragment or ("@" in fragment and "@" not in address):  # perhaps the end of a secret: it must not show
+        raise ConfigError(
+            f"{mask_url(url)}: expected one '#' before the options; write # as %23, and @ in options as %40"
+        )
     given = options_in(fragment, _OPTIONS, address)
     options = {name: _read(address, name, text) for name, text in given.items()}
     pacing = Pacing(**{name: options.pop(name) for name in _PACING if name in options})

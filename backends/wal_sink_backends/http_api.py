@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError, RetryLaterError
+from wal_sink.redaction import Redactor, mask_url
 from wal_sink.runtime import SYSTEM
-from wal_sink.stores.spec import MASK, mask_url
 from wal_sink_backends.pacing import Pace, Patience, retry_after_s
 
 Meaning: TypeAlias = Literal["done", "refused", "retry", "permanent"]
@@ -89,8 +89,8 @@ class Api:
     statuses: Statuses
     pace: Pace
     repeats_are_harmless: bool
-    secrets: tuple[str, ...]
-    """Taken out of what the API says."""
+    redactor: Redactor
+    """Takes secrets out of what the API says."""
 
     def send(self, call: Call, patience: Patience) -> str | None:
         """Send rows. None if the API has them, its words if it refuses them; raises for all else.
@@ -161,18 +161,13 @@ class Api:
 
     def _clean(self, text: str) -> str:
         """Without secrets, in one line, shortened."""
-        line = re.sub(r"[\s\0-\x1f\x7f]+", " ", mask_url(self._without_secrets(text))).strip()
+        line = re.sub(r"[\s\0-\x1f\x7f]+", " ", self.redactor(text)).strip()
         return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
 
     def _address(self, location: str) -> str:
         """A URL, relative ones too, without what may be secret in it: user, query and fragment."""
-        bare = re.split(r"[?#]", self._without_secrets(location), maxsplit=1)[0]
+        bare = re.split(r"[?#]", self.redactor.known(location), maxsplit=1)[0]
         return self._clean(re.sub(r"^(\s*//)[^/]*@", r"\1", bare))
-
-    def _without_secrets(self, text: str) -> str:
-        for secret in self.secrets:
-            text = text.replace(secret, MASK)
-        return text
 
 
 def _wait_as_told(call: Call, answer: Answer, patience: Patience, *, may_repeat: bool) -> None:

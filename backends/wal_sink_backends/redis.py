@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.ledger import LedgerEntry
+from wal_sink.redaction import mask_url
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
-from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.redis_durability import warn_of_losses
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from wal_sink.errors import ConfigError
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import mask_url
 from wal_sink_backends.sql_dialects import Dialect, Limits
 from wal_sink_backends.url_options import options_in
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import mask_url
 from wal_sink_backends.files import FilesSink
 from wal_sink_backends.files_formats import Format
 from wal_sink_backends.files_two_phase import TwoPhaseFilesSink

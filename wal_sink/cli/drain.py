@@ -19,9 +19,10 @@ from wal_sink.cli.targets import target
 from wal_sink.errors import ConfigError, StoreError, UndeliveredError
 from wal_sink.inspection import SinkStatus, Status, read_status
 from wal_sink.location import is_plain
+from wal_sink.redaction import mask_url
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec, mask_url
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.walsink import WalSink
 
 REFRESH_S = 0.5

@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 
 from wal_sink.checkpoint_files import checkpoint_location
 from wal_sink.errors import ConfigError
+from wal_sink.redaction import mask_url
 from wal_sink.spark.locations import Place, compare
 from wal_sink.spark.private import understood
-from wal_sink.stores.spec import mask_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
