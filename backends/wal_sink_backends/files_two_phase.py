@@ -15,7 +15,7 @@ from wal_sink.stores.spec import LOCAL, S3
 from wal_sink_backends.files_folder import Folder
 from wal_sink_backends.files_formats import Format, RowsFile, check_format, new_file
 from wal_sink_backends.files_local import LocalHolder
-from wal_sink_backends.files_names import SEGMENT_TEMPLATE, SegmentNames
+from wal_sink_backends.files_names import SEGMENT_TEMPLATE, SegmentNames, check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,15 +87,21 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         return self._writing.held.token
 
     def write(self, chunk: Chunk) -> None:
-        """Append a chunk. Raises `PermanentError` for a column the format cannot carry, `StoreError`."""
+        """Append a chunk.
+
+        Raises `ConfigError` for a column that has the name of a folder, `PermanentError` for a column the format cannot
+        carry, `StoreError`.
+        """
         writing = self._begun()
         if not chunk.num_rows:
             return
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}"
+        check_columns(chunk.table.column_names, writing.name, what)
         writing.rows += chunk.num_rows
         try:
             writing.file.add(chunk)
         except (ConfigError, pa.ArrowException) as error:
-            raise PermanentError(f"batch {chunk.batch_id}, chunk {chunk.key} as {self._format}: {error}") from error
+            raise PermanentError(f"{what} as {self._format}: {error}") from error
 
     def prepare(self) -> str:
         """Make the file whole and durable, still invisible. Raises what `write` raises."""
@@ -171,6 +177,8 @@ class _Writing:
     """A file under construction."""
 
     transaction: Transaction
+    name: str
+    """The path that its file will have in the folder."""
     held: HeldFile
     file: RowsFile
     rows: int = 0
@@ -178,4 +186,4 @@ class _Writing:
     @classmethod
     def begun(cls, transaction: Transaction, holder: FileHolder, name: str, form: Format) -> _Writing:
         held = holder.hold(transaction.id, name)
-        return cls(transaction, held, new_file(form, held.write))
+        return cls(transaction, name, held, new_file(form, held.write))

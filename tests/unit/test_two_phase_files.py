@@ -311,6 +311,16 @@ def test_columns_that_no_file_holds_are_refused_by_name(tmp_path: Path) -> None:
     assert not held_files(tmp_path)
 
 
+@pytest.mark.parametrize("column", ["dt", "DT", "sink"])
+def test_a_column_with_the_name_of_a_folder_is_refused(tmp_path: Path, column: str) -> None:
+    """Spark and Arrow take its values from the folder `dt=…`, and not from the file."""
+    template = "dt={date}/sink={sink}/" + TEMPLATE
+    told = rf"batch 0, chunk .*: column '{column}' has the name of the folder '{column.lower()}=.*rename the column"
+    with pytest.raises(ConfigError, match=told):
+        prepared(tmp_path, chunks_of(pa.table({"id": [1], column: [1]})), name_template=template)
+    assert not held_files(tmp_path)
+
+
 def test_calls_out_of_order_say_so(tmp_path: Path) -> None:
     sink = make_sink(tmp_path)
     with pytest.raises(RuntimeError, match=r"call begin\(\) first"):
