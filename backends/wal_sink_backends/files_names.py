@@ -47,10 +47,11 @@ def check_columns(columns: Sequence[str], path: str, what: str) -> None:
     for column in columns:
         folder = folders.get(column.casefold())
         if folder is not None:
+            bare = folder.partition("=")[0]
             raise ConfigError(
                 f"{what}: column {column!r} has the name of the folder {folder!r}, in which its file {path!r} would "
                 "lie. Spark, Arrow and DuckDB would read the folder's value in place of the column's. Nothing was "
-                f"written; rename the column in the query, or give a name_template without '{folder.partition('=')[0]}='"
+                f"written; rename the column in the query, or give a name_template without '{bare}='"
             )
 
 
