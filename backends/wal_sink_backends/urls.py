@@ -33,7 +33,8 @@ def sqlite_sink(url: str) -> SqlSink:
 def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
     """`files:///folder?format=csv` or `files+s3://bucket/prefix?format=parquet`: one object per chunk.
 
-    With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`, `held_folder`.
+    With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`,
+    `held_folder`.
     """
     options = options_in(urlsplit(url).query, ("format", "commit", *_TWO_PHASE_OPTIONS), url)
     address = _bare(url).removeprefix("files+").replace("files://", "file://", 1)
