@@ -86,7 +86,7 @@ def test_two_rows_never_share_a_key_because_of_the_text_between_its_fields(serve
         ("{x}1{y}", [11, 2], [2, 3], [0]),
         ("{x}-{y}", [-11, 2], [2, -3], []),
         ("{x}.{y}", [1.5, 2e300], [2, 3], [0]),
-        ("{x}:{y}", [dt.datetime(2026, 1, 2), None], [1, 1], []),
+        ("{x}:{y}", [dt.datetime(2026, 1, 2, tzinfo=dt.UTC), None], [1, 1], []),
         ("{x}:{y}", [dt.time(1, 2), dt.time(3)], [1, 1], []),
         ("{x}-{y}", [dt.date(2026, 1, 2), dt.date(1, 1, 1)], [1, 1], []),
     ],
