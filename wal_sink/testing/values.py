@@ -22,14 +22,15 @@ Same = Callable[[Any, Any], bool]
 
 def same_value(sent: Any, found: Any) -> bool:
     """Equal, or another form of the same: a number or an instant as text, bytes as base64 or hexadecimal digits, what
-    is nested as JSON, NaN as NaN. Nothing that is shorter, rounded, or NULL where a value was sent.
+    is nested as JSON, NaN as NaN. Nothing that is shorter, rounded, or NULL where a value was sent, and no `repr()`.
     """
     if sent is None or found is None:
         return sent is found
-    if isinstance(found, str) and found in {str(sent), repr(sent)}:
-        return True
     if isinstance(sent, Mapping | list | tuple):
         return _same_nested(sent, found)
+    # The text of bytes is their `repr`. A `repr` is Python's source code, which no reader of a target takes for a value.
+    if isinstance(found, str) and not isinstance(sent, bytes | bytearray) and found == str(sent):
+        return True
     return any(compare(sent, found) for kind, compare in _COMPARED if isinstance(sent, kind))
 
 
