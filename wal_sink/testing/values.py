@@ -29,9 +29,10 @@ def same_value(sent: Any, found: Any) -> bool:
     if isinstance(sent, Mapping | list | tuple):
         return _same_nested(sent, found)
     # The text of bytes is their `repr`. A `repr` is Python's source code, which no reader of a target takes for a value.
-    if isinstance(found, str) and not isinstance(sent, bytes | bytearray) and found == str(sent):
-        return True
-    return any(compare(sent, found) for kind, compare in _COMPARED if isinstance(sent, kind))
+    has_text = isinstance(found, str) and not isinstance(sent, bytes | bytearray)
+    return (has_text and found == str(sent)) or any(
+        compare(sent, found) for kind, compare in _COMPARED if isinstance(sent, kind)
+    )
 
 
 def missing_row(
