@@ -16,7 +16,7 @@ from pyspark.sql.types import BinaryType, BooleanType, IntegerType, StringType, 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import BatchSink, ReleasedBatch
 from wal_sink.spark.rows import spark_rows
-from wal_sink.spark.schema import positional_names, schema_from_json, schema_json
+from wal_sink.spark.schema import positional_names
 from wal_sink.spark.task_errors import surfaced_errors
 from wal_sink.spark.thread_properties import thread_properties
 
@@ -84,7 +84,7 @@ class DataSourceSink(BatchSink):
 
     def _write(self, df: DataFrame, batch_id: int) -> list[_Part]:
         try:
-            task = _WritingTask(self._payload, schema_json(df.schema))
+            task = _WritingTask(self._payload, df.schema)
             with surfaced_errors(f"batch {batch_id}: {self!r}"):
                 rows = df.toDF(*positional_names(df.schema)).mapInArrow(task, _RESULT).collect()
             return sorted((_part(row) for row in rows), key=lambda part: part.partition)
@@ -124,7 +124,7 @@ class _WritingTask:
     """
 
     payload: bytes = field(repr=False)
-    schema_json: str
+    schema: StructType
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         message, error, permanent = None, None, False
@@ -145,7 +145,7 @@ class _WritingTask:
         return _dumped(returned)
 
     def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        schema = schema_from_json(self.schema_json)
+        schema = self.schema
         if _takes_batches(writer):
             return (batch.rename_columns(schema.names) for batch in batches)
         return (row for batch in batches for row in spark_rows(pa.Table.from_batches([batch]), schema))
