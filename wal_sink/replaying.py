@@ -40,6 +40,7 @@ from wal_sink.sink_session import SinkSession, rejected_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec, mask_url
 from wal_sink.terms import MARGIN, Term, claim, claim_above
+from wal_sink.texts import name_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ class DeadLetters:
         """
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
-            raise ConfigError(f"{sink.describe()} cannot be given single rows: replay to a function of one Chunk")
+            raise ConfigError(f"{name_of(sink)} cannot be given single rows: replay to a function of one Chunk")
         if self._wal is not None:  # without it there are no dead letters
             check_location(self._log, self._wal, moved=True)
         term = claim(self._log, paths.replayer_role(self._name))  # first: what another sent by then shows as sent
@@ -197,7 +198,7 @@ class _Replay:
     def send(self, sink: Sink) -> Replayed:
         """Raises `DeliveryError`, `FencedError`, or what the store does."""
         session = SinkSession(sink, self._log.runtime.new_caller(), self._context(), timeout_s=self._timeout_s)
-        what = f"dead letter {self._log.store.url_of(self._letter.path)}: {sink.describe()}"
+        what = f"dead letter {self._log.store.url_of(self._letter.path)}: {name_of(sink)}"
         try:
             self._term.check(self._log.store)
             session.open()
@@ -238,7 +239,7 @@ class _Replay:
 
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
         indices = sorted(rejected.reasons)
-        reasons = [mask_url(str(rejected.reasons[index])) for index in indices]
+        reasons = [mask_url(text_of(rejected.reasons[index])) for index in indices]
         self._create(refused_rows(sent, indices, self._next), reasons, answered=answered)
         self._rejected += len(indices)
 
