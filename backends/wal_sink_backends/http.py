@@ -219,7 +219,7 @@ class HttpSink(Sink):
 
 
 class HttpLookupSink(HttpSink):
-    """An `HttpSink` whose API tells whether it has a chunk: exactly once, save late requests and zombies.
+    """An `HttpSink` whose API tells whether it has a chunk: at least once, where only late requests repeat.
 
     `lookup_url` holds `{key}`, which becomes the chunk's key: `https://api.example.com/chunks/{key}`. GET has to answer
     with 200 if the API has the whole chunk of that key, and with 404 if it has nothing of it; anything else is an

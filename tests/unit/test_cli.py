@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 import re
 import shutil
@@ -149,6 +150,29 @@ def test_show_gives_records_segments_and_rows(wal: str) -> None:
 def test_show_for_people_takes_brackets_literally(wal: str) -> None:
     text = invoke("show", wal, "1", "--rows", "3").stdout
     assert all(part in text for part in ("[b]", "NULL", "102", ".parquet", "CRC-32"))
+
+
+def test_show_keeps_nested_names_and_tells_null_from_a_text_that_says_so(tmp_path: Path) -> None:
+    """Structs were shown as Row(f0=…), in whatever a reader had to guess which field that is."""
+    inner = {"name": "a", "tags": [{"k": 1, "v": None}], "paid": decimal.Decimal("1.20")}
+    table = pa.table({"p": [inner, None], "s": ["NULL", None], "b": [b"x", None], "e": ["", " x"]})
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    assert list(FakeQuery(checkpoint, lambda *_: [table]).batches(run, 1)) == [0]
+
+    first, second = invoke_json("show", str(tmp_path / "wal"), "0")["rows"]["rows"]
+    text = invoke("show", str(tmp_path / "wal"), "0").stdout
+
+    assert first[:2] == [{"name": "a", "tags": [{"k": 1, "v": None}], "paid": "1.20"}, "NULL"]
+    assert second[:2] == [None, None]
+    (line,) = (line for line in text.splitlines() if line.startswith("s "))
+    assert line.split() == ["s", '"NULL"', "NULL"]
+    assert '{"name": "a", "' in text
+    (line,) = (line for line in text.splitlines() if line.startswith("e "))
+    assert line.split() == ["e", '""', '"', 'x"']
+    assert "b'x'" in text
 
 
 def test_show_tells_which_sinks_have_the_batch(wal: str, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from wal_sink.spark.rows import spark_rows
 from wal_sink.spark.schema import positional_names
 from wal_sink.spark.task_errors import surfaced_errors
 from wal_sink.spark.thread_properties import thread_properties
+from wal_sink.texts import told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -104,7 +105,7 @@ class DataSourceSink(BatchSink):
         try:
             _unpickled(self._payload).abort(list(messages), batch_id)
         except Exception as error:  # noqa: BLE001 - a user's abort may raise anything
-            _logger.warning("%r, batch %s: abort raised %s: %s", self, batch_id, type(error).__name__, error)
+            _logger.warning("%r, batch %s: abort raised %s", self, batch_id, told(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class _WritingTask:
         try:
             message = self._write(iter(batches))
         except Exception as raised:  # noqa: BLE001 - a user's writer may raise anything; it becomes the task's result
-            error = f"{type(raised).__name__}: {raised}"
+            error = told(raised)
             permanent = isinstance(raised, PermanentError)
         context = cast("TaskContext", TaskContext.get())
         row = {"partition": context.partitionId(), "message": message, "error": error, "permanent": permanent}
@@ -183,7 +184,7 @@ def _pickled(writer: object) -> bytes:
         return _dumped(writer)
     except Exception as error:  # a user's __reduce__ may raise anything
         raise ConfigError(
-            f"{type(writer).__name__} cannot be pickled for the executors ({type(error).__name__}: {error}): keep "
+            f"{type(writer).__name__} cannot be pickled for the executors ({told(error)}): keep "
             "plain data in __init__ and connect in write, commit and abort, as PySpark asks too"
         ) from error
 
