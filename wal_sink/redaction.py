@@ -15,6 +15,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
+from wal_sink.texts import text_of
+
 MASK = "***"
 SHORTEST_SECRET = 4
 """Shorter texts are parts of too many words; a secret so short protects nothing."""
@@ -115,7 +117,7 @@ class Redactor:
 
     def cause(self, error: BaseException) -> BaseException | None:
         """`error`, to raise another one from; None if a traceback of it would show a secret."""
-        shown = "\n".join(str(part) for part in _chain(error))
+        shown = "\n".join(text_of(part) for part in _chain(error))
         return error if self(shown) == shown else None
 
 

@@ -240,7 +240,7 @@ class _Replay:
 
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
         indices = sorted(rejected.reasons)
-        reasons = [mask_url(text_of(rejected.reasons[index])) for index in indices]
+        reasons = [redacted(text_of(rejected.reasons[index])) for index in indices]
         self._create(refused_rows(sent, indices, self._next), reasons, answered=answered)
         self._rejected += len(indices)
 

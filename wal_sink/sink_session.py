@@ -25,7 +25,6 @@ from wal_sink.errors import (
 from wal_sink.orders import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.redaction import redacted
 from wal_sink.sink import Rejected, Sink, SinkContext
-from wal_sink.stores.spec import mask_url
 from wal_sink.texts import repr_of, text_of, told
 
 _logger = logging.getLogger(__name__)
@@ -39,17 +38,17 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
     except CallTimedOutError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {text_of(error)}") from error
     except (PermanentError, ConfigError) as error:
-        raise SinkFailedError(FailureKind.PERMANENT, mask_url(f"{what} refused for good: {text_of(error)}")) from error
+        raise SinkFailedError(FailureKind.PERMANENT, redacted(f"{what} refused for good: {text_of(error)}")) from error
     except ForgottenError as error:
-        raise SinkFailedError(FailureKind.FORGOTTEN, mask_url(f"{what}: {text_of(error)}")) from error
+        raise SinkFailedError(FailureKind.FORGOTTEN, redacted(f"{what}: {text_of(error)}")) from error
     except OutcomeUnknownError as error:
-        raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {text_of(error)}")) from error
+        raise SinkFailedError(FailureKind.UNKNOWN, redacted(f"{what}: {text_of(error)}")) from error
     except RetryLaterError as error:
-        message = mask_url(f"{what}: {text_of(error)}")
+        message = redacted(f"{what}: {text_of(error)}")
         raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=error.after_s) from error
     except HandleGoneError as error:
         kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
-        raise SinkFailedError(kind, mask_url(f"{what}: {text_of(error)}")) from error
+        raise SinkFailedError(kind, redacted(f"{what}: {text_of(error)}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         term = error.term if isinstance(error, FencedError) else 0
         raise SinkFailedError(kind_of(error), text_of(error), term=term) from error
@@ -57,7 +56,7 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         message = redacted(f"{what} {error}: expected it to return, or to raise an Exception")
         raise SinkFailedError(FailureKind.PERMANENT, message) from error
     except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
-        message = mask_url(f"{what} raised {told(error)}")
+        message = redacted(f"{what} raised {told(error)}")
         raise SinkFailedError(FailureKind.RETRIABLE, message) from error
 
 

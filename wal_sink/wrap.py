@@ -137,11 +137,10 @@ class _SparkWriterSink(BatchSink):
         try:
             batch.read().write.format(self._format).options(**self._options).mode(self._mode).save()
         except Exception as error:
-            text = text_of(error)
-            masked = _masked(text, self._options)
-            if masked == text:
+            redactor = Redactor(named_secrets(self._options))
+            if redactor.cause(error) is not None:
                 raise
-            masked = redactor(str(error))
+            masked = redactor(text_of(error))
         else:
             return
         raise SparkWriterError(masked)  # outside of the handler: the original, with the secret, is no context of it

@@ -11,7 +11,6 @@ from wal_sink.backend_urls import sink_from_url
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.redaction import mask_url
 from wal_sink.sink import BatchSink, Sink, as_sink
-from wal_sink.stores.spec import mask_url
 from wal_sink.texts import told
 
 
