@@ -97,8 +97,11 @@ class _CreateThere:
 
     def __call__(self, wanted: tuple[str, bytes]) -> _Answer:
         try:
+            store = open_store(self.spec)
             with suppress(ObjectExists):  # of this task's first attempt
-                open_store(self.spec).create(*wanted)
+                store.create(*wanted)
+            if self.spec.scheme == LOCAL and not self.spec.single_writer:
+                return _Answer(store.create_doubt)  # each machine mounts it in its own way
         except StoreError as error:
             return _Answer(str(error), may_pass=self.spec.scheme != LOCAL)
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver tells the user
