@@ -192,8 +192,8 @@ class HttpSink(Sink):
         if isinstance(self, HttpLookupSink) and 0 < len(found) < part.num_rows:
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: {len(found)} of {part.num_rows} rows were refused, the "
-                f"first with: {next(iter(found.values()))}. A look-up cannot tell which: after a crash they would count as "
-                "delivered, or the others would be sent twice. Let the API take chunks whole or not at all, or use "
+                f"first with: {next(iter(found.values()))}. A look-up cannot tell which: after a crash they would "
+                "count as delivered, or the others would be sent twice. Let the API take chunks whole or not at all, or use "
                 "HttpSink with body='rows'"
             )
 
