@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from wal_sink import paths
@@ -111,7 +112,7 @@ class StagedRows:
     keys: tuple[str, ...]
     """One a row, as `Chunk.row_keys` gives them."""
     rows: tuple[tuple[Any, ...], ...]
-    """Values as `Chunk.to_json` writes them; decimals as text, bytes as they are."""
+    """Values as `Chunk.to_json` writes them, structs as dictionaries; decimals as text, bytes as they are."""
 
 
 def _log(store: Store) -> Log:
@@ -209,9 +210,21 @@ def _plain_column(column: Any, name: str) -> list[Any]:
     if pa.types.is_decimal(column.type):
         return [text for part in column.chunks for text in decimal_texts(part)]
     try:
-        return plain_values(column, name)
+        return [_named(value) for value in plain_values(column, name)]
     except ConfigError:
-        return [str(value) for value in column]
+        return [str(value) if value.is_valid else None for value in column]
+
+
+def _named(value: Any) -> Any:
+    """A nested value under the names of its fields, which rows on their way to JSON keep beside the values."""
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.fields(value)
+        return {field.encode_name: _named(getattr(value, field.name)) for field in fields}
+    if isinstance(value, msgspec.Raw):
+        return bytes(value).decode()
+    if isinstance(value, dict):
+        return {name: _named(item) for name, item in value.items()}
+    return [_named(item) for item in value] if isinstance(value, list) else value
 
 
 def _marked(log: Log, name: str) -> range:

@@ -49,6 +49,17 @@ def canonical(url: str) -> str:
     return f"{scheme}://{rest.lstrip('/')}"
 
 
+def is_plain(url: str) -> bool:
+    """Whether a URL names a place of a common kind: a path, or a store that reads and writes nothing but bytes.
+
+    Of an address that a record holds, nothing else may be opened: with fsspec's other schemes, the writer of the record
+    would choose code that fetches other addresses, unpacks or fills in templates.
+    """
+    scheme, found, _ = url.partition(":")
+    written = scheme.lower() if found and "/" not in scheme else LOCAL
+    return "::" not in url and written in {LOCAL, "local", MEMORY, *_ONE_NAME}
+
+
 def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:
     """Where the WAL says that it lies; empty if it was made before it said so.
 

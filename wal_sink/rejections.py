@@ -25,6 +25,7 @@ from wal_sink.log import Log
 from wal_sink.orders import FailureKind, SinkFailedError
 from wal_sink.sink import Rejected
 from wal_sink.stores.spec import mask_url
+from wal_sink.texts import text_of
 
 _logger = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ class Rejections:
         """
         indices = sorted(rejected.reasons)
         refused = refused_rows(sent, indices, self._next)
-        reasons = [mask_url(str(rejected.reasons[index])) for index in indices]
+        reasons = [mask_url(text_of(rejected.reasons[index])) for index in indices]
         path = self._create(refused, reasons, answered=answered)
         _logger.warning(
             "sink %s: %d rows refused, kept as %s; the first: %s",

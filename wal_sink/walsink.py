@@ -25,6 +25,7 @@ from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
 from wal_sink.sink import BatchSink, Sink, as_sink
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import S3, StoreSpec
+from wal_sink.texts import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -262,7 +263,7 @@ class WalSink:
         settings = self._settings
         for name, sink in self._sinks.items():
             if isinstance(sink, Sink):
-                check_chunks(settings, f"sink {name!r}, {sink.describe()}", sink.max_chunk_rows, sink.max_chunk_bytes)
+                check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import ConfigError
 from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink
+from wal_sink.texts import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -138,8 +139,9 @@ class _SparkWriterSink(BatchSink):
         try:
             batch.read().write.format(self._format).options(**self._options).mode(self._mode).save()
         except Exception as error:
-            masked = _masked(str(error), self._options)
-            if masked == str(error):
+            text = text_of(error)
+            masked = _masked(text, self._options)
+            if masked == text:
                 raise
         else:
             return

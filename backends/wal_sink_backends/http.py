@@ -193,8 +193,8 @@ class HttpSink(Sink):
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: {len(found)} of {part.num_rows} rows were refused, the "
                 f"first with: {next(iter(found.values()))}. A look-up cannot tell which: after a crash they would "
-                "count as delivered, or the others would be sent twice. Let the API take chunks whole or not at all, or use "
-                "HttpSink with body='rows'"
+                "count as delivered, or the others would be sent twice. Let the API take chunks whole or not at "
+                "all, or use HttpSink with body='rows'"
             )
 
     def _opened(self) -> Api:
@@ -255,7 +255,7 @@ class HttpSink(Sink):
 
 
 class HttpLookupSink(HttpSink):
-    """An `HttpSink` whose API tells whether it has a chunk: exactly once, save late requests and zombies.
+    """An `HttpSink` whose API tells whether it has a chunk: at least once, where only late requests repeat.
 
     `lookup_url` holds `{key}`, which becomes the chunk's key: `https://api.example.com/chunks/{key}`. GET has to answer
     with 200 if the API has the whole chunk of that key, and with 404 if it has nothing of it; anything else is an

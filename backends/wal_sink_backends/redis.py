@@ -55,8 +55,8 @@ class RedisSink(TransactionalSink):
     - `set`: `SADD` of the row as a JSON object; equal rows are one member.
 
     Texts are UTF-8, binary is bytes, numbers are decimal digits, booleans true and false, the rest as `Chunk.to_json`
-    has it. A row is returned as `Rejected`, with nothing written, if a column of `key` is NULL in it, or if Redis has
-    something of another type under its key.
+    has it. A row is returned as `Rejected`, with nothing written, if a column of `key` is NULL in it, if a value of
+    `key` holds the text between its field and the next one, or if Redis has something of another type under its key.
 
     Each chunk is one Lua script: rows and position at once, a lower term refused. Redis serves nobody else meanwhile,
     so keep `chunk_rows` moderate. Redis acknowledges before it has written to disk unless it runs with `appendonly yes`

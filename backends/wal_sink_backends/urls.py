@@ -15,7 +15,7 @@ from wal_sink_backends.sql_addresses import parsed_option
 from wal_sink_backends.url_options import options_in
 
 _SQLITE_OPTIONS = ("table", "mode", "key", "create_table", "busy_timeout_s")
-_TWO_PHASE_OPTIONS = ("name_template", "part_bytes")
+_TWO_PHASE_OPTIONS = ("name_template", "part_bytes", "held_folder")
 
 
 def sqlite_sink(url: str) -> SqlSink:
@@ -33,7 +33,8 @@ def sqlite_sink(url: str) -> SqlSink:
 def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
     """`files:///folder?format=csv` or `files+s3://bucket/prefix?format=parquet`: one object per chunk.
 
-    With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`.
+    With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`,
+    `held_folder`.
     """
     options = options_in(urlsplit(url).query, ("format", "commit", *_TWO_PHASE_OPTIONS), url)
     address = _bare(url).removeprefix("files+").replace("files://", "file://", 1)

@@ -183,7 +183,8 @@ def test_a_map_in_which_a_key_stands_twice_keeps_every_entry() -> None:
 
 def test_keys_that_become_equal_as_utf_8_keep_every_entry() -> None:
     keys = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff", b"\xfe"], pa.binary()).buffers())
-    array = pa.MapArray.from_arrays(pa.array([0, 2], pa.int32()), keys, pa.array([1, 2], pa.int32()))
+    offsets: Any = pa.array([0, 2], pa.int32())
+    array = pa.MapArray.from_arrays(offsets, keys, pa.array([1, 2], pa.int32()))
     assert values(array) == [[{"key": "\ufffd", "value": 1}, {"key": "\ufffd", "value": 2}]]
 
 

@@ -19,6 +19,7 @@ from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import new_object
 from wal_sink.stores.spec import LOCAL, StoreSpec
+from wal_sink.texts import told
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -101,7 +102,7 @@ class _CreateThere:
         except StoreError as error:
             return _Answer(str(error), may_pass=self.spec.scheme != LOCAL)
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver tells the user
-            return _Answer(self.spec.scrub(f"{type(error).__name__}: {error}"))
+            return _Answer(self.spec.scrub(told(error)))
         return _Answer()
 
 

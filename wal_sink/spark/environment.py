@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from wal_sink.errors import ConfigError
 from wal_sink.spark.error_lines import telling_line
 from wal_sink.spark.thread_properties import described
+from wal_sink.texts import told
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -258,7 +259,7 @@ def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[
             try:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - whatever an import raises is the answer
-                missing[name] = f"{type(error).__name__}: {error}"
+                missing[name] = told(error)
         return sys.executable, platform.python_version(), missing
 
     return look
