@@ -31,6 +31,12 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+def _asked_s(error: RetryLaterError) -> float:
+    """The seconds that a target asked for. What is no time to wait (0, negative, NaN, no number) leaves us our own."""
+    asked: object = error.after_s
+    return float(asked) if isinstance(asked, int | float) and asked > 0 else 0.0
+
+
 def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
     """Call a user's code; every way it can fail becomes a `SinkFailedError`."""
     try:
@@ -45,7 +51,7 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         raise SinkFailedError(FailureKind.UNKNOWN, redacted(f"{what}: {text_of(error)}")) from error
     except RetryLaterError as error:
         message = redacted(f"{what}: {text_of(error)}")
-        raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=error.after_s) from error
+        raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=_asked_s(error)) from error
     except HandleGoneError as error:
         kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
         raise SinkFailedError(kind, redacted(f"{what}: {text_of(error)}")) from error
