@@ -11,21 +11,22 @@ The ledger is the table `wal_sink_ledger`, one row per slot, made beside the tar
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, TransactionalSink
 from wal_sink_backends.sql_addresses import dialect_of
-from wal_sink_backends.sql_dialects import LEDGER, Connection, Limits, RowsRefused, TableMissing
-from wal_sink_backends.sql_values import kind_of, refuse_nulls
+from wal_sink_backends.sql_dialects import LEDGER, Connection, Limits, RowsRefused, TableAltered, TableMissing
+from wal_sink_backends.sql_table import Known, TargetTable
+from wal_sink_backends.sql_values import refuse_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wal_sink.chunk import Chunk, Position
     from wal_sink.sink import SinkContext
-    from wal_sink_backends.sql_values import ArrowType, Rows
+    from wal_sink_backends.sql_values import Rows
 
 Mode: TypeAlias = Literal["append", "upsert"]
 
@@ -78,11 +79,9 @@ class SqlSink(TransactionalSink):
         self._table = table
         self._mode = mode
         self._key = (key,) if isinstance(key, str) else tuple(key)
-        self._create_table = create_table
+        self._target = TargetTable(self._dialect, table, self._key, create=create_table)
         self._connection: Connection | None = None
         self._opened = False
-        self._known_schema: Any = None
-        self._replaces_nulls: frozenset[str] = frozenset()
         self.max_concurrency = self._dialect.most_writers
         self._check_arguments()
 
@@ -140,10 +139,13 @@ class SqlSink(TransactionalSink):
         return None
 
     def _write_and_make_table(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
+        """Once more if the table has to be made first, or was altered meanwhile: that may happen at a start."""
         try:
             self._write(connection, chunk, rows, what)
         except TableMissing:
-            self._make_table(connection, chunk.table.schema)
+            self._target.make(connection, chunk.table.schema)
+            self._write(connection, chunk, rows, what)
+        except TableAltered:
             self._write(connection, chunk, rows, what)
 
     def _write(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
@@ -152,20 +154,20 @@ class SqlSink(TransactionalSink):
             stored = self._dialect.lock(connection, chunk.position.slot, chunk.term)
             if LedgerEntry.is_known(stored, chunk, f"{LEDGER} in {self._dialect.address}"):
                 return
-            fresh = self._fit_table(connection, chunk.table.schema, what)
-            self._refuse_replaced_nulls(chunk, rows)
+            known = self._target.fit(connection, chunk.table.schema, what)
+            self._refuse_replaced_nulls(chunk, rows, known)
             refused = {**self._dialect.insert(connection, self._table, rows, self._key), **rows.refused}
             if refused:
                 raise RowsRefused(refused)
             self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
-        if fresh:
-            self._known_schema = chunk.table.schema
+            self._target.confirm(connection, known, what)
+        self._target.remember(known)
 
-    def _refuse_replaced_nulls(self, chunk: Chunk, rows: Rows) -> None:
+    def _refuse_replaced_nulls(self, chunk: Chunk, rows: Rows, known: Known) -> None:
         """Before rows are sent: a generated value might meet a later row's."""
         refused = dict(rows.refused)
         for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
-            if self._dialect.fold(name) in self._replaces_nulls:
+            if self._dialect.fold(name) in known.replaces_nulls:
                 refuse_nulls(column, f"column {name!r} is NULL, which the database would replace", refused)
         if len(refused) > len(rows.refused):
             raise RowsRefused(refused)
@@ -196,7 +198,7 @@ class SqlSink(TransactionalSink):
 
     def _connect(self) -> Connection:
         """A new connection to a database that has a ledger."""
-        self._known_schema = None
+        self._target.forget()
         connection = self._dialect.connect()
         try:
             with self._dialect.translated(f"opening {self._dialect.address}"):
@@ -211,31 +213,6 @@ class SqlSink(TransactionalSink):
         if connection is not None:
             connection.close()
 
-    # The target table.
-
-    def _make_table(self, connection: Connection, schema: Any) -> None:
-        statement = self._dialect.create(self._table, _types(schema), self._key)
-        self._dialect.create_table(connection, self._table, statement)
-
-    def _fit_table(self, connection: Connection, schema: Any, what: str) -> bool:
-        """Make or check the table, within the transaction; False if this schema has been checked before."""
-        if self._known_schema is not None and schema.equals(self._known_schema):
-            return False
-        wanted = _types(schema)
-        found = self._dialect.columns(connection, self._table)
-        if found:
-            self._check_columns(wanted, found, what)
-            if problem := self._dialect.check_table(connection, self._table, list(wanted), self._key):
-                raise PermanentError(f"{what}: {problem}")
-        elif not self._create_table:
-            raise PermanentError(f"{what}: there is no such table; create it, or pass create_table=True")
-        elif self._dialect.creates_in_transaction:
-            self._make_table(connection, schema)
-        else:
-            raise TableMissing
-        self._replaces_nulls = self._dialect.replaces_nulls(connection, self._table)
-        return True
-
     def _check_names(self, names: Sequence[str], what: str) -> None:
         folded = Counter(self._dialect.fold(name) for name in names)
         twice = [name for name in names if folded[self._dialect.fold(name)] > 1]
@@ -249,21 +226,3 @@ class SqlSink(TransactionalSink):
         missing = [name for name in self._key if name not in names]
         if missing:
             raise PermanentError(f"{what}: key column {missing[0]!r} is not among the columns {list(names)}")
-
-    def _check_columns(self, wanted: Mapping[str, ArrowType], found: dict[str, str], what: str) -> None:
-        for name, kind in wanted.items():
-            declared = found.get(self._dialect.fold(name))
-            if declared is None:
-                raise PermanentError(
-                    f"{what}: it has no column {name!r}, only {sorted(found)}; add it, or drop it in the query"
-                )
-            if not self._dialect.fits(kind, declared):
-                raise PermanentError(
-                    f"{what}: column {name!r} is declared {declared!r}, which would alter {kind_of(kind)} values "
-                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table, or cast the column "
-                    "in the query"
-                )
-
-
-def _types(schema: Any) -> dict[str, ArrowType]:
-    return {field.name: field.type for field in schema}

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
@@ -70,12 +70,26 @@ class TableMissing(Exception):
     """The target table has to be made outside of the transaction, which is then begun again."""
 
 
+class TableAltered(Exception):
+    """Somebody alters the target table while it is written to. Nothing was kept; another attempt describes it anew."""
+
+
 class RowsRefused(Exception):
     """Rolls a transaction back, with the reasons by row of the chunk."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(f"{len(reasons)} rows")
         self.reasons = dict(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The target table and the ledger at one moment."""
+
+    definition: str
+    """Differs if anything differs that was checked of them."""
+    problem: str | None = None
+    """Why table or ledger is of a kind that does not keep rows and position together; None if both do."""
 
 
 class Dialect(ABC):
@@ -91,6 +105,10 @@ class Dialect(ABC):
     """Bytes of UTF-8 that a name may have."""
     slots_at_once: int | None = None
     """Slots that one question may be about; None: any number."""
+    schema_is: ClassVar[str | None] = None
+    """What the argument `schema` names, for messages; None where there is none."""
+    holds: bool = True
+    """Whether nobody can alter the table from `hold` on until the end of the transaction."""
     table_options: str = ""
     """What stands behind the columns where a table is made."""
 
@@ -161,6 +179,18 @@ class Dialect(ABC):
         """Put the slot's entry in place of the locked one."""
 
     # The target table.
+
+    @abstractmethod
+    def look(self, connection: Connection, table: str) -> Look:
+        """The table and the ledger at this moment, all partitions of both included. Only kinds that are known to keep
+        rows and position in one transaction, and through a crash, are without a problem. A missing table has none.
+        """
+
+    def hold(self, connection: Connection, table: str, columns: Sequence[str]) -> bool:  # noqa: ARG002
+        """Within a transaction: keep the table as it is, where `holds` is true. False if the columns cannot be written:
+        the table has then to be described first.
+        """
+        return True
 
     @abstractmethod
     def columns(self, connection: Connection, table: str) -> dict[str, str]:

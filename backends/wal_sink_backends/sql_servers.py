@@ -75,8 +75,7 @@ class ServerDialect(Dialect):
 
     at: Address
     limits: Limits
-    schema_is: ClassVar[str] = "a schema"
-    """What `schema` names, for messages."""
+    schema_is: ClassVar[str | None] = "a schema"
     ledger_ddl: ClassVar[str]
     """Stands in `docs/sinks/sql.md` too. With {} for the ledger's name."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
 from wal_sink.json_rows import decimal_texts, plain_values
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, entry_in, ledger_values
+from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, Look, entry_in, ledger_values
 from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, texts_of
 
 if TYPE_CHECKING:
@@ -58,6 +58,10 @@ _FITTING: dict[Kind, frozenset[str]] = {
 _AFFINITIES = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT", "BLOB": "BLOB"} | dict.fromkeys(
     ("REAL", "FLOA", "DOUB"), "REAL"
 )
+
+_DEFINITIONS = """
+    SELECT name, type, sql FROM sqlite_master WHERE lower(name) IN (lower(?), lower(?)) AND type IN ('table', 'view')
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +176,15 @@ class Sqlite(Dialect):
         with closing(connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))) as found:
             return {self.fold(name): declared for name, declared in found}
 
+    def look(self, connection: Connection, table: str) -> Look:
+        """The transaction holds the one lock for writing, so that nothing can be altered until its end."""
+        with closing(connection.execute(_DEFINITIONS, (table, LEDGER))) as found:
+            rows = found.fetchall()
+        problems = (problem for row in rows if (problem := _problem(*row)))
+        return Look(repr(rows), next(problems, None))
+
     def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:
-        """A missing index shows when it is needed, and there is no other kind of table."""
+        """A missing index shows when it is needed."""
 
     def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:
         """`INTEGER PRIMARY KEY` is another name of the rowid: https://www.sqlite.org/lang_createtable.html#rowid"""
@@ -229,6 +240,15 @@ class Sqlite(Dialect):
 
     def fold(self, name: str) -> str:
         return name.lower()
+
+
+def _problem(name: str, kind: str, definition: str) -> str | None:
+    """Why a table is refused: a module behind a virtual table may keep rows anywhere, and a view keeps none."""
+    if kind != "table":
+        return f"{name} is a {kind}, which keeps no rows; expected a table"
+    if definition.lstrip().upper().startswith("CREATE VIRTUAL"):
+        return f"{name} is a virtual table, which may keep rows outside of the transaction; expected a table"
+    return None
 
 
 def _code_of(error: Exception) -> int:

@@ -370,6 +370,47 @@ def test_a_missing_table(path: Path) -> None:
         assert sink.last(SLOT) is None
 
 
+@pytest.mark.parametrize(
+    ("definition", "told"),
+    [
+        ("CREATE VIEW flights AS SELECT 1 AS id", "flights is a view"),
+        ("CREATE VIRTUAL TABLE flights USING fts5(id)", "flights is a virtual table"),
+    ],
+)
+def test_other_kinds_of_tables_are_refused(sink: SqlSink, path: Path, definition: str, told: str) -> None:
+    """A view with a trigger takes rows, and keeps none."""
+    query(path, definition)
+    if "VIEW" in definition:
+        query(path, "CREATE TRIGGER gone INSTEAD OF INSERT ON flights BEGIN SELECT 1; END")
+    with pytest.raises(PermanentError, match=told):
+        sink.write(chunk(pa.table({"id": ["1"]})))
+    assert sink.last(SLOT) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("main.flights", "write table='flights', or create"), ('"flights"', "without the quotes, or create")],
+)
+def test_a_name_that_reads_like_a_schema_and_a_table_makes_none(path: Path, name: str, advice: str) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", name)):
+        with pytest.raises(PermanentError, match=f"no table of exactly the name .*{advice}"):
+            sink.write(chunk(ids(1)))
+        quoted = name.replace('"', '""')
+        query(path, f'CREATE TABLE "{quoted}" (id INTEGER)')
+        assert sink.write(chunk(ids(1))) is None
+
+
+def test_a_table_that_was_altered_is_described_again(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(pa.table({"id": [b"x"]})))
+    query(path, "DROP TABLE flights")
+    query(path, "CREATE TABLE flights (id TEXT)")
+    with pytest.raises(PermanentError, match="column 'id' is declared 'TEXT', which would alter"):
+        sink.write(chunk(pa.table({"id": [b"x"]}), first=1))
+    query(path, "DROP TABLE flights")
+    with pytest.raises(PermanentError, match="the table is gone since this process wrote to it"):
+        sink.write(chunk(pa.table({"id": [b"x"]}), first=1))
+
+
 def test_a_missing_column(sink: SqlSink, path: Path) -> None:
     query(path, "CREATE TABLE flights (Nr INTEGER)")
     with pytest.raises(PermanentError, match=r"no column 'id', only \['nr'\]"):
