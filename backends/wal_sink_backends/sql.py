@@ -11,13 +11,21 @@ The ledger is the table `wal_sink_ledger`, one row per slot, made beside the tar
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, TransactionalSink
 from wal_sink_backends.sql_addresses import dialect_of
-from wal_sink_backends.sql_dialects import LEDGER, Connection, Limits, RowsRefused, TableAltered, TableMissing
+from wal_sink_backends.sql_dialects import (
+    LEDGER,
+    Connection,
+    Limits,
+    Replacing,
+    RowsRefused,
+    TableAltered,
+    TableMissing,
+)
 from wal_sink_backends.sql_table import Known, TargetTable
 from wal_sink_backends.sql_values import refuse_nulls
 
@@ -45,7 +53,8 @@ class SqlSink(TransactionalSink):
 
     `mode="upsert"` replaces the row with the same `key` columns, which need a primary key or unique index (a table made
     here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments it is open
-    which does, unless the `Delivery` has `order="total"`.
+    which does, unless the `Delivery` has `order="total"`. With `newer_by`, a column of numbers or moments, a row
+    replaces another only if it is as new or newer, wherever the two come from. NULL is the oldest.
 
     Columns go by name. What a column would alter is refused before anything is written. Rows that the
     database refuses one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed,
@@ -67,6 +76,7 @@ class SqlSink(TransactionalSink):
         *,
         mode: Mode = "append",
         key: Sequence[str] = (),
+        newer_by: str | None = None,
         schema: str | None = None,
         create_table: bool = True,
         password_env: str | None = None,
@@ -79,6 +89,7 @@ class SqlSink(TransactionalSink):
         self._table = table
         self._mode = mode
         self._key = (key,) if isinstance(key, str) else tuple(key)
+        self._replacing = Replacing(self._key, newer_by)
         self._target = TargetTable(self._dialect, table, self._key, create=create_table)
         self._connection: Connection | None = None
         self._opened = False
@@ -127,6 +138,7 @@ class SqlSink(TransactionalSink):
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: table {self._table!r} in {self._dialect.address}"
         connection = self._connected()
         self._check_names(chunk.table.schema.names, what)
+        self._check_age(chunk.table.schema, what)
         with self._dialect.translated(what):
             try:
                 rows = self._dialect.encode(connection, chunk.table, self._key)
@@ -155,20 +167,23 @@ class SqlSink(TransactionalSink):
             if LedgerEntry.is_known(stored, chunk, f"{LEDGER} in {self._dialect.address}"):
                 return
             known = self._target.fit(connection, chunk.table.schema, what)
-            self._refuse_replaced_nulls(chunk, rows, known)
-            refused = {**self._dialect.insert(connection, self._table, rows, self._key), **rows.refused}
+            self._refuse_by_value(chunk, rows, known)
+            rows = self._dialect.in_key_order(rows, chunk.table, self._key, known.collations)
+            refused = {**self._dialect.insert(connection, self._table, rows, self._replacing), **rows.refused}
             if refused:
                 raise RowsRefused(refused)
             self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
             self._target.confirm(connection, known, what)
         self._target.remember(known)
 
-    def _refuse_replaced_nulls(self, chunk: Chunk, rows: Rows, known: Known) -> None:
-        """Before rows are sent: a generated value might meet a later row's."""
+    def _refuse_by_value(self, chunk: Chunk, rows: Rows, known: Known) -> None:
+        """Before rows are sent: a generated value might meet a later row's, a row of a wrong age replace another."""
         refused = dict(rows.refused)
         for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
             if self._dialect.fold(name) in known.replaces_nulls:
                 refuse_nulls(column, f"column {name!r} is NULL, which the database would replace", refused)
+            if name == self._replacing.newer_by:
+                self._dialect.refuse_ageless(column, name, refused)
         if len(refused) > len(rows.refused):
             raise RowsRefused(refused)
 
@@ -178,6 +193,10 @@ class SqlSink(TransactionalSink):
         if (self._mode == "upsert") != bool(self._key):
             raise ConfigError(
                 f"mode={self._mode!r} with key={self._key!r}: expected key columns for 'upsert', and only there"
+            )
+        if (newer_by := self._replacing.newer_by) is not None and (not self._key or newer_by in ("", *self._key)):
+            raise ConfigError(
+                f"newer_by={newer_by!r}: expected the name of a column, only with mode='upsert', other than the key's"
             )
         if not self._table or "\0" in self._table or self._table.lower() == LEDGER:
             raise ConfigError(f"table={self._table!r}: expected the name of a table other than {LEDGER}")
@@ -226,3 +245,15 @@ class SqlSink(TransactionalSink):
         missing = [name for name in self._key if name not in names]
         if missing:
             raise PermanentError(f"{what}: key column {missing[0]!r} is not among the columns {list(names)}")
+
+    def _check_age(self, schema: Any, what: str) -> None:
+        name = self._replacing.newer_by
+        if name is None:
+            return
+        if name not in schema.names:
+            raise PermanentError(f"{what}: newer_by column {name!r} is not among the columns {schema.names}")
+        if not self._dialect.tells_age(kind := schema.field(name).type):
+            raise PermanentError(
+                f"{what}: newer_by column {name!r} is {kind} in the query, of which values as {self._dialect.address} "
+                "keeps them are texts, or have no order, which cannot be compared; cast it to a number or a timestamp"
+            )

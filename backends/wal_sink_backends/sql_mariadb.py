@@ -5,17 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wal_sink_backends.sql_dialects import LEDGER, Look
+import pyarrow as pa
+
+from wal_sink_backends.sql_dialects import LEDGER, Look, Replacing
 from wal_sink_backends.sql_durability import checked, mariadb_losses
+from wal_sink_backends.sql_mariadb_order import in_key_order
 from wal_sink_backends.sql_mariadb_session import Session, driver, number_of, passes, refuses_rows
 from wal_sink_backends.sql_mariadb_tables import definition_of, hold, problem_of, problem_of_key
 from wal_sink_backends.sql_mariadb_types import fits, type_name, value_lists
 from wal_sink_backends.sql_servers import ServerDialect
+from wal_sink_backends.sql_values import stored_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Iterator, Mapping, Sequence
 
     from wal_sink_backends.sql_dialects import Put
     from wal_sink_backends.sql_values import ArrowType, Rows
@@ -32,6 +34,10 @@ _REPLACING_NULLS = """
     AND (extra LIKE '%%auto_increment%%' OR (data_type = 'timestamp' AND is_nullable = 'NO'))
 """
 """NULL becomes the next number; in a TIMESTAMP the present time, unless `explicit_defaults_for_timestamp` is on."""
+_COLLATIONS = """
+    SELECT column_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
+    AND collation_name IS NOT NULL
+"""
 _MANDATORY = """
     SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
     AND is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%'
@@ -128,6 +134,17 @@ class Mariadb(ServerDialect):
         found = connection.execute(_REPLACING_NULLS, (self.namespace, table)).fetchall()
         return frozenset(self.fold(name) for (name,) in found)
 
+    def collations(self, connection: Session, table: str) -> Mapping[str, str]:
+        found = connection.execute(_COLLATIONS, (self.namespace, table)).fetchall()
+        return {self.fold(name): str(collation) for name, collation in found}
+
+    def in_key_order(self, rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str]) -> Rows:
+        return in_key_order(rows, table, key, collations)
+
+    def tells_age(self, kind: ArrowType) -> bool:
+        """A duration is a text here."""
+        return not pa.types.is_duration(stored_type(kind)) and ServerDialect.tells_age(self, kind)
+
     def create_once(self, connection: Session, table: str, statement: str) -> None:  # noqa: ARG002 - it is in it
         connection.execute(statement)
 
@@ -145,9 +162,9 @@ class Mariadb(ServerDialect):
     def encode(self, connection: Session, table: pa.Table, key: Sequence[str]) -> Rows:
         return value_lists(table, key, connection.quoted)
 
-    def putting(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
+    def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
         head = f"INSERT INTO {self.named(table)} ({self.listed(columns)}) VALUES "  # noqa: S608 - quoted
-        tail = f" {self.on_conflict(columns, key)}" if key else ""
+        tail = f" {self.on_conflict(columns, replacing)}" if replacing.key else ""
         room = connection.longest_statement - len(head.encode()) - len(tail.encode())
 
         def put(rows: Sequence[str]) -> str | None:
@@ -159,10 +176,20 @@ class Mariadb(ServerDialect):
 
         return put
 
-    def on_conflict(self, columns: Sequence[str], key: Sequence[str]) -> str:
-        updates = [f"{self.quote(name)} = VALUES({self.quote(name)})" for name in columns if name not in key]
+    def on_conflict(self, columns: Sequence[str], replacing: Replacing) -> str:
+        """Assignments run one after the other: the column that tells the age comes last."""
+        key, age = replacing.key, replacing.newer_by
+        names = sorted((name for name in columns if name not in key), key=lambda name: name == age)
+        updates = [f"{self.quote(name)} = {self._newer(name, age)}" for name in names]
         same = f"{self.quote(key[0])} = {self.quote(key[0])}"
         return f"ON DUPLICATE KEY UPDATE {', '.join(updates) or same}"
+
+    def _newer(self, name: str, age: str | None) -> str:
+        quoted = self.quote(name)
+        if age is None:
+            return f"VALUES({quoted})"
+        at = self.quote(age)
+        return f"IF({at} IS NULL OR VALUES({at}) >= {at}, VALUES({quoted}), {quoted})"
 
     # Names.
 

@@ -29,7 +29,7 @@ _TABLES = """
     FROM parts JOIN pg_class c ON c.oid = parts.oid LEFT JOIN pg_am am ON am.oid = c.relam
     ORDER BY 1, 3
 """
-"""`pg_inherits` is read without locks, unlike by `pg_partition_tree`: a partition that is being emptied blocks nobody."""
+"""`pg_inherits` is read without locks, unlike by `pg_partition_tree`, so that no ALTER of a partition is waited for."""
 _KINDS = {"f": "a foreign table", "v": "a view", "m": "a materialized view"}
 _WHY = "rows and position would not be kept together; expected an ordinary, logged table"
 

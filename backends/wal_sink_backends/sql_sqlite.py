@@ -11,15 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from wal_sink.errors import PermanentError
 from wal_sink.json_rows import decimal_texts, plain_values
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, Look, entry_in, ledger_values
-from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, texts_of
+from wal_sink_backends.sql_dialects import (
+    LEDGER,
+    LEDGER_COLUMNS,
+    STORED,
+    Connection,
+    Dialect,
+    Look,
+    Replacing,
+    entry_in,
+    ledger_values,
+)
+from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, stored_type, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
     from wal_sink.ledger import LedgerEntry
     from wal_sink_backends.sql_dialects import Put
@@ -168,7 +178,7 @@ class Sqlite(Dialect):
         return self.stored(connection, [slot]).get(slot)
 
     def move_ledger(self, connection: Connection, entry: LedgerEntry) -> None:
-        connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, ("slot",)), ledger_values(entry))
+        connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, Replacing(("slot",))), ledger_values(entry))
 
     # The target table.
 
@@ -198,9 +208,9 @@ class Sqlite(Dialect):
     def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
         return Rows.of(table, key, _values, lambda columns: list(zip(*columns, strict=True)))
 
-    def putting(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
-        insert = self._upsert(table, columns, key)
-        may_do_nothing = set(columns) <= set(key)
+    def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        insert = self._upsert(table, columns, replacing)
+        may_do_nothing = set(columns) <= set(replacing.key) or replacing.newer_by is not None
 
         def put(rows: Sequence[Any]) -> None:
             try:
@@ -224,11 +234,27 @@ class Sqlite(Dialect):
 
         return put
 
-    def _upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-        """The statement that inserts a row, replacing the one with the same key if there are key columns."""
+    def tells_age(self, kind: ArrowType) -> bool:
+        """Decimals and durations are texts here, and moments are texts of one length only in microseconds and years of
+        four digits.
+        """
+        known = stored_type(kind)
+        if kind_of(kind) == "moment":
+            return bool(pa.types.is_date(known) or (pa.types.is_timestamp(known) and known.unit == "us"))
+        return kind_of(kind) in {"integer", "number"}
+
+    def refuse_ageless(self, column: Any, name: str, refused: dict[int, str]) -> None:
+        if kind_of(column.type) != "moment":
+            return
+        for row, text in enumerate(plain_values(column, name)):
+            if text and not text[0].isdecimal():
+                refused.setdefault(row, f"newer_by column {name!r} is beyond the years 0000 to 9999: {text}")
+
+    def _upsert(self, table: str, columns: Sequence[str], replacing: Replacing) -> str:
+        """The statement that inserts a row, replacing one with the same key if there are key columns."""
         marks = ", ".join("?" for _ in columns)
-        insert = f"INSERT INTO {self.quote(table)} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
-        return f"{insert} {self.on_conflict(columns, key)}" if key else insert
+        insert = f"INSERT INTO {self.quote(table)} AS {STORED} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
+        return f"{insert} {self.on_conflict(columns, replacing)}" if replacing.key else insert
 
     def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002
         return _TYPE_NAMES.get(kind_of(kind), "TEXT")

@@ -27,6 +27,8 @@ class Known:
     """The table and the ledger when they were checked. Another look that differs asks for another check."""
     replaces_nulls: frozenset[str]
     """Folded names of columns where the database would put a value in place of a NULL."""
+    collations: Mapping[str, str]
+    """By folded name, where the order of rows depends on them."""
 
 
 class TargetTable:
@@ -55,19 +57,18 @@ class TargetTable:
         transaction, and `TableAltered` if somebody alters it at this moment.
         """
         known, columns = self._known, list(_types(schema))
-        if known is not None and schema.equals(known.schema) and self._is_still(connection, known, columns):
+        if known is not None and schema.equals(known.schema) and self._is_still(connection, known.look, columns):
             return known
         look = self._described(connection, schema, what)
-        if (
-            not self._dialect.hold(connection, self._name, columns)
-            or self._dialect.look(connection, self._name) != look
-        ):
+        if not self._is_still(connection, look, columns):
             raise TableAltered(f"{what}: the table was altered while it was described; try again")
-        return Known(schema, look, self._dialect.replaces_nulls(connection, self._name))
+        replaces_nulls = self._dialect.replaces_nulls(connection, self._name)
+        collations = self._dialect.collations(connection, self._name) if self._key else {}
+        return Known(schema, look, replaces_nulls, collations)
 
-    def _is_still(self, connection: Connection, known: Known, columns: Sequence[str]) -> bool:
+    def _is_still(self, connection: Connection, look: Look, columns: Sequence[str]) -> bool:
         held = self._dialect.hold(connection, self._name, columns)
-        return held and self._dialect.look(connection, self._name) == known.look
+        return held and self._dialect.look(connection, self._name) == look
 
     def confirm(self, connection: Connection, known: Known, what: str) -> None:
         """Look once more, after the rows, where `hold` keeps nobody from altering the table."""
