@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, Sto
 from wal_sink.history import History
 from wal_sink.inventory import check_unserved_sinks, newest_marker, take
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.preparing import StagingOrder
 from wal_sink.records import Manifest, Release
 from wal_sink.registry import Registered, Registration, register, registered
@@ -30,7 +30,7 @@ from wal_sink.stores.base import Store
 from wal_sink.stores.probe import probe
 from wal_sink.terms import Term, claim, claim_above_seen
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Run:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
 from wal_sink.guarantees import promise
 from wal_sink.inspection import Status, read_status
+from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery
 from wal_sink.placement import Placement
 from wal_sink.run import Run
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from wal_sink.spark.identity import QueryIdentity
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 GRACE_S = 30.0
 """How long a run that ends by an exception waits for the chunk in hand."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import socket
 import sqlite3
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
 from wal_sink.json_rows import decimal_texts, plain_values
+from wal_sink.logs import logger_of
 from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, entry_in, ledger_values
 from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, texts_of
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql_dialects import Put
     from wal_sink_backends.sql_values import ArrowType
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _MAY_PASS = frozenset(
     {
         sqlite3.SQLITE_BUSY,
