@@ -6,7 +6,6 @@ budgets are the committer's.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,12 +21,13 @@ from wal_sink.errors import (
     PermanentError,
     RetryLaterError,
 )
+from wal_sink.logs import logger_of
 from wal_sink.orders import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.redaction import redacted
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink.texts import repr_of, text_of, told
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 T = TypeVar("T")
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,8 +13,10 @@ from wal_sink.backend_urls import sink_from_url
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
+from wal_sink.exit_hooks import Owner, at_exit
 from wal_sink.guarantees import promise
 from wal_sink.inspection import Status, read_status
+from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery
 from wal_sink.placement import Placement
 from wal_sink.run import Run
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from wal_sink.spark.identity import QueryIdentity
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 GRACE_S = 30.0
 """How long a run that ends by an exception waits for the chunk in hand."""
@@ -93,6 +93,9 @@ class WalSink:
         self._crew: Crew | None = None
         self._knows_spark = False
         self._cancel_jobs: Callable[[], None] = _nothing
+        self._leave_exit: Callable[[], None] = _nothing
+        self._owner = Owner()
+        """The process that opened it or, before that, made it. A forked child has none of its threads."""
         self._closed = False
         self._failure: BaseException | None = None
         """What ended it before everything was delivered."""
@@ -130,6 +133,7 @@ class WalSink:
         `query.awaitTermination()` returns normally after a stop, whoever stopped it: only `close()`, `run()` or
         leaving the `with` block tell that everything was delivered.
         """
+        self._refuse_fork()
         from wal_sink.spark.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
         from wal_sink.spark.query import session_of  # noqa: PLC0415
 
@@ -152,6 +156,7 @@ class WalSink:
         Raises what made delivery give up, and `HistoryError` before anything is written if this batch contradicts the
         WAL. Let `foreachBatch` raise it too: if it swallows the error, the next call and `close` raise it again.
         """
+        self._refuse_fork()
         with self._own_query.entered(df, batch_id, self._checkpoint) as (caller, entry):
             # Entered before anything that waits, so that no stop waits for it.
             crew = self._open(caller.session)
@@ -191,6 +196,7 @@ class WalSink:
         What it or `run` raised once it raises again, so that leaving a `with` block in which that was caught does not
         pass for a success.
         """
+        self._refuse_fork()
         with self._closing:
             if self._closed:
                 self._raise_failure()
@@ -237,14 +243,16 @@ class WalSink:
 
         Waits for no sink: one that gives up stops the query, which waits for `stage`, which comes through here.
         """
+        self._refuse_fork()
         with self._opening:
             self._refuse_closed()
             if self._crew is None:
+                self._owner = Owner()
                 spark = spark or current_session()
                 run = self._open_run(spark)
                 self._knows_spark = spark is not None
                 self._crew = Crew(run, stopping=self._stopping, on_failure=self._own_query.stop)
-                atexit.register(self._end_early)  # runs before Spark's own hook, which was registered earlier
+                self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
                 self._crew.start()
             elif spark is not None and not self._knows_spark:
                 raise ConfigError(
@@ -253,6 +261,15 @@ class WalSink:
                     "block, or before whatever is called first"
                 )
             return self._crew
+
+    def _refuse_fork(self) -> None:
+        """Before any lock: one that a thread of the parent held at the fork is never let go here."""
+        if self._crew is not None and not self._owner.is_here:
+            raise ConfigError(
+                f"{self!r} was opened in process {self._owner.pid}, of which this is a forked child: its threads and "
+                "its query run there. Make a WalSink in the process that uses it; end the child with os._exit() or "
+                "sys.exit(), neither of which touches the parent's"
+            )
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -340,9 +357,9 @@ class WalSink:
 
     def _end_early(self) -> None:
         """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""
-        if not self._closed:
+        if not self._closed and (self._crew is None or self._owner.is_here):
             self._closed = True
-            atexit.unregister(self._end_early)
+            self._leave_exit()
             self._own_query.leave()
             self._try_to(self._own_query.stop)
             self._try_to(self._stop_crew)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import socket
 import sqlite3
@@ -15,6 +14,7 @@ import pyarrow as pa
 
 from wal_sink.errors import PermanentError
 from wal_sink.json_rows import decimal_texts, plain_values
+from wal_sink.logs import logger_of
 from wal_sink_backends.sql_dialects import (
     LEDGER,
     LEDGER_COLUMNS,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql_dialects import Put
     from wal_sink_backends.sql_values import ArrowType
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _MAY_PASS = frozenset(
     {
         sqlite3.SQLITE_BUSY,
