@@ -68,6 +68,10 @@ class Sink(ABC):
 
     idempotent: bool = False
     """True if the target ignores a `chunk.key` it has already seen: repeats are then harmless."""
+    replaces_rows: bool = False
+    """True if rows of a batch take the place of earlier ones: of those with the same key, or of all. A query in output
+    mode `complete`, whose batches hold the whole result each, then gets no warning.
+    """
     driver_only: bool = False
     """True if this sink cannot leave the driver's process."""
     max_chunk_rows: int | None = None
@@ -231,6 +235,10 @@ class BatchSink(ABC):
     """A target only an existing whole-batch writer can reach: called once per batch, on the driver, with Spark."""
 
     idempotent: bool = False
+    replaces_rows: bool = False
+    """True if rows of a batch take the place of earlier ones: of those with the same key, or of all. A query in output
+    mode `complete`, whose batches hold the whole result each, then gets no warning.
+    """
 
     @abstractmethod
     def write_batch(self, batch: ReleasedBatch) -> None:

@@ -143,7 +143,7 @@ class WalSink:
 
         self._refuse_large_chunks()
         spark = session_of(writer)
-        refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark))
+        refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
         crew = self._opened(spark)
         crew.run.become_stager()
         query = self._own_query.start(writer, self._checkpoint, self._on_batch)

@@ -122,6 +122,8 @@ def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink
 
 
 class _ForeachBatchSink(BatchSink):
+    replaces_rows = True  # if it shall: the function decides, as it does under Spark alone
+
     def __init__(self, function: Callable[[DataFrame, int], object], *, idempotent: bool) -> None:
         self._function = function
         self.idempotent = idempotent
@@ -141,6 +143,7 @@ class _SparkWriterSink(BatchSink):
         self._format = format_name
         self._options: dict[str, Any] = dict(options)
         self._mode = mode
+        self.replaces_rows = mode == "overwrite"
         self.idempotent = idempotent
 
     def __repr__(self) -> str:

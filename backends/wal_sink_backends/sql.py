@@ -77,6 +77,7 @@ class SqlSink(TransactionalSink):
         self._dialect = dialect_of(url, limits, schema=schema, password_env=password_env)
         self._table = table
         self._mode = mode
+        self.replaces_rows = mode == "upsert"
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self._create_table = create_table
         self._connection: Connection | None = None
