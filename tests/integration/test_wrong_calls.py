@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -10,16 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql.functions import udf
 
-from tests.integration.streams import Lines, Place, wait_until
+from tests.integration.streams import Place, wait_until
 from wal_sink import ConfigError, WalSink, wrap
-from wal_sink.sink import BatchSink
 from wal_sink_backends import SqlSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = pytest.mark.spark
 
@@ -99,12 +102,12 @@ def counts(spark: SparkSession, place: Place) -> DataFrame:
     ],
 )
 def test_complete_mode_into_a_sink_that_adds_rows_is_a_warning(
-    spark: SparkSession, place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture, to: str, warned: bool
+    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture, to: str, *, warned: bool
 ) -> None:
     sinks: dict[str, object] = {
         "foreach_batch": wrap.foreach_batch(lambda df, _: df.collect()),
-        "overwrite": wrap.spark_writer("parquet", {"path": str(tmp_path / "out")}, mode="overwrite"),
-        "upsert": SqlSink(f"sqlite:///{tmp_path}/a.db", "counts", mode="upsert", key="id"),
+        "overwrite": wrap.spark_writer("parquet", {"path": str(place.root / "out")}, mode="overwrite"),
+        "upsert": SqlSink(f"sqlite:///{place.root}/a.db", "counts", mode="upsert", key="id"),
     }
     mode = "update" if to == "update mode" else "complete"
     caplog.set_level(logging.WARNING)
@@ -118,35 +121,50 @@ def test_complete_mode_into_a_sink_that_adds_rows_is_a_warning(
         assert re.search(r"each batch holds the whole result.*'default' \(Lines\)", told[0])
 
 
-class Slow:
-    """A row's function that lets a batch be staged slowly."""
-
-    @staticmethod
-    def rows(spark: SparkSession, place: Place) -> DataFrame:
-        from pyspark.sql.functions import udf  # noqa: PLC0415
-
-        slowly = udf(lambda number: (time.sleep(1), number)[1], "long")
-        return place.feed.stream(spark).select(slowly("id").alias("id"))
+def slow_rows(spark: SparkSession, place: Place) -> DataFrame:
+    """The stream of the feed, a second a row."""
+    slowly = udf(lambda number: number if time.sleep(1) is None else None, "long")  # type: ignore[func-returns-value]
+    return place.feed.stream(spark).select(slowly("id").alias("id"))
 
 
-def test_a_stop_amid_staging_is_told_shortly(
+def test_a_stop_amid_staging_is_no_failure_and_told_shortly(
     spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place.feed.add(range(60))
-    caplog.set_level(logging.INFO)
+    began: list[float] = []
+
+    def wait_and_stop(query: StreamingQuery) -> None:
+        wait_until(lambda: place.checkpoint.joinpath("offsets/1").exists(), "batch 1")
+        time.sleep(1)  # its rows are on their way
+        began.append(time.monotonic())
+        query.stop()
+
     with place.sink() as sink:
-        query = sink.start(Slow.rows(spark, place).writeStream.trigger(availableNow=True))
-        wait_until(lambda: place.checkpoint.joinpath("offsets/1").exists() or None)
-        time.sleep(1.5)
-        threading.Thread(target=query.stop).start()
-        try:
-            query.awaitTermination(60)
-        except Exception as error:  # noqa: BLE001
-            print("AWAIT", type(error), str(error)[:3000])
-        print("EXC", str(query.exception())[:3000])
-    out = capfd.readouterr()
-    print(len(out.err.splitlines()), "LINES ERR")
-    print(out.out, out.err[:6000])
-    for r in caplog.records:
-        print("LOG", r.name, len(r.getMessage().splitlines()), r.getMessage()[:500])
-    raise AssertionError
+        query = sink.start(slow_rows(spark, place).writeStream.trigger(availableNow=True))
+        stopper = threading.Thread(target=wait_and_stop, args=[query])
+        stopper.start()
+        query.awaitTermination()
+        stopper.join(60)
+
+    assert time.monotonic() - began[0] < 20
+    assert query.exception() is None
+    assert place.lines.ids() == [0, 1, 2]
+    assert "StackOverflowError" not in (told := capfd.readouterr().err)
+    assert len(told.splitlines()) < 10, told
+    for record in caplog.records:
+        assert len(str(record.exc_info[1] if record.exc_info else record.getMessage()).splitlines()) < 10
+
+
+def test_a_job_that_is_cancelled_without_a_stop_is_a_failure(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(60))
+
+    def use(sink: WalSink) -> None:
+        query = sink.start(slow_rows(spark, place).writeStream.trigger(availableNow=True))
+        wait_until(lambda: place.checkpoint.joinpath("offsets/1").exists(), "batch 1")
+        time.sleep(1)
+        spark.sparkContext.cancelJobGroup(query.runId)
+        with contextlib.suppress(StreamingQueryException):
+            query.awaitTermination()
+
+    with pytest.raises(StreamingQueryException, match="job cancelled"), place.sink() as sink:
+        use(sink)

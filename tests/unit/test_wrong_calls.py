@@ -236,6 +236,23 @@ def test_helpers_of_a_sink_may_look_as_they_like() -> None:
     assert as_sink(ledger) is ledger
 
 
+class Silent:
+    """As a function of an extension module may be."""
+
+    @property
+    def __signature__(self) -> object:
+        raise ValueError("no signature found")
+
+    def __call__(self, a: object, b: object) -> None: ...
+
+
+def test_a_function_that_does_not_tell_its_arguments_is_tried() -> None:
+    sink = as_sink(Silent())
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        cast("Sink", sink).write(cast("Chunk", None))
+
+
 def test_a_type_error_inside_a_function_is_its_own() -> None:
     def adds(chunk: Chunk) -> None:
         raise TypeError("can only concatenate str")

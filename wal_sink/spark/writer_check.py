@@ -30,8 +30,8 @@ def _meant(given: object, kind: str) -> str:
     if kind == "DataFrame":
         if not cast("Any", given).isStreaming:
             return (
-                ". This DataFrame is a batch one, which no query can follow: read its source with spark.readStream, then "
-                "pass df.writeStream"
+                ". This DataFrame is a batch one, which no query can follow: read its source with spark.readStream, "
+                "then pass df.writeStream"
             )
         return "; write sink.run(df.writeStream) in place of sink.run(df)"
     if kind in {"DataFrameWriter", "DataFrameWriterV2"}:
