@@ -9,6 +9,7 @@ from wal_sink import paths
 from wal_sink.arguments import check_options, check_text
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.errors import ConfigError
+from wal_sink.location import canonical
 from wal_sink.settings import Delivery, GuaranteeName, Settings
 from wal_sink.sink import BatchSink, Sink, as_sink
 from wal_sink.stores.spec import mask_url
@@ -73,3 +74,30 @@ def sink_of(delivery: Delivery) -> Sink | BatchSink:
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise ConfigError(f"{what}={name!r}: expected text, such as 'orders'")
+
+
+def refuse_shared_folder(wal: str, checkpoint: str) -> None:
+    """Refuse a WAL and a checkpoint of which one lies in the other: `ConfigError`. Follows links, writes nothing.
+
+    Deleting, restoring or copying one of them would do the same to the other.
+    """
+    here, there = canonical(wal), canonical(checkpoint)
+    if here.rstrip("/") == there.rstrip("/"):
+        what = "lie in the same folder"
+    elif _is_within(there, here):
+        what = "share a folder: the checkpoint lies inside the WAL"
+    elif _is_within(here, there):
+        what = "share a folder: the WAL lies inside the checkpoint"
+    else:
+        return
+    raise ConfigError(
+        f"WAL {mask_url(wal)} and checkpoint {mask_url(checkpoint)} {what}. Deleting or restoring one of them would "
+        "change the other. Give the WAL a folder beside the checkpoint. If this WAL is in use: stop its query, move "
+        "wal.json, terms, batches, sinks, low-water and moves (those that exist) into the new folder, leave the "
+        f"checkpoint where it is, and start once with WalSink(…, wal=NEW, moved_from={mask_url(wal)!r}). Nothing was "
+        "started"
+    )
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return inner.startswith(f"{outer.rstrip('/')}/")

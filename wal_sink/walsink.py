@@ -14,7 +14,7 @@ from wal_sink.arguments import spelled_as
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
-from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, sink_of
+from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, refuse_shared_folder, sink_of
 from wal_sink.guarantees import promise
 from wal_sink.inspection import Status, read_status
 from wal_sink.own_query import OwnQuery
@@ -277,6 +277,7 @@ class WalSink:
         if spark is not None:
             self._check_environment(spark)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
+        refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)

@@ -16,6 +16,7 @@ from wal_sink import BatchSink, DeadLetters, Delivery, Settings, TransactionalSi
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError
+from wal_sink.given import refuse_shared_folder
 from wal_sink.sink import SegmentSink, Sink, as_sink
 
 LOOSE: Any = WalSink
@@ -270,3 +271,50 @@ def test_every_answer_fits_on_a_few_lines() -> None:
         with pytest.raises(ConfigError) as told:
             call()
         assert len(str(told.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("wal", "checkpoint"),
+    [
+        ("s3://lake/orders", "s3://lake/orders"),
+        ("s3://lake/orders", "s3a://lake/orders/"),
+        ("s3://lake/orders", "s3a://lake/orders/checkpoint"),
+        ("s3a://lake/orders/wal", "s3://lake/orders"),
+        ("memory://a", "memory:///a/b"),
+        ("hdfs://one/a", "webhdfs://two:9870/a/b"),
+        ("{here}/a", "{here}/a"),
+        ("{here}/a", "file://{here}/a/b"),
+        ("{here}/a/b", "{here}/a"),
+        ("{here}/link/b", "{here}/real"),
+        ("file:{here}/a", "{here}/a/b"),
+    ],
+)
+def test_wal_and_checkpoint_in_one_folder_are_refused(wal: str, checkpoint: str, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+
+    with pytest.raises(ConfigError, match=r"(?s)WAL.*checkpoint.*moved_from"):
+        refuse_shared_folder(wal.format(here=tmp_path), checkpoint.format(here=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("wal", "checkpoint"),
+    [
+        ("s3://lake/orders", "s3a://lake/orders-checkpoint"),
+        ("s3://lake/wal/orders", "s3a://lake/checkpoints/orders"),
+        ("s3://lake/a", "s3://other/a"),
+        ("s3://lake/a", "{here}/a"),
+        ("{here}/wal", "{here}/wal2"),
+        ("{here}/a/wal", "{here}/a/checkpoint"),
+    ],
+)
+def test_folders_beside_each_other_are_not(wal: str, checkpoint: str, tmp_path: Path) -> None:
+    refuse_shared_folder(wal.format(here=tmp_path), checkpoint.format(here=tmp_path))
+
+
+@pytest.mark.parametrize("checkpoint", ["a", "a/checkpoint"])
+def test_a_shared_folder_is_refused_before_anything_is_written(tmp_path: Path, checkpoint: str) -> None:
+    with pytest.raises(ConfigError, match="checkpoint"):
+        WalSink(post, wal=str(tmp_path / "a"), checkpoint=str(tmp_path / checkpoint)).drain()
+
+    assert not list(tmp_path.iterdir())
