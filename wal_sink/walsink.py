@@ -8,12 +8,12 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from wal_sink import paths
-from wal_sink.backend_urls import sink_from_url
+from wal_sink.arguments import spelled_as
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
 from wal_sink.exit_hooks import Owner, at_exit
+from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, refuse_shared_folder, sink_of
 from wal_sink.guarantees import promise
 from wal_sink.inspection import Status, read_status
 from wal_sink.logs import logger_of
@@ -21,8 +21,8 @@ from wal_sink.own_query import OwnQuery
 from wal_sink.placement import Placement
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
-from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
-from wal_sink.sink import BatchSink, Sink, as_sink
+from wal_sink.settings import GuaranteeName, Settings, check_chunks
+from wal_sink.sink import Sink
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import S3, StoreSpec
 from wal_sink.texts import name_of
@@ -51,6 +51,7 @@ class WalSink:
     committers' terms are claimed, and what earlier runs left is delivered, before Spark runs.
     """
 
+    @spelled_as("WalSink", ELSEWHERE)
     def __init__(
         self,
         to: object,
@@ -74,13 +75,21 @@ class WalSink:
         never shown. `moved_from`: the URL at which the WAL lay before it was moved here, to be said once; a copy must
         not be opened, since it delivers what the other delivers too.
         """
-        self._spec = StoreSpec(wal, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
-        self._checkpoint = str(checkpoint)
+        check_arguments(
+            settings=settings,
+            storage_options=storage_options,
+            checkpoint_options=checkpoint_options,
+            moved_from=moved_from,
+            name=name,
+        )
+        folder = folder_of("wal", wal)
+        self._spec = StoreSpec(folder, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
+        self._checkpoint = folder_of("checkpoint", checkpoint)
         self._checkpoint_options = checkpoint_options
         self._settings = settings
         self._moved_from = moved_from
-        self._deliveries = _deliveries(to, guarantee, name)
-        self._sinks = {sink_name: _sink(delivery) for sink_name, delivery in self._deliveries.items()}
+        self._deliveries = deliveries_of(to, guarantee, name)
+        self._sinks = {sink_name: sink_of(delivery) for sink_name, delivery in self._deliveries.items()}
         self._promises = {
             sink_name: promise(self._sinks[sink_name], delivery, sink_name)
             for sink_name, delivery in self._deliveries.items()
@@ -139,7 +148,7 @@ class WalSink:
 
         self._refuse_large_chunks()
         spark = session_of(writer)
-        refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark))
+        refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
         crew = self._opened(spark)
         crew.run.become_stager()
         query = self._own_query.start(writer, self._checkpoint, self._on_batch)
@@ -286,6 +295,7 @@ class WalSink:
         if spark is not None:
             self._check_environment(spark)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
+        refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
@@ -394,21 +404,6 @@ class WalSink:
                 f"sink {name!r} of {self._spec.safe_url} is parked since it gave up: {error}. Its rows are kept "
                 "in the WAL; mend the target, then start again"
             ) from error
-
-
-def _deliveries(to: object, guarantee: GuaranteeName | None, name: str) -> dict[str, Delivery]:
-    named = dict(to) if isinstance(to, Mapping) else {} if to is None else {name: to}
-    deliveries = {}
-    for sink_name, target in named.items():
-        paths.check_sink_name(sink_name)
-        if isinstance(target, Delivery) and guarantee is not None:
-            raise ConfigError(f"sink {sink_name!r}: say the guarantee in its Delivery, not besides")
-        deliveries[sink_name] = target if isinstance(target, Delivery) else Delivery(target, guarantee=guarantee)
-    return deliveries
-
-
-def _sink(delivery: Delivery) -> Sink | BatchSink:
-    return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
 
 
 def _nothing() -> None:

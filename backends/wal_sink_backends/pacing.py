@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from wal_sink.errors import ConfigError, PermanentError, RetryLaterError
+from wal_sink.redaction import mask_url
 from wal_sink.runtime import SYSTEM, Runtime
-from wal_sink.stores.spec import mask_url
 
 _FIRST_PAUSE_S = 0.1
 _PAUSE_GROWTH = 4.0

@@ -85,6 +85,7 @@ class RedisSink(TransactionalSink):
         self._url = url
         self._template = KeyTemplate(key)
         self._kind = kind
+        self.replaces_rows = kind == "hash"
         self._maxlen = maxlen
         self._password_env = password_env
         self._ca_file = ca_file

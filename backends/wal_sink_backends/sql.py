@@ -88,6 +88,7 @@ class SqlSink(TransactionalSink):
         self._dialect = dialect_of(url, limits, schema=schema, password_env=password_env)
         self._table = table
         self._mode = mode
+        self.replaces_rows = mode == "upsert"
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self._replacing = Replacing(self._key, newer_by)
         self._target = TargetTable(self._dialect, table, self._key, create=create_table)

@@ -136,10 +136,11 @@ def test_a_number_that_no_name_can_hold_is_refused_before_it_is_written() -> Non
     for batch in (-1, 10**19):
         with pytest.raises(ConfigError, match="is no batch id: expected a whole number from 0 on, of 19 digits"):
             paths.release(batch)
-    for build in (
+    builders: tuple[Callable[[], str], ...] = (
         lambda: paths.term("x", -1),
         lambda: paths.progress("x", 0, -1, 0),
         lambda: paths.progress("x", 0, 0, -1),
-    ):
+    )
+    for build in builders:
         with pytest.raises(ConfigError, match="-1 cannot stand in the name of an object"):
             build()
