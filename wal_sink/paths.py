@@ -115,6 +115,17 @@ def term(role: str, number: int) -> str:
     return f"{terms(role)}/{number:010d}.json"
 
 
+def ended(role: str, number: int) -> str:
+    """Of the record that the holder of a term ended in order."""
+    return f"{terms(role)}/{number:010d}.ended.json"
+
+
+def described_role(role: str) -> str:
+    """A role in words, for messages."""
+    kind, _, name = role.partition("-")
+    return {"committer": f"sink {name!r}", "replayer": f"replaying the dead letters of sink {name!r}"}.get(kind, role)
+
+
 def batch_name(batch_id: int) -> str:
     return str(batch_id).zfill(19)
 

@@ -13,6 +13,7 @@ from wal_sink.checkpoint_formats import CheckpointFiles
 from wal_sink.committer import Committer
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.history import History
+from wal_sink.holders import TakeOver, note_end, refuse_held
 from wal_sink.inventory import check_unserved_sinks, newest_marker, take
 from wal_sink.log import Log
 from wal_sink.preparing import StagingOrder
@@ -59,11 +60,18 @@ class Run:
         self._given_up: set[str] = set()
         self._stager: Stager | None = None
 
-    def open(self, servings: Sequence[Serving] = (), *, moved_from: str | None = None) -> None:
+    def open(
+        self,
+        servings: Sequence[Serving] = (),
+        *,
+        moved_from: str | None = None,
+        take_over: TakeOver = TakeOver.ALWAYS,
+    ) -> None:
         """Probe the store, make sure whose the WAL is and that nothing of it was lost, claim the committers' terms,
         only then read where they stand.
 
-        `moved_from`: where the WAL lay before it was moved here; see `wal_sink.location.check_location`.
+        `moved_from`: where the WAL lay before it was moved here; see `wal_sink.location.check_location`. `take_over`:
+        which processes that serve one of the sinks may be fenced; `HeldError` for another one.
         """
         probe(self.log.store, runtime=self.log.runtime, single_writer=self.settings.single_writer)
         inventory = take(self.log)
@@ -75,10 +83,18 @@ class Run:
         others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
         sinks = register(self.log, self.history, self.gate, inventory, registrations)
         self._collector.expect([*others, *(sink.record.name for sink in sinks)])
+        if take_over is not TakeOver.ALWAYS:
+            for each in registrations:
+                refuse_held(self.log, paths.committer_role(each.name), take_over=take_over)
         for serving, sink in zip(servings, sinks, strict=True):
-            self.committers.append(self._committer(serving, sink))
+            self.committers.append(self._committer(serving, sink, take_over))
         for committer in self.committers:
             committer.abort_abandoned()
+
+    def end(self) -> None:
+        """Leave a record that nobody serves the sinks of this run any more. One create a sink."""
+        for committer in self.committers:
+            note_end(self.log, paths.committer_role(committer.name), committer.term.number)
 
     @property
     def is_stager(self) -> bool:
@@ -187,8 +203,9 @@ class Run:
                 "cannot travel to executors. Keep segments, or forget those sinks"
             )
 
-    def _committer(self, serving: Serving, sink: Registered) -> Committer:
-        term = claim(self.log, paths.committer_role(serving.name), was_held=sink.is_old)
+    def _committer(self, serving: Serving, sink: Registered, take_over: TakeOver) -> Committer:
+        role = paths.committer_role(serving.name)
+        term = claim(self.log, role, was_held=sink.is_old, take_over=take_over)
         committer = Committer(serving, self.shared, term, sink.record)
         committer.load()
         return committer

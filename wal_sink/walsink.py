@@ -16,6 +16,7 @@ from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, cur
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
 from wal_sink.guarantees import promise
+from wal_sink.holders import TakeOver
 from wal_sink.inspection import Status, read_status
 from wal_sink.own_query import OwnQuery
 from wal_sink.placement import Placement
@@ -63,6 +64,7 @@ class WalSink:
         checkpoint_options: Mapping[str, object] | None = None,
         settings: Settings = _DEFAULT_SETTINGS,
         moved_from: str | None = None,
+        take_over: TakeOver = TakeOver.ALWAYS,
     ) -> None:
         """Describe what goes where; raises `ConfigError` for what can be seen to be wrong without I/O.
 
@@ -71,13 +73,15 @@ class WalSink:
         any fsspec store. `checkpoint`: the query's checkpointLocation, as Spark is given it. The options are fsspec's;
         without `checkpoint_options` a checkpoint on the same kind of store is read with `storage_options`. They are
         never shown. `moved_from`: the URL at which the WAL lay before it was moved here, to be said once; a copy must
-        not be opened, since it delivers what the other delivers too.
+        not be opened, since it delivers what the other delivers too. `take_over`: which other processes that serve one
+        of these sinks are fenced; by default all, and with "if_gone" only those that are gone for sure (`HeldError`).
         """
         self._spec = StoreSpec(wal, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
         self._checkpoint = str(checkpoint)
         self._checkpoint_options = checkpoint_options
         self._settings = settings
         self._moved_from = moved_from
+        self._take_over = TakeOver(take_over)
         self._deliveries = _deliveries(to, guarantee, name)
         self._sinks = {sink_name: _sink(delivery) for sink_name, delivery in self._deliveries.items()}
         self._promises = {
@@ -91,7 +95,7 @@ class WalSink:
         self._closing = threading.RLock()
         self._crew: Crew | None = None
         self._knows_spark = False
-        self._cancel_jobs: Callable[[], None] = _nothing
+        self._cancel_jobs: Callable[[], None] = lambda: None
         self._closed = False
         self._failure: BaseException | None = None
         """What ended it before everything was delivered."""
@@ -272,7 +276,7 @@ class WalSink:
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
         servings = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
-        run.open(servings, moved_from=self._moved_from)
+        run.open(servings, moved_from=self._moved_from, take_over=self._take_over)
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
 
@@ -391,7 +395,3 @@ def _deliveries(to: object, guarantee: GuaranteeName | None, name: str) -> dict[
 
 def _sink(delivery: Delivery) -> Sink | BatchSink:
     return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
-
-
-def _nothing() -> None:
-    return

@@ -41,6 +41,7 @@ REFRESH_S = 0.5
 )
 @click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest it can honour.")
 @click.option("--start-from", type=click.Choice(["earliest", "next"]), help="Where a new name begins.")
+@options.take_over
 @options.delivery_policies
 @click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
 @options.storage_options
@@ -49,7 +50,8 @@ REFRESH_S = 0.5
 def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool, **more: Any) -> None:
     """Deliver everything that is complete to a target. Needs no Spark.
 
-    What was delivered before, by whomever under the same --name, is not delivered again. The target is the URL of a
+    What was delivered before, by any process under the same --name, is not delivered again. A process that still serves
+    the sink is not ended: the command is refused beside it. The target is the URL of a
     backend, or a function or Sink in a module, which is looked for in the current directory too:
 
     \b
@@ -95,6 +97,7 @@ def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[s
         storage_options=spec.options,
         checkpoint_options=own,
         moved_from=more["moved_from"],
+        take_over=options.whom(take_over=more["take_over"]),
     )
 
 
