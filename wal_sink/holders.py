@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from wal_sink import paths
-from wal_sink.errors import HeldError, OutcomeUnknownError, StoreError
+from wal_sink.errors import CorruptError, HeldError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.records import TermRecord
 from wal_sink.runtime import ProcessIdentity, find_process, process_identity
@@ -52,9 +52,16 @@ class Holder:
 
 
 def holder_of(log: Log, role: str, number: int) -> Holder:
-    """Who holds a term that was claimed. Two reads, and nothing of the holder. Raises `ObjectLost`."""
-    record = log.require(TermRecord, paths.term(role, number))
-    ended = log.find(EndedRecord, paths.ended(role, number))
+    """Who holds a term that was claimed. Two reads, and nothing of the holder.
+
+    Terms count by their names: of one that cannot be read nothing is known, and its role is held all the same.
+    """
+    try:
+        record = log.require(TermRecord, paths.term(role, number))
+        ended = log.find(EndedRecord, paths.ended(role, number))
+    except CorruptError as error:
+        _logger.warning("%s of %s: who holds it cannot be read: %s", paths.described_role(role), log.store.root, error)
+        return Holder("a process", "an unknown time", Holding.UNKNOWN)
     state = Holding.ENDED if ended is not None else _state(record.holder)
     return Holder(record.process, record.created, state)
 
@@ -100,5 +107,5 @@ def note_end(log: Log, role: str, number: int) -> None:
     record = EndedRecord(role=role, term=number, run_id=log.run_id, **log.stamp())
     try:
         log.create(paths.ended(role, number), record)
-    except (StoreError, OutcomeUnknownError) as error:
+    except (WalSinkError, RuntimeError) as error:  # a client may refuse to connect while the interpreter ends
         _logger.warning("%s of %s: the end was not recorded: %s", paths.described_role(role), log.store.root, error)

@@ -22,6 +22,10 @@ MOVES = "moves"
 TERMS = "terms"
 STAGER_ROLE = "stager"
 FORGOTTEN = "forgotten"
+SINK_RECORD = "sink.json"
+RETIRED = "retired.json"
+RENAMED = "renamed.json"
+NAMES = "names"
 REPLAYED = ".replayed.json"
 """How the names of records end that a dead letter was sent again."""
 
@@ -166,6 +170,25 @@ def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
 
 def sink(name: str) -> str:
     return f"{SINKS}/{name}/sink.json"
+
+
+def retired(name: str) -> str:
+    """Of the record that a sink was retired."""
+    return f"{SINKS}/{name}/{RETIRED}"
+
+
+def renamed(name: str) -> str:
+    """Of the record that a name was given to a sink whose first name is another."""
+    return f"{SINKS}/{name}/{RENAMED}"
+
+
+def sink_names(folder: str) -> str:
+    """Of the records that tell what a sink is called, in the folder of its first name."""
+    return f"{SINKS}/{folder}/{NAMES}"
+
+
+def sink_name(folder: str, number: int) -> str:
+    return f"{sink_names(folder)}/{number:010d}.json"
 
 
 def forgotten(name: str) -> str:

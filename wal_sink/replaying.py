@@ -23,7 +23,6 @@ from wal_sink.log import NOTHING, Log
 from wal_sink.orders import SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
 from wal_sink.records import Replayed
-from wal_sink.registry import registered
 from wal_sink.rejections import refused_rows
 from wal_sink.runtime import SYSTEM
 from wal_sink.sink import (
@@ -37,6 +36,7 @@ from wal_sink.sink import (
     TwoPhaseSink,
     as_sink,
 )
+from wal_sink.sink_names import read_names
 from wal_sink.sink_session import SinkSession, rejected_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec, mask_url
@@ -90,11 +90,12 @@ class DeadLetters:
     ) -> None:
         """`wal` is a URL (or an open log, which is for tests)."""
         self._log = wal if isinstance(wal, Log) else _open(StoreSpec(wal, storage_options or {}))
-        self._name = name
         self._wal = find_wal(self._log)
-        known = registered(self._log)
-        if name not in known:
-            raise ConfigError(f"{self._log.store.root} has no sink {name!r}; it has {', '.join(known) or 'none'}")
+        names = read_names(self._log)
+        folder = names.folder_of(name)
+        if folder is None:
+            raise ConfigError(f"{self._log.store.root} has no sink {name!r}; it has {names.present}")
+        self._name = folder
 
     def all(self, *, batch_id: int | None = None) -> Iterator[KeptLetter]:
         """Every dead letter that has rows of its own, oldest batch first; of one batch, if one is named. So each row

@@ -76,11 +76,15 @@ def _check_start(before: Status, name: str, start_from: str | None) -> None:
     """A name that is new to a WAL with batches must say where it begins; the library would say it in its own words."""
     if start_from is not None or before.newest_batch < 0 or _of(before, name) is not None:
         return
+    if any(sink.folder == name for sink in before.sinks):
+        return  # it was renamed: the library says to what
     known = ", ".join(repr(sink.name) for sink in before.sinks) or "none"
     raise ConfigError(
         f"sink {name!r} is new to {before.wal}, which holds batches up to {before.newest_batch} "
         f"(sinks it knows: {known}). Say where it begins: --start-from earliest delivers everything the WAL still "
-        "holds, --start-from next only batches completed from now on. To go on with a sink it knows, give its --name"
+        "holds, --start-from next only batches completed from now on. To go on with a sink it knows, give its --name, "
+        f"or rename it: wal-sink sinks rename WAL OLD {name}. If the new one replaces it, retire the old one, or "
+        "nothing it lacks is ever deleted: wal-sink sinks retire WAL OLD"
     )
 
 
