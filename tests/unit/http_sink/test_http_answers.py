@@ -219,7 +219,7 @@ def test_a_check_does_not_judge_what_it_cannot_decode(keyed: Collection, encodin
         write(HttpSink(keyed.url, check=refused_items))
 
 
-@pytest.mark.parametrize("body", [b"no gzip at all", gzip.compress(PARTIAL.encode())[:-9]])
+@pytest.mark.parametrize("body", [b"no gzip at all", gzip.compress(PARTIAL.encode())[:-9]], ids=["no gzip", "cut off"])
 def test_a_body_that_is_not_what_it_says_is_an_unknown_outcome(keyed: Collection, body: bytes) -> None:
     keyed.server.faults.append(Fault(status=201, body=body, headers={"Content-Encoding": "gzip"}))
     with pytest.raises(OutcomeUnknownError, match="gzip"):
