@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
 STORED = "wal_sink_stored"
-"""What the target table is called within a statement that replaces rows."""
+"""The name of the target table within a statement that replaces rows."""
 _GRACE_S = 5.0
 _SAVEPOINT = "wal_sink_rows"
 Connection: TypeAlias = Any
@@ -119,7 +119,7 @@ class Dialect(ABC):
     slots_at_once: int | None = None
     """Slots that one question may be about; None: any number."""
     schema_is: ClassVar[str | None] = None
-    """What the argument `schema` names, for messages; None where there is none."""
+    """The thing that the argument `schema` names, for messages; None where there is none."""
     holds: bool = True
     """Whether nobody can alter the table from `hold` on until the end of the transaction."""
     table_options: str = ""
@@ -178,7 +178,7 @@ class Dialect(ABC):
         """Create the ledger if it is missing; safe when several processes do so at once."""
 
     def reading(self, connection: Connection) -> AbstractContextManager[None]:  # noqa: ARG002
-        """What `stored` is called in, so that no server answers that may lag behind."""
+        """The context for `stored`, in which no server answers that may lag behind."""
         return nullcontext()
 
     @abstractmethod

@@ -135,7 +135,7 @@ class ServerDialect(Dialect):
             ) from error
 
     def reading(self, connection: ServerSession) -> AbstractContextManager[None]:
-        """A transaction that may write: what splits reads from writes sends all of it to the primary."""
+        """A transaction that may write: a proxy that splits reads from writes sends all of it to the primary."""
         return self.transaction(connection)
 
     def stored(self, connection: ServerSession, slots: Sequence[str]) -> dict[str, LedgerEntry]:

@@ -1,4 +1,4 @@
-"""What `SqlSink` makes of what a server says of a table, where no server of the tests says it: MySQL 8, odd engines."""
+"""`SqlSink` and descriptions of tables that no server of the tests gives: MySQL 8, rare engines."""
 
 from __future__ import annotations
 
