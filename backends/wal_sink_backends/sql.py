@@ -123,7 +123,8 @@ class SqlSink(TransactionalSink):
         """The positions in the ledger, in one statement; MariaDB takes 1,000 slots in each, SQLite 500.
 
         On a server, a transaction that may write stands around it: a proxy that splits reads from writes leads such a
-        transaction to the primary. An answer of a server that is read only is refused, and may be tried again (`ConnectionError`).
+        transaction to the primary. An answer of a server that is read only is refused, and may be tried again
+        (`ConnectionError`).
         """
         connection, found = self._connected(), dict[str, LedgerEntry]()
         if not slots:
