@@ -26,8 +26,9 @@ from wal_sink_backends.sql_dialects import (
     TableAltered,
     TableMissing,
 )
+from wal_sink_backends.sql_documents import refuse_repeated_keys
 from wal_sink_backends.sql_table import Known, TargetTable
-from wal_sink_backends.sql_values import refuse_nulls
+from wal_sink_backends.sql_values import kind_of, refuse_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -120,11 +121,18 @@ class SqlSink(TransactionalSink):
         return self.positions([slot])[slot]
 
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The positions in the ledger, in one statement; MariaDB takes 1,000 slots in each, SQLite 500."""
+        """The positions in the ledger, in one statement; MariaDB takes 1,000 slots in each, SQLite 500.
+
+        On a server, a transaction that may write stands around it: a proxy that splits reads from writes leads such a
+        transaction to the primary. An answer of a server that is read only is refused, and may be tried again
+        (`ConnectionError`).
+        """
         connection, found = self._connected(), dict[str, LedgerEntry]()
+        if not slots:
+            return {}
         step = self._dialect.slots_at_once or max(1, len(slots))
         what = f"{len(slots)} slots of {LEDGER} in {self._dialect.address}, from {slots[:1]} on"
-        with self._dialect.translated(what):
+        with self._dialect.translated(what), self._dialect.reading(connection):
             for first in range(0, len(slots), step):
                 found |= self._dialect.stored(connection, slots[first : first + step])
         return {slot: found[slot].position if slot in found else None for slot in slots}
@@ -183,6 +191,8 @@ class SqlSink(TransactionalSink):
         for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
             if self._dialect.fold(name) in known.replaces_nulls:
                 refuse_nulls(column, f"column {name!r} is NULL, which the database would replace", refused)
+            if (kept_as := known.documents.get(self._dialect.fold(name))) and kind_of(column.type) == "text":
+                refuse_repeated_keys(column, name, refused, kept_as)
             if name == self._replacing.newer_by:
                 self._dialect.refuse_ageless(column, name, refused)
         if len(refused) > len(rows.refused):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
 STORED = "wal_sink_stored"
-"""What the target table is called within a statement that replaces rows."""
+"""The name of the target table within a statement that replaces rows."""
 _GRACE_S = 5.0
 _SAVEPOINT = "wal_sink_rows"
 Connection: TypeAlias = Any
@@ -119,7 +119,7 @@ class Dialect(ABC):
     slots_at_once: int | None = None
     """Slots that one question may be about; None: any number."""
     schema_is: ClassVar[str | None] = None
-    """What the argument `schema` names, for messages; None where there is none."""
+    """The thing that the argument `schema` names, for messages; None where there is none."""
     holds: bool = True
     """Whether nobody can alter the table from `hold` on until the end of the transaction."""
     table_options: str = ""
@@ -177,6 +177,10 @@ class Dialect(ABC):
     def make_ledger(self, connection: Connection) -> None:
         """Create the ledger if it is missing; safe when several processes do so at once."""
 
+    def reading(self, connection: Connection) -> AbstractContextManager[None]:  # noqa: ARG002
+        """The context for `stored`, in which no server answers that may lag behind."""
+        return nullcontext()
+
     @abstractmethod
     def stored(self, connection: Connection, slots: Sequence[str]) -> dict[str, LedgerEntry]:
         """What the ledger tells of at most `slots_at_once` slots, in one statement; without those that hold nothing."""
@@ -216,6 +220,10 @@ class Dialect(ABC):
     def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:  # noqa: ARG002
         """Folded names of columns where the database puts a value of its own in place of a NULL that is written."""
         return frozenset()
+
+    def documents(self, declared: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
+        """Of the declared types by folded column name, those that keep a document's values, but no key twice."""
+        return {}
 
     def collations(self, connection: Connection, table: str) -> Mapping[str, str]:  # noqa: ARG002
         """Of text columns by folded name, for `in_key_order`; empty if it needs none."""

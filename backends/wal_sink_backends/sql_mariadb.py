@@ -54,6 +54,7 @@ class Mariadb(ServerDialect):
     longest_name = 64 * 4
     """The limit is 64 characters: the server itself refuses what is longer by these."""
     table_options = " ENGINE=InnoDB CHARACTER SET utf8mb4"
+    is_read_only = "UPPER(CAST(@@GLOBAL.read_only AS CHAR)) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only"
     ledger_ddl = (
         f"CREATE TABLE IF NOT EXISTS {{}} (slot VARCHAR(190) {_ASCII} PRIMARY KEY, term BIGINT NOT NULL, "
         f"batch_id BIGINT NOT NULL, segment_id VARCHAR(64) {_ASCII} NOT NULL, `rows` BIGINT NOT NULL) ENGINE=InnoDB"
@@ -133,6 +134,10 @@ class Mariadb(ServerDialect):
     def replaces_nulls(self, connection: Session, table: str) -> frozenset[str]:
         found = connection.execute(_REPLACING_NULLS, (self.namespace, table)).fetchall()
         return frozenset(self.fold(name) for (name,) in found)
+
+    def documents(self, declared: Mapping[str, str]) -> Mapping[str, str]:
+        """Of MySQL: MariaDB shows its own as `longtext`, which it is."""
+        return {name: kind for name, kind in declared.items() if kind.lower() == "json"}
 
     def collations(self, connection: Session, table: str) -> Mapping[str, str]:
         found = connection.execute(_COLLATIONS, (self.namespace, table)).fetchall()

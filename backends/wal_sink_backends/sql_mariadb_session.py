@@ -112,7 +112,7 @@ class Session(ServerSession):
         return cursor
 
     def begin(self) -> None:
-        self.execute("START TRANSACTION")
+        self.execute("START TRANSACTION READ WRITE")
 
     def commit(self) -> None:
         self.execute("COMMIT")

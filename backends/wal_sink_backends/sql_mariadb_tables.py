@@ -1,4 +1,4 @@
-"""What MariaDB and MySQL say of a table: its kind, the engine of every partition, its unique indexes."""
+"""A table as MariaDB and MySQL describe it: its kind, the engine of every partition, its unique indexes."""
 
 from __future__ import annotations
 

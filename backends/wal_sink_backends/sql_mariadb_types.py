@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from wal_sink.json_rows import decimal_texts, plain_values
 from wal_sink_backends.sql_values import (
@@ -27,6 +28,9 @@ from wal_sink_backends.sql_values import (
 )
 
 _IS: Any = pa.types
+_compute: Any = pc
+_LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
+"""Its shortest text is beyond it when it is read as a double, and a FLOAT column refuses it."""
 KEY_LENGTH = 255
 """Characters or bytes of a key column made here: an index takes no text without a limit."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
@@ -138,7 +142,10 @@ def _decimal(array: Array, _name: str, _refused: dict[int, str]) -> list[str | N
 def _number(array: Array, name: str, refused: dict[int, str]) -> list[str | None]:
     literals: list[str | None] = []
     if not _IS.is_float64(array.type):  # by way of text, so that 0.1 stays 0.1
-        array = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
+        shortest = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
+        array = _compute.if_else(
+            _compute.greater(_compute.abs(shortest), _LARGEST_FLOAT), array.cast(pa.float64()), shortest
+        )
     for row, value in enumerate(array.to_pylist()):
         if value is None:
             literals.append(None)

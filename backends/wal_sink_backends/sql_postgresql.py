@@ -16,7 +16,7 @@ from wal_sink_backends.sql_postgresql_types import copy_rows, fits, type_name
 from wal_sink_backends.sql_servers import ServerDialect
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import psycopg
     import pyarrow as pa
@@ -48,6 +48,7 @@ class Postgresql(ServerDialect):
 
     longest_name = 63
     holds = False  # LOCK TABLE keeps no partition as it is: one more look after the rows is enough, they can be undone
+    is_read_only = "pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'"
     ledger_ddl = (
         'CREATE TABLE IF NOT EXISTS {} (slot text COLLATE "C" PRIMARY KEY, term bigint NOT NULL, '
         "batch_id bigint NOT NULL, segment_id text NOT NULL, rows bigint NOT NULL)"
@@ -137,6 +138,9 @@ class Postgresql(ServerDialect):
 
     def columns(self, connection: Session, table: str) -> dict[str, str]:
         return dict(connection.execute(_COLUMNS, (self.named(table),)).fetchall())
+
+    def documents(self, declared: Mapping[str, str]) -> Mapping[str, str]:
+        return {name: kind for name, kind in declared.items() if kind == "jsonb"}
 
     def look(self, connection: Session, table: str) -> Look:
         return look(connection, table, self.named(table), self.named(LEDGER))

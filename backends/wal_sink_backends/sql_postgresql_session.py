@@ -123,7 +123,11 @@ class Session(ServerSession):
             raise ConnectionError(f"the server answered COPY with several results; it was cut off ({error})") from error
 
     def begin(self) -> None:
-        self.execute(self._begin)
+        try:
+            self.execute(self._begin)
+        except driver().errors.FeatureNotSupported as error:  # READ WRITE on a standby, as after a fail-over
+            self.close()
+            raise ConnectionError(f"the server takes no rows: {error}; lead the sink to the primary") from error
 
     def commit(self) -> None:
         """An aborted transaction answers COMMIT with ROLLBACK, and no error."""

@@ -1,4 +1,4 @@
-"""What PostgreSQL says of a table: its kind and that of every partition, and its columns."""
+"""A table as PostgreSQL describes it: its kind and that of every partition, and its columns."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ _MISSING = """
 
 
 def mandatory(session: Session, named: str, columns: Sequence[str]) -> list[str]:
-    """Columns besides these that must have a value and have no default."""
+    """Columns other than these that must have a value and have no default."""
     ((missing,),) = session.execute(_MISSING, (named, list(columns))).fetchall()
     found: list[Any] = missing
     return found

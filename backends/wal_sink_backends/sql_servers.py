@@ -22,6 +22,7 @@ from wal_sink_backends.sql_dialects import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from wal_sink.ledger import LedgerEntry
     from wal_sink_backends.sql_addresses import Address
@@ -77,6 +78,8 @@ class ServerDialect(Dialect):
     at: Address
     limits: Limits
     schema_is: ClassVar[str | None] = "a schema"
+    is_read_only: ClassVar[str]
+    """An expression in a statement with placeholders: whether the server that computes it takes no rows."""
     ledger_ddl: ClassVar[str]
     """Stands in `docs/sinks/sql.md` too. With {} for the ledger's name."""
 
@@ -131,10 +134,26 @@ class ServerDialect(Dialect):
                 f"who may run: {ddl}; GRANT SELECT, INSERT, UPDATE ON {self.named(LEDGER)} TO this user"
             ) from error
 
+    def reading(self, connection: ServerSession) -> AbstractContextManager[None]:
+        """A transaction that may write: a proxy that splits reads from writes sends all of it to the primary."""
+        return self.transaction(connection)
+
     def stored(self, connection: ServerSession, slots: Sequence[str]) -> dict[str, LedgerEntry]:
+        """The answer itself tells whether the server is read only: also where it is alone on another server."""
         condition, values = self.is_one_of("slot", slots)
-        found = connection.execute(f"{self._entries} WHERE {condition}", values).fetchall()
-        entries = {row[0]: entry_in(row) for row in found}
+        columns, ledger = self.listed(LEDGER_COLUMNS), self._in_query(LEDGER)
+        found = connection.execute(
+            f"SELECT {self.is_read_only}, {columns} FROM (SELECT 1) AS answer "  # noqa: S608 - quoted
+            f"LEFT JOIN {ledger} AS ledger ON {condition}",
+            values,
+        ).fetchall()
+        if not found or any(row[0] for row in found):
+            connection.give_up()
+            raise ConnectionError(
+                f"{self.address}: the question for positions was answered by a server that is read only, perhaps a "
+                "replica that lags behind; lead the sink's connections to the primary"
+            )
+        entries = {row[1]: entry_in(row[1:]) for row in found if row[1] is not None}
         return {slot: entry for slot, entry in entries.items() if entry.position.batch_id != _EMPTY}
 
     @abstractmethod

@@ -124,8 +124,8 @@ class Sqlite(Dialect):
                 check_same_thread=False,  # one thread at a time uses a sink, but another one may close it
             )
             try:
-                connection.execute("PRAGMA synchronous = FULL")
-                self._use_write_ahead_log(connection)
+                self._use_journal(connection)
+                self._enforce_foreign_keys(connection)
             except BaseException:
                 connection.close()
                 raise
@@ -134,10 +134,23 @@ class Sqlite(Dialect):
     def is_usable(self, connection: Connection) -> bool:  # noqa: ARG002 - a file does not hang up
         return True
 
-    def _use_write_ahead_log(self, connection: Connection) -> None:
-        """Switch the file over, once and for all. SQLite does not wait when two processes do so at the same moment."""
+    def _enforce_foreign_keys(self, connection: Connection) -> None:
+        """SQLite checks none unless a connection says so, nor if it was built without."""
+        connection.execute("PRAGMA foreign_keys = ON")
+        if connection.execute("PRAGMA foreign_keys").fetchone() != (1,):
+            _logger.warning("%s: this SQLite was built without foreign keys: none is checked", self.address)
+
+    def _use_journal(self, connection: Connection) -> None:
+        """Switch a file to a write-ahead log if it is empty. The mode of a file of others stays: it is kept in the
+        file, for all its users. EXTRA makes a commit as durable there, by one more sync:
+        https://www.sqlite.org/pragma.html#pragma_synchronous. SQLite does not wait when two processes switch at once.
+        """
         for attempt in range(_SWITCH_ATTEMPTS):
             if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+                connection.execute("PRAGMA synchronous = FULL")
+                return
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+                connection.execute("PRAGMA synchronous = EXTRA")
                 return
             try:
                 connection.execute("PRAGMA journal_mode = WAL")

@@ -29,6 +29,8 @@ class Known:
     """Folded names of columns where the database would put a value in place of a NULL."""
     collations: Mapping[str, str]
     """By folded name, where the order of rows depends on them."""
+    documents: Mapping[str, str]
+    """Declared types by folded name of columns that keep no key of a document twice."""
 
 
 class TargetTable:
@@ -64,7 +66,8 @@ class TargetTable:
             raise TableAltered(f"{what}: the table was altered while it was described; try again")
         replaces_nulls = self._dialect.replaces_nulls(connection, self._name)
         collations = self._dialect.collations(connection, self._name) if self._key else {}
-        return Known(schema, look, replaces_nulls, collations)
+        documents = self._dialect.documents(self._dialect.columns(connection, self._name))
+        return Known(schema, look, replaces_nulls, collations, documents)
 
     def _is_still(self, connection: Connection, look: Look, columns: Sequence[str]) -> bool:
         held = self._dialect.hold(connection, self._name, columns)

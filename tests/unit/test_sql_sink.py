@@ -580,6 +580,59 @@ def test_a_full_disk_may_be_tried_again(sink: SqlSink, path: Path) -> None:
     assert query(path, "SELECT count(*), count(DISTINCT id) FROM flights") == [(100_000, 100_000)]
 
 
+def test_a_foreign_key_is_checked_row_by_row(sink: SqlSink, path: Path) -> None:
+    """SQLite checks none unless a connection says so."""
+    query(path, "CREATE TABLE planes (id INTEGER PRIMARY KEY)")
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("INSERT INTO planes VALUES (1), (2)")
+    query(path, "CREATE TABLE flights (id INTEGER REFERENCES planes (id))")
+    reason = "FOREIGN KEY constraint failed"
+    assert sink.write(chunk(ids(1, 9, 2, None, 8))) == Rejected({1: reason, 4: reason})
+    assert stored(path) == []
+
+
+def test_an_sqlite_without_foreign_keys_is_warned_of(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Without:
+        """A connection of such a build: the pragma answers nothing."""
+
+        def execute(self, statement: str) -> Without:
+            assert statement.startswith("PRAGMA foreign_keys")
+            return self
+
+        def fetchone(self) -> None:
+            return None
+
+    dialect: Any = SqlSink(f"sqlite:///{path}", "flights")._dialect
+    dialect._enforce_foreign_keys(Without())
+    assert "this SQLite was built without foreign keys: none is checked" in caplog.text
+
+
+def test_a_deferred_foreign_key_ends_the_delivery(sink: SqlSink, path: Path) -> None:
+    query(path, "CREATE TABLE planes (id INTEGER PRIMARY KEY)")
+    query(path, "CREATE TABLE flights (id INTEGER REFERENCES planes (id) DEFERRABLE INITIALLY DEFERRED)")
+    with pytest.raises(PermanentError, match="FOREIGN KEY constraint failed"):
+        sink.write(chunk(ids(9)))
+    assert stored(path) == []
+    assert sink.last(SLOT) is None
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_a_file_of_others_keeps_its_journal_mode(path: Path, mode: str) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute(f"PRAGMA journal_mode = {mode}")
+        other.execute("CREATE TABLE theirs (id INTEGER)")
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights")):
+        assert sink.write(chunk(ids(1))) is None
+        connection: Any = sink._connection
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2 if mode == "wal" else 3,)
+    assert query(path, "PRAGMA journal_mode") == [(mode,)]
+
+
+def test_a_file_made_here_has_a_write_ahead_log(sink: SqlSink, path: Path) -> None:
+    assert sink.write(chunk(ids(1))) is None
+    assert query(path, "PRAGMA journal_mode") == [("wal",)]
+
+
 def test_a_file_that_is_no_database(path: Path) -> None:
     path.write_bytes(b"not a database, but long enough to be looked at" * 100)
     with pytest.raises(PermanentError, match="not a database"):

@@ -1,4 +1,4 @@
-"""What `SqlSink` makes of what a server says of a table, where no server of the tests says it: MySQL 8, odd engines."""
+"""`SqlSink` and descriptions of tables that no server of the tests gives: MySQL 8, rare engines."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_mariadb_tables import definition_of, problem_of, problem_of_key
 
 
@@ -86,3 +87,9 @@ def test_the_next_number_is_no_part_of_a_definition() -> None:
     )
     said: list[Any] = [Said(("t", text.format(next_number))) for next_number in ("", "AUTO_INCREMENT=7 ")]
     assert {definition_of(one, "`t`") for one in said} == {text.format("")}
+
+
+def test_the_json_of_mysql_is_a_document_and_that_of_mariadb_a_text() -> None:
+    """MariaDB shows the type as `longtext`."""
+    dialect = SqlSink("mysql://etl@db/shop", "flights")._dialect
+    assert dialect.documents({"a": "json", "b": "longtext", "c": "varchar(3)"}) == {"a": "json"}

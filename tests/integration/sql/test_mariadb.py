@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -110,3 +111,15 @@ def test_an_index_over_an_expression_is_seen(mariadb: MariadbServer, maria: str)
     mariadb.query(maria, "INSERT INTO statistics VALUES ('db', 'flights', 'lower_name', NULL, NULL, 0)")
     question = UNIQUE.replace("information_schema.", f"{maria}.").replace("%s", "'{}'").format("db", "flights")
     assert sorted(mariadb.query(maria, question)) == [("PRIMARY", "id", None, ""), ("lower_name", None, None, None)]
+
+
+@pytest.mark.parametrize("declared", ["FLOAT", "DOUBLE"])
+def test_the_largest_and_smallest_floats_are_kept(mariadb: MariadbServer, maria: str, declared: str) -> None:
+    """The shortest text of the largest is beyond it, as a double."""
+    bits = np.array([0x7F7FFFFF, 0xFF7FFFFF, 0x7F7FFFFE, 0x00000001, 0x00800000, 0x3DCCCCCD], np.uint32)
+    values = bits.view(np.float32)
+    as_owner(mariadb, maria, f"CREATE TABLE flights (n INT, v {declared})")
+    table = pa.table({"n": pa.array(range(len(values)), pa.int32()), "v": pa.array(values)})
+    assert write(sink_to(mariadb, maria), chunk(table)) == [None]
+    found = mariadb.query(maria, "SELECT v + 0.0e0 FROM flights ORDER BY n")
+    assert [np.float32(value) for (value,) in found] == list(values)

@@ -164,3 +164,33 @@ def test_commits_are_durable_whatever_the_role_has_set(postgresql: PostgresqlSer
     postgresql.query("postgres", f"ALTER ROLE {USER} IN DATABASE {pg} SET default_transaction_isolation = serializable")
     write(sink_to(postgresql, pg), chunk(ids(1)))
     assert stored(postgresql, pg, "id, how, level") == [(1, "on", "read committed")]
+
+
+@pytest.mark.parametrize("declared", ["jsonb", "document"])
+def test_a_document_that_would_lose_a_key_is_rejected(postgresql: PostgresqlServer, pg: str, declared: str) -> None:
+    """jsonb keeps the last of two equal keys, and no error tells of the others."""
+    as_owner(postgresql, pg, "CREATE DOMAIN document AS jsonb", f"CREATE TABLE flights (n int, doc {declared})")
+    texts = [
+        *('{"a": 1, "b": {"a": 1}}', '{"a": 1, "a": 2}', '[{"x": {"k": 1, "\\u006b": 2}}]', None, '"a"'),
+        *("[" * 50_000 + "]" * 50_000, "{'a': 1}", '{"a": 1e400, "b": 12345678901234567890.123}'),
+    ]
+    table = pa.table({"n": pa.array(range(len(texts)), pa.int32()), "doc": texts})
+    with opened(sink_to(postgresql, pg)) as sink:
+        rejected = sink.write(chunk(table))
+        assert isinstance(rejected, Rejected)
+        assert rejected.reasons == {
+            1: "column 'doc' repeats the key 'a', of which jsonb would keep the last value only",
+            2: "column 'doc' repeats the key 'k', of which jsonb would keep the last value only",
+            5: "column 'doc' is nested too deeply to be searched for repeated keys",
+            6: rejected.reasons[6],
+        }
+        assert rejected.reasons[6].startswith("column 'doc' is no JSON: Expecting property name")
+        assert sink.write(chunk(table).without(list(rejected.reasons))) is None
+    assert stored(postgresql, pg, "n") == [(0,), (3,), (4,), (7,)]
+
+
+def test_json_and_text_keep_a_repeated_key(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(postgresql, pg, "CREATE TABLE flights (a json, b text)")
+    text = '{"a": 1, "a": 2}'
+    assert write(sink_to(postgresql, pg), chunk(pa.table({"a": [text], "b": [text]}))) == [None]
+    assert stored(postgresql, pg, "a::text, b") == [(text, text)]
