@@ -5,11 +5,11 @@ Only of batches that the sink has, so that nothing is aborted which could still 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 
 from wal_sink import paths
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.orders import SinkFailedError
 from wal_sink.preparing import opened_sink
 from wal_sink.records import BegunRecord, Manifest, PreparedRecord, Release, TokenRecord
@@ -21,7 +21,7 @@ from wal_sink.texts import name_of
 ABORT_EVERY_BATCHES = 16
 """How many batches are tidied up together, so that the listing costs next to nothing per batch."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def abort_abandoned(log: Log, serving: Serving, term: int, *, through: int) -> None:

@@ -7,13 +7,13 @@ highest counts. Credentials and endpoints are no part of a location: the same bu
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
 from wal_sink import paths
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.records import Move, WalRecord, decode
 from wal_sink.redaction import mask_url
 from wal_sink.stores.base import ObjectMissing
@@ -31,7 +31,7 @@ _ONE_NAME = {
 _EXACT = frozenset({S3, _GOOGLE, _AZURE, MEMORY})
 """Where a location is the same for every process. Elsewhere mounts and hosts differ, and it is only a hint."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def canonical(url: str) -> str:

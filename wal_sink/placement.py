@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from wal_sink.carriers import LocalCarrier, WholeBatchCarrier, copier
 from wal_sink.errors import ConfigError
 from wal_sink.guarantees import promise
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.preparing import Preparation
 from wal_sink.serving import Carrier, Serving
 from wal_sink.settings import Delivery
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from wal_sink.spark.pickling import PickledSink
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Placement:

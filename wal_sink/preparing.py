@@ -6,7 +6,6 @@ aborted (`abandoned.py`). What counts is the handle in the manifest, or in the n
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -19,6 +18,7 @@ from wal_sink.calls import Caller
 from wal_sink.chunk import Chunk, Position, chunk_key
 from wal_sink.errors import DeliveryError, StoreError
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.orders import FailureKind, SinkFailedError
 from wal_sink.records import BegunRecord, SegmentRef, TokenRecord
 from wal_sink.segment_writer import SegmentLimits, SegmentWriter
@@ -29,7 +29,7 @@ from wal_sink.texts import name_of
 MAX_HANDLE = 4096
 """Most characters of a handle: manifests carry one a segment."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _Result = TypeVar("_Result")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from wal_sink import paths
+from wal_sink.arguments import check_options, check_text, spelled_class
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
@@ -77,6 +78,7 @@ class ReplayResult:
     """Rows that it refused once more: they are in new dead letters."""
 
 
+@spelled_class
 class DeadLetters:
     """The dead letters of one sink of a WAL. Runs wherever the WAL can be reached; needs no Spark.
 
@@ -90,7 +92,8 @@ class DeadLetters:
         self, wal: str | Log, *, name: str = "default", storage_options: Mapping[str, object] | None = None
     ) -> None:
         """`wal` is a URL (or an open log, which is for tests)."""
-        self._log = wal if isinstance(wal, Log) else _open(StoreSpec(wal, storage_options or {}))
+        check_options("storage_options", storage_options)
+        self._log = wal if isinstance(wal, Log) else _open(StoreSpec(check_text("wal", wal), storage_options or {}))
         self._name = name
         self._wal = find_wal(self._log)
         known = registered(self._log)

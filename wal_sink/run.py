@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,6 +14,7 @@ from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, Sto
 from wal_sink.history import History
 from wal_sink.inventory import check_unserved_sinks, newest_marker, take
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.preparing import StagingOrder
 from wal_sink.records import Manifest, Release
 from wal_sink.registry import Registered, Registration, register, registered
@@ -27,10 +27,10 @@ from wal_sink.serving import Serving, Surroundings
 from wal_sink.settings import Settings
 from wal_sink.stager import Attempt, Staged, Stager
 from wal_sink.stores.base import Store
-from wal_sink.stores.probe import probe
+from wal_sink.stores.probe import Leftovers, probe
 from wal_sink.terms import Term, claim, claim_above_seen
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Run:
@@ -58,6 +58,8 @@ class Run:
         self._collecting = threading.Lock()
         self._given_up: set[str] = set()
         self._stager: Stager | None = None
+        self._probes = Leftovers(store, (), runtime)
+        """What other openings of the WAL left in the store."""
 
     def open(self, servings: Sequence[Serving] = (), *, moved_from: str | None = None) -> None:
         """Probe the store, make sure whose the WAL is and that nothing of it was lost, claim the committers' terms,
@@ -65,7 +67,8 @@ class Run:
 
         `moved_from`: where the WAL lay before it was moved here; see `wal_sink.location.check_location`.
         """
-        probe(self.log.store, runtime=self.log.runtime, single_writer=self.settings.single_writer)
+        store, runtime = self.log.store, self.log.runtime
+        self._probes = probe(store, runtime=runtime, single_writer=self.settings.single_writer)
         inventory = take(self.log)
         self.history.adopt(inventory, moved_from=moved_from)
         self.history.load_batches()
@@ -198,6 +201,7 @@ class Run:
             with self._collecting:
                 if self._collector.is_due(committer.marked_through):
                     self._collector.collect(committer.term)
+                    self._probes.delete_old()
         except (StoreError, OutcomeUnknownError) as error:
             _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
 

@@ -6,7 +6,6 @@ budgets are the committer's.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,13 +21,20 @@ from wal_sink.errors import (
     PermanentError,
     RetryLaterError,
 )
+from wal_sink.logs import logger_of
 from wal_sink.orders import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.redaction import redacted
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink.texts import repr_of, text_of, told
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 T = TypeVar("T")
+
+
+def _asked_s(error: RetryLaterError) -> float:
+    """The seconds that a target asked for. What is no time to wait (0, negative, NaN, no number) leaves us our own."""
+    asked: object = error.after_s
+    return float(asked) if isinstance(asked, int | float) and asked > 0 else 0.0
 
 
 def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
@@ -45,7 +51,7 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         raise SinkFailedError(FailureKind.UNKNOWN, redacted(f"{what}: {text_of(error)}")) from error
     except RetryLaterError as error:
         message = redacted(f"{what}: {text_of(error)}")
-        raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=error.after_s) from error
+        raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=_asked_s(error)) from error
     except HandleGoneError as error:
         kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
         raise SinkFailedError(kind, redacted(f"{what}: {text_of(error)}")) from error

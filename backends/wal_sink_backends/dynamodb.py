@@ -170,6 +170,7 @@ class DynamoDbPutSink(Sink):
         idempotent: bool = False,
     ) -> None:
         self.idempotent = idempotent or row_key is not None
+        self.replaces_rows = row_key is None
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._max_wait_s = max_wait_s
         self._calls: Calls | None = None

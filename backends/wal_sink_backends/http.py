@@ -13,6 +13,7 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.redaction import Redactor, mask_url, secrets_in_url
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink_backends.environment import from_environment
+from wal_sink_backends.http_answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
 from wal_sink_backends.url_options import options_in
@@ -48,6 +49,12 @@ class HttpSink(Sink):
     `timeout_s`: the most seconds between two signs of life of the API, and for connecting.
     `verify`: False for no check of its certificate, or a file of certificates to trust.
 
+    `check`: reads answers that would count as done, those with 207 too, which are an error without it. It is called
+    with status, headers (names in lower case) and the whole body, of at most `max_answer_bytes`, and returns None or
+    `{}` if the API has all rows, else the reasons of those that it refused, by their index in the request. It may raise
+    `PermanentError`, `RetryLaterError` or `OutcomeUnknownError`; anything else that it raises is an unknown outcome. It
+    travels with the sink, so it has to be picklable. An idempotent API has to answer a known key as it did first.
+
     A row refused for good is returned as `Rejected` with the answer's text, and the others are written: with `"rows"`;
     else, where at least once is all that is kept, by halving a refused chunk until the rows are found. An idempotent
     sink and one with a lookup never halve: the API may yet take the whole chunk, as it comes again after a crash or by
@@ -72,6 +79,8 @@ class HttpSink(Sink):
         pacing: Pacing | None = None,
         timeout_s: float = 30.0,
         verify: bool | str = True,
+        check: Check | None = None,
+        max_answer_bytes: int = 1 << 20,
     ) -> None:
         self.idempotent = idempotent
         self._url = _checked_url(url)
@@ -84,6 +93,8 @@ class HttpSink(Sink):
         self._pacing = pacing or Pacing()
         self._timeout_s = timeout_s
         self._verify = verify
+        self._check = check
+        self._max_answer_bytes = max_answer_bytes
         self._api: Api | None = None
         self._check_arguments()
 
@@ -100,9 +111,11 @@ class HttpSink(Sink):
         self._api = Api(
             client=client,
             statuses=self._statuses,
-            pace=pace_of(mask_url(self._url), self._pacing),
+            pace=pace_of(self._url, self._pacing),
             repeats_are_harmless=self.idempotent,
             redactor=_redactor(self._urls(), headers),
+            most_bytes=self._max_answer_bytes,
+            check=self._check,
         )
 
     def close(self) -> None:
@@ -120,7 +133,7 @@ class HttpSink(Sink):
         if not chunk.num_rows:
             return None
         what = f"batch {chunk.batch_id}, chunk {chunk.key}"
-        pace_of(mask_url(self._url), self._pacing).check_chunk(chunk.num_rows, what)
+        pace_of(self._url, self._pacing).check_chunk(chunk.num_rows, what)
         patience = Patience(self._pacing.max_wait_s)
         refused = self._write_rows(chunk, patience) if self._body == "rows" else self._write_whole(chunk, patience)
         return Rejected(refused) if refused else None
@@ -130,9 +143,9 @@ class HttpSink(Sink):
         refused: dict[int, str] = {}
         lines = _json_of(chunk, lines=True).split(b"\n")[:-1]
         for index, (line, key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
-            reason = self._send(line, key, 1, f"batch {chunk.batch_id}, row {key}", patience)
-            if reason is not None:
-                refused[index] = reason
+            found = self._send(line, key, 1, f"batch {chunk.batch_id}, row {key}", patience)
+            if found:
+                refused[index] = found if isinstance(found, str) else found[0]
         return refused
 
     def _write_whole(self, chunk: Chunk, patience: Patience) -> dict[int, str]:
@@ -144,17 +157,20 @@ class HttpSink(Sink):
             part = chunk.without(set(range(chunk.num_rows)).difference(rows))
             what = f"batch {chunk.batch_id}, chunk {part.key}"
             content = _json_of(part, lines=self._body == "jsonl")
-            reason = self._send(content, part.key, len(rows), what, patience)
-            if reason is not None and len(rows) == 1:
-                refused[rows[0]] = reason
+            found = self._send(content, part.key, len(rows), what, patience)
+            if isinstance(found, dict):
+                self._check_named(part, found)
+                refused |= {rows[index]: reason for index, reason in found.items()}
+            elif len(rows) == 1:
+                refused[rows[0]] = found
                 _check_refused(refused, what)
-            elif reason is not None:
-                self._check_halving(part, reason)
+            else:
+                self._check_halving(part, found)
                 half = len(rows) // 2
                 parts += [rows[half:], rows[:half]]  # the first half is taken first
         return refused
 
-    def _send(self, content: bytes, key: str, rows: int, what: str, patience: Patience) -> str | None:
+    def _send(self, content: bytes, key: str, rows: int, what: str, patience: Patience) -> dict[int, str] | str:
         headers = {self._idempotency_header: key, "Content-Type": _CONTENT_TYPES[self._body]}
         return self._opened().send(Call(self._method, self._url, content, headers, rows, what), patience)
 
@@ -165,6 +181,16 @@ class HttpSink(Sink):
                 f"names none: {reason}. It is not halved: the API may yet take it whole, and not know it from its "
                 "halves, which have other keys. With body='rows' each row goes alone and the refused ones are told; or "
                 "let the API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
+            )
+
+    def _check_named(self, part: Chunk, found: Mapping[int, str]) -> None:
+        """A check may name some rows of a chunk, unless a process that never heard of it only asks for the chunk."""
+        if isinstance(self, HttpLookupSink) and 0 < len(found) < part.num_rows:
+            raise PermanentError(
+                f"batch {part.batch_id}, chunk {part.key}: {len(found)} of {part.num_rows} rows were refused, the "
+                f"first with: {next(iter(found.values()))}. A look-up cannot tell which: after a crash they would "
+                "count as delivered, or the others would be sent twice. Let the API take chunks whole or not at "
+                "all, or use HttpSink with body='rows'"
             )
 
     def _opened(self) -> Api:
@@ -178,12 +204,14 @@ class HttpSink(Sink):
     def _client(self, headers: Mapping[str, str]) -> Any:
         """A client of the whole task, so that its chunks share a connection."""
         mask_logged_urls()
+        if "accept-encoding" not in {name.lower() for name in headers}:
+            headers = {"Accept-Encoding": ACCEPTED_ENCODINGS, **headers}
         try:
             return httpx().Client(
                 headers=headers,
                 timeout=self._timeout_s,
                 verify=tls_context(
-                    verify=self._verify, plain=not any(url.startswith("https:") for url in self._urls())
+                    verify=self._verify, plain=not any(urlsplit(url).scheme == "https" for url in self._urls())
                 ),
                 follow_redirects=False,
             )
@@ -208,6 +236,10 @@ class HttpSink(Sink):
             raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, _METHODS))}")
         if not self._timeout_s > 0:
             raise ConfigError(f"timeout_s={self._timeout_s!r}: expected a number of seconds above 0")
+        if self._check is not None and not callable(self._check):
+            raise ConfigError(f"check={self._check!r}: expected a function of status, headers and body")
+        if not (type(self._max_answer_bytes) is int and self._max_answer_bytes > 0):
+            raise ConfigError(f"max_answer_bytes={self._max_answer_bytes!r}: expected a whole number above 0")
         names = [self._idempotency_header, "Content-Type", *self._headers, *self._headers_from_env]
         folded = [name.lower() for name in names]
         for name in names:

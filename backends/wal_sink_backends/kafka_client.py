@@ -5,7 +5,6 @@ Every wait is bounded, and no message shows a secret of the configuration.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
+from wal_sink.logs import logger_of
 from wal_sink.redaction import Redactor, named_secrets
 from wal_sink.runtime import SYSTEM
 from wal_sink_backends.durability import warn_of
@@ -25,7 +25,7 @@ try:
 except ImportError as error:
     raise ConfigError("KafkaSink needs confluent-kafka: pip install 'wal-sink[kafka]'") from error
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _ADMIN: Any = _admin  # whose types name only a part of what it holds
 T = TypeVar("T")
 Conf: TypeAlias = Mapping[str, Any]

@@ -5,7 +5,6 @@ The ledger is a hash for each slot, `wal_sink:ledger:<slot>`: term, batch_id, se
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.ledger import LedgerEntry
+from wal_sink.logs import logger_of
 from wal_sink.redaction import mask_url
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink_backends.environment import from_environment
@@ -41,7 +41,7 @@ _TAKES_MANY = 7
 """The major version since which a command may have more than a million arguments."""
 _IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class RedisSink(TransactionalSink):
@@ -85,6 +85,7 @@ class RedisSink(TransactionalSink):
         self._url = url
         self._template = KeyTemplate(key)
         self._kind = kind
+        self.replaces_rows = kind == "hash"
         self._maxlen = maxlen
         self._password_env = password_env
         self._ca_file = ca_file

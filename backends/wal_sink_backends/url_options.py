@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
+from wal_sink.arguments import did_you_mean
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import MASK, is_secret_name, mask_url
 
@@ -25,7 +26,8 @@ def options_in(query: str, known: Iterable[str], url: str, *, families: Iterable
     names = [name for name, _ in given]
     if unknown := sorted({name for name in names if name not in known and not name.startswith(families)}):
         listed = ", ".join((*known, *(f"{family}NAME" for family in families)))
-        raise ConfigError(f"{mask_url(url)}: unknown options {_shown(unknown, names, known, url)}; known are {listed}")
+        meant, shown = did_you_mean(unknown[0], known), _shown(unknown, names, known, url)
+        raise ConfigError(f"{mask_url(url)}: unknown options {shown}; known are {listed}{meant}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"{mask_url(url)}: options given twice: {', '.join(twice)}")
     return dict(given)

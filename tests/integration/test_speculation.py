@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.streams import Lines, Place
-from tests.processes import PROC, Child
-from tests.standalone import Standalone, standalone
+from tests.processes import Child
+from tests.standalone import Standalone, executor_of, standalone
 from wal_sink import Chunk
 
 pytestmark = pytest.mark.spark
@@ -109,12 +109,3 @@ def test_where_the_executor_of_the_original_is_dead_a_copy_does_not_wait_for_eve
     assert sorted(set(place.lines.ids())) == list(range(ROWS))
     assert len({(each.key, each.term) for each in sent}) == len(sent)
     assert place.lines.repeats() <= 1
-
-
-def executor_of(worker: int) -> int:
-    """The JVM of the executor to which a Python worker belongs: the parent of the daemon that forked the worker."""
-    return parent(parent(worker))
-
-
-def parent(pid: int) -> int:
-    return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, StringType, StructField, StructType
 
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.logs import logger_of
 from wal_sink.sink import BatchSink, ReleasedBatch
 from wal_sink.spark.rows import spark_rows
 from wal_sink.spark.schema import positional_names
@@ -24,7 +24,7 @@ from wal_sink.texts import told
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 _BATCH_ID_KEY = "streaming.sql.batchId"
 _RESULT = StructType(

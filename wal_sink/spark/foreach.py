@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark import cloudpickle
 
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.logs import logger_of
 from wal_sink.sink import SegmentSink, SinkContext
 from wal_sink.spark.manifest_schema import schema_from_json, type_modules
 from wal_sink.spark.rows import spark_rows
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from wal_sink.chunk import Chunk
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class ForeachWriterSink(SegmentSink):

@@ -120,7 +120,7 @@ def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Tab
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Nobody wants to read of failures that are made on purpose."""
-    logger = logging.getLogger("wal_sink")
+    logger = logging.getLogger("wal_sink")  # noqa: TID251 - nothing is logged to it here
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
