@@ -23,6 +23,7 @@ class Crew:
         self._on_failure = on_failure
         self._over = threading.Event()
         """Set once following makes no sense any more: nobody goes on, or nobody should."""
+        self._has_ended = False
         self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
 
     def start(self) -> None:
@@ -69,14 +70,22 @@ class Crew:
         self._wait_delivered(timeout_s)
 
     def stop(self, grace_s: float) -> bool:
-        """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds."""
+        """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds.
+
+        The first time that none is, a record tells that this run serves its sinks no more.
+        """
         self._over.set()
         self._stopping.set()
         for thread in self._threads:
             thread.leave()
         deadline = self._deadline_s(grace_s)
         joined = [thread.join(self._left_s(deadline)) for thread in self._threads]
-        return all(joined)
+        if not all(joined):
+            return False
+        if not self._has_ended:
+            self._has_ended = True
+            self.run.end()
+        return True
 
     @property
     def error(self) -> BaseException | None:

@@ -23,6 +23,10 @@ MOVES = "moves"
 TERMS = "terms"
 STAGER_ROLE = "stager"
 FORGOTTEN = "forgotten"
+SINK_RECORD = "sink.json"
+RETIRED = "retired.json"
+RENAMED = "renamed.json"
+NAMES = "names"
 REPLAYED = ".replayed.json"
 """How the names of records end that a dead letter was sent again."""
 
@@ -125,6 +129,17 @@ def term(role: str, number: int) -> str:
     return f"{terms(role)}/{_counted(number, 10)}.json"
 
 
+def ended(role: str, number: int) -> str:
+    """Of the record that the holder of a term ended in order."""
+    return f"{terms(role)}/{number:010d}.ended.json"
+
+
+def described_role(role: str) -> str:
+    """A role in words, for messages."""
+    kind, _, name = role.partition("-")
+    return {"committer": f"sink {name!r}", "replayer": f"replaying the dead letters of sink {name!r}"}.get(kind, role)
+
+
 def batch_name(batch_id: int) -> str:
     """Raises `ConfigError` for a number that is no batch id: its name would stand elsewhere in a listing."""
     if batch_id < 0 or len(str(batch_id)) > BATCH_DIGITS:
@@ -170,6 +185,25 @@ def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
 
 def sink(name: str) -> str:
     return f"{SINKS}/{name}/sink.json"
+
+
+def retired(name: str) -> str:
+    """Of the record that a sink was retired."""
+    return f"{SINKS}/{name}/{RETIRED}"
+
+
+def renamed(name: str) -> str:
+    """Of the record that a name was given to a sink whose first name is another."""
+    return f"{SINKS}/{name}/{RENAMED}"
+
+
+def sink_names(folder: str) -> str:
+    """Of the records that tell what a sink is called, in the folder of its first name."""
+    return f"{SINKS}/{folder}/{NAMES}"
+
+
+def sink_name(folder: str, number: int) -> str:
+    return f"{sink_names(folder)}/{number:010d}.json"
 
 
 def forgotten(name: str) -> str:

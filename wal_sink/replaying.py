@@ -17,6 +17,7 @@ from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
 from wal_sink.errors import ConfigError, DeliveryError
+from wal_sink.holders import TakeOver, note_end
 from wal_sink.inventory import find_wal, require_wal
 from wal_sink.location import check_location
 from wal_sink.log import NOTHING, Log
@@ -24,7 +25,6 @@ from wal_sink.orders import SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
 from wal_sink.records import Replayed
 from wal_sink.redaction import redacted
-from wal_sink.registry import registered
 from wal_sink.rejections import refused_rows
 from wal_sink.runtime import SYSTEM
 from wal_sink.sink import (
@@ -38,6 +38,7 @@ from wal_sink.sink import (
     TwoPhaseSink,
     as_sink,
 )
+from wal_sink.sink_names import read_names
 from wal_sink.sink_session import SinkSession, rejected_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -94,11 +95,12 @@ class DeadLetters:
         """`wal` is a URL (or an open log, which is for tests)."""
         check_options("storage_options", storage_options)
         self._log = wal if isinstance(wal, Log) else _open(StoreSpec(check_text("wal", wal), storage_options or {}))
-        self._name = name
         self._wal = find_wal(self._log)
-        known = registered(self._log)
-        if name not in known:
-            raise ConfigError(f"{self._log.store.root} has no sink {name!r}; it has {', '.join(known) or 'none'}")
+        names = read_names(self._log)
+        folder = names.folder_of(name)
+        if folder is None:
+            raise ConfigError(f"{self._log.store.root} has no sink {name!r}; it has {names.present}")
+        self._name = folder
 
     def all(self, *, batch_id: int | None = None) -> Iterator[KeptLetter]:
         """Every dead letter that has rows of its own, oldest batch first; of one batch, if one is named. So each row
@@ -125,25 +127,37 @@ class DeadLetters:
                 read = [(name, read_dead_letter(self._log.store, f"{folder}/{file}")) for file, name in refusals]
                 yield from _each_row_once(read, files)
 
-    def replay(self, to: object, *, unknown: bool = False, attempt_timeout_s: float = 120.0) -> ReplayResult:
+    def replay(
+        self,
+        to: object,
+        *,
+        unknown: bool = False,
+        attempt_timeout_s: float = 120.0,
+        take_over: TakeOver = TakeOver.ALWAYS,
+    ) -> ReplayResult:
         """Send them again, to a function of one `Chunk`, a `Sink` or the URL of a backend, one after the other.
 
         `unknown`: those too that an at-most-once delivery may have sent. Each goes under a key that derives from its
         rows and never changes. Stops at the first failure with `DeliveryError`; repeating goes on from there, and
-        repeats what a plain sink was just being sent. Raises `FencedError` if somebody else began to replay.
+        repeats what a plain sink was just being sent. Raises `FencedError` if somebody else began to replay, and
+        `HeldError` if somebody else replays, or may do so, whom `take_over` does not let fence.
         """
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{name_of(sink)} cannot be given single rows: replay to a function of one Chunk")
         if self._wal is not None:  # without it there are no dead letters
             check_location(self._log, self._wal, moved=True)
-        term = claim(self._log, paths.replayer_role(self._name))  # first: what another sent by then shows as sent
+        role = paths.replayer_role(self._name)
+        term = claim(self._log, role, take_over=take_over)  # first: what another sent by then shows as sent
         if term.number == 1 and self._has_replayed():
             term = claim_above(self._log, term.role, MARGIN)  # the terms of those who did so were lost
         letters = rows = rejected = 0
-        for kept in self.due(unknown=unknown):
-            done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
-            letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
+        try:
+            for kept in self.due(unknown=unknown):
+                done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
+                letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
+        finally:
+            note_end(self._log, role, term.number)
         return ReplayResult(letters, rows, rejected)
 
     def _has_replayed(self) -> bool:

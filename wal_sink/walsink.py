@@ -15,6 +15,7 @@ from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSink
 from wal_sink.exit_hooks import Owner, at_exit
 from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, refuse_shared_folder, sink_of
 from wal_sink.guarantees import promise
+from wal_sink.holders import TakeOver
 from wal_sink.inspection import Status, read_status
 from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery
@@ -65,6 +66,7 @@ class WalSink:
         checkpoint_options: Mapping[str, object] | None = None,
         settings: Settings = _DEFAULT_SETTINGS,
         moved_from: str | None = None,
+        take_over: TakeOver = TakeOver.ALWAYS,
     ) -> None:
         """Describe what goes where; raises `ConfigError` for what can be seen to be wrong without I/O.
 
@@ -73,7 +75,8 @@ class WalSink:
         any fsspec store. `checkpoint`: the query's checkpointLocation, as Spark is given it. The options are fsspec's;
         without `checkpoint_options` a checkpoint on the same kind of store is read with `storage_options`. They are
         never shown. `moved_from`: the URL at which the WAL lay before it was moved here, to be said once; a copy must
-        not be opened, since it delivers what the other delivers too.
+        not be opened, since it delivers what the other delivers too. `take_over`: which other processes that serve one
+        of these sinks are fenced; by default all, and with "if_gone" only those that are gone for sure (`HeldError`).
         """
         check_arguments(
             settings=settings,
@@ -88,6 +91,7 @@ class WalSink:
         self._checkpoint_options = checkpoint_options
         self._settings = settings
         self._moved_from = moved_from
+        self._take_over = TakeOver(take_over)
         self._deliveries = deliveries_of(to, guarantee, name)
         self._sinks = {sink_name: sink_of(delivery) for sink_name, delivery in self._deliveries.items()}
         self._promises = {
@@ -300,7 +304,7 @@ class WalSink:
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
         servings = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
-        run.open(servings, moved_from=self._moved_from)
+        run.open(servings, moved_from=self._moved_from, take_over=self._take_over)
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
 

@@ -148,7 +148,8 @@ def test_a_new_name_on_a_wal_with_history_is_refused_with_the_ways_out() -> None
         place.open({"new": Recorder()})
 
     assert "start_from='earliest'" in str(refused.value)
-    assert "If the sink was renamed, use its old name" in str(refused.value)
+    assert "wal-sink sinks rename WAL OLD new" in str(refused.value)
+    assert "wal-sink sinks retire WAL OLD" in str(refused.value)
     assert "'old'" in str(refused.value)
     assert place.wal.list("sinks") == ["old/"]
 

@@ -81,10 +81,13 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
 @click.option("--unknown", is_flag=True, help="Also those of unknown outcome: the target may have their rows.")
+@options.take_over
 @_name
 @options.storage_options
 @options.as_json
-def replay(*, wal: str, to: str, name: str, dry_run: bool, unknown: bool, as_json: bool, **more: Any) -> None:
+def replay(
+    *, wal: str, to: str, name: str, dry_run: bool, unknown: bool, take_over: bool, as_json: bool, **more: Any
+) -> None:
     """Send dead letters of delivered batches again, under keys that never change: once, where the target can.
 
     What the target refuses once more becomes a new dead letter, and the exit code is 1. Repeating the command sends
@@ -101,7 +104,7 @@ def replay(*, wal: str, to: str, name: str, dry_run: bool, unknown: bool, as_jso
             "rejected": 0,
         }
     else:
-        done = letters.replay(there, unknown=unknown)
+        done = letters.replay(there, unknown=unknown, take_over=options.whom(take_over=take_over))
         result = {"dry_run": False, "letters": done.letters, "rows": done.rows, "rejected": done.rejected}
     if as_json:
         print_json({"sink": name, "target": name_of(there), **result})
