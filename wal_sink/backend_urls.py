@@ -32,7 +32,7 @@ def sink_from_url(url: str) -> Sink | BatchSink:
     if not url.strip():
         raise ConfigError("the URL of a target is empty: expected one such as sqlite:///orders.db?table=orders")
     raise ConfigError(
-        f"{_masked(url)}: no backend serves the scheme {scheme!r}; installed are: {', '.join(known) or 'none'}"
+        f"{mask_url(url)}: no backend serves the scheme {scheme!r}; installed are: {', '.join(known) or 'none'}"
         f"{_meant(url, scheme, known)}"
     )
 
@@ -70,8 +70,3 @@ def _instead_of_path(url: str) -> str:
         f". For files in a folder write files://{Path(path).absolute()}?format=parquet; a target is always named by a "
         "URL, scheme://…"
     )
-
-
-def _masked(url: str) -> str:
-    """Behind `jdbc:` each driver writes passwords in its own way, so that nothing of it is shown."""
-    return "jdbc:…" if url.lower().startswith("jdbc:") else mask_url(url)

@@ -69,8 +69,11 @@ _PUBLIC_OPTIONS = frozenset(
 def mask_url(url: str) -> str:
     """One URL without user, password and query; of an `http` URL the fragment goes too.
 
-    A password may hold any character, percent-encoded or not: it ends at the last `@`.
+    A password may hold any character, percent-encoded or not: it ends at the last `@`. Of a `jdbc:` URL nothing stays:
+    each driver has its own grammar.
     """
+    if url.lower().startswith("jdbc:"):
+        return "jdbc:…"
     scheme, found, _ = url.partition("://")
     if not found:
         return redacted(url)
@@ -78,7 +81,8 @@ def mask_url(url: str) -> str:
     if (match := _PASSWORD.search(line)) and _is_doubtful(match):
         return f"{scheme}://{MASK}"
     bare = _without_users(line).partition("?")[0]
-    return bare.partition("#")[0] if scheme.lower() in {"http", "https"} else bare
+    bare = bare.partition("#")[0] if scheme.lower() in {"http", "https"} else bare
+    return _without_values(bare)
 
 
 def redacted(text: str) -> str:
@@ -88,9 +92,7 @@ def redacted(text: str) -> str:
     """
     if "://" in text:
         text = _QUERY.sub("", _without_users(text))
-    for pattern in (_IN_LIST, _QUOTED, _BARE, _HEADER):
-        text = pattern.sub(_without_value, text)
-    return text
+    return _without_values(text)
 
 
 class Redactor:
@@ -215,6 +217,12 @@ def _without_all(match: re.Match[str]) -> str:
 def _without_user(match: re.Match[str]) -> str:
     scheme, container = match["scheme"], match["user"].partition(":")[0].partition("@")[0]
     return f"{scheme}://{container}@" if scheme.lower() in _CONTAINER_SCHEMES else f"{scheme}://"
+
+
+def _without_values(text: str) -> str:
+    for pattern in (_IN_LIST, _QUOTED, _BARE, _HEADER):
+        text = pattern.sub(_without_value, text)
+    return text
 
 
 def _without_value(match: re.Match[str]) -> str:

@@ -57,7 +57,7 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         raise SinkFailedError(kind, redacted(f"{what}: {text_of(error)}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         term = error.term if isinstance(error, FencedError) else 0
-        raise SinkFailedError(kind_of(error), text_of(error), term=term) from error
+        raise SinkFailedError(kind_of(error), redacted(text_of(error)), term=term) from error
     except ProgramExitError as error:
         message = redacted(f"{what} {error}: expected it to return, or to raise an Exception")
         raise SinkFailedError(FailureKind.PERMANENT, message) from error

@@ -7,8 +7,9 @@ import hashlib
 import io
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -18,6 +19,16 @@ from moto.server import ThreadedMotoServer
 
 _MOTO_ACCOUNT = "123456789012"
 _Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An answer in place of S3's own."""
+
+    status: int
+    code: str
+    done: bool = False
+    """Whether the request has its effect all the same: its answer is lost."""
 
 
 class S3Server:
@@ -33,6 +44,8 @@ class S3Server:
         """Whether an upload is unknown once it was completed; else completing it again succeeds, as long as it is the
         newest of its object. S3 has been seen to do either.
         """
+        self.fault: Callable[[str, str, Mapping[str, Any]], Fault | None] | None = None
+        """Asked before each request with method, path and headers as WSGI has them; called under no lock."""
         self._turn = threading.Lock()
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
@@ -107,14 +120,23 @@ class S3Server:
                 statuses.append(status)
                 return start_response(status, *args)
 
+            fault = self.fault(method, path, environ) if self.fault is not None else None
             with self._turn:
                 self.requests.append(f"{method} {path}{'?' if query else ''}{query}")
+                if fault is not None:
+                    return self._faulty(fault, app, environ, start_response)
                 answer = list(self._responder(app, environ)(environ, start))
                 if self.after_request is not None:
                     self.after_request(method, path, int(statuses[-1].partition(" ")[0]))
                 return answer
 
         return answer
+
+    def _faulty(self, fault: Fault, app: _Wsgi, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if fault.done:
+            list(self._responder(app, environ)(environ, lambda *_: None))
+        start_response(f"{fault.status} told so", [("Content-Type", "application/xml")])
+        return [f"<Error><Code>{fault.code}</Code><Message>told so</Message></Error>".encode()]
 
     def _responder(self, app: _Wsgi, environ: dict[str, Any]) -> _Wsgi:
         if not _is_intact(environ):

@@ -71,7 +71,7 @@ def test_absence_is_remembered(path: str, found: str) -> None:
     "path",
     [
         "/",
-        "/home/me/wal",
+        "/srv/here/wal",
         "/mnt/nfsother/wal",
         "/mnt",
         "/mnt/fresh/wal",
@@ -106,14 +106,14 @@ def test_a_link_is_followed(tmp_path: Path) -> None:
     "table", ["", "what is this\n", "27 1 254:0 / /other rw - ext4 x rw\n", "1 2 3:4 / / rw - x\n"]
 )
 def test_a_table_that_does_not_tell_is_a_doubt(table: str) -> None:
-    assert "it is not known whether /home/wal lies on a network file system" in doubt("/home/wal", table=table)
+    assert "it is not known whether /srv/wals lies on a network file system" in doubt("/srv/wals", table=table)
 
 
 def test_a_table_that_cannot_be_read_is_a_doubt() -> None:
     def forbidden() -> str:
         raise PermissionError("no")
 
-    assert "PermissionError" in doubt_of("/home/wal", table=forbidden, system="linux")
+    assert "PermissionError" in doubt_of("/srv/wals", table=forbidden, system="linux")
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])

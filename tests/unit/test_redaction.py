@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+import pyarrow as pa
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.chaos.made_up import serving
 from tests.processes import CHECKOUT
 from wal_sink.backend_urls import sink_from_url
-from wal_sink.errors import ConfigError
+from wal_sink.chunk import Chunk
+from wal_sink.errors import (
+    ConfigError,
+    CorruptError,
+    OutcomeUnknownError,
+    PermanentError,
+    RetryLaterError,
+    WalSinkError,
+)
 from wal_sink.location import canonical
 from wal_sink.orders import SinkFailedError
 from wal_sink.redaction import (
@@ -28,9 +39,16 @@ from wal_sink.redaction import (
     secrets_in_options,
     secrets_in_url,
 )
-from wal_sink.settings import Delivery
+from wal_sink.run import Run
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sink import Sink
 from wal_sink.spark.error_lines import telling_line
+from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery, simulated_runtime
+
+quick = settings(deadline=None, max_examples=60)
+"""A machine may be busy."""
 
 ODD = "/@#?: %&=;+'\"\\"
 LETTERS = "QXZqxz0189"
@@ -65,6 +83,7 @@ def shown(text: str, secret: str) -> set[str]:
     return {part for part in parts(secret) if part in text}
 
 
+@quick
 @given(schemes, users, passwords, hosts, paths)
 @example("postgresql", "me", "QXZ/ xqz", "host", "/db")
 @example("sftp", "", "a://0189@b", "host", "")
@@ -74,9 +93,10 @@ def test_no_part_of_a_password_in_a_url(scheme: str, user: str, password: str, h
     assert not shown(mask_url(url), password)
     assert not shown(redacted(f"cannot open {url} today"), password)
     assert not shown(redacted(f"tried {url!r}, then {url}"), repr(password)[1:-1])
-    assert mask_url(url).startswith(f"{scheme}://")
+    assert mask_url(url).startswith("jdbc:…" if scheme.startswith("jdbc") else f"{scheme}://")
 
 
+@quick
 @given(schemes, tokens, hosts)
 def test_no_token_in_the_place_of_a_user(scheme: str, token: str, host: str) -> None:
     if not scheme.startswith("abfs"):  # there it is a container
@@ -84,6 +104,7 @@ def test_no_token_in_the_place_of_a_user(scheme: str, token: str, host: str) -> 
         assert not shown(redacted(f"to {scheme}://{token}@{host}/db go"), token)
 
 
+@quick
 @given(
     st.sampled_from(["token", "sig", "X-Amz-Signature", "X-Amz-Credential", "key", "password", "secret", "credential"]),
     passwords,
@@ -97,6 +118,7 @@ def test_no_secret_in_a_query(name: str, secret: str, spelling: str) -> None:
         assert not shown(redacted(f"GET {url} failed"), value)
 
 
+@quick
 @given(schemes, passwords, spellings, spellings)
 @example("sftp", "QXZ/qxz0", "encoded", "as it is")
 def test_a_known_secret_goes_in_every_spelling(scheme: str, password: str, given_as: str, echoed_as: str) -> None:
@@ -108,6 +130,7 @@ def test_a_known_secret_goes_in_every_spelling(scheme: str, password: str, given
     assert not shown(Redactor(spec_secrets)(told), password) or not plain.strip(ODD + LETTERS)
 
 
+@quick
 @given(passwords)
 def test_a_library_that_stumbles_over_a_password_shows_no_part(password: str) -> None:
     redactor = Redactor(secrets_in_url(f"redis://me:{password}@host:6379/0"))
@@ -115,6 +138,7 @@ def test_a_library_that_stumbles_over_a_password_shows_no_part(password: str) ->
         assert not shown(redactor(f"Port could not be cast to integer value as {part!r}"), part)
 
 
+@quick
 @given(st.sampled_from(["password", "sasl.password", "ssl.key.pem", "token", "fs.s3a.secret.key", "pass"]), passwords)
 def test_no_option_shows(name: str, secret: str) -> None:
     redactor = Redactor(named_secrets({name: secret, "topic": "orders"}))
@@ -122,6 +146,7 @@ def test_no_option_shows(name: str, secret: str) -> None:
     assert not shown(Redactor(secrets_in_options({"client_kwargs": {name: [secret]}}))(secret), secret)
 
 
+@quick
 @given(st.sampled_from(["password", "aws_secret_access_key", "session-token", "Signature", "api_key"]), tokens)
 def test_no_value_of_a_secret_name_whoever_shows_it(name: str, secret: str) -> None:
     for text in (
@@ -137,6 +162,7 @@ def test_no_value_of_a_secret_name_whoever_shows_it(name: str, secret: str) -> N
         assert "db" in redacted(text)
 
 
+@quick
 @given(st.sampled_from(["Basic ", "Bearer ", ""]), tokens)
 def test_no_header_of_authorization(kind: str, secret: str) -> None:
     for text in (f"Authorization: {kind}{secret}", f"{{'Authorization': '{kind}{secret}'}}", f"authorization={secret}"):
@@ -158,6 +184,8 @@ def test_no_header_of_authorization(kind: str, secret: str) -> None:
         ("sftp://me:passw", "sftp://***"),
         ("https://me:pw?x@host/y", "https://***"),
         ("s3://arn:aws:s3:eu:1:accesspoint/x", "s3://arn:aws:s3:eu:1:accesspoint/x"),
+        ("jdbc:sqlserver://db;user=me;password=hush-hush", "jdbc:…"),
+        ("mssql://db;password=hush hush;x=1", "mssql://db;password=***;x=1"),
         ("relative/path", "relative/path"),
         ("sftp://u:line\nfeed@host/x", "sftp://host/x"),
     ],
@@ -250,6 +278,7 @@ SINKS = [
 
 
 @pytest.mark.parametrize("url", SINKS)
+@quick
 @given(password=passwords, spelling=st.sampled_from(["as it is", "encoded"]))
 def test_no_sink_by_url_shows_its_password(url: str, password: str, spelling: str) -> None:
     given_url = url.format(SPELLINGS[spelling](password))
@@ -279,6 +308,7 @@ STORES = ["sftp://me:{0}@host/wal", "s3://AKIA:{0}@bucket/wal", "webhdfs://me:{0
 
 
 @pytest.mark.parametrize("url", STORES)
+@quick
 @given(password=passwords, spelling=st.sampled_from(["as it is", "encoded"]))
 def test_no_store_shows_its_password_and_none_is_recorded(url: str, password: str, spelling: str) -> None:
     given_url = url.format(SPELLINGS[spelling](password))
@@ -304,3 +334,31 @@ def test_there_is_one_place_that_redacts() -> None:
         if own.search(file.read_text())
     }
     assert found <= {"wal_sink/redaction.py", "backends/wal_sink_backends/http_api.py"}
+
+
+class Talkative(Sink):
+    """A sink whose library says in its error how it connects."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def write(self, chunk: Chunk) -> None:  # noqa: ARG002 - it never gets so far
+        raise self.error
+
+
+@pytest.mark.parametrize("kind", [OSError, PermanentError, OutcomeUnknownError, CorruptError, RetryLaterError])
+def test_no_log_and_no_traceback_of_a_failed_delivery_shows_one(
+    kind: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    sink = Talkative(kind("cannot reach redis://me:QXZ/ qxz0@host:6379/0, password='xqz10 89Zx'"))
+    checkpoint, runtime = MemoryStore(StoreSpec(f"memory://checkpoint-{kind.__name__}")), simulated_runtime()
+    run = Run(MemoryStore(StoreSpec(f"memory://talkative-{kind.__name__}")), checkpoint, Settings(), runtime=runtime)
+    run.open([serving(run, "default", sink, Delivery(sink, max_attempts=2))])
+    run.become_stager()
+    assert [*FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 1)] == [0]
+    with pytest.raises(WalSinkError) as caught:
+        run.deliver_all()
+    told = "".join(traceback.format_exception(caught.value)) + caplog.text
+    assert "cannot reach redis://host:6379/0" in told
+    for secret in ("QXZ/ qxz0", "xqz10 89Zx"):
+        assert not shown(told, secret)

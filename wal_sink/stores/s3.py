@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import http.client
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import s3fs
@@ -18,11 +19,13 @@ from botocore.exceptions import BotoCoreError, ClientError
 from botocore.handlers import add_expect_header
 
 from wal_sink.errors import ConfigError, StoreError
+from wal_sink.runtime import SYSTEM, Runtime
 from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
 from wal_sink.stores.naming import check_path, folder_of, is_hidden, names_in
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.spool import SpooledSegment
 
+_T = TypeVar("_T")
 _PUT_LIMIT = 5 << 30
 """S3 takes up to 5 GiB in one PUT; s3fs would split from 100 MiB on, in five requests or more."""
 _PAGE = 1000
@@ -42,17 +45,30 @@ _NEXT_STEP = {
     "403": _RIGHTS,  # a HEAD has no body to say so
     "InvalidAccessKeyId": "S3 does not know this access key: correct the credentials",
     "SignatureDoesNotMatch": "the secret does not belong to the access key: correct the credentials",
-    "ExpiredToken": "the session's credentials expired: renew them",
+    "ExpiredToken": "the session's credentials expired, and no new ones were found where they came from: renew them",
     "PermanentRedirect": "the bucket lies in another region: set client_kwargs={'region_name': …}",
     "AuthorizationHeaderMalformed": "the region is wrong: set client_kwargs={'region_name': …}",
     "ConditionalRequestConflict": "another writer was busy with the same object; the create can be repeated",
-    "SlowDown": "S3 asks for fewer requests; try later",
+    "SlowDown": "S3 asked for fewer requests for half a minute; try later, or spread WALs over several prefixes",
     "NoCredentialsError": "no credentials were found: set storage_options key and secret, or a profile",
     "EndpointConnectionError": "nothing answers at this endpoint: correct endpoint_url, or start the server",
     "ConnectTimeoutError": "the endpoint cannot be reached: correct endpoint_url, or check network and firewall",
     "ReadTimeoutError": "the endpoint did not answer in time: check it, or raise config_kwargs={'read_timeout': …}",
     "ParamValidationError": "correct the bucket's name",
 }
+
+
+_THROTTLED = {"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "Throttling", "ThrottlingException", "503"}
+_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
+"""Between the calls that S3 asks to slow down, of which botocore repeats each four times: half a minute altogether."""
+_EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidAccessKeyId"}
+_GIVEN = frozenset({"key", "secret", "token", "session"})
+"""Options that hold credentials, or what makes them: those of a running process stay as they are."""
+_GIVEN_EXPIRED = (
+    "the credentials in storage_options are not, or no longer, valid, and a running process cannot take others: start "
+    "again with new ones. Or leave key, secret and token out and give a profile or a role: a running process then "
+    "takes renewed credentials by itself"
+)
 
 
 class S3Error(StoreError):
@@ -66,11 +82,16 @@ class S3Error(StoreError):
 class S3Store(Store):
     """A `Store` in a bucket, below a prefix. `StoreSpec.options` are those of `s3fs.S3FileSystem`."""
 
-    def __init__(self, spec: StoreSpec) -> None:
+    def __init__(self, spec: StoreSpec, *, runtime: Runtime = SYSTEM) -> None:
+        """Raises `ConfigError` for options that s3fs does not take, and for a directory bucket."""
         self._spec = spec
         self._root = spec.safe_url
         self._bucket, _, prefix = spec.location.partition("/")
+        _refuse_directory_bucket(self._bucket)
         self._prefix = folder_of(prefix)
+        self._runtime = runtime
+        self._chance = runtime.new_random()
+        self._connecting = threading.Lock()
         self._fs = _connect(spec)
 
     @property
@@ -82,7 +103,7 @@ class S3Store(Store):
 
     def read(self, path: str) -> bytes:
         try:
-            return bytes(self._fs.cat_file(self._target(path), max_concurrency=1))
+            return bytes(self._ask(lambda fs: fs.cat_file(self._target(path), max_concurrency=1)))
         except _FAILURES as error:
             if _code(error) == "NoSuchKey":
                 raise ObjectMissing(f"{self.url_of(path)} does not exist") from self._spec.cause(error)
@@ -111,8 +132,9 @@ class S3Store(Store):
         `operation` is the name boto3 has for it, `arguments` its own besides `Bucket` and `Key`. Raises `S3Error`.
         """
         try:
-            answer: Mapping[str, Any] = self._fs.call_s3(
-                operation, Bucket=self._bucket, Key=self._prefix + check_path(path), **arguments
+            key = self._prefix + check_path(path)
+            answer: Mapping[str, Any] = self._ask(
+                lambda fs: fs.call_s3(operation, Bucket=self._bucket, Key=key, **arguments)
             )
         except _FAILURES as error:
             failure = self._failure(operation.replace("_", " ") + " of", path, error)
@@ -121,7 +143,7 @@ class S3Store(Store):
 
     def _put(self, path: str, data: bytes, *, action: str, mode: str) -> None:
         try:
-            self._fs.pipe_file(self._target(path), data, chunksize=_PUT_LIMIT, mode=mode)
+            self._ask(lambda fs: fs.pipe_file(self._target(path), data, chunksize=_PUT_LIMIT, mode=mode))
         except _FAILURES as error:
             if isinstance(error, FileExistsError) or _code(error) in _EXISTS:
                 raise ObjectExists(f"{self.url_of(path)} exists already") from self._spec.cause(error)
@@ -133,7 +155,7 @@ class S3Store(Store):
         question |= {"StartAfter": head + after} if after else {}
         question |= {} if recursive else {"Delimiter": "/"}
         while True:
-            page = self._fs.call_s3("list_objects_v2", **question)
+            page = self._ask(lambda fs: fs.call_s3("list_objects_v2", **question))
             _check_is_listing(page, head)
             found = [entry["Key"] for entry in page.get("Contents", ())]
             found += [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
@@ -146,7 +168,7 @@ class S3Store(Store):
     def _delete(self, keys: Sequence[str]) -> None:
         wanted = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
         try:
-            answer = self._fs.call_s3("delete_objects", Bucket=self._bucket, Delete=wanted)
+            answer = self._ask(lambda fs: fs.call_s3("delete_objects", Bucket=self._bucket, Delete=wanted))
         except _FAILURES as error:
             raise self._failure("delete objects under", "", error) from self._spec.cause(error)
         failed = answer.get("Errors", ())
@@ -157,15 +179,56 @@ class S3Store(Store):
                 f"{_NEXT_STEP.get(code, 'check the rights')}"
             )
 
+    def _ask(self, call: Callable[[Any], _T]) -> _T:
+        """`call(file system)`; again while S3 asks for fewer requests, and once if the credentials were replaced.
+
+        A request that was answered so may have had its effect all the same; a create then meets its own object.
+        """
+        pauses, renewed = iter(_PAUSES_S), False
+        while True:
+            fs = self._fs
+            try:
+                return call(fs)
+            except _FAILURES as error:
+                code = _code(error)
+                pause_s = next(pauses, None) if code in _THROTTLED else None
+                if pause_s is not None:
+                    self._runtime.sleep_s(pause_s * (0.5 + self._chance.random() / 2))
+                elif code in _EXPIRED and not renewed and not _GIVEN.intersection(self._spec.options):
+                    self._renew(fs)
+                    renewed = True
+                else:
+                    raise
+
+    def _renew(self, old: Any) -> None:
+        """Look for credentials anew: a profile's file, or what the environment names, may have new ones by now."""
+        with self._connecting:
+            if self._fs is old:  # else another thread has just done so
+                self._fs = _connect(self._spec)
+
     def _target(self, path: str) -> str:
         return f"{self._bucket}/{self._prefix}{check_path(path)}"
 
     def _failure(self, action: str, path: str, error: Exception) -> StoreError:
         """The one place where errors of s3fs, botocore and aiohttp become ours."""
         code = _code(error) or type(error).__name__
-        step = _NEXT_STEP.get(code) or _NEXT_STEP.get(type(error).__name__, "check endpoint, credentials and rights")
+        given = code in _EXPIRED and _GIVEN.intersection(self._spec.options)
+        step = (
+            _GIVEN_EXPIRED
+            if given
+            else _NEXT_STEP.get(code) or _NEXT_STEP.get(type(error).__name__, "check endpoint, credentials and rights")
+        )
         text = self._spec.scrub(str(error) or type(error).__name__)
         return StoreError(f"cannot {action} {self.url_of(path)}: {code} ({text}); {step}")
+
+
+def _refuse_directory_bucket(bucket: str) -> None:
+    """Listings of S3 Express One Zone know no `StartAfter`, have no order and show folders of unfinished uploads."""
+    if bucket.endswith(("--x-s3", "--xa-s3")):
+        raise ConfigError(
+            f"{bucket} is a directory bucket (S3 Express One Zone), or an access point of one: its listings have no "
+            "order and no StartAfter, and show what is being uploaded. Use a general purpose bucket"
+        )
 
 
 def _check_is_listing(page: Mapping[str, Any], head: str) -> None:
