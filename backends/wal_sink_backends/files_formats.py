@@ -192,8 +192,9 @@ def _csv_cells(column: Any, name: str) -> Any:
 
 
 def _cells(texts: Any) -> Any:
+    compute: Any = pc
     whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
-    return pc.fill_null(whole.cast(pa.large_string()), "")
+    return compute.fill_null(whole.cast(pa.large_string()), "")
 
 
 def _float_cells(column: Any) -> Any:

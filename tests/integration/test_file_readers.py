@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +50,7 @@ def test_spark_reads_no_row_that_is_held_back(
 
 # CSV.
 
-TEXTS = [
+TEXTS: list[str | None] = [
     'a"b',
     '"',
     '""',
@@ -68,14 +69,14 @@ TEXTS = [
     "ü",
     "#c",
 ]
-WORDS = ["nan", "NaN", "NULL", "null", "\\N", "inf", "true", "1", "", None]
+WORDS: list[str | None] = ["nan", "NaN", "NULL", "null", "\\N", "inf", "true", "1", "", None]
 """Texts that a reader may take for something else."""
-FLOATS = [math.nan, math.inf, -math.inf, 1e300, -0.1, 5e-324, None]
+FLOATS: list[float | None] = [math.nan, math.inf, -math.inf, 1e300, -0.1, 5e-324, None]
 AS_DOCUMENTED = {"header": True, "multiLine": True, "escape": '"'}
 AND_EMPTY = {**AS_DOCUMENTED, "nullValue": "\0", "emptyValue": ""}
 
 
-def csv_of(folder: Path, texts: list[str | None], floats: list[float | None]) -> Path:
+def csv_of(folder: Path, texts: Sequence[str | None], floats: Sequence[float | None]) -> Path:
     """A file of both, in chunks of two rows."""
     rows = max(len(texts), len(floats))
     padded: dict[str, Any] = {
@@ -92,7 +93,7 @@ def by_spark(spark: SparkSession, file: Path, options: dict[str, Any]) -> tuple[
     return [row["s"] for row in rows], [row["f"] for row in rows]
 
 
-def same(found: list[Any], wanted: list[float | None]) -> bool:
+def same(found: list[Any], wanted: Sequence[float | None]) -> bool:
     return list(map(repr, found)) == list(map(repr, wanted))
 
 
