@@ -17,7 +17,8 @@ def check_address(url: str) -> None:
     if "sentinel" in parts.scheme:
         raise ConfigError(
             f"{mask_url(url)}: Sentinel is not supported: nothing here asks it for the primary. Give "
-            "redis://host:6379/0 with a name or a proxy that follows the primary; a replica refuses writes, and delivery tries again"
+            "redis://host:6379/0 with a name or a proxy that follows the primary; a replica refuses writes, and "
+            "delivery tries again"
         )
     if "," in parts.netloc:
         raise ConfigError(
