@@ -1,4 +1,7 @@
-"""DynamoDB for any test: `dynamodb_server` once per session, without the faults of the last test; its credentials."""
+"""DynamoDB for any test: moto (`dynamodb_server`), without the faults of the last test, and Amazon's DynamoDB Local.
+
+Each once per session, with its credentials.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.contract.dynamodb_server import ACCESS, DynamoDbServer
+from tests.dynamodb_local import LOCAL_ACCESS, DynamoDbLocal
+from wal_sink_backends import dynamodb_calls
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +30,18 @@ def dynamodb_server(_dynamodb: DynamoDbServer, monkeypatch: pytest.MonkeyPatch) 
     _dynamodb.requests.clear()
     _dynamodb.signers.clear()
     return _dynamodb
+
+
+@pytest.fixture(scope="session")
+def _dynamodb_local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DynamoDbLocal]:
+    with DynamoDbLocal(tmp_path_factory.mktemp("dynamodb-local") / "log") as server:
+        yield server
+
+
+@pytest.fixture
+def dynamodb_local(_dynamodb_local: DynamoDbLocal, monkeypatch: pytest.MonkeyPatch) -> Iterator[DynamoDbLocal]:
+    for name, value in LOCAL_ACCESS.items():
+        monkeypatch.setenv(name.upper(), value)
+    dynamodb_calls.session.cache_clear()  # which has the credentials of another test
+    yield _dynamodb_local
+    dynamodb_calls.session.cache_clear()

@@ -14,12 +14,12 @@ from wal_sink.sink import Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink_backends.dynamodb_calls import (
     Calls,
     ItemsRefusedError,
-    RowsRefusedError,
     Target,
     TryAgainError,
     waits,
 )
 from wal_sink_backends.dynamodb_items import Item, Nulls, encoded
+from wal_sink_backends.dynamodb_tables import RowsRefusedError
 from wal_sink_backends.pacing import Patience
 from wal_sink_backends.url_options import options_in
 
@@ -50,11 +50,11 @@ class DynamoDbSink(TransactionalSink):
     Numbers are N (those it cannot hold, NaN and infinities are text), texts S, binary B, booleans
     BOOL, lists L, structs and maps with text keys M, other maps L of `key` and `value`, moments ISO 8601 text. NULL is
     an attribute of type NULL, or none at all with `nulls="omit"`. A row that DynamoDB can never hold (over 400 KB, its
-    key NULL or empty) is returned as `Rejected`.
+    key or an index's NULL or empty, nested too deep) is returned as `Rejected`.
 
     The ledger is the table `ledger_table`, of string key `slot`, made on demand unless `create_ledger=False`.
     Credentials and region come from where boto3 looks for them, on the machine where the sink runs. `timeout_s`: for an
-    answer. Only ever tried against moto, a mock of DynamoDB. Raises `ConfigError` for arguments that cannot work.
+    answer. Only ever tried against moto and DynamoDB Local. Raises `ConfigError` for arguments that cannot work.
 
         sink = DynamoDbSink("orders", region="eu-central-1")
     """
@@ -124,7 +124,7 @@ class DynamoDbSink(TransactionalSink):
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
         calls = self._opened()
-        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, calls.key_types, what)
+        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, calls.keys, what)
         if refused:
             return Rejected(refused)
         _check_fits(items, what)
@@ -136,6 +136,7 @@ class DynamoDbSink(TransactionalSink):
                 if calls.transact(items, self._ledger_table, stored, LedgerEntry.of(chunk), what):
                     return None
             except RowsRefusedError as error:
+                calls.check_unchanged(what)
                 return Rejected(error.reasons)
         raise TryAgainError(f"{what}: others move the ledger of {chunk.position.slot} at the same time")
 
@@ -200,11 +201,14 @@ class DynamoDbPutSink(Sink):
         if self._calls is None:
             raise RuntimeError(f"{self!r} is not open: call open() first")
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
-        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, self._calls.key_types, what)
+        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, self._calls.keys, what)
         patience = Patience(self._max_wait_s)
+        told: dict[int, str] = {}
         for start in range(0, len(items), _PUTS):
-            refused |= self._put_or_tell(self._calls, items[start : start + _PUTS], patience, what)
-        return Rejected(refused) if refused else None
+            told |= self._put_or_tell(self._calls, items[start : start + _PUTS], patience, what)
+        if told:
+            self._calls.check_unchanged(what)
+        return Rejected(refused | told) if refused or told else None
 
     def _put_or_tell(self, calls: Calls, items: Sequence[Item], patience: Patience, what: str) -> dict[int, str]:
         """Put items, one by one if one of them is refused; why some were."""

@@ -15,6 +15,14 @@ from wal_sink.ledger import LedgerEntry
 from wal_sink.redaction import mask_url
 from wal_sink.runtime import SYSTEM
 from wal_sink_backends.dynamodb_items import Item, Nulls
+from wal_sink_backends.dynamodb_tables import (
+    ITEM_IS_WRONG,
+    Keys,
+    RowsRefusedError,
+    cancelled_for,
+    keys_of,
+    refused_alone,
+)
 from wal_sink_backends.pacing import Patience
 
 _NEVER = frozenset(
@@ -32,9 +40,6 @@ _NEVER = frozenset(
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException"})
 _UNKNOWN = frozenset({"InvalidClientTokenId", "UnrecognizedClientException"})
 """Credentials that are no longer, or not known: others may be found where these were."""
-_ROW_IS_WRONG = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded"})
-_ITEM_IS_WRONG = frozenset({"ValidationException", "ItemCollectionSizeLimitExceededException"})
-"""Of a transaction's reasons, and of errors of a BatchWriteItem."""
 _USABLE = ("ACTIVE", "UPDATING")
 """States of a table that takes requests."""
 _CONDITION = "ConditionalCheckFailed"
@@ -52,14 +57,6 @@ class StaleCredentialsError(TryAgainError):
     def __init__(self, told: str, *, expired: bool) -> None:
         super().__init__(told)
         self.expired = expired
-
-
-class RowsRefusedError(Exception):
-    """A transaction was cancelled because of some rows, by their index in the chunk. Never leaves this package."""
-
-    def __init__(self, reasons: dict[int, str]) -> None:
-        super().__init__(str(reasons))
-        self.reasons = reasons
 
 
 class ItemsRefusedError(Exception):
@@ -95,13 +92,12 @@ class Target:
 
 
 class Calls:
-    """A connected client, and the table's key. Not pickled; for one thread at a time."""
+    """A connected client, and the table's keys. Not pickled; for one thread at a time."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.client, self._session = _client(target)
-        self.key_types: Mapping[str, str] = {}
-        """S, N or B by the name of each attribute of the primary key."""
+        self.keys = Keys({}, ())
         self._is_renewed = False
         """Whether the credentials were read anew, and nothing has succeeded since."""
 
@@ -118,8 +114,17 @@ class Calls:
 
     def _look(self) -> Calls:
         with self._asking(repr(self.target)):
-            self.key_types = _key_types(self.client, self.target)
+            self.keys = _keys(self.client, self.target)
         return self
+
+    def check_unchanged(self, what: str) -> None:
+        """Raise `TryAgainError` if the table's keys are others by now, for which no row is to blame."""
+        before = self.keys
+        self._look()
+        if self.keys != before:
+            raise TryAgainError(
+                f"{what}: the table's keys were {before}, and are {self.keys}: it was altered meanwhile"
+            )
 
     def close(self) -> None:
         self.client.close()
@@ -135,9 +140,9 @@ class Calls:
                 )
             if found is None:
                 self._create_ledger(table)
-            elif _key_of(found) != {"slot": "S"}:
+            elif keys_of(found).types != {"slot": "S"}:
                 raise PermanentError(
-                    f"{what}: its key is {_key_of(found)}, expected the string 'slot' alone; name another table"
+                    f"{what}: its key is {keys_of(found).types}, expected the string 'slot' alone; name another table"
                 )
             if found is None or found.get("TableStatus") not in _USABLE:
                 waiter = self.client.get_waiter("table_exists")
@@ -210,6 +215,11 @@ class Calls:
                 raise _ledger_missing(what, error) from error
             except self.client.exceptions.TransactionCanceledException as error:
                 return _cancelled(error.response.get("CancellationReasons", []), items, what)
+            except self.client.exceptions.ClientError as error:
+                wrong = refused_alone(self.client, self.target.table, self.keys, items) if _is_invalid(error) else {}
+                if not wrong:
+                    raise
+                raise RowsRefusedError(wrong) from error
         return True
 
     def put(self, requests: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
@@ -218,7 +228,7 @@ class Calls:
             try:
                 answer = self.client.batch_write_item(RequestItems={self.target.table: requests})
             except self.client.exceptions.ClientError as error:
-                if _code(error) not in _ITEM_IS_WRONG:
+                if _code(error) not in ITEM_IS_WRONG:
                     raise
                 raise ItemsRefusedError(str(error)) from error
         left: list[dict[str, Any]] = answer.get("UnprocessedItems", {}).get(self.target.table, [])
@@ -290,27 +300,24 @@ def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what
     codes = [str(reason.get("Code")) for reason in reasons]
     if len(codes) > len(items) and codes[len(items)] == _CONDITION:
         return False
-    wrong = {
-        item.row: f"{code}: {reason.get('Message', '')}"
-        for item, code, reason in zip(items, codes, reasons, strict=False)
-        if code in _ROW_IS_WRONG
-    }
+    wrong = cancelled_for(reasons, items)
     if wrong:
         raise RowsRefusedError(wrong)
     told = ", ".join(sorted(set(codes).difference({"None"}))) or "for no reason it told"
     raise TryAgainError(f"{what}: DynamoDB cancelled the transaction: {told}")
 
 
-def _key_types(client: Any, target: Target) -> dict[str, str]:
+def _keys(client: Any, target: Target) -> Keys:
     found = _described(client, target.table, repr(target))
     if found is None:
         raise PermanentError(f"{target!r}: there is no such table; create it, or correct name and region")
-    schema = _key_of(found)
-    if target.row_key is not None and schema != {target.row_key: "S"}:
+    keys = keys_of(found)
+    if target.row_key is not None and keys.types != {target.row_key: "S"}:
         raise PermanentError(
-            f"{target!r}: its key is {schema}; row_key={target.row_key!r} needs a table whose key is that string alone"
+            f"{target!r}: its key is {keys.types}; row_key={target.row_key!r} needs a table whose key is that string "
+            "alone"
         )
-    return schema
+    return keys
 
 
 def _described(client: Any, table: str, what: str) -> dict[str, Any] | None:
@@ -323,10 +330,8 @@ def _described(client: Any, table: str, what: str) -> dict[str, Any] | None:
     return found
 
 
-def _key_of(found: Mapping[str, Any]) -> dict[str, str]:
-    """Names and types of a table's key attributes."""
-    types = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
-    return {one["AttributeName"]: types[one["AttributeName"]] for one in found["KeySchema"]}
+def _is_invalid(error: Any) -> bool:
+    return _code(error) == "ValidationException"
 
 
 def _code(error: Any) -> str:

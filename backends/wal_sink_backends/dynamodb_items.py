@@ -13,11 +13,10 @@ import pyarrow as pa
 
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink_backends.dynamodb_tables import MOST_KEY_BYTES, IndexKey, Keys
 
 Nulls: TypeAlias = Literal["null", "omit"]
 MOST_ITEM_BYTES = 400 * 1024
-_MOST_KEY_BYTES = (2048, 1024)
-"""Of the partition key and of the sort key."""
 _DIGITS = 38
 _SMALLEST, _LARGEST = -130, 125
 """Decimal exponents of the first digit of a number: the service's range."""
@@ -48,18 +47,18 @@ class _UnfitError(Exception):
 
 
 def encoded(
-    chunk: Chunk, row_key: str | None, nulls: Nulls, key_types: Mapping[str, str], what: str
+    chunk: Chunk, row_key: str | None, nulls: Nulls, keys: Keys, what: str
 ) -> tuple[list[Item], dict[int, str]]:
     """Items by key, the last of each, and why some rows can be none.
 
-    Raises `PermanentError` for columns that cannot be carried, or that do not fit the table's key.
+    Raises `PermanentError` for columns that cannot be carried, or that do not fit a key of the table.
     """
     try:
         lines = chunk.to_json(lines=True).split(b"\n")[:-1]
     except ConfigError as error:
         raise PermanentError(f"{what}: {error}") from error
     fields = {field.name: _bare(field.type) for field in chunk.table.schema}
-    _check_columns(list(fields), row_key, key_types, what)
+    _check_columns(list(fields), row_key, keys.types, what)
     items: dict[str, Item] = {}
     refused: dict[int, str] = {}
     for row, (line, own_key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
@@ -68,8 +67,9 @@ def encoded(
             attributes = {name: _attribute(value, fields[name]) for name, value in values.items()}
             if row_key is not None:
                 attributes[row_key] = {"S": own_key}
-            key = _key(attributes, key_types, fields, what)
+            key = _key(attributes, keys.types, fields, what)
             kept = {name: value for name, value in attributes.items() if nulls == "null" or "NULL" not in value}
+            _check_indexes(kept, keys.indexes, fields, what)
             items[key] = Item(row, kept, _checked_size(kept))
         except _UnfitError as error:
             refused[row] = str(error)
@@ -95,21 +95,54 @@ def _check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping
 def _key(attributes: Mapping[str, Any], key_types: Mapping[str, str], fields: Mapping[str, Any], what: str) -> str:
     """The item's key, as a text to compare."""
     parts: list[str] = []
-    for (name, expected), most_bytes in zip(key_types.items(), _MOST_KEY_BYTES, strict=False):
+    for (name, expected), most_bytes in zip(key_types.items(), MOST_KEY_BYTES, strict=False):
         ((kind, value),) = attributes[name].items()
         if kind == "NULL":
             raise _UnfitError(f"column {name!r} of its key is NULL")
-        if expected == "N" and kind == "S" and _is_number(fields.get(name)):
-            raise _UnfitError(f"column {name!r} of its key is {value}, which no number of DynamoDB is")
-        if kind != expected:
-            raise PermanentError(
-                f"{what}: column {name!r} would be stored as {kind}, the table's key is {expected}; cast it in the "
-                "query"
-            )
-        if kind != "N" and not 0 < len(_bytes(value)) <= most_bytes:
-            raise _UnfitError(f"column {name!r} of its key has {len(_bytes(value))} bytes, expected 1 to {most_bytes}")
+        place = _Place(f"column {name!r} of its key", "the table's key", expected, most_bytes)
+        place.check(name, attributes[name], fields.get(name), what)
         parts.append(_same_for_equals(value) if kind == "N" else repr(value))
     return " ".join(parts)
+
+
+def _check_indexes(
+    attributes: Mapping[str, Any], indexes: Sequence[IndexKey], fields: Mapping[str, Any], what: str
+) -> None:
+    """Refuse a row whose value no index of the table takes. An item without the attribute is in no such index."""
+    for one in indexes:
+        attribute = attributes.get(one.attribute)
+        if attribute is None:
+            continue
+        index = f"the key of index {one.index!r}"
+        if "NULL" in attribute:
+            raise _UnfitError(
+                f"column {one.attribute!r}, {index}, is NULL; nulls='omit' leaves it out of the item and of the index"
+            )
+        place = _Place(f"column {one.attribute!r}, {index},", index, one.kind, one.most_bytes)
+        place.check(one.attribute, attribute, fields.get(one.attribute), what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A key whose type and length DynamoDB prescribes."""
+
+    subject: str
+    key: str
+    expected: str
+    most_bytes: int
+
+    def check(self, name: str, attribute: Mapping[str, Any], field: Any, what: str) -> None:
+        """Raise `_UnfitError` for a value, `PermanentError` for a column that cannot be such a key."""
+        ((kind, value),) = attribute.items()
+        if self.expected == "N" and kind == "S" and _is_number(field):
+            raise _UnfitError(f"{self.subject} is {value}, which no number of DynamoDB is")
+        if kind != self.expected:
+            raise PermanentError(
+                f"{what}: column {name!r} would be stored as {kind}, {self.key} is {self.expected}; cast it in the "
+                "query"
+            )
+        if kind != "N" and not 0 < len(_bytes(value)) <= self.most_bytes:
+            raise _UnfitError(f"{self.subject} has {len(_bytes(value))} bytes, expected 1 to {self.most_bytes}")
 
 
 def _same_for_equals(digits: str) -> str:

@@ -34,7 +34,8 @@ class FilesSink(Sink):
     - `jsonl`, `json`: an object a line, or an array of objects, as `Chunk.to_json` writes them.
     - `csv`: a header in each file; numbers and booleans bare, all else in quotes (binary as base64, the rest as in
       JSON), NULL as nothing at all where an empty text is `""`; lists, maps and structs are refused. With a single
-      column a NULL is an empty line, which many readers skip.
+      column a NULL is an empty line, which many readers skip. Quotes are doubled, as in RFC 4180: by default Spark
+      damages quotes, backslashes and newlines; docs/sinks/files.md says with which options it does not.
     - `parquet`: zstd, with page checksums.
 
     Columns of equal names are refused by all of them, as is a column that has the name of a folder `name=…`: readers

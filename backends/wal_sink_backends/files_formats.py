@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import base64
-import io
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
-import pyarrow.csv
+import pyarrow.compute as pc
 
 from wal_sink.encoding import parquet_writer
 from wal_sink.errors import ConfigError
@@ -96,11 +95,12 @@ class _Csv(RowsFile):
     def add(self, chunk: Chunk) -> None:
         table = chunk.table
         _refuse_equal_names(table)
-        columns = [_csv_column(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
-        sink = io.BytesIO()
-        options = pyarrow.csv.WriteOptions(include_header=not self._has_header)
-        pyarrow.csv.write_csv(pa.Table.from_arrays(columns, names=table.column_names), sink, options)
-        self._write(sink.getvalue())
+        columns = [_csv_cells(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
+        if not self._has_header:
+            self._write((",".join(_quoted(name) for name in table.column_names) + "\n").encode())
+        compute: Any = pc
+        lines = compute.binary_join_element_wise(*columns, _large(",")) if len(columns) > 1 else columns[0]
+        self._write(b"".join(line + b"\n" for line in lines.cast(pa.large_binary()).to_pylist()))
         self._has_header = True
 
 
@@ -167,21 +167,60 @@ def _refuse_equal_names(table: pa.Table) -> None:
         raise ConfigError(f"column {twice!r} stands {names.count(twice)} times; rename it in the query")
 
 
-def _csv_column(column: Any, name: str) -> Any:
+def _csv_cells(column: Any, name: str) -> Any:
+    """A column as cells of a CSV file: numbers and booleans bare, all else in quotes, NULL as nothing.
+
+    A quote within quotes is doubled, as RFC 4180 has it and pandas, Arrow and DuckDB read it.
+    """
     types: Any = pa.types
     kind = column.type
     if types.is_nested(kind):
         raise ConfigError(
             f"column {name!r} is {kind}: CSV has no nested values; write jsonl or parquet, or use to_json in the query"
         )
-    if types.is_float16(kind):
-        return column.cast(pa.float32())
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_string(kind):
-        return column
+    if types.is_integer(kind) or types.is_boolean(kind):
+        return _cells(column)
+    if types.is_floating(kind):
+        return _float_cells(column)
+    if types.is_string(kind):
+        return _in_quotes(column)
     if types.is_decimal(kind):
-        return pa.array([text for part in column.chunks for text in decimal_texts(part)], pa.string())
-    values = plain_values(column, name)
-    return pa.array([_base64(value) if isinstance(value, bytes) else value for value in values], pa.string())
+        texts = [text for part in column.chunks for text in decimal_texts(part)]
+    else:
+        texts = [_base64(value) if isinstance(value, bytes) else value for value in plain_values(column, name)]
+    return _in_quotes(pa.array(texts, pa.string()))
+
+
+def _cells(texts: Any) -> Any:
+    compute: Any = pc
+    whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    return compute.fill_null(whole.cast(pa.large_string()), "")
+
+
+def _float_cells(column: Any) -> Any:
+    """Spark reads NaN and Infinity, in this spelling, and takes others for NULL; so do pandas, Arrow and DuckDB."""
+    compute: Any = pc
+    numbers = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
+    bare = _cells(numbers)
+    if compute.all(compute.is_finite(numbers), min_count=0).as_py():
+        return bare
+    return compute.replace_substring_regex(compute.replace_substring_regex(bare, "^-?nan$", "NaN"), "inf$", "Infinity")
+
+
+def _in_quotes(texts: Any) -> Any:
+    compute: Any = pc
+    quote = _large('"')
+    doubled = compute.replace_substring(texts.cast(pa.large_string()), '"', '""')
+    return _cells(compute.binary_join_element_wise(quote, doubled, quote, _large("")))
+
+
+def _large(text: str) -> Any:
+    return pa.scalar(text, pa.large_string())
+
+
+def _quoted(text: str) -> str:
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"'
 
 
 def _base64(value: bytes) -> str:

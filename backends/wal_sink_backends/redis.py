@@ -19,6 +19,7 @@ from wal_sink.logs import logger_of
 from wal_sink.redaction import mask_url
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink_backends.environment import from_environment
+from wal_sink_backends.redis_addresses import check_address
 from wal_sink_backends.redis_durability import warn_of_losses
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis_script import LEDGER, SCRIPT
@@ -28,7 +29,6 @@ __all__ = ["RedisSink", "redis_sink"]
 
 Kind: TypeAlias = Literal["hash", "stream", "set"]
 _KINDS = ("hash", "stream", "set")
-_SCHEMES = ("redis", "rediss", "unix")
 _MAY_PASS = re.compile(
     r"\b(OOM|READONLY|LOADING|BUSY|UNKILLABLE|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|max number of clients)\b"
 )
@@ -239,7 +239,7 @@ class RedisSink(TransactionalSink):
 
     def _check_arguments(self) -> None:
         parts = urlsplit(self._url)
-        _check_address(self._url)
+        check_address(self._url)
         if self._kind not in _KINDS:
             raise ConfigError(f"kind={self._kind!r}: expected one of {', '.join(map(repr, _KINDS))}")
         if self._kind == "hash" and not self._template.columns:
@@ -265,20 +265,6 @@ def _position(slot: str, batch_id: bytes | None, rows: bytes, segment_id: bytes)
     return None if batch_id is None else Position(slot, int(batch_id), int(rows), segment_id.decode())
 
 
-def _check_address(url: str) -> None:
-    parts = urlsplit(url)
-    try:
-        database = re.fullmatch(r"(/\d*)?", parts.path) is not None
-        there = len(parts.path) > 1 if parts.scheme == "unix" else bool(parts.hostname) and parts.port != 0 and database
-        usable = parts.scheme in _SCHEMES and there and not parts.query
-    except ValueError:  # a port that is no number
-        usable = False
-    if not usable:
-        raise ConfigError(
-            f"{mask_url(url)}: expected redis://host:6379/0, rediss://host:6379/0 or unix:///path/of.sock"
-        )
-
-
 def _connect(url: str, options: Mapping[str, Any]) -> Any:
     library = _redis()
     never = library.retry.Retry(library.backoff.NoBackoff(), 0)  # the core repeats, and says so
@@ -295,6 +281,10 @@ def _check_server(client: Any, address: str, wait_replicas: int) -> int:
         client.ping()
         _warn_once(f"{address}: INFO is forbidden; make sure that it evicts no keys without expiry and is no cluster")
         return 0
+    if info.get("redis_mode") == "sentinel":
+        raise PermanentError(
+            f"{address} is a Redis Sentinel, which holds no rows; give a name or a proxy that follows the primary"
+        )
     if info.get("cluster_enabled"):
         raise PermanentError(
             f"{address} is a Redis Cluster, where one script cannot reach the keys of several slots; use a server "

@@ -10,7 +10,7 @@ import itertools
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -150,18 +150,29 @@ def _respond(start: Any, code: str, more: dict[str, Any], status: str = "400 Bad
     return [json.dumps({"__type": kind, "message": f"a test says {code}", **more}).encode()]
 
 
-def dynamodb_client(endpoint: str) -> Any:
+def dynamodb_client(endpoint: str, access: Mapping[str, str] = ACCESS) -> Any:
     """A client of the test's own."""
-    given: dict[str, Any] = {"endpoint_url": endpoint, "region_name": REGION, **ACCESS}
+    given: dict[str, Any] = {"endpoint_url": endpoint, "region_name": REGION, **access}
     return boto3.client("dynamodb", **given)
 
 
-def create_table(client: Any, name: str, key: dict[str, str]) -> None:
+def create_table(client: Any, name: str, key: dict[str, str], index: dict[str, str] | None = None) -> None:
+    """A table of this key, with a global index on each attribute of `index` alone."""
+    indexes = [
+        {
+            "IndexName": f"by-{one}",
+            "KeySchema": [{"AttributeName": one, "KeyType": "HASH"}],
+            "Projection": {"ProjectionType": "ALL"},
+        }
+        for one in index or {}
+    ]
+    attributes = {**key, **(index or {})}
     client.create_table(
         TableName=name,
         KeySchema=[{"AttributeName": one, "KeyType": kind} for one, kind in zip(key, ("HASH", "RANGE"), strict=False)],
-        AttributeDefinitions=[{"AttributeName": one, "AttributeType": kind} for one, kind in key.items()],
+        AttributeDefinitions=[{"AttributeName": one, "AttributeType": kind} for one, kind in attributes.items()],
         BillingMode="PAY_PER_REQUEST",
+        **({"GlobalSecondaryIndexes": indexes} if indexes else {}),
     )
 
 

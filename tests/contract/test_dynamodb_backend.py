@@ -1,4 +1,4 @@
-"""The DynamoDB sinks keep the contracts of their kinds, against moto."""
+"""The DynamoDB sinks keep the contracts of their kinds, against moto and DynamoDB Local."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 from boto3.dynamodb.types import TypeDeserializer
 
 from tests.contract.dynamodb_server import ACCESS, REGION, DynamoDbServer
+from tests.dynamodb_local import DynamoDbLocal
 from wal_sink.testing import SinkContract
 from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink
 
 
 @dataclass(frozen=True)
 class Table:
-    server: DynamoDbServer
+    server: DynamoDbServer | DynamoDbLocal
     name: str
 
 
@@ -61,3 +62,19 @@ class TestTransactions(DynamoDbContract):
 class TestPuts(DynamoDbContract):
     def new_sink(self, table: str, **where: Any) -> Any:
         return DynamoDbPutSink(table, row_key="row_key", **where)
+
+
+class OnLocal:
+    """Against Amazon's DynamoDB Local in place of moto."""
+
+    @pytest.fixture
+    def target(self, dynamodb_local: DynamoDbLocal) -> Table:
+        return Table(dynamodb_local, dynamodb_local.new_table(row_key="S"))
+
+
+class TestTransactionsOnLocal(OnLocal, TestTransactions):
+    pass
+
+
+class TestPutsOnLocal(OnLocal, TestPuts):
+    pass

@@ -182,6 +182,7 @@ def test_csv_types(tmp_path: Path) -> None:
         {
             "f": pa.array([0.1], pa.float32()),
             "n": [math.nan],
+            "i": [-math.inf],
             "b": [True],
             "d": pa.array([Decimal("1E-7")], pa.decimal128(10, 7)),
             "day": [dt.date(2013, 1, 2)],
@@ -194,7 +195,7 @@ def test_csv_types(tmp_path: Path) -> None:
     header, *rows = csv.reader(io.StringIO(written(tmp_path, chunk(table), "csv").decode()))
     assert header == table.column_names
     instant = "1970-01-01T00:00:00.000000Z"
-    assert rows == [["0.1", "nan", "true", "0.0000001", "2013-01-02", instant, "/w==", 'a"b,\nc', ""]]
+    assert rows == [["0.1", "NaN", "-Infinity", "true", "0.0000001", "2013-01-02", instant, "/w==", 'a"b,\nc', ""]]
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}])

@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.chunks import CONTEXT
 from tests.contract.dynamodb_server import ACCESS, REGION, DynamoDbServer
+from tests.dynamodb_local import DynamoDbLocal
 from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink
 
 SECRET = ACCESS["aws_secret_access_key"]
@@ -18,7 +19,7 @@ KINDS = [DynamoDbSink, DynamoDbPutSink]
 
 
 @contextlib.contextmanager
-def opened(server: DynamoDbServer, table: str, kind: Any = DynamoDbSink, **more: Any) -> Iterator[Any]:
+def opened(server: DynamoDbServer | DynamoDbLocal, table: str, kind: Any = DynamoDbSink, **more: Any) -> Iterator[Any]:
     own = {"ledger_table": f"{table}-ledger"} if kind is DynamoDbSink else {}
     given: dict[str, Any] = {"region": REGION, "endpoint_url": server.endpoint} | own | more
     sink = kind(table, **given)

@@ -1,0 +1,94 @@
+"""What a table says of its keys, and which rows of a refused transaction are to blame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wal_sink_backends.dynamodb_items import Item
+
+MOST_KEY_BYTES = (2048, 1024)
+"""Of the partition key and of the sort key, of a table and of an index."""
+ROW_IS_WRONG = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded"})
+"""Of a transaction's reasons."""
+ITEM_IS_WRONG = frozenset({"ValidationException", "ItemCollectionSizeLimitExceededException"})
+"""Of the errors of a PutItem or a BatchWriteItem."""
+
+
+class RowsRefusedError(Exception):
+    """A transaction was refused because of some rows, by their index in the chunk. Never leaves this package."""
+
+    def __init__(self, reasons: dict[int, str]) -> None:
+        super().__init__(str(reasons))
+        self.reasons = reasons
+
+
+@dataclass(frozen=True, slots=True)
+class IndexKey:
+    """An attribute by which an index finds items. An item without it is not in the index."""
+
+    attribute: str
+    kind: str
+    """S, N or B."""
+    index: str
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The attributes of a table whose types the table prescribes."""
+
+    types: Mapping[str, str]
+    """S, N or B by the name of each attribute of the primary key."""
+    indexes: tuple[IndexKey, ...]
+
+
+def keys_of(found: Mapping[str, Any]) -> Keys:
+    """What the description of a table tells of its keys."""
+    types = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
+    own = {one["AttributeName"]: types[one["AttributeName"]] for one in found["KeySchema"]}
+    return Keys(own, tuple(_index_keys(found, types, own)))
+
+
+def _index_keys(found: Mapping[str, Any], types: Mapping[str, str], own: Mapping[str, str]) -> Iterator[IndexKey]:
+    indexes = [*found.get("GlobalSecondaryIndexes", ()), *found.get("LocalSecondaryIndexes", ())]
+    for index in indexes:
+        for one, most_bytes in zip(index["KeySchema"], MOST_KEY_BYTES, strict=False):
+            name = one["AttributeName"]
+            if name not in own:  # which is checked as the table's
+                yield IndexKey(name, types[name], index["IndexName"], most_bytes)
+
+
+def cancelled_for(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item]) -> dict[int, str]:
+    """The rows that a cancelled transaction blames, and why. It tells a reason an item, in their order."""
+    return {
+        item.row: f"{reason['Code']}: {reason.get('Message', '')}"
+        for item, reason in zip(items, reasons, strict=False)
+        if reason.get("Code") in ROW_IS_WRONG
+    }
+
+
+def refused_alone(client: Any, table: str, keys: Keys, items: Sequence[Item]) -> dict[int, str]:
+    """The rows that DynamoDB refuses by themselves, and why, asked one by one. Nothing is written.
+
+    It refuses a transaction for an item that is nested too deep, and for much else, without a word of which item. So
+    each item is put under a condition that no item fulfils: one that could be put fails the condition, another is
+    refused as the transaction was. Raises what else the client raises.
+    """
+    refused: dict[int, str] = {}
+    name = {"#key": next(iter(keys.types))}
+    never = "attribute_exists(#key) AND attribute_not_exists(#key)"
+    for item in items:
+        try:
+            client.put_item(
+                TableName=table, Item=item.attributes, ConditionExpression=never, ExpressionAttributeNames=name
+            )
+        except client.exceptions.ConditionalCheckFailedException:
+            continue
+        except client.exceptions.ClientError as error:
+            if error.response.get("Error", {}).get("Code") not in ITEM_IS_WRONG:
+                raise
+            refused[item.row] = str(error)
+    return refused

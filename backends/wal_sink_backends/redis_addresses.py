@@ -1,0 +1,37 @@
+"""Which addresses of Redis can be a target."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from wal_sink.errors import ConfigError
+from wal_sink.stores.spec import mask_url
+
+_SCHEMES = ("redis", "rediss", "unix")
+
+
+def check_address(url: str) -> None:
+    """Raise `ConfigError` for a URL that names no single server."""
+    parts = urlsplit(url)
+    if "sentinel" in parts.scheme:
+        raise ConfigError(
+            f"{mask_url(url)}: Sentinel is not supported: nothing here asks it for the primary. Give "
+            "redis://host:6379/0 with a name or a proxy that follows the primary; a replica refuses writes, and "
+            "delivery tries again"
+        )
+    if "," in parts.netloc:
+        raise ConfigError(
+            f"{mask_url(url)}: it names several hosts, and Sentinel and Redis Cluster are not supported; give one "
+            "host, a name or a proxy that follows the primary"
+        )
+    try:
+        database = re.fullmatch(r"(/\d*)?", parts.path) is not None
+        there = len(parts.path) > 1 if parts.scheme == "unix" else bool(parts.hostname) and parts.port != 0 and database
+        usable = parts.scheme in _SCHEMES and there and not parts.query
+    except ValueError:  # a port that is no number
+        usable = False
+    if not usable:
+        raise ConfigError(
+            f"{mask_url(url)}: expected redis://host:6379/0, rediss://host:6379/0 or unix:///path/of.sock"
+        )
