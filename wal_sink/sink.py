@@ -104,6 +104,15 @@ MakeSink = Callable[[], Sink]
 
 
 @runtime_checkable
+class Wrapper(Protocol):
+    """A sink that passes its calls to an object which is no sink. That object must stand behind no other sink."""
+
+    def wrapped_object(self) -> object:
+        """The object."""
+        ...
+
+
+@runtime_checkable
 class Lookup(Protocol):
     """A sink whose target can say whether it has a chunk."""
 
@@ -252,6 +261,10 @@ class FunctionSink(Sink):
     def __init__(self, function: Callable[[Chunk], Rejected | None]) -> None:
         self._function = function
         self.idempotent = bool(getattr(function, "idempotent", False))
+
+    def wrapped_object(self) -> object:
+        """The function."""
+        return self._function
 
     def write(self, chunk: Chunk) -> Rejected | None:
         return self._function(chunk)

@@ -15,6 +15,7 @@ from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
 from wal_sink.exit_hooks import Owner, at_exit
 from wal_sink.guarantees import promise
+from wal_sink.held import hold, objects_of, refuse_shared
 from wal_sink.inspection import Status, read_status
 from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery
@@ -81,6 +82,7 @@ class WalSink:
         self._moved_from = moved_from
         self._deliveries = _deliveries(to, guarantee, name)
         self._sinks = {sink_name: _sink(delivery) for sink_name, delivery in self._deliveries.items()}
+        refuse_shared(self._sinks)
         self._promises = {
             sink_name: promise(self._sinks[sink_name], delivery, sink_name)
             for sink_name, delivery in self._deliveries.items()
@@ -94,6 +96,8 @@ class WalSink:
         self._knows_spark = False
         self._cancel_jobs: Callable[[], None] = _nothing
         self._leave_exit: Callable[[], None] = _nothing
+        self._let_go: Callable[[], None] = _nothing
+        """Ends the hold on the sinks' objects."""
         self._owner = Owner()
         """The process that opened it or, before that, made it. A forked child has none of its threads."""
         self._closed = False
@@ -249,7 +253,7 @@ class WalSink:
             if self._crew is None:
                 self._owner = Owner()
                 spark = spark or current_session()
-                run = self._open_run(spark)
+                run = self._open_holding(spark)
                 self._knows_spark = spark is not None
                 self._crew = Crew(run, stopping=self._stopping, on_failure=self._own_query.stop)
                 self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
@@ -281,6 +285,16 @@ class WalSink:
         for name, sink in self._sinks.items():
             if isinstance(sink, Sink):
                 check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
+
+    def _open_holding(self, spark: SparkSession | None) -> Run:
+        """The run, with the sinks' objects held until it ended. Raises `ConfigError` if another `WalSink` has one."""
+        objects = [thing for sink in self._sinks.values() for thing in objects_of(sink)]
+        self._let_go = hold(objects, repr(self))
+        try:
+            return self._open_run(spark)
+        except BaseException:
+            self._let_go()
+            raise
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:
@@ -354,6 +368,8 @@ class WalSink:
             self._cancel_jobs()
             if not self._crew.stop(CANCEL_S):
                 _logger.warning("%r: a sink is still busy; what it sent last has an unknown outcome", self)
+                return  # it stays held: nobody else may call it meanwhile
+        self._let_go()
 
     def _end_early(self) -> None:
         """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""

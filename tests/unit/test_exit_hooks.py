@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.processes import CHECKOUT, Child
 from tests.unit.test_process_assumptions import in_child
 from wal_sink import ConfigError, WalSink
-from wal_sink.exit_hooks import Owner
+from wal_sink.exit_hooks import Owner, at_exit
 
 BANNED = ("atexit.register", "signal.signal", "weakref.finalize", "tempfile.TemporaryDirectory")
 HOOKS = """
@@ -45,6 +46,18 @@ def output_of(program: str, tmp_path: Path, *args: str) -> list[str]:
 
 def test_a_hook_runs_in_the_process_that_registered_it_and_in_no_other(tmp_path: Path) -> None:
     assert output_of(HOOKS, tmp_path) == ["child ended with 0", "hook in the parent"]
+
+
+def test_a_hook_is_called_where_its_owner_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Callable[[], None]] = []
+    called: list[str] = []
+    monkeypatch.setattr("atexit.register", registered.append)
+    at_exit(lambda: called.append("hook"))
+    registered[0]()
+    assert called == ["hook"]
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    registered[0]()
+    assert called == ["hook"]
 
 
 def test_a_forked_child_that_ends_leaves_the_query_of_its_parent_alone(tmp_path: Path) -> None:
