@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from wal_sink.errors import ConfigError
+from wal_sink.texts import repr_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,6 +39,11 @@ class Rejected:
     def __post_init__(self) -> None:
         if not self.reasons:
             raise ValueError("Rejected needs at least one row; a sink that took every row returns None")
+        for index in self.reasons:
+            if not hasattr(index, "__index__"):
+                raise ValueError(
+                    f"Rejected names a row by {repr_of(index)}: expected its index in the chunk, from 0 on"
+                )
 
 
 @dataclass(frozen=True, slots=True)
