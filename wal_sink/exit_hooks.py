@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from wal_sink.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -23,6 +25,14 @@ class Owner:
     def is_here(self) -> bool:
         """Whether this is that process, and no forked child of it."""
         return os.getpid() == self.pid
+
+    def refuse_child(self, what: str) -> None:
+        """Raise `ConfigError` in a forked child of the process that opened `what`."""
+        if not self.is_here:
+            raise ConfigError(
+                f"{what} was opened in process {self.pid}, of which this is a forked child: its threads and its query "
+                "run there. Make a WalSink in the process that uses it; the end of this child touches neither"
+            )
 
 
 def at_exit(hook: Callable[[], object]) -> Callable[[], None]:

@@ -75,11 +75,14 @@ def refuse_shared(sinks: Mapping[str, object]) -> None:
                 raise _refused(thing, f"sink {name!r}", f"sink {other!r}")
 
 
-def hold(things: Iterable[object], holder: str) -> Callable[[], None]:
-    """Hold these objects until what is returned is called. Raises `ConfigError` if another holds one, holding none."""
+def hold(sinks: Iterable[object], holder: str) -> Callable[[], None]:
+    """Hold the objects of these sinks until what is returned is called, any number of times.
+
+    Raises `ConfigError` if another holds one, and then holds none.
+    """
     held: list[int] = []
     release = functools.partial(_release, held)
-    for thing in {id(thing): thing for thing in things}.values():
+    for thing in {id(thing): thing for sink in sinks for thing in objects_of(sink)}.values():
         mine = _Hold(thing, holder, Owner())
         found = _holds.setdefault(id(thing), mine)
         if found is not mine and found.owner.is_here:
@@ -93,7 +96,7 @@ def hold(things: Iterable[object], holder: str) -> Callable[[], None]:
 @contextmanager
 def holding(sink: object, holder: str) -> Iterator[None]:
     """Hold the objects of a sink for a while."""
-    release = hold(objects_of(sink), holder)
+    release = hold([sink], holder)
     try:
         yield
     finally:

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from wal_sink import paths
-from wal_sink.backend_urls import sink_from_url
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
 from wal_sink.exit_hooks import Owner, at_exit
+from wal_sink.given import deliveries_of, sinks_of
 from wal_sink.guarantees import promise
-from wal_sink.held import hold, objects_of, refuse_shared
+from wal_sink.held import hold
 from wal_sink.inspection import Status, read_status
 from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery
 from wal_sink.placement import Placement
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
-from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
-from wal_sink.sink import BatchSink, Sink, as_sink
+from wal_sink.settings import GuaranteeName, Settings, check_chunks
+from wal_sink.sink import Sink
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import S3, StoreSpec
 from wal_sink.texts import name_of
@@ -80,13 +80,9 @@ class WalSink:
         self._checkpoint_options = checkpoint_options
         self._settings = settings
         self._moved_from = moved_from
-        self._deliveries = _deliveries(to, guarantee, name)
-        self._sinks = {sink_name: _sink(delivery) for sink_name, delivery in self._deliveries.items()}
-        refuse_shared(self._sinks)
-        self._promises = {
-            sink_name: promise(self._sinks[sink_name], delivery, sink_name)
-            for sink_name, delivery in self._deliveries.items()
-        }
+        self._deliveries = deliveries_of(to, guarantee, name)
+        self._sinks = sinks_of(self._deliveries)
+        self._promises = {each: promise(self._sinks[each], given, each) for each, given in self._deliveries.items()}
         self._own_query = OwnQuery(repr(self), self._spec.url)
         self._stopping = threading.Event()
         """The committers are to finish the chunk in hand and keep the rest."""
@@ -96,10 +92,8 @@ class WalSink:
         self._knows_spark = False
         self._cancel_jobs: Callable[[], None] = _nothing
         self._leave_exit: Callable[[], None] = _nothing
-        self._let_go: Callable[[], None] = _nothing
-        """Ends the hold on the sinks' objects."""
-        self._owner = Owner()
-        """The process that opened it or, before that, made it. A forked child has none of its threads."""
+        self._let_go: Callable[[], None] = _nothing  # of the sinks' objects
+        self._owner = Owner()  # once it is open, the process that opened it: a forked child has none of its threads
         self._closed = False
         self._failure: BaseException | None = None
         """What ended it before everything was delivered."""
@@ -253,7 +247,10 @@ class WalSink:
             if self._crew is None:
                 self._owner = Owner()
                 spark = spark or current_session()
-                run = self._open_holding(spark)
+                with ExitStack() as held:
+                    held.callback(hold(self._sinks.values(), repr(self)))
+                    run = self._open_run(spark)
+                    self._let_go = held.pop_all().close
                 self._knows_spark = spark is not None
                 self._crew = Crew(run, stopping=self._stopping, on_failure=self._own_query.stop)
                 self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
@@ -268,12 +265,8 @@ class WalSink:
 
     def _refuse_fork(self) -> None:
         """Before any lock: one that a thread of the parent held at the fork is never let go here."""
-        if self._crew is not None and not self._owner.is_here:
-            raise ConfigError(
-                f"{self!r} was opened in process {self._owner.pid}, of which this is a forked child: its threads and "
-                "its query run there. Make a WalSink in the process that uses it; end the child with os._exit() or "
-                "sys.exit(), neither of which touches the parent's"
-            )
+        if self._crew is not None:
+            self._owner.refuse_child(repr(self))
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -285,16 +278,6 @@ class WalSink:
         for name, sink in self._sinks.items():
             if isinstance(sink, Sink):
                 check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
-
-    def _open_holding(self, spark: SparkSession | None) -> Run:
-        """The run, with the sinks' objects held until it ended. Raises `ConfigError` if another `WalSink` has one."""
-        objects = [thing for sink in self._sinks.values() for thing in objects_of(sink)]
-        self._let_go = hold(objects, repr(self))
-        try:
-            return self._open_run(spark)
-        except BaseException:
-            self._let_go()
-            raise
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:
@@ -410,21 +393,6 @@ class WalSink:
                 f"sink {name!r} of {self._spec.safe_url} is parked since it gave up: {error}. Its rows are kept "
                 "in the WAL; mend the target, then start again"
             ) from error
-
-
-def _deliveries(to: object, guarantee: GuaranteeName | None, name: str) -> dict[str, Delivery]:
-    named = dict(to) if isinstance(to, Mapping) else {} if to is None else {name: to}
-    deliveries = {}
-    for sink_name, target in named.items():
-        paths.check_sink_name(sink_name)
-        if isinstance(target, Delivery) and guarantee is not None:
-            raise ConfigError(f"sink {sink_name!r}: say the guarantee in its Delivery, not besides")
-        deliveries[sink_name] = target if isinstance(target, Delivery) else Delivery(target, guarantee=guarantee)
-    return deliveries
-
-
-def _sink(delivery: Delivery) -> Sink | BatchSink:
-    return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
 
 
 def _nothing() -> None:
