@@ -1,4 +1,4 @@
-"""What runs when a process ends, and belongs to this process alone.
+"""Exit hooks, which belong to the process that registered them.
 
 A forked child inherits exit hooks, objects with a `__del__` and signal handlers. It runs them when it ends, on
 connections that it shares with its parent: it would stop the parent's query, or end the parent's transaction.

@@ -1,4 +1,4 @@
-"""What a user gives a `WalSink`: a target or several by name, each as itself or in a `Delivery`."""
+"""The targets that a user gives a `WalSink`: one or several by name, each as itself or in a `Delivery`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def deliveries_of(to: object, guarantee: GuaranteeName | None, name: str) -> dic
     for sink_name, target in named.items():
         paths.check_sink_name(sink_name)
         if isinstance(target, Delivery) and guarantee is not None:
-            raise ConfigError(f"sink {sink_name!r}: say the guarantee in its Delivery, not besides")
+            raise ConfigError(f"sink {sink_name!r}: state the guarantee in its Delivery only")
         deliveries[sink_name] = target if isinstance(target, Delivery) else Delivery(target, guarantee=guarantee)
     return deliveries
 

@@ -17,7 +17,7 @@ from wal_sink.exit_hooks import Owner
 from wal_sink.sink import BatchSink, Sink, Wrapper
 
 _STATELESS = (types.FunctionType, types.BuiltinFunctionType, type)
-"""What keeps nothing of a delivery: any number of sinks may call it."""
+"""Kinds of objects that keep nothing of a delivery: any number of sinks may call them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""What a user gives a `WalSink`."""
+"""The targets that a user gives a `WalSink`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_target_stands_alone_or_by_name_as_itself_or_in_a_delivery() -> None:
 
 
 def test_a_guarantee_stands_in_one_place() -> None:
-    with pytest.raises(ConfigError, match="sink 'a': say the guarantee in its Delivery"):
+    with pytest.raises(ConfigError, match="sink 'a': state the guarantee in its Delivery only"):
         deliveries_of(Delivery(take), "at_most_once", "a")
 
 
