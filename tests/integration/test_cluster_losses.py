@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 SEGMENTS, CHUNK_ROWS = 2, 10
 ROWS = 2 * SEGMENTS * 2 * CHUNK_ROWS
 PAUSE_S = 0.8
-LIMIT_S = 180.0
+LIMIT_S = 300.0
 DRIVER = """
 import sys
 from pathlib import Path
