@@ -18,7 +18,13 @@ pytest_plugins = [
 
 COVERING = ("unit", "simulation")
 """Folders whose tests have to reach every branch of the core; under the others' tests it is not watched, for speed."""
-LONG = ("chaos/test_small.py", "integration/test_examples.py", "integration/test_kills.py")
+LONG = (
+    "chaos/test_small.py",
+    "integration/test_cluster_losses.py",
+    "integration/test_examples.py",
+    "integration/test_kills.py",
+    "integration/test_speculation.py",
+)
 """Files of tests that take half a minute or more."""
 _LAST = 3
 

@@ -5,9 +5,12 @@ A call that hangs cannot be ended from outside; it can only be left behind, and 
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import MethodType
 from typing import Any, Protocol, TypeVar
 
 from wal_sink.texts import repr_of
@@ -17,6 +20,10 @@ T = TypeVar("T")
 
 class CallTimedOutError(Exception):
     """The call did not return in time; whether it had its effect is unknown. It may still be running."""
+
+
+class InUseError(Exception):
+    """The call was not made: another call of the same object is still running."""
 
 
 class ProgramExitError(Exception):
@@ -92,12 +99,33 @@ class ThreadCaller:
         while (request := self._requests.get()) is not None:
             function, args = request
             try:
-                answer = (True, function(*args))
+                with _alone(function):
+                    answer = (True, function(*args))
             except Exception as error:  # noqa: BLE001 - handed to the calling thread, whatever it is
                 answer = (False, error)
             except BaseException as error:  # noqa: BLE001 - nobody else would ever see it
                 answer = (False, _exit_error(error))
             self._answers.put(answer)
+
+
+_in_use: dict[tuple[int, int], object] = {}
+"""By process and id, the objects of which a method is running. A call that was left behind stays here until it ends."""
+
+
+@contextmanager
+def _alone(function: Callable[..., object]) -> Iterator[None]:
+    """While a method of an object runs, no other caller of this process calls one. Of a function nothing is known."""
+    if not isinstance(function, MethodType):
+        yield
+        return
+    thing, mine = function.__self__, object()
+    key = (os.getpid(), id(thing))
+    if _in_use.setdefault(key, mine) is not mine:
+        raise InUseError(f"an earlier call of this {type(thing).__name__} is still running: it was not called")
+    try:
+        yield
+    finally:
+        del _in_use[key]
 
 
 def _exit_error(error: BaseException) -> ProgramExitError:

@@ -1,4 +1,4 @@
-"""What runs when a process ends, and belongs to this process alone.
+"""Exit hooks, which belong to the process that registered them.
 
 A forked child inherits exit hooks, objects with a `__del__` and signal handlers. It runs them when it ends, on
 connections that it shares with its parent: it would stop the parent's query, or end the parent's transaction.
@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from wal_sink.errors import ConfigError
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:
@@ -23,6 +25,14 @@ class Owner:
     def is_here(self) -> bool:
         """Whether this is that process, and no forked child of it."""
         return os.getpid() == self.pid
+
+    def refuse_child(self, what: str) -> None:
+        """Raise `ConfigError` in a forked child of the process that opened `what`."""
+        if not self.is_here:
+            raise ConfigError(
+                f"{what} was opened in process {self.pid}, of which this is a forked child: its threads and its query "
+                "run there. Make a WalSink in the process that uses it; the end of this child touches neither"
+            )
 
 
 def at_exit(hook: Callable[[], object]) -> Callable[[], None]:

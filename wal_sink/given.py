@@ -9,6 +9,7 @@ from wal_sink import paths
 from wal_sink.arguments import check_options, check_text
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.errors import ConfigError
+from wal_sink.held import refuse_shared
 from wal_sink.location import canonical
 from wal_sink.redaction import mask_url
 from wal_sink.settings import Delivery, GuaranteeName, Settings
@@ -61,13 +62,19 @@ def deliveries_of(to: object, guarantee: GuaranteeName | None, name: str) -> dic
         _check_name("the name of a sink", sink_name)
         paths.check_sink_name(sink_name)
         if isinstance(target, Delivery) and guarantee is not None:
-            raise ConfigError(f"sink {sink_name!r}: say the guarantee in its Delivery, not besides")
+            raise ConfigError(f"sink {sink_name!r}: state the guarantee in its Delivery only")
         deliveries[sink_name] = target if isinstance(target, Delivery) else Delivery(target, guarantee=guarantee)
     return deliveries
 
 
-def sink_of(delivery: Delivery) -> Sink | BatchSink:
-    """The sink itself. Raises `ConfigError`."""
+def sinks_of(deliveries: Mapping[str, Delivery]) -> dict[str, Sink | BatchSink]:
+    """By name, the sinks behind what was given. Raises `ConfigError` if two are the same object."""
+    sinks = {name: _sink(delivery) for name, delivery in deliveries.items()}
+    refuse_shared(sinks)
+    return sinks
+
+
+def _sink(delivery: Delivery) -> Sink | BatchSink:
     return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
 
 

@@ -14,7 +14,7 @@ from wal_sink.texts import told
 
 
 class SafeLogger(logging.LoggerAdapter[logging.Logger]):
-    """Logs as `logging.Logger` does. What a handler or filter raises is told on stderr, as `Handler.handleError` does.
+    """Logs as `logging.Logger` does. An exception of a handler or filter goes to stderr, as `Handler.handleError` does.
 
     Only Ctrl-C passes: it is meant for the program, and may arrive in any handler.
     """

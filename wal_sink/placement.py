@@ -129,7 +129,7 @@ def _two_phase(serving: Serving, sink: TwoPhaseSink, travels: PickledSink | None
     preparation = None
     if travels is not None:
         preparation = Preparation(serving.name, travels, serving.delivery.attempt_timeout_s)
-    return replace(serving, make_sink=travels or (lambda: sink), preparation=preparation)
+    return replace(serving, make_sink=travels or copier(sink) or (lambda: sink), preparation=preparation)
 
 
 def concurrency(sink: Sink, delivery: Delivery) -> int | None:

@@ -17,6 +17,7 @@ from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
 from wal_sink.errors import ConfigError, DeliveryError
+from wal_sink.held import holding
 from wal_sink.holders import TakeOver, note_end
 from wal_sink.inventory import find_wal, require_wal
 from wal_sink.location import check_location
@@ -145,6 +146,10 @@ class DeadLetters:
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{name_of(sink)} cannot be given single rows: replay to a function of one Chunk")
+        with holding(sink, f"the replay of sink {self._name!r} of {self._log.store.root}"):
+            return self._replay(sink, unknown=unknown, attempt_timeout_s=attempt_timeout_s, take_over=take_over)
+
+    def _replay(self, sink: Sink, *, unknown: bool, attempt_timeout_s: float, take_over: TakeOver) -> ReplayResult:
         if self._wal is not None:  # without it there are no dead letters
             check_location(self._log, self._wal, moved=True)
         role = paths.replayer_role(self._name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkabl
 
 from wal_sink.errors import ConfigError
 from wal_sink.target_checks import check_chunk_function, check_sink, refused_target
+from wal_sink.texts import repr_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,6 +40,11 @@ class Rejected:
     def __post_init__(self) -> None:
         if not self.reasons:
             raise ValueError("Rejected needs at least one row; a sink that took every row returns None")
+        for index in self.reasons:
+            if not hasattr(index, "__index__"):
+                raise ValueError(
+                    f"Rejected names a row by {repr_of(index)}: expected its index in the chunk, from 0 on"
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,15 @@ class Sink(ABC):
 
 MakeSink = Callable[[], Sink]
 """Makes a sink in this process: a fresh one at each call, or always the same."""
+
+
+@runtime_checkable
+class Wrapper(Protocol):
+    """A sink that passes its calls to an object which is no sink. That object must stand behind no other sink."""
+
+    def wrapped_object(self) -> object:
+        """The object."""
+        ...
 
 
 @runtime_checkable
@@ -263,6 +278,10 @@ class FunctionSink(Sink):
     def __init__(self, function: Callable[[Chunk], Rejected | None]) -> None:
         self._function = function
         self.idempotent = bool(getattr(function, "idempotent", False))
+
+    def wrapped_object(self) -> object:
+        """The function."""
+        return self._function
 
     def write(self, chunk: Chunk) -> Rejected | None:
         return self._function(chunk)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
@@ -13,9 +14,10 @@ from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, cur
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
 from wal_sink.exit_hooks import Owner, at_exit
-from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, refuse_shared_folder, sink_of
+from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, refuse_shared_folder, sinks_of
 from wal_sink.guarantees import promise
 from wal_sink.holders import TakeOver
+from wal_sink.held import hold
 from wal_sink.inspection import Status, read_status
 from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery
@@ -93,11 +95,8 @@ class WalSink:
         self._moved_from = moved_from
         self._take_over = TakeOver(take_over)
         self._deliveries = deliveries_of(to, guarantee, name)
-        self._sinks = {sink_name: sink_of(delivery) for sink_name, delivery in self._deliveries.items()}
-        self._promises = {
-            sink_name: promise(self._sinks[sink_name], delivery, sink_name)
-            for sink_name, delivery in self._deliveries.items()
-        }
+        self._sinks = sinks_of(self._deliveries)
+        self._promises = {each: promise(self._sinks[each], given, each) for each, given in self._deliveries.items()}
         self._own_query = OwnQuery(repr(self), self._spec.url)
         self._stopping = threading.Event()
         """The committers are to finish the chunk in hand and keep the rest."""
@@ -107,8 +106,8 @@ class WalSink:
         self._knows_spark = False
         self._cancel_jobs: Callable[[], None] = _nothing
         self._leave_exit: Callable[[], None] = _nothing
-        self._owner = Owner()
-        """The process that opened it or, before that, made it. A forked child has none of its threads."""
+        self._let_go: Callable[[], None] = _nothing  # of the sinks' objects
+        self._owner = Owner()  # once it is open, the process that opened it: a forked child has none of its threads
         self._closed = False
         self._failure: BaseException | None = None
         """What ended it before everything was delivered."""
@@ -262,7 +261,10 @@ class WalSink:
             if self._crew is None:
                 self._owner = Owner()
                 spark = spark or current_session()
-                run = self._open_run(spark)
+                with ExitStack() as held:
+                    held.callback(hold(self._sinks.values(), repr(self)))
+                    run = self._open_run(spark)
+                    self._let_go = held.pop_all().close
                 self._knows_spark = spark is not None
                 self._crew = Crew(run, stopping=self._stopping, on_failure=self._own_query.stop)
                 self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
@@ -277,12 +279,8 @@ class WalSink:
 
     def _refuse_fork(self) -> None:
         """Before any lock: one that a thread of the parent held at the fork is never let go here."""
-        if self._crew is not None and not self._owner.is_here:
-            raise ConfigError(
-                f"{self!r} was opened in process {self._owner.pid}, of which this is a forked child: its threads and "
-                "its query run there. Make a WalSink in the process that uses it; end the child with os._exit() or "
-                "sys.exit(), neither of which touches the parent's"
-            )
+        if self._crew is not None:
+            self._owner.refuse_child(repr(self))
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -368,6 +366,8 @@ class WalSink:
             self._cancel_jobs()
             if not self._crew.stop(CANCEL_S):
                 _logger.warning("%r: a sink is still busy; what it sent last has an unknown outcome", self)
+                return  # it stays held: nobody else may call it meanwhile
+        self._let_go()
 
     def _end_early(self) -> None:
         """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""

@@ -130,6 +130,10 @@ class _ForeachBatchSink(BatchSink):
     def __repr__(self) -> str:
         return f"wrap.foreach_batch({name_of(self._function)})"
 
+    def wrapped_object(self) -> object:
+        """The function."""
+        return self._function
+
     def describe(self) -> str:
         return repr(self)
 

@@ -321,7 +321,7 @@ def test_every_sink_says_what_holds_for_it(place: Place) -> None:
             "marked": idempotent(lambda _: None),
             "lookup": LookedUp(place.root / "lookup"),
             "sql": SqlSink("sqlite:////nowhere.db", "t"),
-            "most": Delivery(plain, guarantee="at_most_once"),
+            "most": Delivery(lines_in(place, "most"), guarantee="at_most_once"),
         }
     ).guarantee()
     assert {name: sentence.partition(":")[0].partition(" (")[0] for name, sentence in said.items()} == {

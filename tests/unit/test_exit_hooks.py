@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from tests.processes import CHECKOUT, Child
 from tests.unit.test_process_assumptions import in_child
 from wal_sink import ConfigError, WalSink
-from wal_sink.exit_hooks import Owner
+from wal_sink.exit_hooks import Owner, at_exit
+from wal_sink_backends.sql_postgresql_session import connection_class
 
 BANNED = ("atexit.register", "signal.signal", "weakref.finalize", "tempfile.TemporaryDirectory")
 HOOKS = """
@@ -45,6 +48,18 @@ def output_of(program: str, tmp_path: Path, *args: str) -> list[str]:
 
 def test_a_hook_runs_in_the_process_that_registered_it_and_in_no_other(tmp_path: Path) -> None:
     assert output_of(HOOKS, tmp_path) == ["child ended with 0", "hook in the parent"]
+
+
+def test_a_hook_is_called_where_its_owner_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: list[Callable[[], None]] = []
+    called: list[str] = []
+    monkeypatch.setattr("atexit.register", registered.append)
+    at_exit(lambda: called.append("hook"))
+    registered[0]()
+    assert called == ["hook"]
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    registered[0]()
+    assert called == ["hook"]
 
 
 def test_a_forked_child_that_ends_leaves_the_query_of_its_parent_alone(tmp_path: Path) -> None:
@@ -97,6 +112,20 @@ def test_every_hook_is_registered_with_its_process() -> None:
     """The linter bans the others: this fails if a rule is taken out of its settings."""
     settings = (CHECKOUT / "pyproject.toml").read_text()
     assert [name for name in BANNED if f'"{name}".msg' not in settings] == []
+
+
+@pytest.mark.parametrize(("owner", "closed"), [(Owner(), 1), (Owner(pid=-1), 0)], ids=["its own", "its parent's"])
+def test_a_connection_to_postgresql_is_closed_by_the_process_that_made_it(
+    owner: Owner, closed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing it tells the server to end the session, which a forked child shares with its parent."""
+    kind, told = connection_class(), []
+    monkeypatch.setattr(kind, "close", lambda _: told.append("close"))
+    connection = kind.__new__(kind)
+    connection._owner = owner
+    del connection
+    gc.collect()
+    assert len(told) == closed
 
 
 def finalizers() -> list[ast.FunctionDef]:

@@ -108,6 +108,12 @@ def test_so_is_what_it_returns_and_why_it_rejects() -> None:
     assert "row 0 of the chunk: <a Odd without text: str() raised ValueError>" in rejected.message
 
 
+def test_a_row_that_is_named_by_no_index_is_an_outcome() -> None:
+    outcome = Stage().deliver(lambda _: Rejected({0: "x", "a": "y"}))  # type: ignore[dict-item]
+    assert outcome.failure is not None
+    assert "Rejected names a row by 'a': expected its index in the chunk" in outcome.failure.message
+
+
 def test_a_refused_row_whose_reason_has_no_text_is_kept() -> None:
     outcome = Stage().deliver(lambda _: Rejected({0: Odd(raises(ValueError()))}), keeps_rejected=True)  # type: ignore[dict-item]
     assert outcome.failure is None

@@ -42,6 +42,10 @@ class ForeachWriterSink(SegmentSink):
     def __repr__(self) -> str:
         return f"wrap.foreach_writer({self._name})"
 
+    def wrapped_object(self) -> object:
+        """The writer."""
+        return self._writer
+
     def describe(self) -> str:
         return repr(self)
 

@@ -1,0 +1,191 @@
+"""A standalone cluster that loses its driver or an executor while its other processes go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.streams import Lines, Place, wait_until
+from tests.processes import Child, is_running
+from tests.standalone import Standalone, executor_of, standalone
+from wal_sink import Chunk
+from wal_sink_backends import SqlSink
+
+pytestmark = pytest.mark.spark
+
+SEGMENTS, CHUNK_ROWS = 2, 10
+ROWS = 2 * SEGMENTS * 2 * CHUNK_ROWS
+PAUSE_S = 0.8
+LIMIT_S = 300.0
+DRIVER = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tests.fixtures_spark import SPARK_CONF
+from tests.integration.streams import Place
+from tests.integration.test_cluster_losses import CHUNK_ROWS, PAUSE_S, SEGMENTS, SlowLines, SlowSql
+from wal_sink import Delivery, Settings
+
+conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "4", "spark.executor.cores": "2"}
+spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+place = Place(Path(sys.argv[1]))
+calls = place.root / sys.argv[3]
+plain = SlowLines(place.root / "out.jsonl", calls=calls, pause_s=PAUSE_S)
+exact = SlowSql(place.root / "out.db", calls)
+sinks = {name: Delivery(sink, where="executors") for name, sink in (("plain", plain), ("exact", exact))}
+with place.sink(sinks, settings=Settings(chunk_rows=CHUNK_ROWS)) as sink:
+    sink.run(place.feed.stream(spark).repartition(SEGMENTS).writeStream.trigger(availableNow=True))
+spark.stop()
+"""
+
+
+@dataclass(frozen=True)
+class SlowLines(Lines):
+    """Notes each call before it sleeps; the rows show after that."""
+
+    calls: Path = Path()
+
+    def write(self, chunk: Chunk) -> None:
+        note(self.calls, "plain")
+        super().write(chunk)
+
+
+class SlowSql(SqlSink):
+    """The same, with rows and position in one transaction."""
+
+    max_concurrency = None
+
+    def __init__(self, file: Path, calls: Path) -> None:
+        super().__init__(f"sqlite:///{file}", "rows")
+        self._calls = calls
+
+    def write(self, chunk: Chunk) -> Any:
+        note(self._calls, "exact")
+        time.sleep(PAUSE_S)
+        return super().write(chunk)
+
+
+def note(file: Path, what: str) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        os.write(descriptor, f"{what} {os.getpid()}\n".encode())
+    finally:
+        os.close(descriptor)
+
+
+def callers(file: Path) -> dict[str, set[int]]:
+    """The processes that called each sink so far."""
+    found: dict[str, set[int]] = {"plain": set(), "exact": set()}
+    for line in file.read_text().splitlines() if file.exists() else ():
+        what, pid = line.split()
+        found[what].add(int(pid))
+    return found
+
+
+def rows_of(file: Path) -> list[int]:
+    with sqlite3.connect(file) as connection:
+        return sorted(row for (row,) in connection.execute("select id from rows"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Standalone]:
+    with standalone(tmp_path / "cluster") as running:
+        yield running
+
+
+@pytest.mark.parametrize("asleep", [False, True], ids=["they notice", "their host sleeps and wakes up later"])
+def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_their_hand(
+    cluster: Standalone, tmp_path: Path, asleep: bool
+) -> None:
+    place = Place(tmp_path)
+    place.feed.add(range(ROWS // 2), range(ROWS // 2, ROWS))
+    first, second = tmp_path / "calls-1", tmp_path / "calls-2"
+
+    def driver(number: int) -> Child:
+        log = tmp_path / f"driver-{number}.log"
+        return Child.python(DRIVER, place.root, cluster.url, f"calls-{number}", log=log, limit_s=LIMIT_S)
+
+    with driver(1) as child:
+        child.wait_until(lambda: bool(callers(first)["plain"]), "the plain sink is being written to")
+        caller = min(callers(first)["plain"])
+        host = next(worker for worker in cluster.workers if os.getsid(caller) == worker.pid)
+        if asleep:
+            host.send_to_all(signal.SIGSTOP)
+        child.kill()
+    with driver(2) as child:
+        child.succeed()
+    sent = len(place.lines.sent())
+    if asleep:
+        assert is_running(caller)
+        host.send_to_all(signal.SIGCONT)
+    wait_until(
+        lambda: not any(map(is_running, callers(first)["plain"] | callers(first)["exact"])), "the old tasks ended"
+    )
+    late = len(place.lines.sent()) - sent
+    assert late >= 1 if asleep else late == 0
+    assert callers(second)["plain"]
+    assert sorted(set(place.lines.ids())) == list(range(ROWS))
+    assert place.lines.repeats() <= SEGMENTS
+    assert rows_of(tmp_path / "out.db") == list(range(ROWS))
+
+
+# Fetch failures.
+
+PARTITIONS = 8
+STAGER = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tests.fixtures_spark import SPARK_CONF
+from tests.integration.streams import Place
+from tests.integration.test_cluster_losses import PARTITIONS, killing
+
+conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
+spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
+spark.sparkContext.setLogLevel("WARN")
+place = Place(Path(sys.argv[1]))
+stream = spark.readStream.schema("id long").json(str(place.feed.folder)).repartition(PARTITIONS, "id")
+with place.sink() as sink:
+    staged = stream.mapInArrow(killing(place.root), "id long")
+    sink.run(staged.writeStream.trigger(availableNow=True))
+spark.stop()
+"""
+
+
+def killing(root: Path) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Passes everything on, and kills an executor once after the third partition has begun."""
+
+    def stage(batches: Iterable[Any]) -> Iterator[Any]:
+        note(root / "stages", "exact")
+        if len((root / "stages").read_text().splitlines()) > 3:
+            try:
+                (root / "killed").touch(exist_ok=False)
+            except FileExistsError:
+                pass
+            else:
+                os.kill(executor_of(os.getpid()), signal.SIGKILL)
+                time.sleep(LIMIT_S)
+        yield from batches
+
+    return stage
+
+
+def test_a_stage_that_is_repeated_for_a_fetch_failure_stages_each_row_once(cluster: Standalone, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    for first in range(0, 80, 20):
+        place.feed.add(range(first, first + 20))
+    with Child.python(STAGER, place.root, cluster.url, log=tmp_path / "driver.log", limit_s=LIMIT_S) as child:
+        output = child.succeed()
+    assert (tmp_path / "killed").exists()
+    assert "FetchFailed" in output
+    assert place.lines.ids() == list(range(80))
+    assert place.lines.repeats() == 0
