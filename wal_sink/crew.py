@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 
 from wal_sink.errors import UndeliveredError, WalSinkError
+from wal_sink.messages import said_once
 from wal_sink.run import Run
 from wal_sink.threads import CommitterThread
 
@@ -92,6 +93,17 @@ class Crew:
         """Sinks that gave up while the run goes on, and why."""
         return {thread.committer.name: thread.error for thread in self._threads if thread.parked and thread.error}
 
+    def refuse_parked(self, wal: str) -> None:
+        """Raise `UndeliveredError` if a sink is parked. `wal`: the URL of the log, for the message."""
+        for name, error in self.parked.items():
+            said = f"sink {name!r} of {wal} is parked, the others go on: {_said(name, error)}"
+            way = (
+                ""
+                if "then start again" in said
+                else ". Its rows are kept in the WAL; repair the target, then start again"
+            )
+            raise UndeliveredError(f"{said}{way}") from None  # the error's text is in this one
+
     def waits_for_parked_only(self, *, before: int) -> bool:
         """Whether every known batch below `before` is delivered to all sinks but parked ones."""
         newest = min(self.run.history.newest_known, before - 1)
@@ -113,11 +125,11 @@ class Crew:
     def _note(self, thread: CommitterThread) -> None:
         name = thread.committer.name
         if thread.parked:
-            _logger.error("sink %s is parked, the others go on: %s", name, thread.error)
+            _logger.error("sink %s is parked, the others go on: %s", name, _said(name, thread.error))
             if all(other.parked for other in self._threads):
                 self._over.set()
             return
-        _logger.error("sink %s gave up: %s", name, thread.error)
+        _logger.error("sink %s gave up: %s", name, _said(name, thread.error))
         self._over.set()
         try:
             self._on_failure()
@@ -134,3 +146,9 @@ class Crew:
 
     def _now_s(self) -> float:
         return self.run.log.runtime.monotonic_s()
+
+
+def _said(name: str, error: BaseException | None) -> str:
+    """What an error says besides the name of the sink."""
+    head = f"sink {name!r}: "
+    return said_once(f"{head}{error}").removeprefix(head)

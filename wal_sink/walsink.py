@@ -122,7 +122,8 @@ class WalSink:
             self._end_early()
             self._failure = self._cause_of(error)
             if self._failure is not error:
-                raise self._failure from error
+                # Spark's account of an error of ours is a page around its text.
+                raise self._failure from (None if str(self._failure) in str(error) else error)
             raise
         except BaseException as error:  # Ctrl-C: nothing may stand before it
             self._end_early()
@@ -316,7 +317,7 @@ class WalSink:
         if batches == 0 or not (too_many or too_much):
             return True
         if crew.waits_for_parked_only(before=batch_id):
-            self._refuse_parked(crew)
+            crew.refuse_parked(self._spec.safe_url)
         return False
 
     def _is_complete(self, batch_id: int) -> bool:
@@ -378,14 +379,7 @@ class WalSink:
 
     def _refuse_given_up(self, crew: Crew) -> None:
         crew.raise_error()
-        self._refuse_parked(crew)
-
-    def _refuse_parked(self, crew: Crew) -> None:
-        for name, error in crew.parked.items():
-            raise UndeliveredError(
-                f"sink {name!r} of {self._spec.safe_url} is parked since it gave up: {error}. Its rows are kept "
-                "in the WAL; mend the target, then start again"
-            ) from error
+        crew.refuse_parked(self._spec.safe_url)
 
 
 def _nothing() -> None:
