@@ -96,7 +96,7 @@ class Crew:
     def refuse_parked(self, wal: str) -> None:
         """Raise `UndeliveredError` if a sink is parked. `wal`: the URL of the log, for the message."""
         for name, error in self.parked.items():
-            said = f"sink {name!r} of {wal} is parked, the others go on: {_said(name, error)}"
+            said = f"sink {name!r} of {wal} is parked since it gave up: {_said(name, error)}"
             way = (
                 ""
                 if "then start again" in said

@@ -218,7 +218,7 @@ def test_every_failed_attempt_is_logged_with_batch_and_sink(caplog: pytest.LogCa
     carried_by(Carrying(failed(FailureKind.RETRIABLE), done), rows=[2])[1].deliver_all()
 
     assert re.search(
-        r"batch 0, sink 'a': attempt 1 of 3 failed at \S+Z, next in \S+ s at \S+Z: it is retriable", caplog.text
+        r"batch 0, sink 'a': attempt 1 of 8 failed at \S+Z, next in \S+ s at \S+Z: it is retriable", caplog.text
     )
 
 
