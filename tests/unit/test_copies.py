@@ -1,7 +1,7 @@
 """Two copies of WAL and checkpoint, side by side: what notices, and when.
 
-A copy is refused when it is opened (tests/unit/test_location.py). Here somebody has said `moved_from` of a copy while the
-original goes on, or the WAL is too old to say where it lies.
+A copy is refused when it is opened (tests/unit/test_location.py). Here somebody has said `moved_from` of a copy while
+the original goes on, or the WAL is too old to say where it lies.
 """
 
 from __future__ import annotations
