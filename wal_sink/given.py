@@ -27,9 +27,9 @@ def check_arguments(
 ) -> None:
     """Refuse values of a wrong kind. Raises `ConfigError`."""
     if not isinstance(settings, Settings):
-        shown = ", ".join(f"{key}={value!r}" for key, value in settings.items()) if isinstance(settings, dict) else ""
         raise ConfigError(
-            f"settings: expected a Settings, found a {type(settings).__name__}; write settings=Settings({shown})"
+            f"settings: expected a Settings, found a {type(settings).__name__}; write "
+            f"settings=Settings({_as_arguments(settings)})"
         )
     check_options("storage_options", storage_options)
     check_options("checkpoint_options", checkpoint_options)
@@ -69,6 +69,13 @@ def deliveries_of(to: object, guarantee: GuaranteeName | None, name: str) -> dic
 def sink_of(delivery: Delivery) -> Sink | BatchSink:
     """The sink itself. Raises `ConfigError`."""
     return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
+
+
+def _as_arguments(settings: object) -> str:
+    """The entries of a dict as arguments. Only values that `Settings` may have are shown: others may be secret."""
+    given = settings if isinstance(settings, dict) else {}
+    numbers = {key: repr(value) if isinstance(value, int) else "…" for key, value in given.items()}
+    return ", ".join(f"{key}={value}" for key, value in numbers.items())
 
 
 def _check_name(what: str, name: object) -> None:

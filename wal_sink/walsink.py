@@ -10,7 +10,7 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from wal_sink.arguments import spelled_as
+from wal_sink.arguments import check_seconds, spelled, spelled_as
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
@@ -114,6 +114,7 @@ class WalSink:
 
     # --- with a streaming query
 
+    @spelled
     def run(self, writer: DataStreamWriter) -> None:
         """Start the query, wait for its end, deliver everything it completed, close. Raises every failure."""
         try:
@@ -131,6 +132,7 @@ class WalSink:
             raise
         self.close()
 
+    @spelled
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query into this WAL: sets its `foreachBatch` and `checkpointLocation`. Returns Spark's query.
 
@@ -153,6 +155,7 @@ class WalSink:
         crew.wake()
         return query
 
+    @spelled
     def stage(self, df: DataFrame, batch_id: int) -> None:
         """Stage one batch, from inside `foreachBatch`; for own `writeStream` chains, whose checkpoint must be this one.
 
@@ -173,12 +176,14 @@ class WalSink:
 
     # --- without one
 
+    @spelled
     def drain(self, *, follow: bool = False, timeout_s: float | None = None) -> None:
         """Deliver what is complete; with `follow`, go on as batches complete, until stopped or `timeout_s` have passed.
 
         Needs no pyspark, unless a sink does. Raises what made a committer give up, and `UndeliveredError` for a parked
         sink; without `follow`, also when time ran out.
         """
+        check_seconds("timeout_s", timeout_s)
         if not self._sinks:
             raise ConfigError(f"{self!r} only stages: to drain, say where the rows go, WalSink(to, …)")
         began_s = SYSTEM.monotonic_s()
@@ -194,12 +199,14 @@ class WalSink:
         """Where the WAL and its sinks stand, read from the store."""
         return read_status(open_store(self._spec))
 
+    @spelled
     def close(self, timeout_s: float | None = None) -> None:
         """Stop the own query, deliver what is complete, or raise.
 
         What it or `run` raised once it raises again, so that leaving a `with` block in which that was caught does not
         pass for a success.
         """
+        check_seconds("timeout_s", timeout_s)
         with self._closing:
             if self._closed:
                 self._raise_failure()
