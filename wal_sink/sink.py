@@ -40,7 +40,7 @@ class Rejected:
         if self.reasons and not isinstance(self.reasons, Mapping):
             found = type(self.reasons).__name__
             raise PermanentError(
-                f"Rejected takes a mapping from the index of a row to why, {{0: 'bad'}}; got a {found}"
+                f"Rejected takes a mapping from the index of a row to why, {{0: 'bad'}}, not a {found}"
             )
         if not self.reasons:
             raise ValueError("Rejected needs at least one row; a sink that took every row returns None")
@@ -258,8 +258,8 @@ def idempotent(function: F) -> F:
     """Mark a function of one `Chunk` as harmless to repeat: its target ignores a `chunk.key` it has seen."""
     if not callable(function) and not isinstance(function, Sink):
         raise ConfigError(
-            f"@idempotent marks a function of one Chunk, and this is a {type(function).__name__}; a sink that is named by "
-            "a URL has an option of its own for that, such as https://…#idempotent=true"
+            f"@idempotent marks a function of one Chunk, and this is a {type(function).__name__}; a sink that is named "
+            "by a URL has an option for that, such as https://…#idempotent=true"
         )
     function.idempotent = True  # type: ignore[attr-defined]
     return function

@@ -182,7 +182,10 @@ WRONG_NAMES += [
     (lambda: cast("Any", SqlSink)("sqlite:///a.db"), r"SqlSink.*'table'.*SqlSink\(url, table, \*, mode=…"),
     (lambda: cast("Any", FilesSink)("out", fmt="csv"), r"FilesSink.*did you mean format"),
     (lambda: cast("Any", HttpSink)("https://api.example", idempotnet=True), r"HttpSink.*did you mean idempotent"),
-    (lambda: cast("Any", HttpLookupSink)("https://api.example", lookup_uri="x"), r"HttpLookupSink.*'lookup_url'"),
+    (
+        lambda: cast("Any", HttpLookupSink)("https://api.example", lookup_uri="x"),
+        r"HttpLookupSink.*did you mean lookup_url",
+    ),
     (lambda: cast("Any", KafkaSink)("broker:9092", "t", keyy="a"), r"KafkaSink.*did you mean key"),
     (lambda: cast("Any", RedisSink)("redis://c:6379", kind="hash", keys="a"), r"RedisSink.*did you mean key"),
     (lambda: LOOSE(post, **PLACES).drain(timeout=3), r"WalSink\.drain.*did you mean timeout_s"),
