@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from wal_sink.arguments import did_you_mean
 from wal_sink.errors import ConfigError
+from wal_sink.redaction import mask_url
 from wal_sink.sink import BatchSink, Sink
-from wal_sink.stores.spec import mask_url
 
 GROUP = "wal_sink.backends"
 

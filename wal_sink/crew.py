@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
-from wal_sink.errors import UndeliveredError, WalSinkError
+from wal_sink.errors import UndeliveredError
+from wal_sink.logs import logger_of
 from wal_sink.messages import said_once
 from wal_sink.run import Run
+from wal_sink.texts import text_of, told
 from wal_sink.threads import CommitterThread
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Crew:
@@ -23,6 +24,7 @@ class Crew:
         self._on_failure = on_failure
         self._over = threading.Event()
         """Set once following makes no sense any more: nobody goes on, or nobody should."""
+        self._has_ended = False
         self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
 
     def start(self) -> None:
@@ -69,14 +71,22 @@ class Crew:
         self._wait_delivered(timeout_s)
 
     def stop(self, grace_s: float) -> bool:
-        """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds."""
+        """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds.
+
+        The first time that none is, a record tells that this run serves its sinks no more.
+        """
         self._over.set()
         self._stopping.set()
         for thread in self._threads:
             thread.leave()
         deadline = self._deadline_s(grace_s)
         joined = [thread.join(self._left_s(deadline)) for thread in self._threads]
-        return all(joined)
+        if not all(joined):
+            return False
+        if not self._has_ended:
+            self._has_ended = True
+            self.run.end()
+        return True
 
     @property
     def error(self) -> BaseException | None:
@@ -97,12 +107,21 @@ class Crew:
         """Raise `UndeliveredError` if a sink is parked. `wal`: the URL of the log, for the message."""
         for name, error in self.parked.items():
             said = f"sink {name!r} of {wal} is parked since it gave up: {_said(name, error)}"
-            way = (
-                ""
-                if "then start again" in said
-                else ". Its rows are kept in the WAL; repair the target, then start again"
-            )
-            raise UndeliveredError(f"{said}{way}") from None  # the error's text is in this one
+            if "then start again" not in said:
+                said += ". Its rows are kept in the WAL; repair the target, then start again"
+            raise UndeliveredError(said) from None  # the error's text is in this one
+
+    def has_room(self, batch_id: int, wal: str) -> bool:
+        """Whether little enough of what precedes the batch is staged and not delivered."""
+        batches, size = self.run.history.pending(before=batch_id)
+        most_batches, most_bytes = self.run.settings.max_pending_batches, self.run.settings.max_pending_bytes
+        too_many = most_batches is not None and batches >= most_batches
+        too_much = most_bytes is not None and size >= most_bytes
+        if batches == 0 or not (too_many or too_much):
+            return True
+        if self.waits_for_parked_only(before=batch_id):
+            self.refuse_parked(wal)
+        return False
 
     def waits_for_parked_only(self, *, before: int) -> bool:
         """Whether every known batch below `before` is delivered to all sinks but parked ones."""
@@ -133,10 +152,8 @@ class Crew:
         self._over.set()
         try:
             self._on_failure()
-        except (
-            WalSinkError
-        ) as problem:  # this thread has no caller; the next stage() and close() raise what it gave up on
-            _logger.error("after sink %s gave up: %s", name, problem)  # noqa: TRY400 - the message says it all
+        except Exception as problem:  # noqa: BLE001 - no caller; stage() and close() raise what it gave up on
+            _logger.error("after sink %s gave up: %s", name, told(problem))  # noqa: TRY400 - it says it all
 
     def _deadline_s(self, timeout_s: float | None) -> float | None:
         return None if timeout_s is None else self._now_s() + timeout_s
@@ -151,4 +168,4 @@ class Crew:
 def _said(name: str, error: BaseException | None) -> str:
     """What an error says besides the name of the sink."""
     head = f"sink {name!r}: "
-    return said_once(f"{head}{error}").removeprefix(head)
+    return said_once(f"{head}{text_of(error)}").removeprefix(head)

@@ -10,6 +10,7 @@
     │   └── ObjectLost        an object of the WAL that must be there is gone
     ├── StoreError            the store answered with a failure, or not at all
     ├── FencedError           a successor claimed the role; this process must end
+    ├── HeldError             another process serves the sink, or may do so
     ├── DeliveryError         the sink refused for good, or the retries ran out
     ├── UndeliveredError      closed before everything complete was delivered
     └── OutcomeUnknownError   a request may or may not have had its effect
@@ -87,6 +88,10 @@ class FencedError(WalSinkError):
 
     def __reduce__(self) -> tuple[Callable[[str], FencedError], tuple[str]]:
         return partial(type(self), term=self.term), (str(self),)
+
+
+class HeldError(WalSinkError):
+    """Another process serves the sink, or may do so. Remedy: stop that process, or take over if it is gone."""
 
 
 class DeliveryError(WalSinkError):

@@ -10,9 +10,9 @@ from wal_sink.arguments import check_options, check_text
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.errors import ConfigError
 from wal_sink.location import canonical
+from wal_sink.redaction import mask_url
 from wal_sink.settings import Delivery, GuaranteeName, Settings
 from wal_sink.sink import BatchSink, Sink, as_sink
-from wal_sink.stores.spec import mask_url
 
 ELSEWHERE: Mapping[str, str] = {
     **{field.name: f"settings=Settings({field.name}=…)" for field in fields(Settings)},

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from wal_sink import paths
 from wal_sink.errors import ConfigError
+from wal_sink.holders import holder_of
 from wal_sink.inventory import (
     Inventory,
     Lost,
@@ -23,10 +25,10 @@ from wal_sink.json_rows import decimal_texts, plain_values
 from wal_sink.location import current_location
 from wal_sink.log import NOTHING, Log
 from wal_sink.progress import furthest_rows, recorded_chunks
-from wal_sink.records import Manifest, Marker, Release, SinkRecord, TermRecord
-from wal_sink.registry import registered
+from wal_sink.records import Manifest, Marker, Release, SinkRecord
 from wal_sink.runtime import SYSTEM
 from wal_sink.segments import load_segment, read_chunks
+from wal_sink.sink_names import KnownSink, read_names
 from wal_sink.stores.base import Store
 
 
@@ -44,6 +46,12 @@ class SinkStatus:
     term: int
     held_by: str
     """Host and process id of the last committer."""
+    held_since: str
+    """When it claimed its term."""
+    state: str
+    """`retired`, or what is known of that process: `running`, `ended`, `gone` or `unknown`; `new` if there was none."""
+    folder: str
+    """The sink's first name, under which it lies in the WAL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +119,7 @@ class StagedRows:
     keys: tuple[str, ...]
     """One a row, as `Chunk.row_keys` gives them."""
     rows: tuple[tuple[Any, ...], ...]
-    """Values as `Chunk.to_json` writes them; decimals as text, bytes as they are."""
+    """Values as `Chunk.to_json` writes them, structs as dictionaries; decimals as text, bytes as they are."""
 
 
 def _log(store: Store) -> Log:
@@ -135,21 +143,22 @@ def read_status(store: Store) -> Status:
         newest_batch=newest,
         low_water=low_water,
         stager_term=max(log.numbers(paths.terms(paths.STAGER_ROLE)), default=0),
-        sinks=tuple(_sink_status(log, name, newest) for name in _present_sinks(log, inventory)),
+        sinks=tuple(_sink_status(log, sink, newest) for sink in _present_sinks(log, inventory)),
     )
 
 
-def _present_sinks(log: Log, inventory: Inventory) -> list[str]:
-    """Names of the sinks that are registered, and of what else lies there; not of those that were forgotten."""
+def _present_sinks(log: Log, inventory: Inventory) -> list[KnownSink]:
+    """The sinks that are registered, and what else lies there; not those that were forgotten."""
     known = set(check_unserved_sinks(log, inventory, ()))
-    return sorted(known.union(registered(log)).difference(inventory.known_sinks.keys() - known))
+    forgotten = inventory.known_sinks.keys() - known
+    return [sink for sink in read_names(log).sinks if sink.folder not in forgotten]
 
 
 def read_batches(store: Store, *, after: int = NOTHING) -> list[BatchView]:
     """Every batch above low water and `after`, oldest first. Two or three requests a batch. Raises `ObjectLost`."""
     log = _log(store)
     wal = find_wal(log)
-    marked = {name: _marked(log, name) for name in registered(log)}
+    marked = {sink.name: _marked(log, sink.folder) for sink in read_names(log).sinks}
     held = held_batches(log, wal)[1] if wal else []
     return [_batch_view(log, batch_id, marked) for batch_id in held if batch_id > after]
 
@@ -175,7 +184,7 @@ def read_batch(store: Store, batch_id: int) -> BatchDetail | None:
         manifest=manifest,
         attempts=sum(paths.parse_manifest(name) is not None for name in store.list(paths.batch(batch_id))),
         release=log.find(Release, paths.release(batch_id)),
-        delivered=tuple(_delivered(log, name, manifest) for name in registered(log)),
+        delivered=tuple(_delivered(log, sink, manifest) for sink in read_names(log).sinks),
     )
 
 
@@ -209,9 +218,21 @@ def _plain_column(column: Any, name: str) -> list[Any]:
     if pa.types.is_decimal(column.type):
         return [text for part in column.chunks for text in decimal_texts(part)]
     try:
-        return plain_values(column, name)
+        return [_named(value) for value in plain_values(column, name)]
     except ConfigError:
-        return [str(value) for value in column]
+        return [str(value) if value.is_valid else None for value in column]
+
+
+def _named(value: Any) -> Any:
+    """A nested value under the names of its fields, which rows on their way to JSON keep beside the values."""
+    if isinstance(value, msgspec.Struct):
+        fields = msgspec.structs.fields(value)
+        return {field.encode_name: _named(getattr(value, field.name)) for field in fields}
+    if isinstance(value, msgspec.Raw):
+        return bytes(value).decode()
+    if isinstance(value, dict):
+        return {name: _named(item) for name, item in value.items()}
+    return [_named(item) for item in value] if isinstance(value, list) else value
 
 
 def _marked(log: Log, name: str) -> range:
@@ -230,31 +251,36 @@ def _sink_record(log: Log, name: str, younger: str | None) -> SinkRecord | None:
     return record
 
 
-def _delivered(log: Log, name: str, manifest: Manifest) -> Delivered:
+def _delivered(log: Log, known: KnownSink, manifest: Manifest) -> Delivered:
+    name = known.folder
     marker = log.find(Marker, paths.marker(name, manifest.batch_id))
     complete = marker is not None or manifest.batch_id in _marked(log, name)
     found = recorded_chunks(log.store, name, manifest)
     rows = manifest.rows if complete else sum(furthest_rows(found).values())
-    return Delivered(sink=name, complete=complete, chunks=len(found), rows=rows)
+    return Delivered(sink=known.name, complete=complete, chunks=len(found), rows=rows)
 
 
-def _sink_status(log: Log, name: str, newest_batch: int) -> SinkStatus:
+def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
+    name = known.folder
     marker = newest_marker(log, name)
     role = paths.committer_role(name)
     term = max(log.numbers(paths.terms(role)), default=0)
     sink = _sink_record(log, name, paths.term(role, term) if term else None)
-    holder = log.find(TermRecord, paths.term(role, term)) if term else None
+    holder = holder_of(log, role, term) if term else None
     through = marker.batch_id if marker else NOTHING
     first = max(through + 1, sink.first_batch if sink else 0)
     pending = [batch for batch in log.numbers(paths.BATCHES, after=first - 1) if batch <= newest_batch]
     return SinkStatus(
-        name=name,
+        name=known.name,
         kind=sink.sink_kind if sink else "?",
         identity=sink.identity if sink else "?",
         delivered_through=through,
         pending_batches=len(pending),
         term=term,
         held_by=holder.process if holder else "",
+        held_since=holder.since if holder else "",
+        state="retired" if known.is_retired else str(holder.state) if holder else "new",
+        folder=name,
     )
 
 

@@ -27,6 +27,7 @@ class Lost(StrEnum):
     WAL = "wal.json"
     SINK = "sinks/<name>/sink.json"
     EVERY_SINK = "sinks/"
+    RENAMED = "sinks/<name>/renamed.json"
     TERMS = "terms/<role>/"
     MARKER = "sinks/<name>/markers/, the newest"
     LOW_WATER = "low-water/, the newest"
@@ -55,6 +56,10 @@ TABLE: dict[Lost, Rule] = {
     Lost.EVERY_SINK: Rule(
         "where no sink is known: anything in `low-water/`; a release of the oldest batch",
         "error when a sink is registered",
+    ),
+    Lost.RENAMED: Rule(
+        "the newest record in `sinks/<first name>/names/` says that a sink has this name",
+        "error when the WAL is opened or looked at",
     ),
     Lost.TERMS: Rule(
         "numbers that are missing below the highest; `sink.json` (of a committer) or `wal.json` (of the stager) is "
@@ -86,7 +91,6 @@ may be absent: then the batch was not begun.
 
 _MADE_AFTER_WAL = ("batches/", "low-water/", "moves/")
 """Folders in a WAL's root that only a batch, or what follows from one, makes."""
-_SINK_RECORD = "sink.json"
 _LOOKS = 3
 """How often the newest marker is looked for, which a later one may replace between the listing and the read."""
 _COMMITTER = paths.committer_role("")
@@ -298,7 +302,7 @@ def _refuse_without_every_sink(log: Log, inventory: Inventory, oldest_batch: int
 
 
 def _beside_record(log: Log, name: str) -> Sequence[str]:
-    return [found for found in log.store.list(f"{paths.SINKS}/{name}") if found != _SINK_RECORD]
+    return [found for found in log.store.list(f"{paths.SINKS}/{name}") if found != paths.SINK_RECORD]
 
 
 def _look_at_batches(log: Log) -> tuple[int, list[int]]:

@@ -14,6 +14,7 @@ import msgspec
 
 from wal_sink import paths
 from wal_sink.errors import ConfigError, CorruptError
+from wal_sink.runtime import ProcessIdentity
 
 FORMAT = 1
 SPREAD_FORMAT = 2
@@ -85,6 +86,8 @@ class TermRecord(Record, frozen=True, kw_only=True):
     term: int
     run_id: str
     process: str
+    holder: ProcessIdentity | None = None
+    """The same process, so that it can be found; None: by a version that did not say."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.term(self.role, self.term)

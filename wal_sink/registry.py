@@ -14,6 +14,7 @@ from wal_sink.inventory import Inventory, find_new_sink
 from wal_sink.log import Log
 from wal_sink.records import SinkRecord
 from wal_sink.settings import Delivery
+from wal_sink.sink_names import read_names
 
 _RECORDING = frozenset({Ability.ACCEPT.value, Ability.LOOK_UP.value})
 """Kinds that record what they were sent alike, so that one may follow the other under the same name."""
@@ -85,7 +86,8 @@ def _refuse_other_kind(log: Log, record: SinkRecord, sink: Registration) -> None
     raise ConfigError(
         f"sink {sink.name!r} of {log.store.root} is known as {before} ({record.identity}), but was given as {now} "
         f"({sink.identity}); the two keep their progress differently. Go on with the old one until it has everything, "
-        "then give the other a new name and Delivery(…, start_from='next')"
+        f"then give the other a new name and Delivery(…, start_from='next'), and retire the old one, or nothing is "
+        f"deleted any more: wal-sink sinks retire WAL {sink.name}"
     )
 
 
@@ -107,6 +109,11 @@ def _plan(log: Log, history: History, gate: Gate, sink: Registration) -> SinkRec
 def _create(log: Log, record: SinkRecord) -> SinkRecord:
     path = paths.sink(record.name)
     if log.create(path, record):
+        if paths.RENAMED in log.store.list(f"{paths.SINKS}/{record.name}"):
+            raise ConfigError(
+                f"sink {record.name!r} of {log.store.root}: another sink was just renamed to it. Start again with "
+                "another name"
+            )
         return record
     return log.require(SinkRecord, path)
 
@@ -118,10 +125,11 @@ def _first_batch(log: Log, history: History, gate: Gate, name: str, delivery: De
         return log.low_water() + 1
     if delivery.start_from == "next":
         return gate.search() + 1
-    known = ", ".join(repr(other) for other in registered(log)) or "none"
+    known = read_names(log).present
     raise ConfigError(
         f"sink {name!r} is new to {log.store.root}, which already holds batches up to {history.newest_known} "
         f"(sinks it knows: {known}). Say where it begins: Delivery(…, start_from='earliest') delivers everything "
-        "the WAL still holds, start_from='next' only batches completed from now on. If the sink was renamed, use "
-        "its old name"
+        "the WAL still holds, start_from='next' only batches completed from now on. If a sink was given this name "
+        f"instead of another: wal-sink sinks rename WAL OLD {name}. If it replaces one that nobody serves any more, "
+        "retire that one, or nothing it lacks is ever deleted: wal-sink sinks retire WAL OLD"
     )

@@ -7,8 +7,9 @@ every dead letter has a slot of its own, and terms are those of replaying alone:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from wal_sink import paths
 from wal_sink.arguments import check_options, check_text, spelled_class
@@ -16,13 +17,14 @@ from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
 from wal_sink.errors import ConfigError, DeliveryError
+from wal_sink.holders import TakeOver, note_end
 from wal_sink.inventory import find_wal, require_wal
 from wal_sink.location import check_location
 from wal_sink.log import NOTHING, Log
 from wal_sink.orders import SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
 from wal_sink.records import Replayed
-from wal_sink.registry import registered
+from wal_sink.redaction import redacted
 from wal_sink.rejections import refused_rows
 from wal_sink.runtime import SYSTEM
 from wal_sink.sink import (
@@ -36,10 +38,12 @@ from wal_sink.sink import (
     TwoPhaseSink,
     as_sink,
 )
+from wal_sink.sink_names import read_names
 from wal_sink.sink_session import SinkSession, rejected_of
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec, mask_url
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.terms import MARGIN, Term, claim, claim_above
+from wal_sink.texts import name_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,18 @@ class KeptLetter:
     name: DeadLetterName
     replayed: bool
     """Whether it was sent again."""
+    own: tuple[int, ...]
+    """Indices of its rows that no newer dead letter holds: a row belongs to the newest refusal of its chunk."""
+
+    @property
+    def chunk(self) -> Chunk:
+        """The rows that are its own."""
+        return self.letter.chunk.without(set(range(self.letter.chunk.num_rows)) - set(self.own))
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why its own rows are here, a row each."""
+        return [self.letter.reasons[index] for index in self.own]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,51 +95,69 @@ class DeadLetters:
         """`wal` is a URL (or an open log, which is for tests)."""
         check_options("storage_options", storage_options)
         self._log = wal if isinstance(wal, Log) else _open(StoreSpec(check_text("wal", wal), storage_options or {}))
-        self._name = name
         self._wal = find_wal(self._log)
-        known = registered(self._log)
-        if name not in known:
-            raise ConfigError(f"{self._log.store.root} has no sink {name!r}; it has {', '.join(known) or 'none'}")
+        names = read_names(self._log)
+        folder = names.folder_of(name)
+        if folder is None:
+            raise ConfigError(f"{self._log.store.root} has no sink {name!r}; it has {names.present}")
+        self._name = folder
 
     def all(self, *, batch_id: int | None = None) -> Iterator[KeptLetter]:
-        """Every dead letter with rows, oldest batch first; of one batch, if one is named. Raises `CorruptError`."""
-        for folder in self._batches() if batch_id is None else [batch_id]:
-            names = self._log.store.list(paths.dead_letter_folder(self._name, folder))
-            for file in names:
-                name = paths.parse_dead_letter(file)
-                if name is None:
-                    continue
-                letter = read_dead_letter(self._log.store, f"{paths.dead_letter_folder(self._name, folder)}/{file}")
-                if letter.chunk.num_rows:
-                    yield KeptLetter(letter, name, replayed=paths.replayed(file) in names)
+        """Every dead letter that has rows of its own, oldest batch first; of one batch, if one is named. So each row
+        comes once. Raises `CorruptError`.
+        """
+        return (kept for kept in self._found(self._batches() if batch_id is None else [batch_id]) if kept.own)
 
     def due(self, *, unknown: bool = False) -> Iterator[KeptLetter]:
         """What `replay` would send: of batches that are delivered, not sent again yet, refused unless `unknown`."""
         newest = max(self._log.numbers(paths.markers(self._name)), default=NOTHING)
         wanted = {"rejected", "unknown"} if unknown else {"rejected"}
-        for kept in self.all():
+        # One without rows of its own may lack only the record that it was sent again.
+        for kept in self._found(self._batches()):
             if not kept.replayed and kept.letter.kept in wanted and kept.letter.chunk.batch_id <= newest:
                 yield kept
 
-    def replay(self, to: object, *, unknown: bool = False, attempt_timeout_s: float = 120.0) -> ReplayResult:
+    def _found(self, batches: Iterable[int]) -> Iterator[KeptLetter]:
+        """Every dead letter with rows. Refusals of one chunk follow each other in a listing, and are read together."""
+        for batch_id in batches:
+            folder = paths.dead_letter_folder(self._name, batch_id)
+            files = self._log.store.list(folder)
+            named = [(file, name) for file in files if (name := paths.parse_dead_letter(file)) is not None]
+            for _, refusals in groupby(named, key=_chunk_of):
+                read = [(name, read_dead_letter(self._log.store, f"{folder}/{file}")) for file, name in refusals]
+                yield from _each_row_once(read, files)
+
+    def replay(
+        self,
+        to: object,
+        *,
+        unknown: bool = False,
+        attempt_timeout_s: float = 120.0,
+        take_over: TakeOver = TakeOver.ALWAYS,
+    ) -> ReplayResult:
         """Send them again, to a function of one `Chunk`, a `Sink` or the URL of a backend, one after the other.
 
         `unknown`: those too that an at-most-once delivery may have sent. Each goes under a key that derives from its
         rows and never changes. Stops at the first failure with `DeliveryError`; repeating goes on from there, and
-        repeats what a plain sink was just being sent. Raises `FencedError` if somebody else began to replay.
+        repeats what a plain sink was just being sent. Raises `FencedError` if somebody else began to replay, and
+        `HeldError` if somebody else replays, or may do so, whom `take_over` does not let fence.
         """
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
-            raise ConfigError(f"{sink.describe()} cannot be given single rows: replay to a function of one Chunk")
+            raise ConfigError(f"{name_of(sink)} cannot be given single rows: replay to a function of one Chunk")
         if self._wal is not None:  # without it there are no dead letters
             check_location(self._log, self._wal, moved=True)
-        term = claim(self._log, paths.replayer_role(self._name))  # first: what another sent by then shows as sent
+        role = paths.replayer_role(self._name)
+        term = claim(self._log, role, take_over=take_over)  # first: what another sent by then shows as sent
         if term.number == 1 and self._has_replayed():
             term = claim_above(self._log, term.role, MARGIN)  # the terms of those who did so were lost
         letters = rows = rejected = 0
-        for kept in self.due(unknown=unknown):
-            done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
-            letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
+        try:
+            for kept in self.due(unknown=unknown):
+                done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
+                letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
+        finally:
+            note_end(self._log, role, term.number)
         return ReplayResult(letters, rows, rejected)
 
     def _has_replayed(self) -> bool:
@@ -133,6 +167,30 @@ class DeadLetters:
 
     def _batches(self) -> list[int]:
         return self._log.numbers(paths.dead_letter_batches(self._name))
+
+
+def _chunk_of(found: tuple[str, DeadLetterName]) -> tuple[int, int, int]:
+    """Ordinal of the segment, first and end row: the same for all refusals of a chunk, whatever their number."""
+    return found[1][:3]
+
+
+def _each_row_once(refusals: list[tuple[DeadLetterName, DeadLetter]], files: Sequence[str]) -> list[KeptLetter]:
+    """The refusals of one chunk that have rows, oldest first, each with the rows that no newer one holds."""
+    found: list[KeptLetter] = []
+    newer: set[int] = set()
+    for name, letter in sorted(refusals, key=_age, reverse=True):
+        rows = letter.chunk.rows
+        own = tuple(index for index, row in enumerate(rows) if row not in newer)
+        newer.update(rows)
+        if rows:
+            found.append(KeptLetter(letter, name, paths.replayed(letter.path.rpartition("/")[2]) in files, own))
+    return found[::-1]
+
+
+def _age(refusal: tuple[DeadLetterName, DeadLetter]) -> int:
+    """An outcome that was unknown has no number; refusals of its replay come after it."""
+    number = refusal[0].number
+    return -1 if number is None else number
 
 
 def _open(spec: StoreSpec) -> Log:
@@ -158,7 +216,7 @@ class _Replay:
     def send(self, sink: Sink) -> Replayed:
         """Raises `DeliveryError`, `FencedError`, or what the store does."""
         session = SinkSession(sink, self._log.runtime.new_caller(), self._context(), timeout_s=self._timeout_s)
-        what = f"dead letter {self._log.store.url_of(self._letter.path)}: {sink.describe()}"
+        what = f"dead letter {self._log.store.url_of(self._letter.path)}: {name_of(sink)}"
         try:
             self._term.check(self._log.store)
             session.open()
@@ -199,7 +257,7 @@ class _Replay:
 
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
         indices = sorted(rejected.reasons)
-        reasons = [mask_url(str(rejected.reasons[index])) for index in indices]
+        reasons = [redacted(text_of(rejected.reasons[index])) for index in indices]
         self._create(refused_rows(sent, indices, self._next), reasons, answered=answered)
         self._rejected += len(indices)
 

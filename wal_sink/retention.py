@@ -14,6 +14,7 @@ from wal_sink.log import NOTHING
 from wal_sink.records import SinkRecord
 from wal_sink.registry import registered
 from wal_sink.serving import Surroundings
+from wal_sink.sink_records import RetiredRecord
 from wal_sink.terms import Term
 
 COLLECT_EVERY_BATCHES = 16
@@ -33,11 +34,15 @@ class Collector:
         self._low_water: int | None = None
         self._asked_at = NOTHING
         self._sinks: set[str] = set()
+        self._served: set[str] = set()
         self._marked: dict[str, int] = {}
 
-    def expect(self, sinks: Iterable[str]) -> None:
-        """These sinks are registered: from now on each must be there, whenever something is collected."""
-        self._sinks.update(sinks)
+    def expect(self, others: Iterable[str], *, served: Iterable[str]) -> None:
+        """These sinks are registered: from now on each must be there, whenever something is collected. One that this
+        run serves is not retired, since its term would have been claimed for that.
+        """
+        self._served.update(served)
+        self._sinks.update(others, self._served)
 
     def is_due(self, marked_through: int) -> bool:
         """Whether a committer that marked so far should collect. Asks the store only once.
@@ -72,7 +77,11 @@ class Collector:
         return min((batch_id for batch_id in newest if batch_id is not None), default=NOTHING)
 
     def _marked_through(self, name: str) -> int | None:
-        """The newest batch a sink has; None if there is no such sink, only objects one left behind."""
+        """The newest batch a sink has; None if there is no such sink, only objects one left behind, or if it is retired
+        and needs nothing any more. One read more where this run does not serve it.
+        """
+        if name not in self._served and self._log.find(RetiredRecord, paths.retired(name)) is not None:
+            return None
         marker = newest_marker(self._log, name)
         if marker is not None:
             self._marked[name] = marker.batch_id

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -13,8 +12,10 @@ from wal_sink.checkpoint_formats import CheckpointFiles
 from wal_sink.committer import Committer
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.history import History
+from wal_sink.holders import TakeOver, note_end, refuse_held
 from wal_sink.inventory import check_unserved_sinks, newest_marker, take
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.preparing import StagingOrder
 from wal_sink.records import Manifest, Release
 from wal_sink.registry import Registered, Registration, register, registered
@@ -25,12 +26,14 @@ from wal_sink.segment_writer import SegmentLimits
 from wal_sink.segments import SegmentReader, read_parquet
 from wal_sink.serving import Serving, Surroundings
 from wal_sink.settings import Settings
+from wal_sink.sink_changes import describe_unserved
+from wal_sink.sink_names import SinkNames, in_folder, read_names, refuse_retired
 from wal_sink.stager import Attempt, Staged, Stager
 from wal_sink.stores.base import Store
-from wal_sink.stores.probe import probe
+from wal_sink.stores.probe import Leftovers, probe
 from wal_sink.terms import Term, claim, claim_above_seen
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Run:
@@ -58,27 +61,55 @@ class Run:
         self._collecting = threading.Lock()
         self._given_up: set[str] = set()
         self._stager: Stager | None = None
+        self._probes = Leftovers(store, (), runtime)
+        """What other openings of the WAL left in the store."""
 
-    def open(self, servings: Sequence[Serving] = (), *, moved_from: str | None = None) -> None:
+    def open(
+        self,
+        servings: Sequence[Serving] = (),
+        *,
+        moved_from: str | None = None,
+        take_over: TakeOver = TakeOver.ALWAYS,
+    ) -> None:
         """Probe the store, make sure whose the WAL is and that nothing of it was lost, claim the committers' terms,
         only then read where they stand.
 
-        `moved_from`: where the WAL lay before it was moved here; see `wal_sink.location.check_location`.
+        `moved_from`: where the WAL lay before it was moved here; see `wal_sink.location.check_location`. `take_over`:
+        which processes that serve one of the sinks may be fenced; `HeldError` for another one.
         """
-        probe(self.log.store, runtime=self.log.runtime, single_writer=self.settings.single_writer)
+        store, runtime = self.log.store, self.log.runtime
+        self._probes = probe(store, runtime=runtime, single_writer=self.settings.single_writer)
         inventory = take(self.log)
         self.history.adopt(inventory, moved_from=moved_from)
         self.history.load_batches()
         self.gate.search()
+        names = read_names(self.log) if inventory.has_sinks else SinkNames((), {})
+        servings = [in_folder(self.log, names, serving) for serving in servings]
         # All are registered before any term is claimed: a start that is refused must fence nobody.
         registrations = [_registration(serving) for serving in servings]
         others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
         sinks = register(self.log, self.history, self.gate, inventory, registrations)
-        self._collector.expect([*others, *(sink.record.name for sink in sinks)])
+        self._collector.expect(others, served=[sink.record.name for sink in sinks])
+        if take_over is not TakeOver.ALWAYS:
+            for each in registrations:
+                refuse_held(self.log, paths.committer_role(each.name), take_over=take_over)
         for serving, sink in zip(servings, sinks, strict=True):
-            self.committers.append(self._committer(serving, sink))
+            self.committers.append(self._committer(serving, sink, take_over))
         for committer in self.committers:
             committer.abort_abandoned()
+        self._warn_of_unserved(names)
+
+    def _warn_of_unserved(self, names: SinkNames) -> None:
+        """Only committers collect, and they keep what any registered sink lacks. A listing and three reads a sink."""
+        served = {committer.name for committer in self.committers}
+        for sink in names.sinks if served else ():
+            if not sink.is_retired and sink.folder not in served and (said := describe_unserved(self.log, sink)):
+                _logger.warning("%s", said)
+
+    def end(self) -> None:
+        """Leave a record that nobody serves the sinks of this run any more. One create a sink."""
+        for committer in self.committers:
+            note_end(self.log, paths.committer_role(committer.name), committer.term.number)
 
     @property
     def is_stager(self) -> bool:
@@ -178,17 +209,20 @@ class Run:
     def _refuse_not_keeping(self) -> None:
         """Without the rows in the WAL, only sinks that prepare them while they are staged can ever get them."""
         known = {committer.name: committer.serving for committer in self.committers}
-        others = [name for name in registered(self.log) if name not in known]
+        others = [sink.name for sink in read_names(self.log).sinks if not (sink.folder in known or sink.is_retired)]
         cannot = [name for name, serving in known.items() if serving.preparation is None]
         if others or cannot:
             raise ConfigError(
                 f"{self.log.store.root}: keep_segments=False was asked for, but sinks {sorted([*others, *cannot])} "
                 "cannot prepare rows while they are staged here: they are delivered elsewhere, run on the driver or "
-                "cannot travel to executors. Keep segments, or forget those sinks"
+                "cannot travel to executors. Keep segments, or retire those that nobody needs: wal-sink sinks retire"
             )
 
-    def _committer(self, serving: Serving, sink: Registered) -> Committer:
-        term = claim(self.log, paths.committer_role(serving.name), was_held=sink.is_old)
+    def _committer(self, serving: Serving, sink: Registered, take_over: TakeOver) -> Committer:
+        role = paths.committer_role(serving.name)
+        term = claim(self.log, role, was_held=sink.is_old, take_over=take_over)
+        if sink.is_old:
+            refuse_retired(self.log, serving.name, serving.name)  # since this run looked and before it had the term
         committer = Committer(serving, self.shared, term, sink.record)
         committer.load()
         return committer
@@ -198,6 +232,7 @@ class Run:
             with self._collecting:
                 if self._collector.is_due(committer.marked_through):
                     self._collector.collect(committer.term)
+                    self._probes.delete_old()
         except (StoreError, OutcomeUnknownError) as error:
             _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from wal_sink.arguments import one_of, spelled_class
 from wal_sink.errors import ConfigError
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import mask_url, redacted
 
 GuaranteeName = Literal["exactly_once", "at_least_once", "at_most_once"]
 Where = Literal["auto", "driver", "executors"]
@@ -130,7 +130,7 @@ class Delivery:
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number of seconds above 0")
 
     def __repr__(self) -> str:
-        to = repr(mask_url(self.to)) if isinstance(self.to, str) else mask_url(repr(self.to))
+        to = repr(mask_url(self.to)) if isinstance(self.to, str) else redacted(repr(self.to))
         policies = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name != "to"]
         return f"Delivery({', '.join([f'to={to}', *policies])})"
 

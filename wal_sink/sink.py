@@ -59,7 +59,9 @@ class SinkContext:
     """Real column names of the batch, in order."""
     on_executor: bool
     spark_schema: str = field(default="", repr=False)
-    """JSON of the batch's Spark schema; empty if it was staged without Spark."""
+    """JSON of the batch's Spark schema; empty if it was staged without Spark. It comes from the WAL: do not pass it to
+    PySpark's `StructType.fromJson`, which imports what it names; see docs/SECURITY.md.
+    """
 
 
 class Sink(ABC):

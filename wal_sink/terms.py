@@ -6,15 +6,16 @@ lost or a target knows a higher one, creates what is missing below it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wal_sink import paths
 from wal_sink.errors import FencedError
+from wal_sink.holders import TakeOver, refuse_holder
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.records import TermRecord
-from wal_sink.runtime import process_name
+from wal_sink.runtime import process_identity, process_name
 from wal_sink.stores.base import ObjectMissing, Store
 
 MARGIN = 8
@@ -26,7 +27,7 @@ MOST_FILLED = 256
 the next one which is still there.
 """
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,9 @@ class Term:
         return paths.term(self.role, self.number + 1)
 
 
-def claim(log: Log, role: str, *, was_held: bool = False) -> Term:
-    """Claim the next term of a role; every earlier holder is fenced from then on. One listing and one create.
+def claim(log: Log, role: str, *, was_held: bool = False, take_over: TakeOver = TakeOver.ALWAYS) -> Term:
+    """Claim the next term of a role; every earlier holder is fenced from then on. One listing and one create, and two
+    reads where `take_over` asks who holds it: then raises `HeldError` before anything is created.
 
     `was_held`: whether the role may have been held before. Then a role without terms has lost them, or its first holder
     died before it claimed one; and the claim jumps, to fence a holder that may still live.
@@ -65,10 +67,11 @@ def claim(log: Log, role: str, *, was_held: bool = False) -> Term:
     if _has_gap(listed):
         listed = log.numbers(paths.terms(role))  # some stores' listings miss what is created meanwhile
     highest = max(listed, default=0)
+    refuse_holder(log, role, highest, take_over)
     if _has_gap(listed):
         _logger.warning("%s", _terms_are_gone(log, role, f"the first that is left is {paths.term(role, listed[0])}"))
-        return _claim_from(log, role, listed, highest + 1)
-    return _claim_from(log, role, listed, highest + 1 + (MARGIN if was_held and not listed else 0))
+        return _claim_from(log, role, listed, highest + 1, take_over)
+    return _claim_from(log, role, listed, highest + 1 + (MARGIN if was_held and not listed else 0), take_over)
 
 
 def claim_above(log: Log, role: str, number: int) -> Term:
@@ -103,11 +106,12 @@ def renew(log: Log, term: Term) -> Term:
     return following
 
 
-def _claim_from(log: Log, role: str, listed: Sequence[int], number: int) -> Term:
+def _claim_from(log: Log, role: str, listed: Sequence[int], number: int, take_over: TakeOver = TakeOver.ALWAYS) -> Term:
     """Claim a term from `number` on. What is missing below comes first, so that nobody below it goes on meanwhile."""
     for missing in _missing(listed, number):
         log.create(paths.term(role, missing), _record(log, role, missing))
     while not log.create(paths.term(role, number), _record(log, role, number)):
+        refuse_holder(log, role, number, take_over)  # somebody came in between
         number += 1
     return Term(role, number)
 
@@ -132,4 +136,6 @@ def _terms_are_gone(log: Log, role: str, because: str) -> str:
 
 
 def _record(log: Log, role: str, number: int) -> TermRecord:
-    return TermRecord(role=role, term=number, run_id=log.run_id, process=process_name(), **log.stamp())
+    return TermRecord(
+        role=role, term=number, run_id=log.run_id, process=process_name(), holder=process_identity(), **log.stamp()
+    )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,17 +12,21 @@ from wal_sink.arguments import check_seconds, spelled, spelled_as
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
+from wal_sink.exit_hooks import Owner, at_exit
 from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, refuse_shared_folder, sink_of
 from wal_sink.guarantees import promise
+from wal_sink.holders import TakeOver
 from wal_sink.inspection import Status, read_status
+from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery
-from wal_sink.placement import Placement
+from wal_sink.placement import Placement, check_environment
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
 from wal_sink.settings import GuaranteeName, Settings, check_chunks
 from wal_sink.sink import Sink
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import S3, StoreSpec
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.texts import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
     from wal_sink.spark.identity import QueryIdentity
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 GRACE_S = 30.0
 """How long a run that ends by an exception waits for the chunk in hand."""
@@ -64,6 +66,7 @@ class WalSink:
         checkpoint_options: Mapping[str, object] | None = None,
         settings: Settings = _DEFAULT_SETTINGS,
         moved_from: str | None = None,
+        take_over: TakeOver = TakeOver.ALWAYS,
     ) -> None:
         """Describe what goes where; raises `ConfigError` for what can be seen to be wrong without I/O.
 
@@ -72,7 +75,8 @@ class WalSink:
         any fsspec store. `checkpoint`: the query's checkpointLocation, as Spark is given it. The options are fsspec's;
         without `checkpoint_options` a checkpoint on the same kind of store is read with `storage_options`. They are
         never shown. `moved_from`: the URL at which the WAL lay before it was moved here, to be said once; a copy must
-        not be opened, since it delivers what the other delivers too.
+        not be opened, since it delivers what the other delivers too. `take_over`: which other processes that serve one
+        of these sinks are fenced; by default all, and with "if_gone" only those that are gone for sure (`HeldError`).
         """
         check_arguments(
             settings=settings,
@@ -87,6 +91,7 @@ class WalSink:
         self._checkpoint_options = checkpoint_options
         self._settings = settings
         self._moved_from = moved_from
+        self._take_over = TakeOver(take_over)
         self._deliveries = deliveries_of(to, guarantee, name)
         self._sinks = {sink_name: sink_of(delivery) for sink_name, delivery in self._deliveries.items()}
         self._promises = {
@@ -101,6 +106,9 @@ class WalSink:
         self._crew: Crew | None = None
         self._knows_spark = False
         self._cancel_jobs: Callable[[], None] = _nothing
+        self._leave_exit: Callable[[], None] = _nothing
+        self._owner = Owner()
+        """The process that opened it or, before that, made it. A forked child has none of its threads."""
         self._closed = False
         self._failure: BaseException | None = None
         """What ended it before everything was delivered."""
@@ -141,6 +149,7 @@ class WalSink:
         `query.awaitTermination()` returns normally after a stop, whoever stopped it: only `close()`, `run()` or
         leaving the `with` block tell that everything was delivered.
         """
+        self._refuse_fork()
         from wal_sink.spark.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
         from wal_sink.spark.query import session_of  # noqa: PLC0415
 
@@ -164,6 +173,7 @@ class WalSink:
         Raises what made delivery give up, and `HistoryError` before anything is written if this batch contradicts the
         WAL. Let `foreachBatch` raise it too: if it swallows the error, the next call and `close` raise it again.
         """
+        self._refuse_fork()
         with self._own_query.entered(df, batch_id, self._checkpoint) as (caller, entry):
             # Entered before anything that waits, so that no stop waits for it.
             crew = self._open(caller.session)
@@ -207,6 +217,7 @@ class WalSink:
         pass for a success.
         """
         check_seconds("timeout_s", timeout_s)
+        self._refuse_fork()
         with self._closing:
             if self._closed:
                 self._raise_failure()
@@ -253,14 +264,16 @@ class WalSink:
 
         Waits for no sink: one that gives up stops the query, which waits for `stage`, which comes through here.
         """
+        self._refuse_fork()
         with self._opening:
             self._refuse_closed()
             if self._crew is None:
+                self._owner = Owner()
                 spark = spark or current_session()
                 run = self._open_run(spark)
                 self._knows_spark = spark is not None
                 self._crew = Crew(run, stopping=self._stopping, on_failure=self._own_query.stop)
-                atexit.register(self._end_early)  # runs before Spark's own hook, which was registered earlier
+                self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
                 self._crew.start()
             elif spark is not None and not self._knows_spark:
                 raise ConfigError(
@@ -269,6 +282,15 @@ class WalSink:
                     "block, or before whatever is called first"
                 )
             return self._crew
+
+    def _refuse_fork(self) -> None:
+        """Before any lock: one that a thread of the parent held at the fork is never let go here."""
+        if self._crew is not None and not self._owner.is_here:
+            raise ConfigError(
+                f"{self!r} was opened in process {self._owner.pid}, of which this is a forked child: its threads and "
+                "its query run there. Make a WalSink in the process that uses it; end the child with os._exit() or "
+                "sys.exit(), neither of which touches the parent's"
+            )
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -279,27 +301,20 @@ class WalSink:
         settings = self._settings
         for name, sink in self._sinks.items():
             if isinstance(sink, Sink):
-                check_chunks(settings, f"sink {name!r}, {sink.describe()}", sink.max_chunk_rows, sink.max_chunk_bytes)
+                check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:
-            self._check_environment(spark)
+            check_environment(spark, self._spec, self._settings)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
         servings = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
-        run.open(servings, moved_from=self._moved_from)
+        run.open(servings, moved_from=self._moved_from, take_over=self._take_over)
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
-
-    def _check_environment(self, spark: SparkSession) -> None:
-        from wal_sink.spark import environment  # noqa: PLC0415 - draining needs no Spark
-
-        modules = environment.WORKER_MODULES
-        environment.check_workers(spark, (*modules, "s3fs") if self._spec.scheme == S3 else modules)
-        environment.check_kept_batches(spark, self._settings.retention_batches)
 
     # --- while it runs
 
@@ -311,21 +326,9 @@ class WalSink:
     def _stage(self, df: DataFrame, caller: QueryIdentity, crew: Crew) -> None:
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-        self._own_query.hold(df, crew, until=lambda: self._has_room(crew, caller.batch_id))
+        self._own_query.hold(df, crew, until=lambda: crew.has_room(caller.batch_id, self._spec.safe_url))
         stage_batch(crew.run, self._spec, df, caller)
         crew.wake()
-
-    def _has_room(self, crew: Crew, batch_id: int) -> bool:
-        """Whether little enough of what precedes the batch is staged and not delivered."""
-        batches, size = crew.run.history.pending(before=batch_id)
-        most_batches, most_bytes = self._settings.max_pending_batches, self._settings.max_pending_bytes
-        too_many = most_batches is not None and batches >= most_batches
-        too_much = most_bytes is not None and size >= most_bytes
-        if batches == 0 or not (too_many or too_much):
-            return True
-        if crew.waits_for_parked_only(before=batch_id):
-            crew.refuse_parked(self._spec.safe_url)
-        return False
 
     def _is_complete(self, batch_id: int) -> bool:
         """Whether Spark may have completed the batch. One that failed before the checkpoint could be asked may be."""
@@ -357,9 +360,9 @@ class WalSink:
 
     def _end_early(self) -> None:
         """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""
-        if not self._closed:
+        if not self._closed and (self._crew is None or self._owner.is_here):
             self._closed = True
-            atexit.unregister(self._end_early)
+            self._leave_exit()
             self._own_query.leave()
             self._try_to(self._own_query.stop)
             self._try_to(self._stop_crew)

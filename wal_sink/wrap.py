@@ -17,15 +17,16 @@ Importing this module does not import pyspark.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.arguments import check_options, name_of, one_of, spelled
 from wal_sink.errors import ConfigError
+from wal_sink.redaction import Redactor, named_secrets
 from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink
 from wal_sink.target_checks import check_batch_function, check_row_writer
+from wal_sink.texts import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 _MODES = ("append", "overwrite")
 _USELESS_MODES = ("ignore", "error", "errorifexists")
-_SECRET_KEY = re.compile(r"passw|pwd|secret|token|credential|accesskey|access[-_.]key|sas|api[-_.]?key", re.IGNORECASE)
-_SECRET_IN_URL = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?i:(?:password|pwd|secret|token)=)([^&;\s]+)")
 
 
 @spelled
@@ -156,9 +155,10 @@ class _SparkWriterSink(BatchSink):
         try:
             batch.read().write.format(self._format).options(**self._options).mode(self._mode).save()
         except Exception as error:
-            masked = _masked(str(error), self._options)
-            if masked == str(error):
+            redactor = Redactor(named_secrets(self._options))
+            if redactor.cause(error) is not None:
                 raise
+            masked = redactor(text_of(error))
         else:
             return
         raise SparkWriterError(masked)  # outside of the handler: the original, with the secret, is no context of it
@@ -166,16 +166,6 @@ class _SparkWriterSink(BatchSink):
 
 class SparkWriterError(Exception):
     """What Spark said when a wrapped writer failed, with a password masked."""
-
-
-def _masked(text: str, options: Mapping[str, object]) -> str:
-    """`text` without the passwords among the options' values and inside addresses."""
-    for key, value in options.items():
-        if _SECRET_KEY.search(key) and str(value):
-            text = text.replace(str(value), "***")
-        for found in _SECRET_IN_URL.finditer(str(value)):
-            text = text.replace(found[1] or found[0], "***")
-    return text
 
 
 def _is_function(thing: object) -> bool:

@@ -10,8 +10,8 @@ from wal_sink.arguments import spelled_class
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
+from wal_sink.redaction import mask_url
 from wal_sink.sink import Rejected, Sink, SinkContext, TransactionalSink
-from wal_sink.stores.spec import mask_url
 from wal_sink_backends.dynamodb_calls import (
     Calls,
     ItemsRefusedError,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import json
 import re
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +20,7 @@ from click.testing import CliRunner, Result
 import wal_sink.walsink
 from wal_sink.cli import options
 from wal_sink.cli.main import main
+from wal_sink.records import WalRecord, decode, encode
 from wal_sink.run import Run
 from wal_sink.settings import Delivery, Settings
 from wal_sink.stores.opening import open_store
@@ -149,6 +152,29 @@ def test_show_for_people_takes_brackets_literally(wal: str) -> None:
     assert all(part in text for part in ("[b]", "NULL", "102", ".parquet", "CRC-32"))
 
 
+def test_show_keeps_nested_names_and_tells_null_from_a_text_that_says_so(tmp_path: Path) -> None:
+    """Structs were shown as Row(f0=…), in whatever a reader had to guess which field that is."""
+    inner = {"name": "a", "tags": [{"k": 1, "v": None}], "paid": decimal.Decimal("1.20")}
+    table = pa.table({"p": [inner, None], "s": ["NULL", None], "b": [b"x", None], "e": ["", " x"]})
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    assert list(FakeQuery(checkpoint, lambda *_: [table]).batches(run, 1)) == [0]
+
+    first, second = invoke_json("show", str(tmp_path / "wal"), "0")["rows"]["rows"]
+    text = invoke("show", str(tmp_path / "wal"), "0").stdout
+
+    assert first[:2] == [{"name": "a", "tags": [{"k": 1, "v": None}], "paid": "1.20"}, "NULL"]
+    assert second[:2] == [None, None]
+    (line,) = (line for line in text.splitlines() if line.startswith("s "))
+    assert line.split() == ["s", '"NULL"', "NULL"]
+    assert '{"name": "a", "' in text
+    (line,) = (line for line in text.splitlines() if line.startswith("e "))
+    assert line.split() == ["e", '""', '"', 'x"']
+    assert "b'x'" in text
+
+
 def test_show_tells_which_sinks_have_the_batch(wal: str, tmp_path: Path) -> None:
     drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--name", "table")
     (sink,) = invoke_json("show", wal, "0")["delivered"]
@@ -169,6 +195,22 @@ def test_drain_into_a_table_delivers_everything_once(wal: str, tmp_path: Path) -
     assert (first["batches"], first["delivered_through"], again["batches"]) == (BATCHES, 2, 0)
     assert first["guarantee"].startswith("exactly once")
     assert [row for row, _ in table_of(tmp_path / "t.db")] == [n * 100 + m for n in range(3) for m in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    ["reference::file:///tmp/templates.json", "simplecache::http://127.0.0.1:9/x", "http://127.0.0.1:9/x", "zip://x"],
+)
+def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_path: Path, recorded: str) -> None:
+    """Whoever can write to the WAL would choose what code of fsspec reads what; some of it runs templates."""
+    file = Path(wal) / "wal.json"
+    changed = msgspec.structs.replace(decode(WalRecord, file.read_bytes(), "wal.json"), checkpoint=recorded)
+    file.write_bytes(encode(changed))
+    into = ["--to", f"sqlite:///{tmp_path / 'orders.db'}?table=orders", "--start-from", "earliest"]
+    result = invoke("drain", wal, *into, exit_code=2)
+    assert f"says that its checkpoint is {recorded}" in " ".join(result.output.split())
+    assert "give --checkpoint" in result.output
+    invoke("drain", wal, *into, "--checkpoint", str(tmp_path / "checkpoint"))
 
 
 def test_drain_into_files(wal: str, tmp_path: Path) -> None:
@@ -294,7 +336,7 @@ def test_debug_lets_the_error_through(wal: str) -> None:
 def test_help_names_every_verb() -> None:
     text = invoke("--help").stdout
     verbs = re.findall(r"^  ([\w-]+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
-    assert verbs == ["demo", "status", "batches", "show", "drain", "dead-letters", "estimate"]
+    assert verbs == ["demo", "status", "batches", "show", "drain", "sinks", "dead-letters", "estimate"]
     assert "..." not in text.partition("Commands:")[2]  # a summary that is cut off
 
 

@@ -32,6 +32,18 @@ def refuse(chunk):
 """
 
 
+MORE = """
+from wal_sink import Rejected
+
+def refuse_first(chunk):
+    return Rejected({0: "the first"})
+"""
+
+
+def refusing_all(chunk: Chunk) -> Rejected:
+    return Rejected(dict.fromkeys(range(chunk.num_rows), "none"))
+
+
 def refusing(chunk: Chunk) -> Rejected | None:
     names = chunk.table.column("name").to_pylist()
     refused = {index: f"[{name}] is no name" for index, name in enumerate(names) if name == "b"}
@@ -59,8 +71,8 @@ def invoke(*args: str, code: int = 0) -> Result:
     return result
 
 
-def said(*args: str) -> Any:
-    return json.loads(invoke(*args, "--json").stdout)
+def said(*args: str, code: int = 0) -> Any:
+    return json.loads(invoke(*args, "--json", code=code).stdout)
 
 
 def test_they_are_listed(wal: str) -> None:
@@ -107,9 +119,60 @@ def test_they_are_sent_again_once(wal: str, tmp_path: Path) -> None:
     assert all(letter["replayed"] for letter in said("list", wal))
 
 
-def test_what_is_refused_again_is_told(wal: str) -> None:
-    assert "2 rows were refused again" in invoke("replay", wal, "--to", "mine:refuse").stdout
-    assert [letter["replay_of"] != "" for letter in said("list", wal)] == [False, True, False, True]
+def test_what_is_refused_again_ends_the_command_with_1_and_the_counts(wal: str) -> None:
+    """It ended with 0, though nothing had arrived."""
+    text = invoke("replay", wal, "--to", "mine:refuse", code=1).stdout
+
+    assert "2 dead letters were sent to refuse: 0 rows" in text
+    assert "2 rows were refused again" in text
+    found = json.loads(invoke("replay", wal, "--to", "mine:refuse", "--json", code=1).stdout)
+    assert (found["letters"], found["rows"], found["rejected"]) == (2, 0, 2)
+
+
+def test_a_row_that_was_refused_again_is_listed_once(wal: str) -> None:
+    """It was listed under both refusals. The newest counts, and tells where the row was before."""
+    invoke("replay", wal, "--to", "mine:refuse", code=1)
+
+    found = said("list", wal)
+
+    assert [(letter["batch_id"], letter["rows"], letter["replayed"]) for letter in found] == [
+        (0, 1, False),
+        (1, 1, False),
+    ]
+    assert all(letter["replay_of"] and letter["reasons"] == ["never"] for letter in found)
+    assert "2 dead letters, 2 rows" in invoke("list", wal).stdout
+    assert [row["reason"] for row in said("show", wal, "1")["rows"]] == ["never"]
+
+
+def test_a_dead_letter_of_which_a_part_was_refused_again_shows_what_is_left(wal: str, tmp_path: Path) -> None:
+    """The rest was taken, so only the refused row is to be sent once more."""
+    (tmp_path / "more.py").write_text(MORE)
+    store = open_store(StoreSpec(wal))
+    run = Run(store, open_store(StoreSpec(str(tmp_path / "checkpoint"))), Settings(chunk_rows=2))
+    run.open([serving(run, "all", Delivery(refusing_all, on_rejected="dead_letter", start_from="earliest"))])
+    run.deliver_all()
+
+    first = said("replay", wal, "--to", "more:refuse_first", "--name", "all", code=1)
+
+    assert (first["rows"], first["rejected"]) == (2, 4)
+    kept = [(letter["rows"], letter["replayed"]) for letter in said("list", wal, "--name", "all")]
+    assert sorted(kept) == [(1, False), (1, False), (1, False), (1, False), (1, True), (1, True)]
+    assert said("replay", wal, "--to", "mine:take", "--name", "all")["rows"] == 4
+
+
+def test_without_a_name_those_of_all_sinks_are_listed(wal: str, tmp_path: Path) -> None:
+    """Only `default` was looked at, so those of any other sink were overlooked."""
+    run = Run(open_store(StoreSpec(wal)), open_store(StoreSpec(str(tmp_path / "checkpoint"))), Settings())
+    run.open([serving(run, "all", Delivery(refusing_all, on_rejected="dead_letter", start_from="earliest"))])
+    run.deliver_all()
+
+    found = said("list", wal)
+
+    assert [letter["sink"] for letter in found] == ["all"] * 4 + ["default"] * 2
+    text = invoke("list", wal).stdout
+    assert "6 dead letters, 8 rows" in text
+    assert "all " in text
+    assert {letter["sink"] for letter in said("list", wal, "--name", "default")} == {"default"}
 
 
 def test_a_sink_that_is_not_there_is_bad_use(wal: str) -> None:

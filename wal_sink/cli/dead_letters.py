@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
 from wal_sink.cli import options
+from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.opened import require_wal
-from wal_sink.cli.output import console, print_json, table, text
+from wal_sink.cli.output import cell, console, print_json, table, text
 from wal_sink.cli.targets import target
 from wal_sink.inspection import plain_rows
 from wal_sink.replaying import DeadLetters, KeptLetter
 from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.texts import name_of
 
 _name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 
@@ -25,25 +29,29 @@ def dead_letters() -> None:
     """
 
 
-@dead_letters.command("list", short_help="Every dead letter of a sink.")
+@dead_letters.command("list", short_help="Every dead letter.")
 @click.argument("wal")
-@_name
+@click.option("--name", help="Only those of this sink; default: of all sinks.")
 @options.storage_options
 @options.as_json
-def list_letters(*, wal: str, name: str, as_json: bool, **more: Any) -> None:
-    """Every dead letter of a sink, oldest batch first."""
-    found = list(_letters(wal, name, more).all())
+def list_letters(*, wal: str, name: str | None, as_json: bool, **more: Any) -> None:
+    """Every dead letter of every sink, oldest batch first. A row that was refused again is listed once, where it was
+    refused last.
+    """
+    spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
+    status = require_wal(open_store(spec))
+    names = [sink.name for sink in status.sinks] if name is None else [name]
+    found = [(each, kept) for each in names for kept in _dead_letters(spec, each).all()]
     if as_json:
-        print_json([_facts(kept) for kept in found])
+        print_json([{"sink": each, **_facts(kept)} for each, kept in found])
         return
-    shown = table(">batch", ">rows", "why", "replayed", "first reason", "file")
-    for kept in found:
-        letter = kept.letter
-        why, done = letter.kept, "yes" if kept.replayed else "no"
-        cells = (letter.chunk.batch_id, letter.chunk.num_rows, why, done, letter.reasons[0], _file(kept))
+    shown = table("sink", ">batch", ">rows", "why", "replayed", "first reason", "file")
+    for each, kept in found:
+        why, done = kept.letter.kept, "yes" if kept.replayed else "no"
+        cells = (each, kept.letter.chunk.batch_id, len(kept.own), why, done, kept.reasons[0], _file(kept))
         shown.add_row(*map(text, cells))
     console().print(shown)
-    click.echo(f"{len(found)} dead letters, {sum(kept.letter.chunk.num_rows for kept in found):,} rows")
+    click.echo(f"{len(found)} dead letters, {sum(len(kept.own) for _, kept in found):,} rows")
 
 
 @dead_letters.command(short_help="The rows of a batch's dead letters.")
@@ -63,7 +71,7 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
         return
     shown = table("key", "reason", *map(text, columns))
     for key, reason, values in rows:
-        shown.add_row(text(key), text(reason), *map(text, values))
+        shown.add_row(text(key), text(reason), *map(cell, values))
     console().print(shown)
     click.echo(f"{len(rows)} rows")
 
@@ -73,13 +81,17 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
 @click.option("--unknown", is_flag=True, help="Also those of unknown outcome: the target may have their rows.")
+@options.take_over
 @_name
 @options.storage_options
 @options.as_json
-def replay(*, wal: str, to: str, name: str, dry_run: bool, unknown: bool, as_json: bool, **more: Any) -> None:
+def replay(
+    *, wal: str, to: str, name: str, dry_run: bool, unknown: bool, take_over: bool, as_json: bool, **more: Any
+) -> None:
     """Send dead letters of delivered batches again, under keys that never change: once, where the target can.
 
-    What the target refuses once more becomes a new dead letter. Repeating the command sends only what is left.
+    What the target refuses once more becomes a new dead letter, and the exit code is 1. Repeating the command sends
+    only what is left.
     """
     letters = _letters(wal, name, more)
     there = target(to)
@@ -88,24 +100,30 @@ def replay(*, wal: str, to: str, name: str, dry_run: bool, unknown: bool, as_jso
         result: dict[str, object] = {
             "dry_run": True,
             "letters": len(due),
-            "rows": sum(kept.letter.chunk.num_rows for kept in due),
+            "rows": sum(len(kept.own) for kept in due),
             "rejected": 0,
         }
     else:
-        done = letters.replay(there, unknown=unknown)
+        done = letters.replay(there, unknown=unknown, take_over=options.whom(take_over=take_over))
         result = {"dry_run": False, "letters": done.letters, "rows": done.rows, "rejected": done.rejected}
     if as_json:
-        print_json({"sink": name, "target": there.describe(), **result})
-        return
-    what = "would be sent" if dry_run else "were sent"
-    click.echo(f"{result['letters']} dead letters {what} to {there.describe()}: {result['rows']} rows")
+        print_json({"sink": name, "target": name_of(there), **result})
+    else:
+        what = "would be sent" if dry_run else "were sent"
+        click.echo(f"{result['letters']} dead letters {what} to {name_of(there)}: {result['rows']} rows")
+        if result["rejected"]:
+            click.echo(f"{result['rejected']} rows were refused again: see wal-sink dead-letters list")
     if result["rejected"]:
-        click.echo(f"{result['rejected']} rows were refused again: see wal-sink dead-letters list")
+        sys.exit(FOUND_SOMETHING)
 
 
 def _letters(wal: str, name: str, more: dict[str, Any]) -> DeadLetters:
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
     require_wal(open_store(spec))
+    return _dead_letters(spec, name)
+
+
+def _dead_letters(spec: StoreSpec, name: str) -> DeadLetters:
     return DeadLetters(spec.url, name=name, storage_options=spec.options)
 
 
@@ -115,17 +133,17 @@ def _facts(kept: KeptLetter) -> dict[str, object]:
         "file": letter.path,
         "batch_id": letter.chunk.batch_id,
         "kept": letter.kept,
-        "rows": letter.chunk.num_rows,
+        "rows": len(kept.own),
         "key": letter.chunk.key,
         "replayed": kept.replayed,
         "replay_of": letter.replay_of,
-        "reasons": sorted(set(letter.reasons)),
+        "reasons": sorted(set(kept.reasons)),
     }
 
 
 def _rows(kept: KeptLetter) -> list[tuple[str, str, tuple[Any, ...]]]:
-    chunk = kept.letter.chunk
-    return list(zip(chunk.row_keys(), kept.letter.reasons, plain_rows(chunk.table), strict=True))
+    chunk = kept.chunk
+    return list(zip(chunk.row_keys(), kept.reasons, plain_rows(chunk.table), strict=True))
 
 
 def _file(kept: KeptLetter) -> str:

@@ -18,6 +18,8 @@ from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.targets import target
 from wal_sink.errors import ConfigError, StoreError, UndeliveredError
 from wal_sink.inspection import SinkStatus, Status, read_status
+from wal_sink.location import is_plain
+from wal_sink.redaction import mask_url
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -41,6 +43,7 @@ REFRESH_S = 0.5
 )
 @click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest it can honour.")
 @click.option("--start-from", type=click.Choice(["earliest", "next"]), help="Where a new name begins.")
+@options.take_over
 @options.delivery_policies
 @click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
 @options.storage_options
@@ -49,7 +52,8 @@ REFRESH_S = 0.5
 def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool, **more: Any) -> None:
     """Deliver everything that is complete to a target. Needs no Spark.
 
-    What was delivered before, by whomever under the same --name, is not delivered again. The target is the URL of a
+    What was delivered before, by any process under the same --name, is not delivered again. A process that still serves
+    the sink is not ended: the command is refused beside it. The target is the URL of a
     backend, or a function or Sink in a module, which is looked for in the current directory too:
 
     \b
@@ -74,18 +78,20 @@ def _check_start(before: Status, name: str, start_from: str | None) -> None:
     """A name that is new to a WAL with batches must say where it begins; the library would say it in its own words."""
     if start_from is not None or before.newest_batch < 0 or _of(before, name) is not None:
         return
+    if any(sink.folder == name for sink in before.sinks):
+        return  # it was renamed: the library says to what
     known = ", ".join(repr(sink.name) for sink in before.sinks) or "none"
     raise ConfigError(
         f"sink {name!r} is new to {before.wal}, which holds batches up to {before.newest_batch} "
         f"(sinks it knows: {known}). Say where it begins: --start-from earliest delivers everything the WAL still "
-        "holds, --start-from next only batches completed from now on. To go on with a sink it knows, give its --name"
+        "holds, --start-from next only batches completed from now on. To go on with a sink it knows, give its --name, "
+        f"or rename it: wal-sink sinks rename WAL OLD {name}. If the new one replaces it, retire the old one, or "
+        "nothing it lacks is ever deleted: wal-sink sinks retire WAL OLD"
     )
 
 
 def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any]) -> WalSink:
-    checkpoint = more["checkpoint"] or status.checkpoint
-    if checkpoint is None:
-        raise ConfigError(f"{status.wal} does not say yet where the checkpoint is: give --checkpoint")
+    checkpoint = more["checkpoint"] or _recorded_checkpoint(status)
     pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
     own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
     return WalSink(
@@ -95,7 +101,23 @@ def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[s
         storage_options=spec.options,
         checkpoint_options=own,
         moved_from=more["moved_from"],
+        take_over=options.whom(take_over=more["take_over"]),
     )
+
+
+def _recorded_checkpoint(status: Status) -> str:
+    """Where the WAL says that the checkpoint is. The WAL may not choose what code reads it: fsspec has schemes that
+    fetch other addresses and fill in templates.
+    """
+    found = status.checkpoint
+    if found is None:
+        raise ConfigError(f"{status.wal} does not say yet where the checkpoint is: give --checkpoint")
+    if not is_plain(found):
+        raise ConfigError(
+            f"{status.wal} says that its checkpoint is {mask_url(found)}. A place of this kind is opened only if you "
+            "name it: give --checkpoint"
+        )
+    return found
 
 
 def _deliver(

@@ -11,6 +11,7 @@ from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
 from wal_sink.cli.show import show
+from wal_sink.cli.sinks import sinks
 from wal_sink.cli.status import status
 
 
@@ -27,5 +28,5 @@ def main(*, debug: bool) -> None:
     """
 
 
-for verb in (demo, status, batches, show, drain, dead_letters, estimate_verb):
+for verb in (demo, status, batches, show, drain, sinks, dead_letters, estimate_verb):
     main.add_command(verb)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from wal_sink.errors import ConfigError
+from wal_sink.holders import TakeOver
 from wal_sink.stores.spec import StoreSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,6 +29,18 @@ def checkpoint_options(verb: F) -> F:
     """The same for the checkpoint, as `checkpoint_option` and `checkpoint_options_json`."""
     whose = "the checkpoint (default: those of the WAL)"
     return _options_of_a_store(verb, "--checkpoint-option", "--checkpoint-options-json", CHECKPOINT_VARIABLE, whose)
+
+
+take_over = click.option(
+    "--take-over",
+    is_flag=True,
+    help="Go on although nobody knows whether the process that serves the sink ended: it is gone for sure.",
+)
+
+
+def whom(*, take_over: bool) -> TakeOver:
+    """Which processes may be fenced. One that runs on this machine is to be stopped first, whatever was said."""
+    return TakeOver.UNLESS_RUNNING if take_over else TakeOver.IF_GONE
 
 
 def _options_of_a_store(verb: F, pairs: str, text: str, variable: str, whose: str) -> F:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 from collections.abc import Sequence
 from typing import IO, Any
@@ -14,6 +15,7 @@ from rich.table import Table
 
 PIPE_WIDTH = 160
 """Columns a table may take where there is no terminal to ask."""
+NULL = "NULL"
 
 
 def print_json(value: object) -> None:
@@ -61,6 +63,27 @@ def text(value: object) -> str:
     """A value as a cell shows it, with rich's markup taken literally."""
     shown = "-" if value is None else f"{value:,}" if type(value) is int else str(value)
     return shown.replace("[", r"\[")
+
+
+def cell(value: object, *, longest: int | None = None) -> str:
+    """A value of a row: NULL, a text, or nested values as JSON with the names of their fields.
+
+    A text that could be taken for something else stands in quotes, such as "NULL" or an empty one.
+    """
+    shown = NULL if value is None else _as_text(value) if isinstance(value, str) else _as_json(value)
+    return text(shown if longest is None or len(shown) <= longest else shown[: longest - 1] + "…")
+
+
+def _as_text(value: str) -> str:
+    is_plain = value.isprintable() and value == value.strip() and value not in {"", NULL} and value[0] not in '"[{'
+    return value if is_plain else _as_json(value)
+
+
+def _as_json(value: object) -> str:
+    """JSON for texts and nested values; anything else as Python shows it."""
+    if isinstance(value, (str, list, dict)):
+        return json.dumps(value, ensure_ascii=False, default=repr)
+    return repr(value)
 
 
 def size(count: int) -> str:

@@ -6,7 +6,7 @@ import click
 
 from wal_sink.cli import options
 from wal_sink.cli.opened import NoWal, require_wal
-from wal_sink.cli.output import console, facts, plain, print_json, size, table, text
+from wal_sink.cli.output import cell, console, facts, plain, print_json, size, table, text
 from wal_sink.inspection import BatchDetail, StagedRows, read_batch, read_rows
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
@@ -88,10 +88,5 @@ def _print_rows(staged: StagedRows) -> None:
     """A line a row would not fit most tables: columns stand below each other, rows side by side."""
     shown = table("column", *(f"row {number}" for number in range(len(staged.rows))))
     for index, column in enumerate(staged.columns):
-        shown.add_row(text(column), *(_cell(row[index]) for row in staged.rows))
+        shown.add_row(text(column), *(cell(row[index], longest=LONGEST_CELL) for row in staged.rows))
     console().print(shown)
-
-
-def _cell(value: object) -> str:
-    shown = "NULL" if value is None else value if isinstance(value, str) else repr(value)
-    return text(shown if len(shown) <= LONGEST_CELL else shown[: LONGEST_CELL - 1] + "…")

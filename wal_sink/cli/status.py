@@ -10,6 +10,7 @@ from wal_sink.cli import options
 from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.opened import no_wal
 from wal_sink.cli.output import batch_text, console, facts, plain, print_json, table, text
+from wal_sink.cli.sinks import held_back
 from wal_sink.inspection import Status, read_status
 from wal_sink.location import canonical
 from wal_sink.stores.opening import open_store
@@ -56,9 +57,11 @@ def print_status(found: Status) -> None:
     if not found.sinks:
         out.print("no sink is registered: batches are staged here, and drained by nobody yet")
         return
-    sinks = table("sink", "kind", ">delivered through", ">pending", ">term", "last held by", "target")
+    sinks = table("sink", "kind", "state", ">delivered through", ">pending", ">term", "last held by", "target")
     for sink in found.sinks:
         through = batch_text(sink.delivered_through)
-        cells = (sink.kind, through, sink.pending_batches, sink.term, sink.held_by, sink.identity)
+        cells = (sink.kind, sink.state, through, sink.pending_batches, sink.term, sink.held_by, sink.identity)
         sinks.add_row(sink.name, *map(text, cells))
     out.print(sinks)
+    for said in held_back(found.sinks):
+        click.echo(said)

@@ -7,7 +7,6 @@ history delivered again.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -16,9 +15,10 @@ from weakref import WeakKeyDictionary
 
 from wal_sink.checkpoint_files import checkpoint_location
 from wal_sink.errors import ConfigError
+from wal_sink.logs import logger_of
+from wal_sink.redaction import mask_url
 from wal_sink.spark.locations import Place, compare
 from wal_sink.spark.private import understood
-from wal_sink.stores.spec import mask_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +31,7 @@ _FOREACH_BATCH = "foreachBatch"
 _COMPLETE = "Complete"
 _NO_SINKS: Mapping[str, Sink | BatchSink] = MappingProxyType({})
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 _ours: WeakKeyDictionary[DataStreamWriter, Any] = WeakKeyDictionary()
 """The function of ours that a writer was started with, since one may be started again."""

@@ -10,11 +10,11 @@ from pyspark import SparkContext
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.redaction import mask_url
 from wal_sink.serving import StoppedError
 from wal_sink.spark.leftovers import CHECKPOINT, remember_ours
 from wal_sink.spark.schema import check_schema
 from wal_sink.spark.writer_check import check_stream_writer
-from wal_sink.stores.spec import mask_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -28,7 +28,7 @@ def same_value(sent: Any, found: Any) -> bool:
         return sent is found
     if isinstance(sent, Mapping | list | tuple):
         return _same_nested(sent, found)
-    # The text of bytes is their `repr`, which is Python's source code: no reader of a target takes it for the value.
+    # The text of bytes is their `repr`. A `repr` is source code of Python, and no value.
     has_text = isinstance(found, str) and not isinstance(sent, bytes | bytearray)
     return (has_text and found == str(sent)) or any(
         compare(sent, found) for kind, compare in _COMPARED if isinstance(sent, kind)

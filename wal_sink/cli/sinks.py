@@ -1,0 +1,107 @@
+"""`wal-sink sinks`: which sinks a WAL has, and what they are called; retiring one that nobody needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from wal_sink.cli import options
+from wal_sink.cli.opened import require_wal
+from wal_sink.cli.output import batch_text, console, plain, print_json, table, text
+from wal_sink.inspection import SinkStatus
+from wal_sink.log import Log
+from wal_sink.runtime import SYSTEM
+from wal_sink.sink_changes import rename, retire
+from wal_sink.stores.opening import open_store
+
+
+@click.group("sinks", short_help="The sinks of a WAL: list, retire, rename.")
+def sinks() -> None:
+    """The sinks that a WAL knows.
+
+    A WAL keeps every batch until each of them has it, whether a process serves them or not.
+    """
+
+
+@sinks.command("list", short_help="Every sink, and whether it holds anything back.")
+@click.argument("wal")
+@options.storage_options
+@options.as_json
+def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
+    """Every sink that the WAL knows, retired ones too: how far it is, and what is known of who serves it."""
+    status = require_wal(open_store(options.wal_spec(wal, more["option"], more["storage_options_json"])))
+    if as_json:
+        print_json([plain(sink) for sink in status.sinks])
+        return
+    shown = table("sink", "state", ">delivered through", ">pending", "last held by", "since", "first name", "target")
+    for sink in status.sinks:
+        first = sink.folder if sink.folder != sink.name else None
+        cells = (sink.held_by, sink.held_since, first, sink.identity)
+        pending = text(None if sink.state == "retired" else sink.pending_batches)
+        shown.add_row(sink.name, sink.state, batch_text(sink.delivered_through), pending, *map(text, cells))
+    console().print(shown)
+    for said in held_back(status.sinks):
+        click.echo(said)
+
+
+@sinks.command("retire", short_help="Let a sink hold nothing back any more.")
+@click.argument("wal")
+@click.argument("name")
+@click.option(
+    "--drop-pending",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Give up to N batches up that the sink lacks; without it, the command names them and is refused.",
+)
+@options.take_over
+@options.storage_options
+@options.as_json
+def retire_verb(*, wal: str, name: str, drop_pending: int, take_over: bool, as_json: bool, **more: Any) -> None:
+    """Retire a sink for good: the WAL no longer keeps batches for it, and no process can serve it again.
+
+    Nothing is deleted now, neither in the WAL nor in the target. The name cannot be used again.
+    """
+    done = retire(_log(wal, more), name, drop_pending=drop_pending, take_over=options.whom(take_over=take_over))
+    if as_json:
+        print_json(plain(done))
+        return
+    dropped = f"; {len(done.dropped)} batches from {done.dropped[0]} on are given up for it" if done.dropped else ""
+    click.echo(f"sink {name!r} is retired: it has every batch through {batch_text(done.through)}{dropped}")
+
+
+@sinks.command("rename", short_help="Give a sink another name.")
+@click.argument("wal")
+@click.argument("old")
+@click.argument("new")
+@options.take_over
+@options.storage_options
+@options.as_json
+def rename_verb(*, wal: str, old: str, new: str, take_over: bool, as_json: bool, **more: Any) -> None:
+    """Rename a sink: under the new name it goes on where it is, and nothing is delivered twice.
+
+    Its folder in the WAL, its terms and its positions in the target keep the first name.
+    """
+    rename(_log(wal, more), old, new, take_over=options.whom(take_over=take_over))
+    if as_json:
+        print_json({"sink": new, "renamed_from": old})
+        return
+    click.echo(f"sink {old!r} is called {new!r} from now on: use this name in the WalSink, and with --name")
+
+
+def held_back(found: tuple[SinkStatus, ...]) -> list[str]:
+    """Which sinks hold back what others have, and whom nobody is known to serve."""
+    newest = max((sink.delivered_through for sink in found), default=-1)
+    return [
+        f"nothing after batch {batch_text(sink.delivered_through)} is deleted until sink {sink.name!r} has it, and no "
+        f"process is known to serve it (last one: {sink.state}). Serve or drain it, or see wal-sink sinks --help"
+        for sink in found
+        if sink.state not in {"retired", "running"} and sink.delivered_through < newest
+    ]
+
+
+def _log(wal: str, more: dict[str, Any]) -> Log:
+    store = open_store(options.wal_spec(wal, more["option"], more["storage_options_json"]))
+    require_wal(store)
+    return Log(store, SYSTEM, SYSTEM.new_id())

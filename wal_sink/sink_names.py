@@ -1,0 +1,105 @@
+"""What the sinks of a WAL are called, and which of them are retired.
+
+A sink keeps the folder of its first name for ever, with its markers, progress and dead letters, and so do its terms and
+its slots in a target. Renaming adds a record of the present name there, and one under the new name that leads there.
+So a rename is one create, nothing is copied, and no process can deliver a batch under both names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from wal_sink import paths
+from wal_sink.errors import ConfigError
+from wal_sink.inventory import Lost, find_again, sink_folders
+from wal_sink.log import Log
+from wal_sink.serving import Serving
+from wal_sink.sink_records import NameRecord, RenamedRecord, RetiredRecord
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSink:
+    """A sink that a WAL has, or had."""
+
+    folder: str
+    """Its first name: under which everything of it lies, its terms and its slots in a target too."""
+    name: str
+    """What it is called now."""
+    is_retired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNames:
+    """All names in a WAL, old ones included."""
+
+    sinks: tuple[KnownSink, ...]
+    leads_to: Mapping[str, str]
+    """By name that was given later: the folder of its sink."""
+
+    def folder_of(self, name: str) -> str | None:
+        """The folder of the sink that has this name now; None if no sink ever had it. Raises `ConfigError` if it is an
+        old name.
+        """
+        folder = self.leads_to.get(name, name)
+        sink = next((sink for sink in self.sinks if sink.folder == folder), None)
+        if sink is None or sink.name == name:
+            return None if sink is None else folder
+        if name == folder:
+            raise ConfigError(f"sink {name!r} was renamed to {sink.name!r}: use that name, or rename it back")
+        raise ConfigError(
+            f"sink {sink.name!r} is not called {name!r}, or not any more. Use its present name, or rename it: wal-sink "
+            f"sinks rename WAL {sink.name} {name}"
+        )
+
+    @property
+    def present(self) -> str:
+        """The names of the sinks that are not retired, for messages."""
+        return ", ".join(repr(sink.name) for sink in self.sinks if not sink.is_retired) or "none"
+
+
+def read_names(log: Log) -> SinkNames:
+    """One listing, one a name, and a read for each rename. Raises `ObjectLost` if a record of a rename is gone."""
+    found = {folder: log.store.list(f"{paths.SINKS}/{folder}") for folder in sink_folders(log)}
+    leads_to = {
+        name: log.require(RenamedRecord, paths.renamed(name)).folder
+        for name, names in found.items()
+        if paths.RENAMED in names
+    }
+    sinks = tuple(_known(log, folder, names) for folder, names in found.items() if folder not in leads_to)
+    for sink in sinks:
+        if sink.name != sink.folder and sink.name not in leads_to:
+            # It may have been made since: a later look finds it.
+            younger = f"{paths.sink_names(sink.folder)}/, which names the sink,"
+            find_again(log, RenamedRecord, paths.renamed(sink.name), Lost.RENAMED, younger)
+            leads_to[sink.name] = sink.folder
+    return SinkNames(sinks, leads_to)
+
+
+def _known(log: Log, folder: str, names: Sequence[str]) -> KnownSink:
+    number = max(log.numbers(paths.sink_names(folder)), default=0) if f"{paths.NAMES}/" in names else 0
+    name = log.require(NameRecord, paths.sink_name(folder, number)).name if number else folder
+    return KnownSink(folder, name, is_retired=paths.RETIRED in names)
+
+
+def in_folder(log: Log, names: SinkNames, serving: Serving) -> Serving:
+    """A serving under the first name of its sink. Raises `ConfigError` for an old name and for a retired sink."""
+    folder = names.folder_of(serving.name) or serving.name
+    if any(sink.folder == folder and sink.is_retired for sink in names.sinks):
+        refuse_retired(log, folder, serving.name)
+    if folder == serving.name:
+        return serving
+    preparation = replace(serving.preparation, sink=folder) if serving.preparation else None
+    return replace(serving, name=folder, preparation=preparation)
+
+
+def refuse_retired(log: Log, folder: str, name: str) -> None:
+    """Raise `ConfigError` if the sink is retired. One read."""
+    record = log.find(RetiredRecord, paths.retired(folder))
+    if record is not None:
+        raise ConfigError(
+            f"sink {name!r} of {log.store.root} was retired at {record.created} after batch {record.through} (see "
+            f"{log.store.url_of(paths.retired(folder))}), and later batches may be gone. Use another name and say "
+            "where it begins: Delivery(…, start_from='next') for batches completed from now on, or "
+            "start_from='earliest' for everything the WAL still holds, which may be in the target already"
+        )
