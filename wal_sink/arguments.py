@@ -93,11 +93,18 @@ def _shown(parameters: Iterable[inspect.Parameter]) -> str:
 def check_text(name: str, value: object, example: str = "s3://lake/orders") -> str:
     """A URL or a path as text. Raises `ConfigError` for what is neither, or empty."""
     if not isinstance(value, str | os.PathLike):
-        raise ConfigError(f"{name}={value!r}: expected text, such as {name}={example!r}")
+        shown = repr(value) if value is None or isinstance(value, int | float) else f"a {type(value).__name__}"
+        raise ConfigError(f"{name}={shown}: expected text, such as {name}={example!r}")
     text = str(value)
     if not text.strip():
         raise ConfigError(f"{name} is empty: expected text, such as {name}={example!r}")
     return text
+
+
+def check_seconds(name: str, value: object) -> None:
+    """Raises `ConfigError` for what is neither None nor a number of seconds from 0 on."""
+    if value is not None and not (isinstance(value, int | float) and value >= 0):
+        raise ConfigError(f"{name}={value!r}: expected a number of seconds, such as {name}=30")
 
 
 def check_options(name: str, value: object) -> Mapping[str, object] | None:

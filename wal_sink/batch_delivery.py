@@ -8,6 +8,7 @@ from dataclasses import replace
 from wal_sink.dead_letters import Kept, count_rows, kept_through
 from wal_sink.errors import DeliveryError
 from wal_sink.guarantees import Ability
+from wal_sink.messages import said_once
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, Witness, failure_error
 from wal_sink.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.rates import RowRate
@@ -93,11 +94,11 @@ class BatchDelivery:
         try:
             budget.call(attempt, _TryAgainError, sleep=sleep, what=self._what())
         except _TryAgainError as error:
+            gave_up = f"{self._what()}: gave up after {budget.failures} attempts in {budget.spent_s():.1f} s without "
+            last = said_once(f"{gave_up}progress; the last failure: {error}")
             raise DeliveryError(
-                f"{self._what()}: gave up after {budget.failures} attempts in {budget.spent_s():.1f} s without "
-                f"progress; the last failure: {error}. The rows are kept in {self._shared.log.store.root}; mend "
-                "the target, then start again"
-            ) from error
+                f"{last}. The rows are kept in {self._shared.log.store.root}; repair the target, then start again"
+            ) from None  # the error's text is in this one
 
     def go_on_under(self, term: Term) -> None:
         """From now on deliver under another term of the same role."""

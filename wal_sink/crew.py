@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from wal_sink.errors import UndeliveredError
 from wal_sink.logs import logger_of
+from wal_sink.messages import said_once
 from wal_sink.run import Run
-from wal_sink.texts import told
+from wal_sink.texts import text_of, told
 from wal_sink.threads import CommitterThread
 
 _logger = logger_of(__name__)
@@ -102,6 +103,26 @@ class Crew:
         """Sinks that gave up while the run goes on, and why."""
         return {thread.committer.name: thread.error for thread in self._threads if thread.parked and thread.error}
 
+    def refuse_parked(self, wal: str) -> None:
+        """Raise `UndeliveredError` if a sink is parked. `wal`: the URL of the log, for the message."""
+        for name, error in self.parked.items():
+            said = f"sink {name!r} of {wal} is parked since it gave up: {_said(name, error)}"
+            if "then start again" not in said:
+                said += ". Its rows are kept in the WAL; repair the target, then start again"
+            raise UndeliveredError(said) from None  # the error's text is in this one
+
+    def has_room(self, batch_id: int, wal: str) -> bool:
+        """Whether little enough of what precedes the batch is staged and not delivered."""
+        batches, size = self.run.history.pending(before=batch_id)
+        most_batches, most_bytes = self.run.settings.max_pending_batches, self.run.settings.max_pending_bytes
+        too_many = most_batches is not None and batches >= most_batches
+        too_much = most_bytes is not None and size >= most_bytes
+        if batches == 0 or not (too_many or too_much):
+            return True
+        if self.waits_for_parked_only(before=batch_id):
+            self.refuse_parked(wal)
+        return False
+
     def waits_for_parked_only(self, *, before: int) -> bool:
         """Whether every known batch below `before` is delivered to all sinks but parked ones."""
         newest = min(self.run.history.newest_known, before - 1)
@@ -123,11 +144,11 @@ class Crew:
     def _note(self, thread: CommitterThread) -> None:
         name = thread.committer.name
         if thread.parked:
-            _logger.error("sink %s is parked, the others go on: %s", name, thread.error)
+            _logger.error("sink %s is parked, the others go on: %s", name, _said(name, thread.error))
             if all(other.parked for other in self._threads):
                 self._over.set()
             return
-        _logger.error("sink %s gave up: %s", name, thread.error)
+        _logger.error("sink %s gave up: %s", name, _said(name, thread.error))
         self._over.set()
         try:
             self._on_failure()
@@ -142,3 +163,9 @@ class Crew:
 
     def _now_s(self) -> float:
         return self.run.log.runtime.monotonic_s()
+
+
+def _said(name: str, error: BaseException | None) -> str:
+    """What an error says besides the name of the sink."""
+    head = f"sink {name!r}: "
+    return said_once(f"{head}{text_of(error)}").removeprefix(head)

@@ -28,9 +28,9 @@ def check_arguments(
 ) -> None:
     """Refuse values of a wrong kind. Raises `ConfigError`."""
     if not isinstance(settings, Settings):
-        shown = ", ".join(f"{key}={value!r}" for key, value in settings.items()) if isinstance(settings, dict) else ""
         raise ConfigError(
-            f"settings: expected a Settings, found a {type(settings).__name__}; write settings=Settings({shown})"
+            f"settings: expected a Settings, found a {type(settings).__name__}; write "
+            f"settings=Settings({_as_arguments(settings)})"
         )
     check_options("storage_options", storage_options)
     check_options("checkpoint_options", checkpoint_options)
@@ -76,6 +76,13 @@ def sinks_of(deliveries: Mapping[str, Delivery]) -> dict[str, Sink | BatchSink]:
 
 def _sink(delivery: Delivery) -> Sink | BatchSink:
     return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
+
+
+def _as_arguments(settings: object) -> str:
+    """The entries of a dict as arguments. Only values that `Settings` may have are shown: others may be secret."""
+    given = settings if isinstance(settings, dict) else {}
+    numbers = {key: repr(value) if isinstance(value, int) else "…" for key, value in given.items()}
+    return ", ".join(f"{key}={value}" for key, value in numbers.items())
 
 
 def _check_name(what: str, name: object) -> None:

@@ -133,7 +133,11 @@ def _note_move(log: Log, here: str, said: str) -> None:
     """Create the next move. Of two who do so at once, the other may have moved it elsewhere."""
     number = max(log.numbers(paths.MOVES), default=0) + 1
     if log.create(paths.move(number), Move(number=number, location=here, moved_from=said, **log.stamp())):
-        _logger.warning("the WAL of %s lies at %s from now on", said, here)
+        _logger.warning(
+            "the WAL of %s lies at %s from now on. No run at the old place notices that: end those that still live, "
+            "and open it there no more, or its batches are delivered from both places",
+            said, here,
+        )  # fmt: skip
         return
     other = log.require(Move, paths.move(number)).location
     if other != here:

@@ -15,6 +15,7 @@ from wal_sink.errors import (
     StoreError,
     WalSinkError,
 )
+from wal_sink.messages import said_once
 from wal_sink.records import Marker, SegmentRef
 from wal_sink.sink import SinkContext
 from wal_sink.terms import Term
@@ -166,4 +167,4 @@ def failure_error(failure: Failure, what: str) -> WalSinkError:
         FailureKind.CORRUPT: CorruptError,
         FailureKind.HISTORY: HistoryError,
     }
-    return errors.get(failure.kind, DeliveryError)(f"{what}: {failure.message}")
+    return errors.get(failure.kind, DeliveryError)(said_once(f"{what}: {failure.message}"))

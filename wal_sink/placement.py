@@ -13,10 +13,10 @@ from wal_sink.log import Log
 from wal_sink.logs import logger_of
 from wal_sink.preparing import Preparation
 from wal_sink.serving import Carrier, Serving
-from wal_sink.settings import Delivery
+from wal_sink.settings import Delivery, Settings
 from wal_sink.sink import BatchSink, Sink, TwoPhaseSink
 from wal_sink.slots import DeliverySlots
-from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.spec import S3, StoreSpec
 from wal_sink.texts import name_of
 
 if TYPE_CHECKING:
@@ -143,3 +143,12 @@ def _slots(spark: SparkSession | None) -> int:
     if spark is None:
         return 1
     return task_slots(spark.sparkContext) or 1  # not known: with one delivery may be slow, and is right all the same
+
+
+def check_environment(spark: SparkSession, store: StoreSpec, settings: Settings) -> None:
+    """Raise `ConfigError` for Spark's workers that cannot stage, and for settings that its own make unsafe."""
+    from wal_sink.spark import environment  # noqa: PLC0415 - draining needs no Spark
+
+    modules = environment.WORKER_MODULES
+    environment.check_workers(spark, (*modules, "s3fs") if store.scheme == S3 else modules)
+    environment.check_kept_batches(spark, settings.retention_batches)

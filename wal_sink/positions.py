@@ -76,8 +76,8 @@ class Positions:
             raise HistoryError(
                 f"batch {given.batch_id}, sink {given.sink!r}: its target already holds batch "
                 f"{stored.batch_id}, segment {stored.segment_id}, in slot {self._slot(ordinal)!r}, where segment "
-                f"{segment.id} is due; the WAL was restored to an older state. Restore the newer WAL, or "
-                "start a new one"
+                f"{segment.id} is due; the WAL was restored to an older state, or a copy of it delivers too. End the "
+                "copy, restore the newer WAL, or start a new one"
             )
         return stored.rows
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
 from wal_sink.logs import logger_of
+from wal_sink.messages import said_once
 from wal_sink.runtime import Runtime
 from wal_sink.settings import Delivery
 
@@ -38,6 +40,8 @@ class Budget:
     budget_s: float
     failures: int = 0
     since_s: float = 0.0
+    next_wait_s: float = 0.0
+    """Before the next attempt, if there is one."""
 
     @classmethod
     def of(cls, delivery: Delivery, runtime: Runtime) -> Budget:
@@ -76,8 +80,13 @@ class Budget:
         self.failures += 1
         spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
         error = state.outcome.exception() if state.outcome else None
-        _logger.warning("%s: attempt %d failed%s: %s", what, self.failures, " for good" if spent else "", error)
+        head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
+        _logger.warning("%s", said_once(f"{head}, {'no other follows' if spent else self._next()}: {error}"))
         return spent
+
+    def _next(self) -> str:
+        due = self.runtime.now() + timedelta(seconds=self.next_wait_s)
+        return f"next in {self.next_wait_s:.1f} s at {_clock(due)}"
 
     def _wait_s(self, state: RetryCallState) -> float:
         """Jitter, so that committers that failed together do not come back together; or longer, if the target asks.
@@ -88,7 +97,12 @@ class Budget:
         own_s = highest * (0.5 + self.runtime.new_random().random() / 2)
         error = state.outcome.exception() if state.outcome else None
         asked_s = error.retry_after_s if isinstance(error, AttemptFailedError) else 0.0
-        return max(own_s, min(asked_s, self.budget_s - self.spent_s()))
+        self.next_wait_s = max(own_s, min(asked_s, self.budget_s - self.spent_s()))
+        return self.next_wait_s
+
+
+def _clock(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%H:%M:%SZ")
 
 
 def _after(first: list[BaseException], function: Callable[[], T]) -> Callable[[], T]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.target_checks import check_chunk_function, check_sink, refused_target
 from wal_sink.texts import repr_of
 
@@ -38,6 +38,11 @@ class Rejected:
     reasons: Mapping[int, str]
 
     def __post_init__(self) -> None:
+        if self.reasons and not isinstance(self.reasons, Mapping):
+            found = type(self.reasons).__name__
+            raise PermanentError(
+                f"Rejected takes a mapping from the index of a row to why, {{0: 'bad'}}, not a {found}"
+            )
         if not self.reasons:
             raise ValueError("Rejected needs at least one row; a sink that took every row returns None")
         for index in self.reasons:
@@ -268,6 +273,11 @@ class BatchSink(ABC):
 
 def idempotent(function: F) -> F:
     """Mark a function of one `Chunk` as harmless to repeat: its target ignores a `chunk.key` it has seen."""
+    if not callable(function) and not isinstance(function, Sink):
+        raise ConfigError(
+            f"@idempotent marks a function of one Chunk, and this is a {type(function).__name__}; a sink that is named "
+            "by a URL has an option for that, such as https://…#idempotent=true"
+        )
     function.idempotent = True  # type: ignore[attr-defined]
     return function
 

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from weakref import WeakSet
 
 from wal_sink.arguments import check_method, check_runs, name_of, takes
 from wal_sink.errors import ConfigError
 
+_checked: WeakSet[type] = WeakSet()
+"""Classes of sinks whose methods were found right."""
 _ROWS_COME_FROM = {"DataFrame", "DataStreamWriter", "DataFrameWriter", "DataFrameWriterV2", "StreamingQuery"}
 
 
 def check_sink(sink: object, kinds: Iterable[type]) -> None:
     """Refuse a sink with a method that cannot be called as wal-sink calls it. Raises `ConfigError`.
 
-    `kinds`: the base classes that it derives from. Their methods say how they are called.
+    `kinds`: the base classes that it derives from. Their methods say how they are called. A class is looked at once.
     """
+    if type(sink) in _checked:
+        return
     for kind in kinds:
         for name, function in vars(kind).items():
             if inspect.isfunction(function) and not name.startswith("_"):
                 check_method(sink, name, *list(inspect.signature(function).parameters)[1:])
+    _checked.add(type(sink))
 
 
 def check_chunk_function(function: Callable[..., object]) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from wal_sink.arguments import spelled_as
+from wal_sink.arguments import check_seconds, spelled, spelled_as
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
@@ -21,13 +21,13 @@ from wal_sink.held import hold
 from wal_sink.inspection import Status, read_status
 from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery
-from wal_sink.placement import Placement
+from wal_sink.placement import Placement, check_environment
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
 from wal_sink.settings import GuaranteeName, Settings, check_chunks
 from wal_sink.sink import Sink
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import S3, StoreSpec
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.texts import name_of
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class WalSink:
 
     # --- with a streaming query
 
+    @spelled
     def run(self, writer: DataStreamWriter) -> None:
         """Start the query, wait for its end, deliver everything it completed, close. Raises every failure."""
         try:
@@ -129,7 +130,8 @@ class WalSink:
             self._end_early()
             self._failure = self._cause_of(error)
             if self._failure is not error:
-                raise self._failure from error
+                # Spark's account of an error of ours is a page around its text.
+                raise self._failure from (None if str(self._failure) in str(error) else error)
             raise
         except BaseException as error:  # Ctrl-C: nothing may stand before it
             self._end_early()
@@ -137,6 +139,7 @@ class WalSink:
             raise
         self.close()
 
+    @spelled
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query into this WAL: sets its `foreachBatch` and `checkpointLocation`. Returns Spark's query.
 
@@ -160,6 +163,7 @@ class WalSink:
         crew.wake()
         return query
 
+    @spelled
     def stage(self, df: DataFrame, batch_id: int) -> None:
         """Stage one batch, from inside `foreachBatch`; for own `writeStream` chains, whose checkpoint must be this one.
 
@@ -181,12 +185,14 @@ class WalSink:
 
     # --- without one
 
+    @spelled
     def drain(self, *, follow: bool = False, timeout_s: float | None = None) -> None:
         """Deliver what is complete; with `follow`, go on as batches complete, until stopped or `timeout_s` have passed.
 
         Needs no pyspark, unless a sink does. Raises what made a committer give up, and `UndeliveredError` for a parked
         sink; without `follow`, also when time ran out.
         """
+        check_seconds("timeout_s", timeout_s)
         if not self._sinks:
             raise ConfigError(f"{self!r} only stages: to drain, say where the rows go, WalSink(to, …)")
         began_s = SYSTEM.monotonic_s()
@@ -202,12 +208,14 @@ class WalSink:
         """Where the WAL and its sinks stand, read from the store."""
         return read_status(open_store(self._spec))
 
+    @spelled
     def close(self, timeout_s: float | None = None) -> None:
         """Stop the own query, deliver what is complete, or raise.
 
         What it or `run` raised once it raises again, so that leaving a `with` block in which that was caught does not
         pass for a success.
         """
+        check_seconds("timeout_s", timeout_s)
         self._refuse_fork()
         with self._closing:
             if self._closed:
@@ -295,7 +303,7 @@ class WalSink:
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:
-            self._check_environment(spark)
+            check_environment(spark, self._spec, self._settings)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
         refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
@@ -305,13 +313,6 @@ class WalSink:
         run.open(servings, moved_from=self._moved_from, take_over=self._take_over)
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
-
-    def _check_environment(self, spark: SparkSession) -> None:
-        from wal_sink.spark import environment  # noqa: PLC0415 - draining needs no Spark
-
-        modules = environment.WORKER_MODULES
-        environment.check_workers(spark, (*modules, "s3fs") if self._spec.scheme == S3 else modules)
-        environment.check_kept_batches(spark, self._settings.retention_batches)
 
     # --- while it runs
 
@@ -323,21 +324,9 @@ class WalSink:
     def _stage(self, df: DataFrame, caller: QueryIdentity, crew: Crew) -> None:
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-        self._own_query.hold(df, crew, until=lambda: self._has_room(crew, caller.batch_id))
+        self._own_query.hold(df, crew, until=lambda: crew.has_room(caller.batch_id, self._spec.safe_url))
         stage_batch(crew.run, self._spec, df, caller)
         crew.wake()
-
-    def _has_room(self, crew: Crew, batch_id: int) -> bool:
-        """Whether little enough of what precedes the batch is staged and not delivered."""
-        batches, size = crew.run.history.pending(before=batch_id)
-        most_batches, most_bytes = self._settings.max_pending_batches, self._settings.max_pending_bytes
-        too_many = most_batches is not None and batches >= most_batches
-        too_much = most_bytes is not None and size >= most_bytes
-        if batches == 0 or not (too_many or too_much):
-            return True
-        if crew.waits_for_parked_only(before=batch_id):
-            self._refuse_parked(crew)
-        return False
 
     def _is_complete(self, batch_id: int) -> bool:
         """Whether Spark may have completed the batch. One that failed before the checkpoint could be asked may be."""
@@ -400,14 +389,7 @@ class WalSink:
 
     def _refuse_given_up(self, crew: Crew) -> None:
         crew.raise_error()
-        self._refuse_parked(crew)
-
-    def _refuse_parked(self, crew: Crew) -> None:
-        for name, error in crew.parked.items():
-            raise UndeliveredError(
-                f"sink {name!r} of {self._spec.safe_url} is parked since it gave up: {error}. Its rows are kept "
-                "in the WAL; mend the target, then start again"
-            ) from error
+        crew.refuse_parked(self._spec.safe_url)
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from wal_sink.arguments import spelled_class
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
@@ -36,6 +37,7 @@ _PUTS = 25
 """Most items of one BatchWriteItem."""
 
 
+@spelled_class
 class DynamoDbSink(TransactionalSink):
     """A DynamoDB table that gets rows and position in one transaction (`TransactWriteItems`). Runs anywhere.
 
@@ -146,6 +148,7 @@ class DynamoDbSink(TransactionalSink):
         return self._calls
 
 
+@spelled_class
 class DynamoDbPutSink(Sink):
     """A DynamoDB table that gets rows by `BatchWriteItem`, in chunks of any size. Runs anywhere.
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from wal_sink.arguments import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import Sink
 from wal_sink.stores.base import ObjectExists
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from wal_sink.stores.base import Store
 
 
+@spelled_class
 class FilesSink(Sink):
     """A folder on any fsspec store, to which each chunk is written as one object, whole or not at all.
 

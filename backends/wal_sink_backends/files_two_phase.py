@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from wal_sink.arguments import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import TwoPhaseSink
 from wal_sink.stores.local import LocalStore
@@ -32,6 +33,7 @@ _NO_ROWS = ""
 """The handle of a transaction without rows: there is nothing to publish."""
 
 
+@spelled_class
 class TwoPhaseFilesSink(TwoPhaseSink):
     """A local folder, or a prefix of an S3 bucket, in which each segment becomes one file, under a name you choose.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from wal_sink.arguments import spelled_class
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.redaction import Redactor, mask_url, secrets_in_url
@@ -33,6 +34,7 @@ MOST_REFUSED = 100
 """So many refused rows are looked for in a chunk that was refused as a whole."""
 
 
+@spelled_class
 class HttpSink(Sink):
     """An API that takes rows as JSON, in requests of its own for each chunk or each row. Runs anywhere.
 
@@ -250,6 +252,7 @@ class HttpSink(Sink):
                 raise ConfigError(f"header {name!r}: its value has control characters or letters beyond ASCII")
 
 
+@spelled_class
 class HttpLookupSink(HttpSink):
     """An `HttpSink` whose API tells whether it has a chunk: at least once, where only late requests repeat.
 

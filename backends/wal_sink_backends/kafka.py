@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from wal_sink.arguments import spelled_class
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
@@ -31,6 +32,7 @@ _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _MOST_TIMEOUT_S = 900.0
 
 
+@spelled_class
 class KafkaSink(TransactionalSink):
     """A topic that is delivered to exactly once, as consumers with `isolation.level=read_committed` see it.
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+from wal_sink.arguments import spelled_class
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.ledger import LedgerEntry
@@ -44,6 +45,7 @@ _IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
 _logger = logger_of(__name__)
 
 
+@spelled_class
 class RedisSink(TransactionalSink):
     """Rows as Redis hashes, as entries of a stream, or as members of a set. Runs anywhere that reaches the server.
 
@@ -84,8 +86,7 @@ class RedisSink(TransactionalSink):
     ) -> None:
         self._url = url
         self._template = KeyTemplate(key)
-        self._kind = kind
-        self.replaces_rows = kind == "hash"
+        self._kind, self.replaces_rows = kind, kind == "hash"
         self._maxlen = maxlen
         self._password_env = password_env
         self._ca_file = ca_file

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from wal_sink.arguments import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, TransactionalSink
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 Mode: TypeAlias = Literal["append", "upsert"]
 
 
+@spelled_class
 class SqlSink(TransactionalSink):
     """A table of an SQL database as a target that is delivered to exactly once.
 

@@ -264,7 +264,7 @@ def test_a_parked_sink_holds_back_no_other_and_closing_names_it(spark: SparkSess
     bad = quick(place.troubled("permanent"), on_failure="park")
     good = lines_in(place, "good")
     place.feed.add(range(5), range(5, 10))
-    with pytest.raises(UndeliveredError, match=r"'bad' of .* is parked .* the target refuses"):
+    with pytest.raises(UndeliveredError, match=r"'bad' of .* is parked since it gave up: .*the target refuses"):
         place.run(spark, {"bad": bad, "good": good})
     assert good.ids() == list(range(10))
     place.trouble.unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -216,7 +217,9 @@ def test_who_gives_up_says_after_how_many_attempts_and_why(kind: FailureKind) ->
 def test_every_failed_attempt_is_logged_with_batch_and_sink(caplog: pytest.LogCaptureFixture) -> None:
     carried_by(Carrying(failed(FailureKind.RETRIABLE), done), rows=[2])[1].deliver_all()
 
-    assert "batch 0, sink 'a': attempt 1 failed: it is retriable" in caplog.text
+    assert re.search(
+        r"batch 0, sink 'a': attempt 1 of 8 failed at \S+Z, next in \S+ s at \S+Z: it is retriable", caplog.text
+    )
 
 
 # Progress.

@@ -272,7 +272,7 @@ def test_a_store_that_does_not_answer_is_asked_again_after_a_pause(
 
     assert sink.batches == [0]
     assert run.log.runtime.monotonic_s() > before_s
-    assert "sink 'a': attempt 1 failed: no answer" in caplog.text
+    assert "sink 'a': attempt 1 of 8 failed at " in caplog.text
 
 
 def test_a_gate_that_turns_out_to_be_closed_leaves_nothing_to_do() -> None:

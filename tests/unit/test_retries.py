@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 from dataclasses import replace
+from datetime import UTC, datetime
 from random import Random
 
 import pytest
 
+from wal_sink.messages import said_once
 from wal_sink.retries import FIRST_WAIT_S, LONGEST_WAIT_S, WAIT_GROWTH, AttemptFailedError, Budget
 from wal_sink.settings import Delivery
 from wal_sink.testing import simulated_runtime
@@ -236,6 +238,38 @@ def test_a_wait_lies_between_the_half_and_the_whole_of_its_step(chance: float, w
     Budget.of(Delivery(None), runtime).call(Failing(1), OSError, sleep=waits.append, what="test")
 
     assert waits == [pytest.approx(wait_s)]
+
+
+def test_a_failed_attempt_tells_when_it_failed_and_when_the_next_of_how_many_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runtime = replace(simulated_runtime(), now=lambda: datetime(2026, 11, 23, 12, 3, 0, tzinfo=UTC))
+    given = Budget.of(Delivery(None, max_attempts=3), runtime)
+    failures = [AttemptFailedError("busy", retry_after_s=4), AttemptFailedError("gone"), AttemptFailedError("gone")]
+
+    def ask() -> None:
+        raise failures.pop(0)
+
+    with pytest.raises(AttemptFailedError):
+        given.call(ask, AttemptFailedError, sleep=lambda _: None, what="batch 7, sink 'a'")
+
+    first, _, last = caplog.messages
+    assert first == "batch 7, sink 'a': attempt 1 of 3 failed at 12:03:00Z, next in 4.0 s at 12:03:04Z: busy"
+    assert last == "batch 7, sink 'a': attempt 3 of 3 failed at 12:03:00Z, no other follows: gone"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("batch 3, sink 'a': gave up: batch 3, chunk k-1: no route", "batch 3, sink 'a': gave up: chunk k-1: no route"),
+        ("sink 'a': batch 3, sink 'a': refused: batch 3, chunk k: x", "sink 'a': batch 3: refused: chunk k: x"),
+        ("batch 3, chunk k: A: batch 3, chunk k: busy", "batch 3, chunk k: A: busy"),
+        ("batch 3: found batch 4: old", "batch 3: found batch 4: old"),
+        ("expected 3: found 3: batch 3", "expected 3: found 3: batch 3"),
+    ],
+)
+def test_a_text_names_each_thing_once(text: str, said: str) -> None:
+    assert said_once(text) == said
 
 
 @pytest.mark.parametrize("asked_s", [0.0, -0.0, -1.0, float("-inf"), float("nan")])

@@ -12,12 +12,27 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import DataFrame
 
-from wal_sink import BatchSink, DeadLetters, Delivery, Settings, TransactionalSink, WalSink, idempotent, wrap
+from wal_sink import (
+    BatchSink,
+    DeadLetters,
+    Delivery,
+    PermanentError,
+    Rejected,
+    Settings,
+    TransactionalSink,
+    WalSink,
+    idempotent,
+    wrap,
+)
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError
 from wal_sink.given import refuse_shared_folder
 from wal_sink.sink import SegmentSink, Sink, as_sink
+from wal_sink_backends import FilesSink, SqlSink
+from wal_sink_backends.http import HttpLookupSink, HttpSink
+from wal_sink_backends.kafka import KafkaSink
+from wal_sink_backends.redis import RedisSink
 
 LOOSE: Any = WalSink
 """As a user without a type checker calls it."""
@@ -162,6 +177,23 @@ WRONG_NAMES: list[tuple[Callable[[], object], str]] = [
 ]
 
 
+WRONG_NAMES += [
+    (lambda: cast("Any", SqlSink)("sqlite:///a.db", "t", tabel="x"), r"SqlSink.*did you mean table"),
+    (lambda: cast("Any", SqlSink)("sqlite:///a.db"), r"SqlSink.*'table'.*SqlSink\(url, table, \*, mode=…"),
+    (lambda: cast("Any", FilesSink)("out", fmt="csv"), r"FilesSink.*did you mean format"),
+    (lambda: cast("Any", HttpSink)("https://api.example", idempotnet=True), r"HttpSink.*did you mean idempotent"),
+    (
+        lambda: cast("Any", HttpLookupSink)("https://api.example", lookup_uri="x"),
+        r"HttpLookupSink.*did you mean lookup_url",
+    ),
+    (lambda: cast("Any", KafkaSink)("broker:9092", "t", keyy="a"), r"KafkaSink.*did you mean key"),
+    (lambda: cast("Any", RedisSink)("redis://c:6379", kind="hash", keys="a"), r"RedisSink.*did you mean key"),
+    (lambda: LOOSE(post, **PLACES).drain(timeout=3), r"WalSink\.drain.*did you mean timeout_s"),
+    (lambda: LOOSE(post, **PLACES).close(timeout=3), r"WalSink\.close.*did you mean timeout_s"),
+    (lambda: LOOSE(post, **PLACES).run(), r"WalSink\.run.*'writer'"),
+]
+
+
 @pytest.mark.parametrize(("call", "said"), WRONG_NAMES)
 def test_an_unknown_name_is_told_with_the_one_that_was_meant(call: Callable[[], object], said: str) -> None:
     with pytest.raises(ConfigError, match=f"(?s){said}"):
@@ -186,6 +218,14 @@ WRONG_VALUES: list[tuple[Callable[[], object], str]] = [
     (lambda: Delivery(post, rows_per_s=cast("Any", "5")), r"rows_per_s='5'"),
     (lambda: Settings(retention_batches=cast("Any", "200")), r"retention_batches='200'"),
     (lambda: Delivery(post, where=cast("Any", "executor")), "did you mean 'executors'"),
+]
+
+
+WRONG_VALUES += [
+    (lambda: LOOSE(post, **PLACES, settings={"key": "hunter-2"}), r"Settings\(key=…\)"),
+    (lambda: LOOSE(post, wal={"url": "hunter-2"}, checkpoint="c"), r"wal=a dict: expected text"),
+    (lambda: LOOSE(post, **PLACES).drain(timeout_s="3"), r"timeout_s='3'"),
+    (lambda: idempotent(cast("Any", "https://api.example")), r"@idempotent.*#idempotent=true"),
 ]
 
 
@@ -219,6 +259,11 @@ def test_a_url_that_names_no_target_is_told_with_the_one_that_was_meant(url: str
         sink_from_url(url)
 
     assert "hunter-2" not in str(told.value)
+
+
+def test_refused_rows_that_are_no_mapping_are_not_tried_again() -> None:
+    with pytest.raises(PermanentError, match="mapping from the index"):
+        Rejected(cast("Any", ["bad"]))
 
 
 class Ledger(TransactionalSink):
