@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
-from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.json_rows import Maps, check_maps
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.http_answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
+from wal_sink_backends.http_secrets import secrets_in
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
 from wal_sink_backends.url_options import options_in
 
@@ -28,10 +29,6 @@ _CONTENT_TYPES: dict[str, str] = {
 }
 _METHODS = ("POST", "PUT", "PATCH")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_SHORTEST_SECRET = 4
-_SHORTEST_NAME = 6
-_ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
-"""Words that stand in headers and queries, and in anything an API says."""
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 MOST_REFUSED = 100
 """So many refused rows are looked for in a chunk that was refused as a whole."""
@@ -41,7 +38,7 @@ class HttpSink(Sink):
     """An API that takes rows as JSON, in requests of its own for each chunk or each row. Runs anywhere.
 
     `body`: `"json"` sends a chunk as an array of objects, `"jsonl"` as one object a line, `"rows"` each row as one
-    object in a request of its own, one after the other. Values look as `Chunk.to_json` tells.
+    object in a request of its own, one after the other. Values look as `Chunk.to_json` tells, with `maps` too.
 
     Each request carries a key that never changes in the header `idempotency_header`: the chunk's, or with `"rows"` the
     row's. Say `idempotent=True` if the API does a request of a known key only once: exactly once in effect, for as long
@@ -85,6 +82,7 @@ class HttpSink(Sink):
         verify: bool | str = True,
         check: Check | None = None,
         max_answer_bytes: int = 1 << 20,
+        maps: Maps = "object",
     ) -> None:
         self.idempotent = idempotent
         self._url = _checked_url(url)
@@ -99,6 +97,7 @@ class HttpSink(Sink):
         self._verify = verify
         self._check = check
         self._max_answer_bytes = max_answer_bytes
+        self._maps: Maps = maps
         self._api: Api | None = None
         self._check_arguments()
 
@@ -117,7 +116,7 @@ class HttpSink(Sink):
             statuses=self._statuses,
             pace=pace_of(self._url, self._pacing),
             repeats_are_harmless=self.idempotent,
-            secrets=_secrets(self._urls(), headers),
+            secrets=secrets_in(self._urls(), headers),
             most_bytes=self._max_answer_bytes,
             check=self._check,
         )
@@ -136,6 +135,7 @@ class HttpSink(Sink):
         """
         if not chunk.num_rows:
             return None
+        chunk = chunk.maps_as(self._maps)
         what = f"batch {chunk.batch_id}, chunk {chunk.key}"
         pace_of(self._url, self._pacing).check_chunk(chunk.num_rows, what)
         patience = Patience(self._pacing.max_wait_s)
@@ -238,6 +238,7 @@ class HttpSink(Sink):
             raise ConfigError(f"body={self._body!r}: expected one of {', '.join(map(repr, _CONTENT_TYPES))}")
         if self._method not in _METHODS:
             raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, _METHODS))}")
+        check_maps(self._maps)
         if not self._timeout_s > 0:
             raise ConfigError(f"timeout_s={self._timeout_s!r}: expected a number of seconds above 0")
         if self._check is not None and not callable(self._check):
@@ -308,31 +309,6 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _secrets(urls: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
-    """What an API may echo and nobody may read: credentials in the URLs, values of headers; the longest first."""
-    found = {part for value in headers.values() for part in (value, *value.split())}
-    for url in urls:
-        found |= _secrets_of(url)
-    hidden = (text for text in found if len(text) >= _SHORTEST_SECRET and text.lower() not in _ORDINARY)
-    return tuple(sorted(hidden, key=len, reverse=True))
-
-
-def _secrets_of(url: str) -> set[str]:
-    """Those of a URL, as they stand there, plain, percent-encoded, and as httpx sends them (Base64)."""
-    parts = urlsplit(url)
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    plain = {password, *(value for _, value in parse_qsl(parts.query))}
-    if len(user) >= _SHORTEST_NAME or not password:  # a short name is no secret, and a word of many messages
-        plain.add(user)
-    written = {parts.password or "", *(pair.partition("=")[2] for pair in parts.query.split("&"))}
-    sent = {base64.b64encode(f"{user}:{password}".encode()).decode()} if user or password else set[str]()
-    return plain | written | sent | {spelt(text) for text in plain for spelt in (quote_plus, _quoted)}
-
-
-def _quoted(text: str) -> str:
-    return quote(text, safe="")
-
-
 # By URL.
 
 
@@ -388,6 +364,7 @@ _OPTIONS: dict[str, Any] = {
     "idempotent": _bool,
     "idempotency_header": str,
     "lookup_url": str,
+    "maps": str,
     "headers_from_env": _pairs,
     "timeout_s": float,
     "verify": _verify,

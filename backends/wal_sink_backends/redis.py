@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
+from wal_sink.json_rows import Maps, check_maps
 from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.stores.spec import mask_url
@@ -81,7 +82,10 @@ class RedisSink(TransactionalSink):
         ca_file: str | None = None,
         wait_replicas: int = 0,
         timeout_s: float = 30.0,
+        maps: Maps = "object",
     ) -> None:
+        check_maps(maps)
+        self._maps: Maps = maps
         self._url = url
         self._template = KeyTemplate(key)
         self._kind = kind
@@ -139,7 +143,7 @@ class RedisSink(TransactionalSink):
         changes; anything else may be tried again.
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {mask_url(self._url)}"
-        keys, values, refused = encoded(chunk, self._kind, self._template, what)
+        keys, values, refused = encoded(chunk.maps_as(self._maps), self._kind, self._template, what)
         if refused:
             return Rejected(refused)
         if len(keys) + len(values) > MOST_ARGUMENTS and not self._takes_many:
@@ -394,4 +398,5 @@ _OPTIONS: dict[str, Any] = {
     "ca_file": str,
     "wait_replicas": int,
     "timeout_s": float,
+    "maps": str,
 }
