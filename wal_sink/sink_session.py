@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from wal_sink.calls import Caller, CallTimedOutError, ProgramExitError
+from wal_sink.certificates import is_certificate_error
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -63,7 +64,8 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         raise SinkFailedError(FailureKind.PERMANENT, message) from error
     except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
         message = redacted(f"{what} raised {told(error)}")
-        raise SinkFailedError(FailureKind.RETRIABLE, message) from error
+        kind = FailureKind.PERMANENT if is_certificate_error(error) else FailureKind.RETRIABLE
+        raise SinkFailedError(kind, message) from error
 
 
 def check_returned(what: str, returned: object) -> None:

@@ -16,8 +16,8 @@ from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSink
 from wal_sink.exit_hooks import Owner, at_exit
 from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, refuse_shared_folder, sinks_of
 from wal_sink.guarantees import promise
-from wal_sink.holders import TakeOver
 from wal_sink.held import hold
+from wal_sink.holders import TakeOver
 from wal_sink.inspection import Status, read_status
 from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery

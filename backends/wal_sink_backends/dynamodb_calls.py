@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from wal_sink.certificates import is_certificate_error
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
@@ -355,6 +356,10 @@ def translated(what: str) -> Iterator[None]:
         raise PermanentError(f"{what}: {error} Set them where the sink runs, as boto3 looks for them") from None
     except errors.ParamValidationError as error:
         raise PermanentError(f"{what}: {error}") from error
+    except errors.SSLError as error:
+        if is_certificate_error(error):
+            raise PermanentError(f"{what}: {error}; AWS_CA_BUNDLE names authorities to trust") from error
+        raise
 
 
 _session_lock = threading.Lock()

@@ -54,7 +54,7 @@ def encoded(
     Raises `PermanentError` for columns that cannot be carried, or that do not fit a key of the table.
     """
     try:
-        lines = chunk.to_json(lines=True).split(b"\n")[:-1]
+        lines = chunk.to_json(lines=True, maps="entries").split(b"\n")[:-1]
     except ConfigError as error:
         raise PermanentError(f"{what}: {error}") from error
     fields = {field.name: _bare(field.type) for field in chunk.table.schema}
@@ -210,6 +210,10 @@ def _nested(value: Any, kind: Any) -> dict[str, Any]:
 def _map(entries: Sequence[Mapping[str, Any]], kind: Any) -> dict[str, Any]:
     key_kind, item_kind = _bare(kind.key_type), _bare(kind.item_type)
     if "string" in str(key_kind):
+        keys = [entry["key"] for entry in entries]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise _UnfitError(f"a map holds the key {twice!r} twice, and DynamoDB keeps only one of them")
         return {"M": {entry["key"]: _attribute(entry["value"], item_kind) for entry in entries}}
     pairs = [(_attribute(one["key"], key_kind), _attribute(one["value"], item_kind)) for one in entries]
     return {"L": [{"M": {"key": key, "value": item}} for key, item in pairs]}

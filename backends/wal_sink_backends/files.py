@@ -8,10 +8,11 @@ import pyarrow as pa
 
 from wal_sink.arguments import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.json_rows import Maps, check_maps
 from wal_sink.sink import Sink
 from wal_sink.stores.base import ObjectExists
 from wal_sink_backends.files_folder import Folder
-from wal_sink_backends.files_formats import Format, check_format, encoded
+from wal_sink_backends.files_formats import Format, check_format, encoded, written_as
 from wal_sink_backends.files_names import CHUNK_TEMPLATE, check_chunk_template, check_columns
 
 if TYPE_CHECKING:
@@ -56,12 +57,15 @@ class FilesSink(Sink):
         storage_options: Mapping[str, object] | None = None,
         options_from_env: Mapping[str, str] | None = None,
         name_template: str = CHUNK_TEMPLATE,
+        maps: Maps = "object",
     ) -> None:
         check_format(format)
+        check_maps(maps)
         check_chunk_template(name_template)
         self._folder = Folder(url, storage_options, options_from_env)
         self._format: Format = format
         self._name_template = name_template
+        self._maps: Maps = maps
 
     def describe(self) -> str:
         return repr(self)
@@ -89,7 +93,7 @@ class FilesSink(Sink):
         what = f"batch {chunk.batch_id}, chunk {chunk.key}"
         check_columns(chunk.table.column_names, name, what)
         try:
-            data = encoded(self._format, chunk)
+            data = encoded(self._format, written_as(self._format, chunk, self._maps))
         except (ConfigError, pa.ArrowException) as error:
             raise PermanentError(f"{what} as {self._format}: {error}") from error
         try:

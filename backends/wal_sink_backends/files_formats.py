@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from wal_sink.encoding import parquet_writer
 from wal_sink.errors import ConfigError
-from wal_sink.json_rows import decimal_texts, plain_values
+from wal_sink.json_rows import Maps, decimal_texts, plain_values
 from wal_sink.segment_writer import ROW_GROUP_BYTES, ROW_GROUP_ROWS
 
 if TYPE_CHECKING:
@@ -59,6 +59,11 @@ def encoded(format: Format, chunk: Chunk) -> bytes:  # noqa: A002
     file.add(chunk)
     file.finish()
     return b"".join(parts)
+
+
+def written_as(format: Format, chunk: Chunk, maps: Maps) -> Chunk:  # noqa: A002
+    """The chunk with its maps as JSON is to have them; Parquet has maps, and CSV refuses what is nested."""
+    return chunk.maps_as(maps) if format in ("json", "jsonl") else chunk
 
 
 def check_format(format: str) -> None:  # noqa: A002

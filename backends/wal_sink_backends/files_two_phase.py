@@ -10,11 +10,12 @@ import pyarrow as pa
 
 from wal_sink.arguments import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.json_rows import Maps, check_maps
 from wal_sink.sink import TwoPhaseSink
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.spec import LOCAL, S3, StoreSpec
 from wal_sink_backends.files_folder import Folder
-from wal_sink_backends.files_formats import Format, RowsFile, check_format, new_file
+from wal_sink_backends.files_formats import Format, RowsFile, check_format, new_file, written_as
 from wal_sink_backends.files_local import LocalHolder
 from wal_sink_backends.files_names import SEGMENT_TEMPLATE, SegmentNames, check_columns
 
@@ -61,13 +62,16 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         storage_options: Mapping[str, object] | None = None,
         options_from_env: Mapping[str, str] | None = None,
         part_bytes: int = PART_BYTES,
+        maps: Maps = "object",
         held_folder: str | None = None,
     ) -> None:
         check_format(format)
+        check_maps(maps)
         self._names = SegmentNames(name_template, ext=format)
         self._folder = Folder(url, storage_options, options_from_env)
         self._format: Format = format
         self._part_bytes = part_bytes
+        self._maps: Maps = maps
         self._held_folder = held_folder
         self._writing: _Writing | None = None
         self._check_place()
@@ -106,7 +110,7 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         check_columns(chunk.table.column_names, writing.name, what)
         writing.rows += chunk.num_rows
         try:
-            writing.file.add(chunk)
+            writing.file.add(written_as(self._format, chunk, self._maps))
         except (ConfigError, pa.ArrowException) as error:
             raise PermanentError(f"{what} as {self._format}: {error}") from error
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from wal_sink.arguments import spelled_class
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.redaction import Redactor, mask_url, secrets_in_url
+from wal_sink.json_rows import Maps, check_maps
+from wal_sink.redaction import mask_url
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.http_answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
+from wal_sink_backends.http_secrets import redactor_of
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
 from wal_sink_backends.url_options import options_in
 
@@ -39,7 +40,7 @@ class HttpSink(Sink):
     """An API that takes rows as JSON, in requests of its own for each chunk or each row. Runs anywhere.
 
     `body`: `"json"` sends a chunk as an array of objects, `"jsonl"` as one object a line, `"rows"` each row as one
-    object in a request of its own, one after the other. Values look as `Chunk.to_json` tells.
+    object in a request of its own, one after the other. Values look as `Chunk.to_json` tells, with `maps` too.
 
     Each request carries a key that never changes in the header `idempotency_header`: the chunk's, or with `"rows"` the
     row's. Say `idempotent=True` if the API does a request of a known key only once: exactly once in effect, for as long
@@ -83,6 +84,7 @@ class HttpSink(Sink):
         verify: bool | str = True,
         check: Check | None = None,
         max_answer_bytes: int = 1 << 20,
+        maps: Maps = "object",
     ) -> None:
         self.idempotent = idempotent
         self._url = _checked_url(url)
@@ -97,6 +99,7 @@ class HttpSink(Sink):
         self._verify = verify
         self._check = check
         self._max_answer_bytes = max_answer_bytes
+        self._maps: Maps = maps
         self._api: Api | None = None
         self._check_arguments()
 
@@ -115,7 +118,7 @@ class HttpSink(Sink):
             statuses=self._statuses,
             pace=pace_of(self._url, self._pacing),
             repeats_are_harmless=self.idempotent,
-            redactor=_redactor(self._urls(), headers),
+            redactor=redactor_of(self._urls(), headers),
             most_bytes=self._max_answer_bytes,
             check=self._check,
         )
@@ -134,6 +137,7 @@ class HttpSink(Sink):
         """
         if not chunk.num_rows:
             return None
+        chunk = chunk.maps_as(self._maps)
         what = f"batch {chunk.batch_id}, chunk {chunk.key}"
         pace_of(self._url, self._pacing).check_chunk(chunk.num_rows, what)
         patience = Patience(self._pacing.max_wait_s)
@@ -236,6 +240,7 @@ class HttpSink(Sink):
             raise ConfigError(f"body={self._body!r}: expected one of {', '.join(map(repr, _CONTENT_TYPES))}")
         if self._method not in _METHODS:
             raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, _METHODS))}")
+        check_maps(self._maps)
         if not self._timeout_s > 0:
             raise ConfigError(f"timeout_s={self._timeout_s!r}: expected a number of seconds above 0")
         if self._check is not None and not callable(self._check):
@@ -307,21 +312,6 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _redactor(urls: Iterable[str], headers: Mapping[str, str]) -> Redactor:
-    """Of what an API may echo and nobody may read: credentials in the URLs, values of headers."""
-    found = {part for value in headers.values() for part in (value, *value.split())}
-    for url in urls:
-        found |= secrets_in_url(url) | _sent(url)
-    return Redactor(found)
-
-
-def _sent(url: str) -> set[str]:
-    """The credentials of a URL as httpx sends them (Base64)."""
-    parts = urlsplit(url)
-    user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    return {base64.b64encode(f"{user}:{password}".encode()).decode()} if user or password else set()
-
-
 # By URL.
 
 
@@ -381,6 +371,7 @@ _OPTIONS: dict[str, Any] = {
     "idempotent": _bool,
     "idempotency_header": str,
     "lookup_url": str,
+    "maps": str,
     "headers_from_env": _pairs,
     "timeout_s": float,
     "verify": _verify,

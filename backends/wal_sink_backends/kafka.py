@@ -14,6 +14,7 @@ import msgspec
 from wal_sink.arguments import spelled_class
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.json_rows import Maps, check_maps
 from wal_sink.ledger import LedgerEntry
 from wal_sink.redaction import is_secret_name, mask_url
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
@@ -42,6 +43,7 @@ class KafkaSink(TransactionalSink):
 
     - `value`: `json`, an object of all columns; `json:a,b` of these; `string:a` or `bytes:a`, a column as it is. NULL
       in it is refused row by row, unless `tombstones=True` makes it a message without value, which deletes its key.
+      `maps="entries"` writes maps as `Chunk.to_json` does then.
     - `key`, `headers` (column names, or columns by name of the header): text and binary as they are, all else as JSON
       writes it. NULL is no key, or a header without value.
     - `partition`: a column of whole numbers. Where it is NULL, or not given, `partitioner` chooses by the key;
@@ -70,6 +72,7 @@ class KafkaSink(TransactionalSink):
         partition: str | None = None,
         partitioner: Partitioner = "murmur2_random",
         tombstones: bool = False,
+        maps: Maps = "object",
         ledger_topic: str = LEDGER_TOPIC,
         ledger_replication: int = -1,
         transaction_timeout_s: float = 45.0,
@@ -78,6 +81,7 @@ class KafkaSink(TransactionalSink):
         conf_from_env: Mapping[str, str] | None = None,
     ) -> None:
         self._check_arguments(topic, ledger_topic, partitioner, ledger_replication, transaction_timeout_s)
+        check_maps(maps)
         if recreated_topic not in ("refuse", "accept"):
             raise ConfigError(f"recreated_topic={recreated_topic!r}: expected 'refuse' or 'accept'")
         named = {headers: headers} if isinstance(headers, str) else headers or {}
@@ -85,6 +89,7 @@ class KafkaSink(TransactionalSink):
         self._format = MessageFormat(value, key, by_name, partition, tombstones)
         self._spec = ClusterSpec(bootstrap_servers, dict(conf or {}), dict(conf_from_env or {}), transaction_timeout_s)
         self._topic = topic
+        self._maps: Maps = maps
         self._ledger_topic = ledger_topic
         self._ledger_replication = ledger_replication
         self._partitioner = partitioner
@@ -151,7 +156,7 @@ class KafkaSink(TransactionalSink):
             stored = slot.stored.entry(slot.name) if slot.stored else None
             if LedgerEntry.is_known(stored, chunk, target.sink):
                 return None
-            messages, refused = target.messages(chunk, what)
+            messages, refused = target.messages(self._for_json(chunk), what)
             if refused:
                 return Rejected(refused)
             refused = slot.producer.send(messages, what)
@@ -163,6 +168,9 @@ class KafkaSink(TransactionalSink):
             slot.producer.commit(what)
             slot.stored, slot.mark = record, mark
         return None
+
+    def _for_json(self, chunk: Chunk) -> Chunk:
+        return chunk.maps_as(self._maps)
 
     def _opened(self) -> _Target:
         if self._target is None:
@@ -277,7 +285,17 @@ class _Target:
 # By URL.
 
 _OPTIONS = (
-    *("value", "key", "headers", "partition", "partitioner", "tombstones", "ledger_topic", "ledger_replication"),
+    *(
+        "value",
+        "key",
+        "headers",
+        "partition",
+        "partitioner",
+        "tombstones",
+        "maps",
+        "ledger_topic",
+        "ledger_replication",
+    ),
     *("transaction_timeout_s", "recreated_topic"),
 )
 

@@ -35,7 +35,7 @@ _BACKOFF_MS = 20
 """The first wait before connecting again; librdkafka also waits half of it before it connects to a second broker."""
 _UNKNOWN_ATTEMPTS = 5
 _UNKNOWN_WAIT_S = 0.4
-_REFUSED_LOGINS = 2
+_REFUSALS = 2
 _DEFAULT_MESSAGE_BYTES = 1_048_588
 _NO_ID = "A" * 22
 _SHARED = (
@@ -267,18 +267,16 @@ class Cluster:
             return request()
 
     def _answer(self, future: Future[T], what: str) -> T:
-        """What the brokers answer. A refused login is no answer, and would never show: it is listened for."""
+        """What the brokers answer. A refused login or certificate is none, and would never show: it is listened for."""
         deadline_s = SYSTEM.monotonic_s() + self.timeout_s + 1
         while True:
             try:
                 return future.result(timeout=_POLL_S)
             except TimeoutError:
                 self._admin.poll(0)  # only then librdkafka says what is the matter
-                if self._heard.refused_logins >= _REFUSED_LOGINS:
+                if self._heard.refusals >= _REFUSALS:
                     raise PermanentError(
-                        self.scrub(
-                            f"{self._name(what)}: {self._heard.last}; correct the login in conf or conf_from_env"
-                        )
+                        self.scrub(f"{self._name(what)}: {self._heard.last}; {self._heard.remedy}")
                     ) from None
                 if SYSTEM.monotonic_s() > deadline_s:
                     raise KafkaAttemptError(
@@ -324,20 +322,31 @@ class _Heard:
     """What librdkafka says besides, on whatever thread: why it does not reach a broker."""
 
     last: str = ""
-    refused_logins: int = 0
+    refusals: int = 0
+    remedy: str = ""
 
     def __call__(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001
-            self.refused_logins += 1
-            self.last = error.str()
-        elif not self.refused_logins:
+        remedy = _remedy_heard(error)
+        if remedy:
+            self.refusals += 1
+            self.last, self.remedy = error.str(), remedy
+        elif not self.refusals:
             self.last = error.str()
 
     def forget(self) -> None:
-        self.last, self.refused_logins = "", 0
+        self.last, self.refusals, self.remedy = "", 0, ""
 
     def __str__(self) -> str:
         return f"; last heard: {self.last}" if self.last else ""
+
+
+def _remedy_heard(error: KafkaError) -> str:
+    """What helps where no retry does: a refused login, a certificate that is not trusted. Empty for all else."""
+    if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001
+        return "correct the login in conf or conf_from_env"
+    if error.code() == KafkaError._SSL and "certificate" in error.str().lower():  # noqa: SLF001
+        return "correct ssl.ca.location or bootstrap_servers: the broker has to prove the name that it is reached by"
+    return ""
 
 
 def _is_number_of_bytes(value: object) -> bool:

@@ -13,15 +13,17 @@ from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from wal_sink.arguments import spelled_class
+from wal_sink.certificates import is_certificate_error
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
+from wal_sink.json_rows import Maps, check_maps
 from wal_sink.ledger import LedgerEntry
 from wal_sink.logs import logger_of
 from wal_sink.redaction import mask_url
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.redis_addresses import check_address
-from wal_sink_backends.redis_durability import warn_of_losses
+from wal_sink_backends.redis_durability import warn_of_losses, warn_of_truncation, warn_once
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis_script import LEDGER, SCRIPT
 from wal_sink_backends.url_options import options_in
@@ -83,7 +85,10 @@ class RedisSink(TransactionalSink):
         ca_file: str | None = None,
         wait_replicas: int = 0,
         timeout_s: float = 30.0,
+        maps: Maps = "object",
     ) -> None:
+        check_maps(maps)
+        self._maps: Maps = maps
         self._url = url
         self._template = KeyTemplate(key)
         self._kind, self.replaces_rows = kind, kind == "hash"
@@ -110,7 +115,7 @@ class RedisSink(TransactionalSink):
                 version = _check_server(self._client, mask_url(self._url), self._wait_replicas)
                 self._takes_many = version >= _TAKES_MANY
                 if self._kind == "stream":
-                    _check_truncation(self._client, mask_url(self._url))
+                    warn_of_truncation(self._client, mask_url(self._url), refused=_redis().exceptions.ResponseError)
         except BaseException:
             self.close()
             raise
@@ -141,7 +146,7 @@ class RedisSink(TransactionalSink):
         changes; anything else may be tried again.
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {mask_url(self._url)}"
-        keys, values, refused = encoded(chunk, self._kind, self._template, what)
+        keys, values, refused = encoded(chunk.maps_as(self._maps), self._kind, self._template, what)
         if refused:
             return Rejected(refused)
         if len(keys) + len(values) > MOST_ARGUMENTS and not self._takes_many:
@@ -234,6 +239,8 @@ class RedisSink(TransactionalSink):
         options: dict[str, Any] = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
         if self._password_env is not None:
             options |= from_environment({"password": self._password_env}, repr(self))
+        if urlsplit(self._url).scheme == "rediss":
+            options["ssl_check_hostname"] = True  # redis-py 5 checks no name by itself
         if self._ca_file is not None:
             options["ssl_ca_certs"] = self._ca_file
         return options
@@ -280,7 +287,7 @@ def _check_server(client: Any, address: str, wait_replicas: int) -> int:
         info = client.info("all")
     except library.exceptions.NoPermissionError:
         client.ping()
-        _warn_once(f"{address}: INFO is forbidden; make sure that it evicts no keys without expiry and is no cluster")
+        warn_once(f"{address}: INFO is forbidden; make sure that it evicts no keys without expiry and is no cluster")
         return 0
     if info.get("redis_mode") == "sentinel":
         raise PermanentError(
@@ -303,28 +310,6 @@ def _check_server(client: Any, address: str, wait_replicas: int) -> int:
     return int(major) if major.isdecimal() else 0
 
 
-def _check_truncation(client: Any, address: str) -> None:
-    """Warn of a server that shortens a torn append-only file itself, for it leaves some of a script's writes there.
-
-    The next start but one then reads those rows and, behind them, the same rows as they came again. Hashes and sets do
-    not mind. Seen in Redis 7.0.15; Valkey mended its own (github.com/valkey-io/valkey/pull/4342).
-    """
-    try:
-        found = client.config_get("aof-load-truncated")
-    except _redis().exceptions.ResponseError:  # forbidden, or renamed as managed servers do
-        return
-    if "yes" in found.values():
-        _warn_once(
-            f"{address} has aof-load-truncated yes: killed in the middle of a write, it may repeat rows of a stream "
-            "after its next start but one; set it to no, and run redis-check-aof --fix where it then refuses to start"
-        )
-
-
-@lru_cache(maxsize=256)
-def _warn_once(message: str) -> None:
-    _logger.warning("%s", message)
-
-
 @contextmanager
 def translated(what: str) -> Iterator[None]:
     """Errors of redis-py become `PermanentError`, or pass if a retry may help."""
@@ -333,7 +318,9 @@ def translated(what: str) -> Iterator[None]:
         yield
     except (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError) as error:
         raise PermanentError(f"{what}: {error}; check user, password and rights") from None
-    except (errors.ConnectionError, errors.TimeoutError):
+    except (errors.ConnectionError, errors.TimeoutError) as error:
+        if is_certificate_error(error):
+            raise PermanentError(f"{what}: {error}; pass ca_file= if its authority is to be trusted") from error
         raise
     except (errors.ReadOnlyError, errors.OutOfMemoryError, errors.TryAgainError, errors.MasterDownError):
         raise
@@ -386,4 +373,5 @@ _OPTIONS: dict[str, Any] = {
     "ca_file": str,
     "wait_replicas": int,
     "timeout_s": float,
+    "maps": str,
 }

@@ -6,7 +6,7 @@ import re
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import mask_url
 
 _SCHEMES = ("redis", "rediss", "unix")
 

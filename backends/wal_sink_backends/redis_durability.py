@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
+from wal_sink.logs import logger_of
 from wal_sink_backends.durability import warn_of
 
+_logger = logger_of(__name__)
 _CONFIG = (
     "its CONFIG GET is refused ({}), so make sure of appendonly yes, appendfsync always and "
     "no-appendfsync-on-rewrite no"
@@ -82,3 +85,25 @@ def _of_append_only_file(config: Mapping[str, str]) -> str | None:
             "may lose half a minute of writes; set it to no"
         )
     return None
+
+
+def warn_of_truncation(client: Any, address: str, *, refused: type[Exception]) -> None:
+    """Warn of a server that shortens a torn append-only file itself, for it leaves some of a script's writes there.
+
+    The next start but one then reads those rows and, behind them, the same rows as they came again. Hashes and sets do
+    not mind. Seen in Redis 7.0.15; Valkey mended its own (github.com/valkey-io/valkey/pull/4342).
+    """
+    try:
+        found = client.config_get("aof-load-truncated")
+    except refused:  # forbidden, or renamed as managed servers do
+        return
+    if "yes" in found.values():
+        warn_once(
+            f"{address} has aof-load-truncated yes: killed in the middle of a write, it may repeat rows of a stream "
+            "after its next start but one; set it to no, and run redis-check-aof --fix where it then refuses to start"
+        )
+
+
+@lru_cache(maxsize=256)
+def warn_once(message: str) -> None:
+    _logger.warning("%s", message)

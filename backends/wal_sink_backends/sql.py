@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from wal_sink.arguments import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.json_rows import Maps, check_maps
 from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, TransactionalSink
 from wal_sink_backends.sql_addresses import dialect_of
@@ -86,7 +87,10 @@ class SqlSink(TransactionalSink):
         busy_timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
         statement_timeout_s: float = 60.0,
+        maps: Maps = "object",
     ) -> None:
+        check_maps(maps)
+        self._maps: Maps = maps
         limits = Limits(busy_timeout_s, connect_timeout_s, statement_timeout_s)
         self._dialect = dialect_of(url, limits, schema=schema, password_env=password_env)
         self._table = table
@@ -147,7 +151,7 @@ class SqlSink(TransactionalSink):
         table and rows do not fit; anything else may be tried again.
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: table {self._table!r} in {self._dialect.address}"
-        connection = self._connected()
+        connection, chunk = self._connected(), chunk.maps_as(self._maps)
         self._check_names(chunk.table.schema.names, what)
         self._check_age(chunk.table.schema, what)
         with self._dialect.translated(what):

@@ -26,7 +26,7 @@ POSTGRESQL_OPTIONS = (
 MARIADB_OPTIONS = ("read_default_file", "ssl_ca", "ssl_cert", "ssl_disabled", "ssl_key", "unix_socket")
 """The same of PyMySQL. With `ssl_ca` the server has to prove its name; without, TLS is used if the server has it."""
 SINK_OPTIONS = (
-    *("table", "schema", "mode", "key", "newer_by", "create_table", "password_env"),
+    *("table", "schema", "mode", "key", "newer_by", "create_table", "password_env", "maps"),
     *("busy_timeout_s", "connect_timeout_s", "statement_timeout_s"),
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from wal_sink.certificates import is_certificate_error
 from wal_sink.errors import ConfigError
 from wal_sink_backends.sql_servers import ServerSession
 
@@ -57,6 +58,8 @@ def number_of(error: BaseException) -> int:
 def passes(error: BaseException) -> bool:
     """Whether another attempt may succeed."""
     number = number_of(error)
+    if is_certificate_error(error):  # PyMySQL says 2003, as of a server that does not answer
+        return False
     if _FIRST_OF_THE_CLIENT <= number <= _LAST_OF_THE_CLIENT:
         return number not in _LASTING_OF_THE_CLIENT
     return number in _PASSING or number == 0

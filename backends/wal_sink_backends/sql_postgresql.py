@@ -99,6 +99,8 @@ class Postgresql(ServerDialect):
             "password": self.password(),
             "application_name": "wal-sink",
             "target_session_attrs": "read-write",  # after a failover an old address may lead to a standby
+            # libpq itself would not look at the name, and do without TLS where the certificate is wrong.
+            **({"sslmode": "verify-full"} if "sslrootcert" in at.options else {}),
             **at.options,
         }
         return {

@@ -6,6 +6,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
+from wal_sink.json_rows import Maps
 from wal_sink.redaction import mask_url
 from wal_sink_backends.files import FilesSink
 from wal_sink_backends.files_formats import Format
@@ -14,7 +15,7 @@ from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_addresses import parsed_option
 from wal_sink_backends.url_options import options_in
 
-_SQLITE_OPTIONS = ("table", "mode", "key", "newer_by", "create_table", "busy_timeout_s")
+_SQLITE_OPTIONS = ("table", "mode", "key", "newer_by", "create_table", "busy_timeout_s", "maps")
 _TWO_PHASE_OPTIONS = ("name_template", "part_bytes", "held_folder")
 
 
@@ -36,20 +37,21 @@ def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
     With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`,
     `held_folder`.
     """
-    options = options_in(urlsplit(url).query, ("format", "commit", *_TWO_PHASE_OPTIONS), url)
+    options = options_in(urlsplit(url).query, ("format", "commit", "maps", *_TWO_PHASE_OPTIONS), url)
     address = _bare(url).removeprefix("files+").replace("files://", "file://", 1)
     form = cast("Format", options.pop("format", "jsonl"))
     commit = options.pop("commit", "chunk")
+    maps = cast("Maps", options.pop("maps", "object"))
     if commit not in {"chunk", "two-phase"}:
         raise ConfigError(f"{mask_url(url)}: commit={commit}: expected chunk (each as it comes) or two-phase")
     if commit == "two-phase":
         arguments: dict[str, Any] = dict(options)
         if "part_bytes" in options:
             arguments["part_bytes"] = _whole_number("part_bytes", options["part_bytes"], url)
-        return TwoPhaseFilesSink(address, format=form, **arguments)
+        return TwoPhaseFilesSink(address, format=form, maps=maps, **arguments)
     if options:
         raise ConfigError(f"{mask_url(url)}: {', '.join(sorted(options))} needs commit=two-phase besides")
-    return FilesSink(address, format=form)
+    return FilesSink(address, format=form, maps=maps)
 
 
 def _whole_number(name: str, text: str, url: str) -> int:

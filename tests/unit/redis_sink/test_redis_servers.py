@@ -25,7 +25,7 @@ from wal_sink.errors import (
 )
 from wal_sink.sink import Rejected
 from wal_sink_backends import redis as redis_backend
-from wal_sink_backends import redis_rows
+from wal_sink_backends import redis_durability, redis_rows
 from wal_sink_backends.redis import Kind, RedisSink
 from wal_sink_backends.redis_script import LEDGER
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_opened_leaves_no_connection(server: RedisServer) -> None
 
 
 def test_info_may_be_forbidden(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    redis_backend._warn_once.cache_clear()
+    redis_durability.warn_once.cache_clear()
     sink = limited(server, "+@all", "-info")
     sink.open(CONTEXT)
     sink.write(chunk(ids(1)))
