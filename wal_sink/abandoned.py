@@ -5,22 +5,23 @@ Only of batches that the sink has, so that nothing is aborted which could still 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 
 from wal_sink import paths
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.orders import SinkFailedError
 from wal_sink.preparing import opened_sink
 from wal_sink.records import BegunRecord, Manifest, PreparedRecord, Release, TokenRecord
 from wal_sink.serving import Serving
 from wal_sink.sink import MakeSink, SinkContext, Transaction
 from wal_sink.sink_session import SinkSession, call_sink
+from wal_sink.texts import name_of
 
 ABORT_EVERY_BATCHES = 16
 """How many batches are tidied up together, so that the listing costs next to nothing per batch."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def abort_abandoned(log: Log, serving: Serving, term: int, *, through: int) -> None:
@@ -104,7 +105,7 @@ def _abort_one(session: SinkSession, sink: str, record: BegunRecord, token: str)
         record.transaction_id, record.wal_id, sink, record.batch_id, record.partition, record.roll
     )
     target = opened_sink(session)
-    what = f"batch {record.batch_id}, transaction {record.transaction_id}: {target.describe()}: abort"
+    what = f"batch {record.batch_id}, transaction {record.transaction_id}: {name_of(target)}: abort"
     session.call(what, target.abort, transaction, token)
 
 

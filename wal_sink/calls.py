@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from wal_sink.texts import repr_of
+
 T = TypeVar("T")
 
 
@@ -100,5 +102,5 @@ class ThreadCaller:
 
 def _exit_error(error: BaseException) -> ProgramExitError:
     if isinstance(error, SystemExit):
-        return ProgramExitError(f"called sys.exit({'' if error.code is None else repr(error.code)})")
+        return ProgramExitError(f"called sys.exit({'' if error.code is None else repr_of(error.code)})")
     return ProgramExitError(f"raised {type(error).__name__}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
-from wal_sink.json_rows import to_json_array, to_json_lines
+from wal_sink.json_rows import Maps, check_maps, maps_as, to_json_array, to_json_lines
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -71,15 +71,24 @@ class Chunk:
         """One key a row, as lasting as `key`. Positional, not business keys: two equal rows have two keys."""
         return [f"{self.segment_id}-{row}" for row in self.rows]
 
-    def to_json(self, *, lines: bool = False) -> bytes:
+    def to_json(self, *, lines: bool = False, maps: Maps = "object") -> bytes:
         """The rows as UTF-8 JSON: an array of objects, or one object a line.
 
         Every Spark type is carried: decimals and 64-bit integers as JSON numbers with every digit, dates, timestamps
-        and durations as ISO 8601 text (an instant in UTC), binary as base64, structs as objects, maps as arrays of
-        `{"key":…,"value":…}`; a NaN or infinite number becomes text, and bytes that are no UTF-8 become U+FFFD.
+        and durations as ISO 8601 text (an instant in UTC), binary as base64, structs as objects; a NaN or infinite
+        number becomes text, and bytes that are no UTF-8 become U+FFFD.
+        A map whose keys are texts is an object, `{"a":1}`, as Spark's `to_json` has it. Other maps are arrays of
+        `{"key":…,"value":…}`, which keeps the type of the keys; so is a map in which a key stands twice, and with
+        `maps="entries"` every map.
         A column or field name that stands twice is refused with `ConfigError`, since an object would keep only one.
         """
-        return to_json_lines(self.table) if lines else to_json_array(self.table)
+        check_maps(maps)
+        table = maps_as(maps, self.table)
+        return to_json_lines(table) if lines else to_json_array(table)
+
+    def maps_as(self, maps: Maps) -> Chunk:
+        """This chunk, with `"entries"` for maps as lists of structs of `key` and `value`; key and rows stay."""
+        return self if maps == "object" else replace(self, table=maps_as(maps, self.table))
 
     def without(self, rows: Collection[int]) -> Chunk:
         """This chunk less some rows, given by their index in this chunk.

@@ -10,7 +10,6 @@ under the same keys, which such a target ignores. Every other sink gets a marker
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 
@@ -24,6 +23,7 @@ from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryErr
 from wal_sink.guarantees import Ability
 from wal_sink.inventory import Lost, check_marked_batch, check_marker, check_not_marked, find_again, newest_marker
 from wal_sink.log import NOTHING
+from wal_sink.logs import logger_of
 from wal_sink.progress import recorded_chunks
 from wal_sink.rates import RowRate
 from wal_sink.records import Manifest, Marker, OlderSlots, Release, SinkRecord
@@ -40,7 +40,7 @@ MOST_WITNESSED_SLOTS = 1024
 RELEASE_S = 5.0
 """For how long a look at the term is good while a batch is released: a successor collects no batch so soon."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Committer:

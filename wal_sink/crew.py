@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 
-from wal_sink.errors import UndeliveredError, WalSinkError
+from wal_sink.errors import UndeliveredError
+from wal_sink.logs import logger_of
 from wal_sink.run import Run
+from wal_sink.texts import told
 from wal_sink.threads import CommitterThread
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Crew:
@@ -130,10 +131,8 @@ class Crew:
         self._over.set()
         try:
             self._on_failure()
-        except (
-            WalSinkError
-        ) as problem:  # this thread has no caller; the next stage() and close() raise what it gave up on
-            _logger.error("after sink %s gave up: %s", name, problem)  # noqa: TRY400 - the message says it all
+        except Exception as problem:  # noqa: BLE001 - no caller; stage() and close() raise what it gave up on
+            _logger.error("after sink %s gave up: %s", name, told(problem))  # noqa: TRY400 - it says it all
 
     def _deadline_s(self, timeout_s: float | None) -> float | None:
         return None if timeout_s is None else self._now_s() + timeout_s

@@ -8,7 +8,6 @@ user deletes one.
 from __future__ import annotations
 
 import io
-import logging
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,9 +22,10 @@ from wal_sink.chunk import Chunk, Position
 from wal_sink.creation import create_once
 from wal_sink.errors import CorruptError
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _PREFIX = b"wal_sink."
 _ROW, _REASON = "row", "reason"
 

@@ -19,6 +19,7 @@ from wal_sink.rejections import Rejections
 from wal_sink.segments import SegmentReader, load_segment, read_chunks, read_parquet
 from wal_sink.sink import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
 from wal_sink.sink_session import SinkSession, check_returned, rejected_of
+from wal_sink.texts import name_of
 
 
 class SegmentDelivery:
@@ -196,7 +197,7 @@ class SegmentDelivery:
 
     def _call_write(self, chunk: Chunk) -> Rejected | None:
         """What the sink refused, if that may be kept. Raises `SinkFailedError`."""
-        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._session.sink.describe()}"
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {name_of(self._session.sink)}"
         returned = self._session.call(what, self._session.sink.write, chunk)
         if not self._given.keeps_rejected:
             check_returned(what, returned)
@@ -236,7 +237,7 @@ class SegmentDelivery:
         return chunks_of(given, order.ordinal, segment, data, start, where=where, reader=reader, follows=follows)
 
     def _what(self, order: Order) -> str:
-        return f"batch {self._given.batch_id}, segment {order.segment.id}: {self._session.sink.describe()}"
+        return f"batch {self._given.batch_id}, segment {order.segment.id}: {name_of(self._session.sink)}"
 
 
 def chunks_of(

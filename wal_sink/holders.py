@@ -7,18 +7,19 @@ need any of this: a claim fences every earlier holder, alive or not. It keeps a 
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NoReturn
 
 from wal_sink import paths
-from wal_sink.errors import CorruptError, HeldError, WalSinkError
+from wal_sink.errors import ConfigError, CorruptError, HeldError, WalSinkError
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.records import TermRecord
 from wal_sink.runtime import ProcessIdentity, find_process, process_identity
 from wal_sink.sink_records import EndedRecord
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class TakeOver(StrEnum):
@@ -30,6 +31,11 @@ class TakeOver(StrEnum):
     """Only a holder that is gone for sure."""
     UNLESS_RUNNING = "unless_running"
     """Also one of which nobody knows whether it lives; not one that runs on this machine."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        known = ", ".join(repr(str(each)) for each in cls)
+        raise ConfigError(f"take_over={value!r}: expected one of {known}")
 
 
 class Holding(StrEnum):

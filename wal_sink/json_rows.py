@@ -11,7 +11,7 @@ import re
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,6 +28,11 @@ _YEAR_1_S = -62_135_596_800
 _YEAR_10000_S = 253_402_300_800
 _DAY_S = 86_400
 
+Maps: TypeAlias = Literal["object", "entries"]
+"""How maps are written: as objects where their keys are texts (as Spark's `to_json` has it), or all as arrays of
+`{"key":…,"value":…}`.
+"""
+_WAYS = ("object", "entries")
 Values: TypeAlias = list[Any]
 Array: TypeAlias = Any  # a pyarrow array of whatever class; pyarrow has no type of its own for "any of them"
 Column: TypeAlias = Any  # the same, or a chunked array
@@ -41,6 +46,34 @@ def to_json_array(table: pa.Table) -> bytes:
 def to_json_lines(table: pa.Table) -> bytes:
     """The rows as one JSON object a line, each line ended by a newline, UTF-8. Raises as `to_json_array` does."""
     return msgspec.json.Encoder().encode_lines(_rows_of(table))
+
+
+def check_maps(maps: object) -> None:
+    """`ConfigError` for what is no way to write maps."""
+    if maps not in _WAYS:
+        raise ConfigError(f"maps={maps!r}: expected one of {', '.join(map(repr, _WAYS))}")
+
+
+def maps_as(maps: Maps, table: pa.Table) -> pa.Table:
+    """The table as its maps are to be written: for `entries` each is a list of structs, also within other types."""
+    if maps == "object":
+        return table
+    return table.cast(pa.schema([field.with_type(_without_maps(field.type)) for field in table.schema]))
+
+
+def _without_maps(kind: Any) -> Any:
+    if _IS.is_map(kind):
+        entry = [pa.field("key", _without_maps(kind.key_type)), pa.field("value", _without_maps(kind.item_type))]
+        return pa.list_(pa.struct(entry))
+    if _IS.is_fixed_size_list(kind):
+        return pa.list_(_without_maps(kind.value_type), kind.list_size)
+    if _IS.is_large_list(kind):
+        return pa.large_list(_without_maps(kind.value_type))
+    if _IS.is_list(kind):
+        return pa.list_(_without_maps(kind.value_type))
+    if _IS.is_struct(kind):
+        return pa.struct([field.with_type(_without_maps(field.type)) for field in kind])
+    return kind
 
 
 def plain_values(column: Column, name: str) -> Values:
@@ -211,15 +244,28 @@ def _cut(values: Values, lengths: Sequence[int | None]) -> Values:
 
 
 def _map(array: Array, name: str) -> Values:
-    """An array of `{"key":…,"value":…}`: keys of a map need not be text, and an object would lose their type."""
+    """Objects where the keys are texts; else arrays of `{"key":…,"value":…}`, since an object would lose their type."""
     offsets = array.offsets
     first = offsets[0].as_py()
     count = offsets[len(array)].as_py() - first
     keys = plain_values(array.keys.slice(first, count), f"{name}.key")
     items = plain_values(array.items.slice(first, count), f"{name}.value")
-    entries = _objects(("key", "value"), [keys, items], count)
+    made = _object if _is_text(array.type.key_type) else _entries
     cuts = pairwise(offset - first for offset in offsets.to_pylist())
-    return [entries[start:end] if valid else None for valid, (start, end) in zip(_valid(array), cuts, strict=True)]
+    return [
+        made(keys[start:end], items[start:end]) if valid else None
+        for valid, (start, end) in zip(_valid(array), cuts, strict=True)
+    ]
+
+
+def _object(keys: Values, items: Values) -> Any:
+    """An object; the entries where a key stands twice, since an object would keep only one of them."""
+    made = dict(zip(keys, items, strict=True))
+    return made if len(made) == len(keys) and None not in made else _entries(keys, items)
+
+
+def _entries(keys: Values, items: Values) -> list[Any]:
+    return _objects(("key", "value"), [keys, items], len(keys))
 
 
 def _struct(array: Array, name: str) -> Values:
@@ -249,9 +295,10 @@ def _any(*accepts: _Accepts) -> _Accepts:
 _Converter: TypeAlias = "Callable[[Array, str], Values]"
 _Accepts: TypeAlias = "Callable[[Any], bool]"
 _IS: Any = pa.types
+_is_text = _any(_IS.is_string, _IS.is_large_string, _IS.is_string_view)
 _CONVERTERS: tuple[tuple[_Accepts, _Converter], ...] = (
     (_any(_IS.is_null, _IS.is_boolean, _IS.is_integer), _same),
-    (_any(_IS.is_string, _IS.is_large_string, _IS.is_string_view), _text),
+    (_is_text, _text),
     (_IS.is_floating, _float),
     (_IS.is_decimal, _decimal),
     (_IS.is_timestamp, _timestamp),

@@ -7,17 +7,18 @@ highest counts. Credentials and endpoints are no part of a location: the same bu
 
 from __future__ import annotations
 
-import logging
 import os
 from pathlib import Path
 
 from wal_sink import paths
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.records import Move, WalRecord, decode
+from wal_sink.redaction import mask_url
 from wal_sink.stores.base import ObjectMissing
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec, mask_url
+from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
 
 _GOOGLE, _AZURE, _HDFS = "gs", "az", "hdfs"
 _ONE_NAME = {
@@ -30,7 +31,7 @@ _ONE_NAME = {
 _EXACT = frozenset({S3, _GOOGLE, _AZURE, MEMORY})
 """Where a location is the same for every process. Elsewhere mounts and hosts differ, and it is only a hint."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def canonical(url: str) -> str:
@@ -47,6 +48,17 @@ def canonical(url: str) -> str:
     if scheme == _HDFS:  # a cluster has several name nodes and gateways
         return f"{_HDFS}:///{rest.partition('/')[2]}"
     return f"{scheme}://{rest.lstrip('/')}"
+
+
+def is_plain(url: str) -> bool:
+    """Whether a URL names a place of a common kind: a path, or a store that reads and writes nothing but bytes.
+
+    Of an address that a record holds, nothing else may be opened: with fsspec's other schemes, the writer of the record
+    would choose code that fetches other addresses, unpacks or fills in templates.
+    """
+    scheme, found, _ = url.partition(":")
+    written = scheme.lower() if found and "/" not in scheme else LOCAL
+    return "::" not in url and written in {LOCAL, "local", MEMORY, *_ONE_NAME}
 
 
 def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:

@@ -11,7 +11,7 @@ from wal_sink.checkpoint_files import checkpoint_location
 from wal_sink.crew import Crew
 from wal_sink.entries import Entries, RunEntry, again
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.serving import StoppedError
+from wal_sink.serving import JobStoppedError, StoppedError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -163,11 +163,15 @@ class OwnQuery:
         return error if isinstance(error, WalSinkError) else None
 
     def raise_failure(self) -> None:
-        """Raise what made staging for a query of `start` fail; not if it was stopped, which fails its last batch."""
+        """Raise what made staging for a query of `start` fail; not if it was stopped, which fails its last batch.
+
+        Of a job that was cancelled Spark knows whether that was a stop: then the query has no error.
+        """
         error = self._stage_error
         if isinstance(error, WalSinkError):
             raise error
-        if self._query is None or error is None or isinstance(error, StoppedError):
+        was_held = isinstance(error, StoppedError) and not isinstance(error, JobStoppedError)
+        if self._query is None or error is None or was_held:
             return
         if (failure := self._query.exception()) is not None:
             raise failure

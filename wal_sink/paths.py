@@ -1,6 +1,7 @@
 """Every path inside a WAL is built here, and nowhere else. All are relative to the WAL's root.
 
-Numbers are zero-padded, so that the order of a listing is the order of the batches, terms and attempts.
+Numbers are zero-padded, and one with more digits than its place has is written in full and read back. Only batch ids
+have the same width always: for them alone the order of a listing is the order of the numbers.
 
 An object store bounds requests by prefix, and batch ids only rise: all load is at the newest end. So what a large batch
 has too much of lies in shards, folders that stand *before* the batch: `batches/shard-7/<batch>/…`. They lie beside the
@@ -36,14 +37,23 @@ are as if there were no shards.
 """
 
 _SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-_MANIFEST = re.compile(r"manifest-(\d{10})-(\d{10})\.json")
-_ATTEMPT = re.compile(r"(\d{10})-(\d{10})/")
-_PROGRESS = re.compile(r"(\d{6})-(\d{12})\.json")
-_SEGMENT = re.compile(r"(?:.*/)?(\d{6})-(\d{4})-[^/]*\.parquet")
-_PREPARED = re.compile(r"prepared-\d{6}-\d{6}\.json")
-_BEGUN = re.compile(r"(\d{19})-([^/.]+)\.json")
+BATCH_DIGITS = 19
+"""Of the largest batch id that Spark counts to (a Java long). Listings begin after a batch, so all have this width."""
+
+
+def _number(digits: int) -> str:
+    """The pattern of a number with at least so many digits: one that has more is written without leading zeros."""
+    return rf"(\d{{{digits}}}|[1-9]\d{{{digits},}})"
+
+
+_MANIFEST = re.compile(rf"manifest-{_number(10)}-{_number(10)}\.json", re.ASCII)
+_ATTEMPT = re.compile(rf"{_number(10)}-{_number(10)}/", re.ASCII)
+_PROGRESS = re.compile(rf"{_number(6)}-{_number(12)}\.json", re.ASCII)
+_SEGMENT = re.compile(rf"(?:.*/)?{_number(6)}-{_number(4)}-[^/]*\.parquet", re.ASCII)
+_PREPARED = re.compile(rf"prepared-{_number(6)}-{_number(6)}\.json", re.ASCII)
+_BEGUN = re.compile(rf"(\d{{{BATCH_DIGITS}}})-([^/.]+)\.json", re.ASCII)
 _SHARD = re.compile(r"shard-[0-9a-f]/")
-_DEAD_LETTER = re.compile(r"(\d{6})-(\d{12})-(\d{12})(?:-(\d{6}))?\.parquet")
+_DEAD_LETTER = re.compile(rf"{_number(6)}-{_number(12)}-{_number(12)}(?:-{_number(6)})?\.parquet", re.ASCII)
 
 
 class ManifestName(NamedTuple):
@@ -116,7 +126,7 @@ def terms(role: str) -> str:
 
 
 def term(role: str, number: int) -> str:
-    return f"{terms(role)}/{number:010d}.json"
+    return f"{terms(role)}/{_counted(number, 10)}.json"
 
 
 def ended(role: str, number: int) -> str:
@@ -131,7 +141,12 @@ def described_role(role: str) -> str:
 
 
 def batch_name(batch_id: int) -> str:
-    return str(batch_id).zfill(19)
+    """Raises `ConfigError` for a number that is no batch id: its name would stand elsewhere in a listing."""
+    if batch_id < 0 or len(str(batch_id)) > BATCH_DIGITS:
+        raise ConfigError(
+            f"{batch_id} is no batch id: expected a whole number from 0 on, of {BATCH_DIGITS} digits at most"
+        )
+    return str(batch_id).zfill(BATCH_DIGITS)
 
 
 def batch(batch_id: int) -> str:
@@ -139,7 +154,7 @@ def batch(batch_id: int) -> str:
 
 
 def manifest(batch_id: int, term_number: int, attempt: int) -> str:
-    return f"{batch(batch_id)}/manifest-{term_number:010d}-{attempt:010d}.json"
+    return f"{batch(batch_id)}/manifest-{_counted(term_number, 10)}-{_counted(attempt, 10)}.json"
 
 
 def release(batch_id: int) -> str:
@@ -157,7 +172,7 @@ def is_shard(name: str) -> bool:
 
 
 def attempt_folder(batch_id: int, term_number: int, attempt: int) -> str:
-    return f"{batch(batch_id)}/{term_number:010d}-{attempt:010d}"
+    return f"{batch(batch_id)}/{_counted(term_number, 10)}-{_counted(attempt, 10)}"
 
 
 def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
@@ -165,7 +180,7 @@ def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
     if partition >= SPREAD_FROM:
         head, slash, rest = folder.partition("/")
         folder = f"{head}/{shard(partition)}{slash}{rest}"
-    return f"{folder}/{partition:06d}-{roll:04d}-{segment_id}.parquet"
+    return f"{folder}/{_counted(partition, 6)}-{_counted(roll, 4)}-{segment_id}.parquet"
 
 
 def sink(name: str) -> str:
@@ -209,7 +224,7 @@ def progress_folders(name: str, batch_id: int, *, spread: bool) -> list[str]:
 
 def progress(name: str, batch_id: int, ordinal: int, rows: int, *, spread: bool = False) -> str:
     folder = progress_folder(name, batch_id, shard_of=ordinal if spread else None)
-    return f"{folder}/{ordinal:06d}-{rows:012d}.json"
+    return f"{folder}/{_counted(ordinal, 6)}-{_counted(rows, 12)}.json"
 
 
 def markers(name: str) -> str:
@@ -248,7 +263,7 @@ def _begun_place(name: str, partition: int) -> str:
 def prepared(name: str, batch_id: int, ordinal: int, number: int, *, spread: bool = False) -> str:
     """Beside the progress of its batch, with which it is collected."""
     folder = progress_folder(name, batch_id, shard_of=ordinal if spread else None)
-    return f"{folder}/prepared-{ordinal:06d}-{number:06d}.json"
+    return f"{folder}/prepared-{_counted(ordinal, 6)}-{_counted(number, 6)}.json"
 
 
 def dead_letter_folder(name: str, batch_id: int) -> str:
@@ -258,8 +273,9 @@ def dead_letter_folder(name: str, batch_id: int) -> str:
 def dead_letter(
     name: str, batch_id: int, ordinal: int, first_row: int, end_row: int, *, number: int | None = None
 ) -> str:
-    refusal = "" if number is None else f"-{number:06d}"
-    return f"{dead_letter_folder(name, batch_id)}/{ordinal:06d}-{first_row:012d}-{end_row:012d}{refusal}.parquet"
+    refusal = "" if number is None else f"-{_counted(number, 6)}"
+    chunk = f"{_counted(ordinal, 6)}-{_counted(first_row, 12)}-{_counted(end_row, 12)}"
+    return f"{dead_letter_folder(name, batch_id)}/{chunk}{refusal}.parquet"
 
 
 def dead_letter_batches(name: str) -> str:
@@ -279,11 +295,18 @@ def sink_of(path: str) -> str:
 
 def move(number: int) -> str:
     """Of the record that the WAL was moved."""
-    return f"{MOVES}/{number:010d}.json"
+    return f"{MOVES}/{_counted(number, 10)}.json"
 
 
 def low_water(batch_id: int) -> str:
     return f"{LOW_WATER}/{batch_name(batch_id)}.json"
+
+
+def _counted(number: int, digits: int) -> str:
+    """With at least so many digits. Raises `ConfigError` below 0: such a name is not read back."""
+    if number < 0:
+        raise ConfigError(f"{number} cannot stand in the name of an object: expected a number from 0 on")
+    return str(number).zfill(digits)
 
 
 def parse_manifest(name: str) -> ManifestName | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -11,19 +10,21 @@ from wal_sink.carriers import LocalCarrier, WholeBatchCarrier, copier
 from wal_sink.errors import ConfigError
 from wal_sink.guarantees import promise
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.preparing import Preparation
 from wal_sink.serving import Carrier, Serving
 from wal_sink.settings import Delivery
 from wal_sink.sink import BatchSink, Sink, TwoPhaseSink
 from wal_sink.slots import DeliverySlots
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.texts import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from wal_sink.spark.pickling import PickledSink
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Placement:
@@ -54,8 +55,8 @@ class Placement:
     def serve(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> Serving:
         """The serving of one sink. Raises `ConfigError` if it cannot be what or where it was asked to be."""
         carrier, where, payload = self._carrier(name, sink, delivery)
-        _logger.info("sink %s: %s runs %s", name, sink.describe(), where)
-        serving = Serving(name, delivery, promise(sink, delivery, name), carrier, identity=sink.describe())
+        _logger.info("sink %s: %s runs %s", name, name_of(sink), where)
+        serving = Serving(name, delivery, promise(sink, delivery, name), carrier, identity=name_of(sink))
         return _two_phase(serving, sink, payload) if isinstance(sink, TwoPhaseSink) else serving
 
     def cancel_jobs(self, names: Iterable[str]) -> None:
@@ -75,7 +76,7 @@ class Placement:
             return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time", None
         if delivery.where == "executors" and (self.spark is None or sink.driver_only):
             missing = (
-                "there is no Spark session" if self.spark is None else f"{sink.describe()} can only run on the driver"
+                "there is no Spark session" if self.spark is None else f"{name_of(sink)} can only run on the driver"
             )
             raise ConfigError(
                 f"sink {name!r}: where='executors' was asked for, but {missing}; use where='driver' or 'auto'"
@@ -111,16 +112,16 @@ class Placement:
     def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchCarrier:
         if self.spark is None:
             raise ConfigError(
-                f"sink {name!r}: {sink.describe()} gets whole batches as DataFrames, which needs a Spark session"
+                f"sink {name!r}: {name_of(sink)} gets whole batches as DataFrames, which needs a Spark session"
             )
         if delivery.where == "executors":
             raise ConfigError(
-                f"sink {name!r}: {sink.describe()} gets whole batches on the driver; where='executors' cannot be"
+                f"sink {name!r}: {name_of(sink)} gets whole batches on the driver; where='executors' cannot be"
             )
         from wal_sink.spark.batches import batch_writer  # noqa: PLC0415 - the core runs without Spark
 
         write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
-        return WholeBatchCarrier(write, self.log, what=sink.describe(), limit_s=delivery.budget_s)
+        return WholeBatchCarrier(write, self.log, what=name_of(sink), limit_s=delivery.budget_s)
 
 
 def _two_phase(serving: Serving, sink: TwoPhaseSink, travels: PickledSink | None) -> Serving:

@@ -6,7 +6,6 @@ aborted (`abandoned.py`). What counts is the handle in the manifest, or in the n
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -19,16 +18,18 @@ from wal_sink.calls import Caller
 from wal_sink.chunk import Chunk, Position, chunk_key
 from wal_sink.errors import DeliveryError, StoreError
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.orders import FailureKind, SinkFailedError
 from wal_sink.records import BegunRecord, SegmentRef, TokenRecord
 from wal_sink.segment_writer import SegmentLimits, SegmentWriter
 from wal_sink.sink import MakeSink, SinkContext, Transaction, TwoPhaseSink
 from wal_sink.sink_session import SinkSession, call_sink, check_returned
+from wal_sink.texts import name_of
 
 MAX_HANDLE = 4096
 """Most characters of a handle: manifests carry one a segment."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _Result = TypeVar("_Result")
 
 
@@ -107,7 +108,7 @@ def opened_sink(session: SinkSession) -> TwoPhaseSink:
     """The sink of a session, opened. Raises `SinkFailedError`."""
     session.open()
     if not isinstance(session.sink, TwoPhaseSink):
-        raise SinkFailedError(FailureKind.PERMANENT, f"{session.sink.describe()} is no TwoPhaseSink")
+        raise SinkFailedError(FailureKind.PERMANENT, f"{name_of(session.sink)} is no TwoPhaseSink")
     return session.sink
 
 
@@ -118,7 +119,7 @@ class OpenTransaction:
         self._session = session
         self._sink = sink
         self._transaction = transaction
-        self._what = f"batch {transaction.batch_id}, transaction {transaction.id}: {sink.describe()}"
+        self._what = f"batch {transaction.batch_id}, transaction {transaction.id}: {name_of(sink)}"
         self._token = ""
         self._write_down(log)
         try:

@@ -19,6 +19,7 @@ from wal_sink.preparing import OpenTransaction
 from wal_sink.records import PreparedRecord, SegmentRef
 from wal_sink.sink import Transaction, TwoPhaseSink
 from wal_sink.sink_session import SinkSession, check_returned
+from wal_sink.texts import name_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class Publisher:
         return transaction_of(self._given.wal_id, self._given.sink, self._given.batch_id, segment, transaction_id)
 
     def _what(self, transaction: Transaction) -> str:
-        return f"batch {transaction.batch_id}, transaction {transaction.id}: {self._sink.describe()}"
+        return f"batch {transaction.batch_id}, transaction {transaction.id}: {name_of(self._sink)}"
 
 
 def transaction_of(wal_id: str, sink: str, batch_id: int, segment: SegmentRef, transaction_id: str) -> Transaction:

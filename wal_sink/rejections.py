@@ -14,7 +14,6 @@ succeeded one and its successor, cannot both decide which of its rows the target
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -22,11 +21,13 @@ from wal_sink import paths
 from wal_sink.chunk import Chunk, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.orders import FailureKind, SinkFailedError
+from wal_sink.redaction import redacted
 from wal_sink.sink import Rejected
-from wal_sink.stores.spec import mask_url
+from wal_sink.texts import text_of
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def refused_rows(sent: Chunk, indices: Collection[int], number: int) -> Chunk:
@@ -76,7 +77,7 @@ class Rejections:
         """
         indices = sorted(rejected.reasons)
         refused = refused_rows(sent, indices, self._next)
-        reasons = [mask_url(str(rejected.reasons[index])) for index in indices]
+        reasons = [redacted(text_of(rejected.reasons[index])) for index in indices]
         path = self._create(refused, reasons, answered=answered)
         _logger.warning(
             "sink %s: %d rows refused, kept as %s; the first: %s",

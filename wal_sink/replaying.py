@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from wal_sink import paths
+from wal_sink.arguments import check_options, check_text, spelled_class
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
@@ -23,6 +24,7 @@ from wal_sink.log import NOTHING, Log
 from wal_sink.orders import SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
 from wal_sink.records import Replayed
+from wal_sink.redaction import redacted
 from wal_sink.rejections import refused_rows
 from wal_sink.runtime import SYSTEM
 from wal_sink.sink import (
@@ -39,8 +41,9 @@ from wal_sink.sink import (
 from wal_sink.sink_names import read_names
 from wal_sink.sink_session import SinkSession, rejected_of
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec, mask_url
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.terms import MARGIN, Term, claim, claim_above
+from wal_sink.texts import name_of, text_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,7 @@ class ReplayResult:
     """Rows that it refused once more: they are in new dead letters."""
 
 
+@spelled_class
 class DeadLetters:
     """The dead letters of one sink of a WAL. Runs wherever the WAL can be reached; needs no Spark.
 
@@ -89,7 +93,8 @@ class DeadLetters:
         self, wal: str | Log, *, name: str = "default", storage_options: Mapping[str, object] | None = None
     ) -> None:
         """`wal` is a URL (or an open log, which is for tests)."""
-        self._log = wal if isinstance(wal, Log) else _open(StoreSpec(wal, storage_options or {}))
+        check_options("storage_options", storage_options)
+        self._log = wal if isinstance(wal, Log) else _open(StoreSpec(check_text("wal", wal), storage_options or {}))
         self._wal = find_wal(self._log)
         names = read_names(self._log)
         folder = names.folder_of(name)
@@ -139,7 +144,7 @@ class DeadLetters:
         """
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
-            raise ConfigError(f"{sink.describe()} cannot be given single rows: replay to a function of one Chunk")
+            raise ConfigError(f"{name_of(sink)} cannot be given single rows: replay to a function of one Chunk")
         if self._wal is not None:  # without it there are no dead letters
             check_location(self._log, self._wal, moved=True)
         role = paths.replayer_role(self._name)
@@ -211,7 +216,7 @@ class _Replay:
     def send(self, sink: Sink) -> Replayed:
         """Raises `DeliveryError`, `FencedError`, or what the store does."""
         session = SinkSession(sink, self._log.runtime.new_caller(), self._context(), timeout_s=self._timeout_s)
-        what = f"dead letter {self._log.store.url_of(self._letter.path)}: {sink.describe()}"
+        what = f"dead letter {self._log.store.url_of(self._letter.path)}: {name_of(sink)}"
         try:
             self._term.check(self._log.store)
             session.open()
@@ -252,7 +257,7 @@ class _Replay:
 
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
         indices = sorted(rejected.reasons)
-        reasons = [mask_url(str(rejected.reasons[index])) for index in indices]
+        reasons = [redacted(text_of(rejected.reasons[index])) for index in indices]
         self._create(refused_rows(sent, indices, self._next), reasons, answered=answered)
         self._rejected += len(indices)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception_type
 
+from wal_sink.logs import logger_of
 from wal_sink.runtime import Runtime
 from wal_sink.settings import Delivery
 
@@ -17,7 +17,7 @@ WAIT_GROWTH = 4.0
 """So that a failed request is repeated at once and eight attempts still outlast a server's restart."""
 LONGEST_WAIT_S = 30.0
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 T = TypeVar("T")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,6 +15,7 @@ from wal_sink.history import History
 from wal_sink.holders import TakeOver, note_end, refuse_held
 from wal_sink.inventory import check_unserved_sinks, newest_marker, take
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.preparing import StagingOrder
 from wal_sink.records import Manifest, Release
 from wal_sink.registry import Registered, Registration, register, registered
@@ -30,10 +30,10 @@ from wal_sink.sink_changes import describe_unserved
 from wal_sink.sink_names import SinkNames, in_folder, read_names, refuse_retired
 from wal_sink.stager import Attempt, Staged, Stager
 from wal_sink.stores.base import Store
-from wal_sink.stores.probe import probe
+from wal_sink.stores.probe import Leftovers, probe
 from wal_sink.terms import Term, claim, claim_above_seen
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class Run:
@@ -61,6 +61,8 @@ class Run:
         self._collecting = threading.Lock()
         self._given_up: set[str] = set()
         self._stager: Stager | None = None
+        self._probes = Leftovers(store, (), runtime)
+        """What other openings of the WAL left in the store."""
 
     def open(
         self,
@@ -75,7 +77,8 @@ class Run:
         `moved_from`: where the WAL lay before it was moved here; see `wal_sink.location.check_location`. `take_over`:
         which processes that serve one of the sinks may be fenced; `HeldError` for another one.
         """
-        probe(self.log.store, runtime=self.log.runtime, single_writer=self.settings.single_writer)
+        store, runtime = self.log.store, self.log.runtime
+        self._probes = probe(store, runtime=runtime, single_writer=self.settings.single_writer)
         inventory = take(self.log)
         self.history.adopt(inventory, moved_from=moved_from)
         self.history.load_batches()
@@ -229,6 +232,7 @@ class Run:
             with self._collecting:
                 if self._collector.is_due(committer.marked_through):
                     self._collector.collect(committer.term)
+                    self._probes.delete_old()
         except (StoreError, OutcomeUnknownError) as error:
             _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
 

@@ -26,6 +26,10 @@ class StoppedError(Exception):
     """The run is ending; what is not delivered stays in the WAL."""
 
 
+class JobStoppedError(StoppedError):
+    """A Spark job of the stream was cancelled: by a stop of the query, or else the query fails with this."""
+
+
 class Carrier(Protocol):
     """Carries out orders, in this process or on Spark's executors."""
 

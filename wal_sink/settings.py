@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
+from wal_sink.arguments import one_of, spelled_class
 from wal_sink.errors import ConfigError
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import mask_url, redacted
 
 GuaranteeName = Literal["exactly_once", "at_least_once", "at_most_once"]
 Where = Literal["auto", "driver", "executors"]
@@ -19,6 +20,7 @@ MIN_RETENTION_BATCHES = 100
 """What Spark keeps of its own checkpoint (`spark.sql.streaming.minBatchesToRetain`)."""
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The log's own settings. They apply to batches staged from now on; what is staged keeps its chunks and keys."""
@@ -42,7 +44,7 @@ class Settings:
     """Accepts a store that cannot create-if-absent: then nothing but you keeps two drivers off one WAL."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "chunk_rows", "chunk_bytes", "segment_bytes")
+        _at_least(self, 1, "chunk_rows", "chunk_bytes", "segment_bytes", "retention_batches")
         _at_least(self, 1, "max_pending_batches", "max_pending_bytes", "max_delivery_tasks")
         if self.segment_bytes > MAX_SEGMENT_BYTES:
             raise ConfigError(f"segment_bytes={self.segment_bytes}: expected at most {MAX_SEGMENT_BYTES}")
@@ -65,6 +67,7 @@ def check_chunks(settings: Settings, what: str, max_rows: int | None, max_bytes:
         )
 
 
+@spelled_class
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """How one sink is served: the sink itself and the policies around it."""
@@ -120,14 +123,14 @@ class Delivery:
         _one_of(self, "on_failure", "stop", "park")
         _one_of(self, "start_from", None, "earliest", "next")
         _at_least(self, 1, "max_attempts", "max_concurrency")
-        if self.rows_per_s is not None and not 0 < self.rows_per_s < math.inf:
+        if self.rows_per_s is not None and not (_is_above_0(self.rows_per_s) and self.rows_per_s < math.inf):
             raise ConfigError(f"rows_per_s={self.rows_per_s!r}: expected a number of rows above 0")
         for name in ("budget_s", "attempt_timeout_s"):
-            if not getattr(self, name) > 0:
+            if not _is_above_0(getattr(self, name)):
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number of seconds above 0")
 
     def __repr__(self) -> str:
-        to = repr(mask_url(self.to)) if isinstance(self.to, str) else mask_url(repr(self.to))
+        to = repr(mask_url(self.to)) if isinstance(self.to, str) else redacted(repr(self.to))
         policies = [f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.name != "to"]
         return f"Delivery({', '.join([f'to={to}', *policies])})"
 
@@ -139,8 +142,9 @@ def _at_least(owner: object, least: int, *names: str) -> None:
             raise ConfigError(f"{name}={value!r}: expected a whole number, at least {least}")
 
 
+def _is_above_0(value: object) -> bool:
+    return isinstance(value, int | float) and value > 0
+
+
 def _one_of(owner: object, name: str, *allowed: object) -> None:
-    value = getattr(owner, name)
-    if value not in allowed:
-        choices = ", ".join(repr(choice) for choice in allowed)
-        raise ConfigError(f"{name}={value!r}: expected one of {choices}")
+    one_of(name, getattr(owner, name), allowed)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from wal_sink.errors import ConfigError
+from wal_sink.target_checks import check_chunk_function, check_sink, refused_target
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -53,7 +54,9 @@ class SinkContext:
     """Real column names of the batch, in order."""
     on_executor: bool
     spark_schema: str = field(default="", repr=False)
-    """JSON of the batch's Spark schema; empty if it was staged without Spark."""
+    """JSON of the batch's Spark schema; empty if it was staged without Spark. It comes from the WAL: do not pass it to
+    PySpark's `StructType.fromJson`, which imports what it names; see docs/SECURITY.md.
+    """
 
 
 class Sink(ABC):
@@ -67,6 +70,10 @@ class Sink(ABC):
 
     idempotent: bool = False
     """True if the target ignores a `chunk.key` it has already seen: repeats are then harmless."""
+    replaces_rows: bool = False
+    """True if rows of a batch take the place of earlier ones: of those with the same key, or of all. A query in output
+    mode `complete`, whose batches hold the whole result each, then gets no warning.
+    """
     driver_only: bool = False
     """True if this sink cannot leave the driver's process."""
     max_chunk_rows: int | None = None
@@ -230,6 +237,10 @@ class BatchSink(ABC):
     """A target only an existing whole-batch writer can reach: called once per batch, on the driver, with Spark."""
 
     idempotent: bool = False
+    replaces_rows: bool = False
+    """True if rows of a batch take the place of earlier ones: of those with the same key, or of all. A query in output
+    mode `complete`, whose batches hold the whole result each, then gets no warning.
+    """
 
     @abstractmethod
     def write_batch(self, batch: ReleasedBatch) -> None:
@@ -260,15 +271,17 @@ class FunctionSink(Sink):
         return str(getattr(self._function, "__qualname__", type(self._function).__name__))
 
 
+_KINDS: tuple[type, ...] = (Sink, BatchSink, TransactionalSink, TwoPhaseSink, SegmentSink, Lookup)
+
+
 def as_sink(to: object) -> Sink | BatchSink:
-    """The sink behind what a user passed; `ConfigError` if it is none."""
+    """The sink behind what a user passed; `ConfigError` if it is none, or cannot be called as sinks are."""
     if isinstance(to, (Sink, BatchSink)):
+        check_sink(to, [kind for kind in _KINDS if isinstance(to, kind)])
         return to
     if isinstance(to, type) and issubclass(to, (Sink, BatchSink)):
         raise ConfigError(f"{to.__name__} is a class: pass an instance, {to.__name__}(…)")
     if callable(to):
+        check_chunk_function(to)
         return FunctionSink(cast("Callable[[Chunk], Rejected | None]", to))
-    raise ConfigError(
-        f"{type(to).__name__} cannot be delivered to: expected a function of one Chunk, a Sink, a wrapped writer "
-        "(wal_sink.wrap) or the URL of a backend"
-    )
+    raise refused_target(to)

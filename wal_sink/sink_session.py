@@ -6,7 +6,6 @@ budgets are the committer's.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -22,12 +21,20 @@ from wal_sink.errors import (
     PermanentError,
     RetryLaterError,
 )
+from wal_sink.logs import logger_of
 from wal_sink.orders import Failure, FailureKind, SinkFailedError, kind_of
+from wal_sink.redaction import redacted
 from wal_sink.sink import Rejected, Sink, SinkContext
-from wal_sink.stores.spec import mask_url
+from wal_sink.texts import repr_of, text_of, told
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 T = TypeVar("T")
+
+
+def _asked_s(error: RetryLaterError) -> float:
+    """The seconds that a target asked for. What is no time to wait (0, negative, NaN, no number) leaves us our own."""
+    asked: object = error.after_s
+    return float(asked) if isinstance(asked, int | float) and asked > 0 else 0.0
 
 
 def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
@@ -35,27 +42,27 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
     try:
         return caller.call(function, *args, timeout_s=timeout_s)
     except CallTimedOutError as error:
-        raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {error}") from error
+        raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {text_of(error)}") from error
     except (PermanentError, ConfigError) as error:
-        raise SinkFailedError(FailureKind.PERMANENT, mask_url(f"{what} refused for good: {error}")) from error
+        raise SinkFailedError(FailureKind.PERMANENT, redacted(f"{what} refused for good: {text_of(error)}")) from error
     except ForgottenError as error:
-        raise SinkFailedError(FailureKind.FORGOTTEN, mask_url(f"{what}: {error}")) from error
+        raise SinkFailedError(FailureKind.FORGOTTEN, redacted(f"{what}: {text_of(error)}")) from error
     except OutcomeUnknownError as error:
-        raise SinkFailedError(FailureKind.UNKNOWN, mask_url(f"{what}: {error}")) from error
+        raise SinkFailedError(FailureKind.UNKNOWN, redacted(f"{what}: {text_of(error)}")) from error
     except RetryLaterError as error:
-        message = mask_url(f"{what}: {error}")
-        raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=error.after_s) from error
+        message = redacted(f"{what}: {text_of(error)}")
+        raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=_asked_s(error)) from error
     except HandleGoneError as error:
         kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
-        raise SinkFailedError(kind, mask_url(f"{what}: {error}")) from error
+        raise SinkFailedError(kind, redacted(f"{what}: {text_of(error)}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         term = error.term if isinstance(error, FencedError) else 0
-        raise SinkFailedError(kind_of(error), str(error), term=term) from error
+        raise SinkFailedError(kind_of(error), text_of(error), term=term) from error
     except ProgramExitError as error:
-        message = mask_url(f"{what} {error}: expected it to return, or to raise an Exception")
+        message = redacted(f"{what} {error}: expected it to return, or to raise an Exception")
         raise SinkFailedError(FailureKind.PERMANENT, message) from error
     except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
-        message = mask_url(f"{what} raised {type(error).__name__}: {error}")
+        message = redacted(f"{what} raised {told(error)}")
         raise SinkFailedError(FailureKind.RETRIABLE, message) from error
 
 
@@ -64,7 +71,7 @@ def check_returned(what: str, returned: object) -> None:
     rejected = rejected_of(what, returned)
     if rejected is not None:
         first, reason = min(rejected.reasons.items())
-        message = f"{what} rejected {len(rejected.reasons)} rows; row {first} of the chunk: {_shown(str(reason))}"
+        message = f"{what} rejected {len(rejected.reasons)} rows; row {first} of the chunk: {_shown(text_of(reason))}"
         raise SinkFailedError(FailureKind.PERMANENT, message)
 
 
@@ -74,7 +81,9 @@ def rejected_of(what: str, returned: object, rows: int | None = None) -> Rejecte
         return None
     if not isinstance(returned, Rejected):
         expected = "None (every row is in the target) or Rejected"
-        raise SinkFailedError(FailureKind.PERMANENT, f"{what} returned {_repr(returned)}: expected {expected}")
+        raise SinkFailedError(
+            FailureKind.PERMANENT, f"{what} returned {_shown(repr_of(returned))}: expected {expected}"
+        )
     if rows is not None and not set(returned.reasons) <= set(range(rows)):
         numbers = f"{min(returned.reasons)} to {max(returned.reasons)}"
         message = f"{what} rejected rows {numbers}: expected indices from 0 to {rows - 1}, of rows in this chunk"
@@ -82,16 +91,9 @@ def rejected_of(what: str, returned: object, rows: int | None = None) -> Rejecte
     return returned
 
 
-def _repr(thing: object) -> str:
-    try:
-        return _shown(repr(thing))
-    except Exception:  # noqa: BLE001 - a user's own __repr__
-        return f"a {type(thing).__name__}"
-
-
 def _shown(text: str, most: int = 200) -> str:
     """What a sink said, fit for a message: it may be a whole answer of a server, with an address that holds a token."""
-    masked = mask_url(text)
+    masked = redacted(text)
     return masked if len(masked) <= most else f"{masked[: most - 1]}…"
 
 

@@ -6,7 +6,6 @@ lost or a target knows a higher one, creates what is missing below it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from wal_sink import paths
 from wal_sink.errors import FencedError
 from wal_sink.holders import TakeOver, refuse_holder
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.records import TermRecord
 from wal_sink.runtime import process_identity, process_name
 from wal_sink.stores.base import ObjectMissing, Store
@@ -27,7 +27,7 @@ MOST_FILLED = 256
 the next one which is still there.
 """
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,13 @@ A plain daemon thread: one that inherits from the stream's thread would die with
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections.abc import Callable
 
 from wal_sink.committer import Committer
 from wal_sink.errors import DeliveryError, WalSinkError
+from wal_sink.logs import logger_of
 from wal_sink.run import Run
 from wal_sink.serving import StoppedError
 
@@ -26,7 +26,7 @@ LOOK_BACK_EVERY_POLLS = 8
 SEARCH_EVERY_POLLS = 1024
 """How often that is done in any case, since Spark may have died while it deleted: each 85 minutes of waiting."""
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class CommitterThread:
@@ -133,14 +133,18 @@ class CommitterThread:
 
     def _work(self) -> None:
         try:
-            self._drive()
-        except StoppedError:
-            self._committer.mark_delivered()
-            _logger.info("sink %s: stopped; what is not delivered stays in the WAL", self._committer.name)
-            self._end(None)
+            self._drive_until_stopped()
         except BaseException as error:  # noqa: BLE001 - whatever ends this thread must reach the user's own
             self._end(error)
             self._on_failure(self)  # last: it stops the query, whose thread may be waiting for this one
+
+    def _drive_until_stopped(self) -> None:
+        try:
+            self._drive()
+        except StoppedError:
+            self._committer.mark_delivered()
+            self._end(None)
+            _logger.info("sink %s: stopped; what is not delivered stays in the WAL", self._committer.name)
 
     def _end(self, error: BaseException | None) -> None:
         with self._changed:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import atexit
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from wal_sink import paths
-from wal_sink.backend_urls import sink_from_url
+from wal_sink.arguments import spelled_as
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
+from wal_sink.exit_hooks import Owner, at_exit
+from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, refuse_shared_folder, sink_of
 from wal_sink.guarantees import promise
 from wal_sink.holders import TakeOver
 from wal_sink.inspection import Status, read_status
+from wal_sink.logs import logger_of
 from wal_sink.own_query import OwnQuery
 from wal_sink.placement import Placement
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
-from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
-from wal_sink.sink import BatchSink, Sink, as_sink
+from wal_sink.settings import GuaranteeName, Settings, check_chunks
+from wal_sink.sink import Sink
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import S3, StoreSpec
+from wal_sink.texts import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from wal_sink.spark.identity import QueryIdentity
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 GRACE_S = 30.0
 """How long a run that ends by an exception waits for the chunk in hand."""
@@ -51,6 +52,7 @@ class WalSink:
     committers' terms are claimed, and what earlier runs left is delivered, before Spark runs.
     """
 
+    @spelled_as("WalSink", ELSEWHERE)
     def __init__(
         self,
         to: object,
@@ -76,14 +78,22 @@ class WalSink:
         not be opened, since it delivers what the other delivers too. `take_over`: which other processes that serve one
         of these sinks are fenced; by default all, and with "if_gone" only those that are gone for sure (`HeldError`).
         """
-        self._spec = StoreSpec(wal, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
-        self._checkpoint = str(checkpoint)
+        check_arguments(
+            settings=settings,
+            storage_options=storage_options,
+            checkpoint_options=checkpoint_options,
+            moved_from=moved_from,
+            name=name,
+        )
+        folder = folder_of("wal", wal)
+        self._spec = StoreSpec(folder, storage_options or _NO_OPTIONS, single_writer=settings.single_writer)
+        self._checkpoint = folder_of("checkpoint", checkpoint)
         self._checkpoint_options = checkpoint_options
         self._settings = settings
         self._moved_from = moved_from
         self._take_over = TakeOver(take_over)
-        self._deliveries = _deliveries(to, guarantee, name)
-        self._sinks = {sink_name: _sink(delivery) for sink_name, delivery in self._deliveries.items()}
+        self._deliveries = deliveries_of(to, guarantee, name)
+        self._sinks = {sink_name: sink_of(delivery) for sink_name, delivery in self._deliveries.items()}
         self._promises = {
             sink_name: promise(self._sinks[sink_name], delivery, sink_name)
             for sink_name, delivery in self._deliveries.items()
@@ -95,7 +105,10 @@ class WalSink:
         self._closing = threading.RLock()
         self._crew: Crew | None = None
         self._knows_spark = False
-        self._cancel_jobs: Callable[[], None] = lambda: None
+        self._cancel_jobs: Callable[[], None] = _nothing
+        self._leave_exit: Callable[[], None] = _nothing
+        self._owner = Owner()
+        """The process that opened it or, before that, made it. A forked child has none of its threads."""
         self._closed = False
         self._failure: BaseException | None = None
         """What ended it before everything was delivered."""
@@ -133,12 +146,13 @@ class WalSink:
         `query.awaitTermination()` returns normally after a stop, whoever stopped it: only `close()`, `run()` or
         leaving the `with` block tell that everything was delivered.
         """
+        self._refuse_fork()
         from wal_sink.spark.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
         from wal_sink.spark.query import session_of  # noqa: PLC0415
 
         self._refuse_large_chunks()
         spark = session_of(writer)
-        refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark))
+        refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
         crew = self._opened(spark)
         crew.run.become_stager()
         query = self._own_query.start(writer, self._checkpoint, self._on_batch)
@@ -155,6 +169,7 @@ class WalSink:
         Raises what made delivery give up, and `HistoryError` before anything is written if this batch contradicts the
         WAL. Let `foreachBatch` raise it too: if it swallows the error, the next call and `close` raise it again.
         """
+        self._refuse_fork()
         with self._own_query.entered(df, batch_id, self._checkpoint) as (caller, entry):
             # Entered before anything that waits, so that no stop waits for it.
             crew = self._open(caller.session)
@@ -194,6 +209,7 @@ class WalSink:
         What it or `run` raised once it raises again, so that leaving a `with` block in which that was caught does not
         pass for a success.
         """
+        self._refuse_fork()
         with self._closing:
             if self._closed:
                 self._raise_failure()
@@ -240,14 +256,16 @@ class WalSink:
 
         Waits for no sink: one that gives up stops the query, which waits for `stage`, which comes through here.
         """
+        self._refuse_fork()
         with self._opening:
             self._refuse_closed()
             if self._crew is None:
+                self._owner = Owner()
                 spark = spark or current_session()
                 run = self._open_run(spark)
                 self._knows_spark = spark is not None
                 self._crew = Crew(run, stopping=self._stopping, on_failure=self._own_query.stop)
-                atexit.register(self._end_early)  # runs before Spark's own hook, which was registered earlier
+                self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
                 self._crew.start()
             elif spark is not None and not self._knows_spark:
                 raise ConfigError(
@@ -256,6 +274,15 @@ class WalSink:
                     "block, or before whatever is called first"
                 )
             return self._crew
+
+    def _refuse_fork(self) -> None:
+        """Before any lock: one that a thread of the parent held at the fork is never let go here."""
+        if self._crew is not None and not self._owner.is_here:
+            raise ConfigError(
+                f"{self!r} was opened in process {self._owner.pid}, of which this is a forked child: its threads and "
+                "its query run there. Make a WalSink in the process that uses it; end the child with os._exit() or "
+                "sys.exit(), neither of which touches the parent's"
+            )
 
     def _refuse_closed(self) -> None:
         if self._closed:
@@ -266,12 +293,13 @@ class WalSink:
         settings = self._settings
         for name, sink in self._sinks.items():
             if isinstance(sink, Sink):
-                check_chunks(settings, f"sink {name!r}, {sink.describe()}", sink.max_chunk_rows, sink.max_chunk_bytes)
+                check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:
             self._check_environment(spark)
         self._checkpoint = checkpoint_location(self._checkpoint, spark)
+        refuse_shared_folder(self._spec.url, self._checkpoint)
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
@@ -343,9 +371,9 @@ class WalSink:
 
     def _end_early(self) -> None:
         """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""
-        if not self._closed:
+        if not self._closed and (self._crew is None or self._owner.is_here):
             self._closed = True
-            atexit.unregister(self._end_early)
+            self._leave_exit()
             self._own_query.leave()
             self._try_to(self._own_query.stop)
             self._try_to(self._stop_crew)
@@ -382,16 +410,5 @@ class WalSink:
             ) from error
 
 
-def _deliveries(to: object, guarantee: GuaranteeName | None, name: str) -> dict[str, Delivery]:
-    named = dict(to) if isinstance(to, Mapping) else {} if to is None else {name: to}
-    deliveries = {}
-    for sink_name, target in named.items():
-        paths.check_sink_name(sink_name)
-        if isinstance(target, Delivery) and guarantee is not None:
-            raise ConfigError(f"sink {sink_name!r}: say the guarantee in its Delivery, not besides")
-        deliveries[sink_name] = target if isinstance(target, Delivery) else Delivery(target, guarantee=guarantee)
-    return deliveries
-
-
-def _sink(delivery: Delivery) -> Sink | BatchSink:
-    return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
+def _nothing() -> None:
+    return

@@ -17,24 +17,26 @@ Importing this module does not import pyspark.
 
 from __future__ import annotations
 
-import functools
-import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from wal_sink.arguments import check_options, name_of, one_of, spelled
 from wal_sink.errors import ConfigError
+from wal_sink.redaction import Redactor, named_secrets
 from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink
+from wal_sink.target_checks import check_batch_function, check_row_writer
+from wal_sink.texts import text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 _MODES = ("append", "overwrite")
-_SECRET_KEY = re.compile(r"passw|pwd|secret|token|credential|accesskey|access[-_.]key|sas|api[-_.]?key", re.IGNORECASE)
-_SECRET_IN_URL = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*(?=@)|(?i:(?:password|pwd|secret|token)=)([^&;\s]+)")
+_USELESS_MODES = ("ignore", "error", "errorifexists")
 
 
+@spelled
 def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = False) -> BatchSink:
     """Your `foreachBatch` function as it is: `fn(df, batch_id)`, on the driver, once per batch and again per repeat.
 
@@ -43,13 +45,15 @@ def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = 
     `fn` returns is ignored, as Spark does. Raise `PermanentError` where trying again is pointless; after anything else
     the batch comes again, within the `Delivery`'s budgets. A call may last up to `Delivery.budget_s`.
 
-    Raises `ConfigError` if `fn` cannot be called.
+    Raises `ConfigError` if `fn` cannot be called so, or would return before it has done anything (`async`, `yield`).
     """
     if not _is_function(fn):
-        raise ConfigError(f"foreach_batch({_name_of(fn)}): expected a function of a DataFrame and a batch id")
+        raise ConfigError(f"foreach_batch({name_of(fn)}): expected a function of a DataFrame and a batch id")
+    check_batch_function(fn)
     return _ForeachBatchSink(fn, idempotent=idempotent)
 
 
+@spelled
 def foreach_writer(writer: object, *, idempotent: bool = False) -> SegmentSink:
     """Your `foreach` writer as it is: an object with `process(row)` and perhaps `open` and `close`, or a function.
 
@@ -64,9 +68,12 @@ def foreach_writer(writer: object, *, idempotent: bool = False) -> SegmentSink:
     """
     from wal_sink.spark.foreach import ForeachWriterSink  # noqa: PLC0415 - the core imports no pyspark
 
-    return ForeachWriterSink(writer, name=_name_of(writer), idempotent=idempotent)
+    sink = ForeachWriterSink(writer, name=name_of(writer), idempotent=idempotent)
+    check_row_writer(writer)
+    return sink
 
 
+@spelled
 def spark_writer(
     format: str,  # noqa: A002 - Spark's own word
     options: Mapping[str, object] | None = None,
@@ -82,14 +89,21 @@ def spark_writer(
 
     Raises `ConfigError` for another mode: `ignore` and `error` would drop or refuse every batch after the first.
     """
-    if mode not in _MODES:
+    if not isinstance(format, str):
+        raise ConfigError(
+            "spark_writer: expected the name of a format first, then its options: spark_writer('jdbc', {\"url\": …})"
+        )
+    check_options(f"spark_writer({format!r}): options", options)
+    if mode in _USELESS_MODES:
         raise ConfigError(
             f"spark_writer({format!r}): mode={mode!r}: expected 'append' or 'overwrite'; 'ignore' and 'error' would "
             "drop or refuse every batch after the first"
         )
+    one_of(f"spark_writer({format!r}): mode", mode, _MODES)
     return _SparkWriterSink(format, options or _NO_OPTIONS, mode, idempotent=idempotent)
 
 
+@spelled
 def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink:
     """The stream writer of a Python data source: a `DataSourceStreamWriter` or `DataSourceStreamArrowWriter`.
 
@@ -107,12 +121,14 @@ def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink
 
 
 class _ForeachBatchSink(BatchSink):
+    replaces_rows = True  # if it shall: the function decides, as it does under Spark alone
+
     def __init__(self, function: Callable[[DataFrame, int], object], *, idempotent: bool) -> None:
         self._function = function
         self.idempotent = idempotent
 
     def __repr__(self) -> str:
-        return f"wrap.foreach_batch({_name_of(self._function)})"
+        return f"wrap.foreach_batch({name_of(self._function)})"
 
     def describe(self) -> str:
         return repr(self)
@@ -126,6 +142,7 @@ class _SparkWriterSink(BatchSink):
         self._format = format_name
         self._options: dict[str, Any] = dict(options)
         self._mode = mode
+        self.replaces_rows = mode == "overwrite"
         self.idempotent = idempotent
 
     def __repr__(self) -> str:
@@ -138,9 +155,10 @@ class _SparkWriterSink(BatchSink):
         try:
             batch.read().write.format(self._format).options(**self._options).mode(self._mode).save()
         except Exception as error:
-            masked = _masked(str(error), self._options)
-            if masked == str(error):
+            redactor = Redactor(named_secrets(self._options))
+            if redactor.cause(error) is not None:
                 raise
+            masked = redactor(text_of(error))
         else:
             return
         raise SparkWriterError(masked)  # outside of the handler: the original, with the secret, is no context of it
@@ -150,22 +168,5 @@ class SparkWriterError(Exception):
     """What Spark said when a wrapped writer failed, with a password masked."""
 
 
-def _masked(text: str, options: Mapping[str, object]) -> str:
-    """`text` without the passwords among the options' values and inside addresses."""
-    for key, value in options.items():
-        if _SECRET_KEY.search(key) and str(value):
-            text = text.replace(str(value), "***")
-        for found in _SECRET_IN_URL.finditer(str(value)):
-            text = text.replace(found[1] or found[0], "***")
-    return text
-
-
 def _is_function(thing: object) -> bool:
     return callable(thing) and not isinstance(thing, type)
-
-
-def _name_of(thing: object) -> str:
-    """What people call it; never its values, which may be secret."""
-    if isinstance(thing, functools.partial):
-        return _name_of(thing.func)
-    return str(getattr(thing, "__qualname__", type(thing).__qualname__))

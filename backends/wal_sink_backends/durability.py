@@ -6,14 +6,15 @@ loses together with its position is noticed. The warning names the setting, what
 
 from __future__ import annotations
 
-import logging
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from wal_sink.logs import logger_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def warn_of(losses: Iterable[str], address: str) -> None:

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
+from wal_sink.redaction import mask_url
 from wal_sink.sink import Rejected, Sink, SinkContext, TransactionalSink
-from wal_sink.stores.spec import mask_url
 from wal_sink_backends.dynamodb_calls import (
     Calls,
     ItemsRefusedError,
@@ -170,6 +170,7 @@ class DynamoDbPutSink(Sink):
         idempotent: bool = False,
     ) -> None:
         self.idempotent = idempotent or row_key is not None
+        self.replaces_rows = row_key is None
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._max_wait_s = max_wait_s
         self._calls: Calls | None = None

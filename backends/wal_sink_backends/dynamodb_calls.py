@@ -12,8 +12,8 @@ from typing import Any
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
+from wal_sink.redaction import mask_url
 from wal_sink.runtime import SYSTEM
-from wal_sink.stores.spec import mask_url
 from wal_sink_backends.dynamodb_items import Item, Nulls
 from wal_sink_backends.pacing import Patience
 

@@ -11,7 +11,7 @@ from wal_sink.sink import Sink
 from wal_sink.stores.base import ObjectExists
 from wal_sink_backends.files_folder import Folder
 from wal_sink_backends.files_formats import Format, check_format, encoded
-from wal_sink_backends.files_names import CHUNK_TEMPLATE, check_chunk_template
+from wal_sink_backends.files_names import CHUNK_TEMPLATE, check_chunk_template, check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,8 @@ class FilesSink(Sink):
       column a NULL is an empty line, which many readers skip.
     - `parquet`: zstd, with page checksums.
 
-    Columns of equal names are refused by all of them. Repeating a chunk leaves the object that is there. Chunks without
+    Columns of equal names are refused by all of them, as is a column that has the name of a folder `name=…`: readers
+    would take the folder's value for the column's. Repeating a chunk leaves the object that is there. Chunks without
     rows write nothing. Change format, template or folder only between batches: a chunk repeated across the change is
     there under both names. Raises `ConfigError` for arguments that cannot work.
     """
@@ -76,15 +77,18 @@ class FilesSink(Sink):
     def write(self, chunk: Chunk) -> None:
         """Create the chunk's object, or leave the one that is there.
 
-        Raises `PermanentError` for a column the format cannot carry, `StoreError` if the store failed.
+        Raises `ConfigError` for a column that has the name of a folder, `PermanentError` for a column the format cannot
+        carry, `StoreError` if the store failed.
         """
         if not chunk.num_rows:
             return
+        store, name = self._folder.store(repr(self)), self.name_of(chunk)
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}"
+        check_columns(chunk.table.column_names, name, what)
         try:
             data = encoded(self._format, chunk)
         except (ConfigError, pa.ArrowException) as error:
-            raise PermanentError(f"batch {chunk.batch_id}, chunk {chunk.key} as {self._format}: {error}") from error
-        store, name = self._folder.store(repr(self)), self.name_of(chunk)
+            raise PermanentError(f"{what} as {self._format}: {error}") from error
         try:
             store.create(name, data)
         except ObjectExists:

@@ -1,4 +1,4 @@
-"""Files held back in a hidden folder of a local file system, and published by one rename that replaces nothing.
+"""Files held back under hidden names of a local file system, and published by one rename that replaces nothing.
 
 While the held file exists its rows were never published: a reader that takes new files away at once gets no second one.
 """
@@ -21,7 +21,11 @@ from wal_sink.stores.naming import check_path
 from wal_sink_backends.files_held import handle_of, handle_text
 
 HELD_FOLDER = ".wal-sink-held"
-"""Hidden from Spark, Arrow and `LocalStore`, on the same file system as what is published from it."""
+"""Hidden from Spark, Arrow and `LocalStore`, on the same file system as what is published from it.
+
+The files in it are hidden by their own names too: a glob of Hadoop (`folder/*`) matches hidden folders, and Spark then
+reads every file in them that is not hidden itself.
+"""
 
 _BUFFER_BYTES = 1 << 20
 _AT_FDCWD = -100
@@ -33,31 +37,38 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 _T = TypeVar("_T")
 
 
-class _Handle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Handle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Says which file is meant: neither name nor content would, since other queries may have written the same."""
 
     name: str
     bytes: int
     inode: int
     mtime_ns: int
+    held_in: str = ""
+    """The folder where it is held, if that is not the hidden one of the folder."""
 
     def is_of(self, file: os.stat_result) -> bool:
         return (file.st_ino, file.st_size, file.st_mtime_ns) == (self.inode, self.bytes, self.mtime_ns)
 
 
 class LocalHolder:
-    """A `FileHolder` in a folder: `folder` as its `LocalStore` has it."""
+    """A `FileHolder` in a folder: `folder` as its `LocalStore` has it.
 
-    def __init__(self, store: LocalStore, folder: Path) -> None:
+    `held_folder`: where new files are held; empty for `HELD_FOLDER` in the folder. Handles and tokens tell where older
+    ones are.
+    """
+
+    def __init__(self, store: LocalStore, folder: Path, held_folder: str = "") -> None:
         self._store = store
         self._folder = folder
+        self._held_folder = held_folder
 
     def hold(self, transaction_id: str, name: str) -> HeldLocalFile:
-        return HeldLocalFile(self._store, self._held(transaction_id), name)
+        return HeldLocalFile(self._store, self._hidden(transaction_id, self._held_folder), name, self._held_folder)
 
     def publish(self, transaction_id: str, handle: str) -> None:
         given = handle_of(_Handle, handle)
-        held, final = self._held(transaction_id), self._folder / check_path(given.name)
+        held, final = self._held(transaction_id, given.held_in), self._folder / check_path(given.name)
         try:
             self._publish(held, final, given)
         except _NameTakenError as error:
@@ -69,13 +80,12 @@ class LocalHolder:
         except OSError as error:
             raise self._failure("publish", final, error) from error
 
-    def drop(self, transaction_id: str, token: str) -> None:  # noqa: ARG002 - the id is enough
-        try:
-            self._held(transaction_id).unlink(missing_ok=True)
-        except NotADirectoryError:
-            return
-        except OSError as error:
-            raise self._failure("drop", self._held(transaction_id), error) from error
+    def drop(self, transaction_id: str, token: str) -> None:
+        if token and not Path(token).is_absolute():
+            raise ConfigError(f"{token[:80]!r} is no token of a held file: expected the absolute path of a folder")
+        for folder in dict.fromkeys(("", self._held_folder, token)):  # a process may have died before it told its token
+            self._unlink(self._hidden(transaction_id, folder))
+        self._unlink(self._once(transaction_id))
 
     def _publish(self, held: Path, final: Path, given: _Handle) -> None:
         found = _stat(held)
@@ -97,24 +107,41 @@ class LocalHolder:
             )
         sync_folder(final.parent)  # whoever moved it may have died before
 
-    def _held(self, transaction_id: str) -> Path:
+    def _unlink(self, held: Path) -> None:
+        try:
+            held.unlink(missing_ok=True)
+        except NotADirectoryError:
+            return  # nothing can be held where no folder is
+        except OSError as error:
+            raise self._failure("drop", held, error) from error
+
+    def _held(self, transaction_id: str, held_folder: str) -> Path:
+        """Where a prepared file is: under its hidden name, unless an older version held it."""
+        hidden, once = self._hidden(transaction_id, held_folder), self._once(transaction_id)
+        return once if not held_folder and _stat(hidden) is None and _stat(once) is not None else hidden
+
+    def _hidden(self, transaction_id: str, held_folder: str) -> Path:
+        return (Path(held_folder) if held_folder else self._folder / HELD_FOLDER) / f".{check_path(transaction_id)}"
+
+    def _once(self, transaction_id: str) -> Path:
+        """Where an older version held the file of this transaction."""
         return self._folder / HELD_FOLDER / check_path(transaction_id)
 
     def _failure(self, action: str, file: Path, error: OSError) -> Exception:
         if error.errno == errno.EXDEV:
             return ConfigError(
-                f"cannot publish {file}: it lies on another file system than {self._folder / HELD_FOLDER}, and a file "
-                "cannot appear at once from there; mount nothing inside of the folder"
+                f"cannot publish {file}: it lies on another file system than the folder where it is held "
+                f"({self._held_folder or self._folder / HELD_FOLDER}), and a file cannot appear at once from there; "
+                "mount nothing inside of the folder, and name a held_folder on its file system"
             )
         return self._store.failure(action, str(file), error)
 
 
 class HeldLocalFile:
-    """A file in the hidden folder, being written."""
+    """A file under a hidden name, being written. Its token is the folder where it is held, "" for the usual one."""
 
-    token = ""
-
-    def __init__(self, store: LocalStore, held: Path, name: str) -> None:
+    def __init__(self, store: LocalStore, held: Path, name: str, held_folder: str) -> None:
+        self.token = held_folder
         self._store = store
         self._held = held
         self._name = name
@@ -128,7 +155,7 @@ class HeldLocalFile:
     def prepare(self) -> str:
         file = self._opened()
         found = self._do(lambda: self._sync(file))
-        return handle_text(_Handle(self._name, found.st_size, found.st_ino, found.st_mtime_ns))
+        return handle_text(_Handle(self._name, found.st_size, found.st_ino, found.st_mtime_ns, self.token))
 
     def close(self) -> None:
         file, self._file = self._file, None
@@ -145,6 +172,8 @@ class HeldLocalFile:
         self._file = None
         file.close()
         sync_folder(self._held.parent)
+        if self.token:
+            sync_folder(self._held.parent.parent)  # another process that made it may have died before
         return self._held.stat()
 
     def _opened(self) -> IO[bytes]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
+from urllib.parse import unquote
 
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime import SYSTEM
@@ -34,6 +35,24 @@ def check_chunk_template(template: str) -> None:
         raise ConfigError(f"name_template={template!r}: {error}; expected something like {CHUNK_TEMPLATE!r}") from error
     if "key" not in fields:
         raise ConfigError(f"name_template={template!r}: expected {{key}} in it, since only the key tells chunks apart")
+
+
+def check_columns(columns: Sequence[str], path: str, what: str) -> None:
+    """Raise `ConfigError` for a column that has the name of a folder `name=…` in the path of its file.
+
+    Spark, Arrow and DuckDB read such a folder as a partition column. They take its value, not the file's, without a
+    word. Spark compares names without regard to case, and undoes `%` escapes.
+    """
+    folders = {unquote(part.partition("=")[0]).casefold(): part for part in path.split("/")[:-1] if "=" in part}
+    for column in columns:
+        folder = folders.get(column.casefold())
+        if folder is not None:
+            bare = folder.partition("=")[0]
+            raise ConfigError(
+                f"{what}: column {column!r} has the name of the folder {folder!r}, in which its file {path!r} would "
+                "lie. Spark, Arrow and DuckDB would read the folder's value in place of the column's. Nothing was "
+                f"written; rename the column in the query, or give a name_template without '{bare}='"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,9 +104,9 @@ class S3Holder:
         owner = self._owner(given.name)
         if owner == transaction_id:
             return
-        if error.code in _TAKEN:
-            if owner is None:
-                raise error  # it was deleted a moment ago
+        if error.code in _TAKEN and owner is None:
+            raise error  # it was deleted a moment ago
+        if error.code in _TAKEN and self._is_open(given):  # some servers look at the name before the upload
             raise PermanentError(
                 f"{url} is there, and it is not the object of transaction {transaction_id}: another query, another "
                 "sink or a user wrote it. Move it away, or give this sink a prefix or a name_template of its own "
@@ -118,6 +118,16 @@ class S3Holder:
             f"the upload {given.upload}, prepared for {url}, is gone, and {there}: either it was aborted (by hand, or "
             "by a lifecycle rule AbortIncompleteMultipartUpload), or the object was published and deleted"
         ) from error
+
+    def _is_open(self, given: _Handle) -> bool:
+        """Whether the upload is still held."""
+        try:
+            self._store.request("list_parts", given.name, UploadId=given.upload, MaxParts=1)
+        except S3Error as error:
+            if error.code == _GONE:
+                return False
+            raise
+        return True
 
     def _owner(self, name: str) -> str | None:
         """The transaction that wrote an object, "" if it does not say; None if there is none."""

@@ -11,11 +11,11 @@ import pyarrow as pa
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import TwoPhaseSink
 from wal_sink.stores.local import LocalStore
-from wal_sink.stores.spec import LOCAL, S3
+from wal_sink.stores.spec import LOCAL, S3, StoreSpec
 from wal_sink_backends.files_folder import Folder
 from wal_sink_backends.files_formats import Format, RowsFile, check_format, new_file
 from wal_sink_backends.files_local import LocalHolder
-from wal_sink_backends.files_names import SEGMENT_TEMPLATE, SegmentNames
+from wal_sink_backends.files_names import SEGMENT_TEMPLATE, SegmentNames, check_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +42,9 @@ class TwoPhaseFilesSink(TwoPhaseSink):
     may be padded, `{batch_id:06d}`; a date may be written as `{date:%Y/%m/%d}`.
     `part_bytes`: of a multipart upload to S3; so much memory an open file takes besides a chunk. At least 5 MiB.
 
+    `held_folder`: for local folders, the absolute path of another folder, outside of the first and on its file system,
+    in which files are held. Give one where readers show hidden files, as fsspec's `**` and `Path.rglob` do.
+
     On a local file system a file is held in the folder `.wal-sink-held`, and renamed when it is published. On S3 it is
     a multipart upload, completed when it is published. A file of another writer is never replaced. Chunks without rows
     write nothing. Columns are refused as by `FilesSink`. Raises `ConfigError` for arguments that cannot work.
@@ -56,12 +59,14 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         storage_options: Mapping[str, object] | None = None,
         options_from_env: Mapping[str, str] | None = None,
         part_bytes: int = PART_BYTES,
+        held_folder: str | None = None,
     ) -> None:
         check_format(format)
         self._names = SegmentNames(name_template, ext=format)
         self._folder = Folder(url, storage_options, options_from_env)
         self._format: Format = format
         self._part_bytes = part_bytes
+        self._held_folder = held_folder
         self._writing: _Writing | None = None
         self._check_place()
 
@@ -87,15 +92,21 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         return self._writing.held.token
 
     def write(self, chunk: Chunk) -> None:
-        """Append a chunk. Raises `PermanentError` for a column the format cannot carry, `StoreError`."""
+        """Append a chunk.
+
+        Raises `ConfigError` for a column that has the name of a folder, `PermanentError` for a column the format cannot
+        carry, `StoreError`.
+        """
         writing = self._begun()
         if not chunk.num_rows:
             return
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}"
+        check_columns(chunk.table.column_names, writing.name, what)
         writing.rows += chunk.num_rows
         try:
             writing.file.add(chunk)
         except (ConfigError, pa.ArrowException) as error:
-            raise PermanentError(f"batch {chunk.batch_id}, chunk {chunk.key} as {self._format}: {error}") from error
+            raise PermanentError(f"{what} as {self._format}: {error}") from error
 
     def prepare(self) -> str:
         """Make the file whole and durable, still invisible. Raises what `write` raises."""
@@ -143,7 +154,7 @@ class TwoPhaseFilesSink(TwoPhaseSink):
     def _holder(self) -> FileHolder:
         store: Store = self._folder.store(repr(self))
         if isinstance(store, LocalStore):
-            return LocalHolder(store, Path(self._folder.spec.location))
+            return LocalHolder(store, Path(self._folder.spec.location), self._held_folder or "")
         from wal_sink.stores.s3 import S3Store  # noqa: PLC0415 - an optional dependency
         from wal_sink_backends.files_s3 import S3Holder  # noqa: PLC0415
 
@@ -158,6 +169,8 @@ class TwoPhaseFilesSink(TwoPhaseSink):
                 f"{spec.safe_url}: files can be held back on a local file system and on S3 only; use FilesSink, which "
                 "writes each chunk once in effect on any store"
             )
+        if self._held_folder is not None:
+            _check_held_folder(self._held_folder, spec)
         given: object = self._part_bytes
         if not isinstance(given, int) or isinstance(given, bool) or not MIN_PART_BYTES <= given <= MAX_PART_BYTES:
             raise ConfigError(
@@ -166,11 +179,24 @@ class TwoPhaseFilesSink(TwoPhaseSink):
             )
 
 
+def _check_held_folder(given: str, spec: StoreSpec) -> None:
+    if spec.scheme != LOCAL:
+        raise ConfigError(f"{spec.safe_url}: held_folder is for local folders: S3 shows nothing of an upload")
+    folder, held = Path(spec.location).resolve(), Path(given).resolve()
+    if not Path(given).is_absolute() or folder in [held, *held.parents]:
+        raise ConfigError(
+            f"held_folder={given!r}: expected the absolute path of a local folder outside of {spec.location}, and on "
+            "its file system; readers of the folder would find what is held"
+        )
+
+
 @dataclass(slots=True)
 class _Writing:
     """A file under construction."""
 
     transaction: Transaction
+    name: str
+    """The path that its file will have in the folder."""
     held: HeldFile
     file: RowsFile
     rows: int = 0
@@ -178,4 +204,4 @@ class _Writing:
     @classmethod
     def begun(cls, transaction: Transaction, holder: FileHolder, name: str, form: Format) -> _Writing:
         held = holder.hold(transaction.id, name)
-        return cls(transaction, held, new_file(form, held.write))
+        return cls(transaction, name, held, new_file(form, held.write))

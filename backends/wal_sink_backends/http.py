@@ -6,13 +6,14 @@ import base64
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TypeAlias
-from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.redaction import Redactor, mask_url, secrets_in_url
 from wal_sink.sink import Rejected, Sink, SinkContext
-from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
+from wal_sink_backends.http_answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
 from wal_sink_backends.url_options import options_in
@@ -27,10 +28,6 @@ _CONTENT_TYPES: dict[str, str] = {
 }
 _METHODS = ("POST", "PUT", "PATCH")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_SHORTEST_SECRET = 4
-_SHORTEST_NAME = 6
-_ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
-"""Words that stand in headers and queries, and in anything an API says."""
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 MOST_REFUSED = 100
 """So many refused rows are looked for in a chunk that was refused as a whole."""
@@ -51,6 +48,12 @@ class HttpSink(Sink):
     `statuses`: what the API's answers mean. `pacing`: how fast it is asked, in each process.
     `timeout_s`: the most seconds between two signs of life of the API, and for connecting.
     `verify`: False for no check of its certificate, or a file of certificates to trust.
+
+    `check`: reads answers that would count as done, those with 207 too, which are an error without it. It is called
+    with status, headers (names in lower case) and the whole body, of at most `max_answer_bytes`, and returns None or
+    `{}` if the API has all rows, else the reasons of those that it refused, by their index in the request. It may raise
+    `PermanentError`, `RetryLaterError` or `OutcomeUnknownError`; anything else that it raises is an unknown outcome. It
+    travels with the sink, so it has to be picklable. An idempotent API has to answer a known key as it did first.
 
     A row refused for good is returned as `Rejected` with the answer's text, and the others are written: with `"rows"`;
     else, where at least once is all that is kept, by halving a refused chunk until the rows are found. An idempotent
@@ -76,6 +79,8 @@ class HttpSink(Sink):
         pacing: Pacing | None = None,
         timeout_s: float = 30.0,
         verify: bool | str = True,
+        check: Check | None = None,
+        max_answer_bytes: int = 1 << 20,
     ) -> None:
         self.idempotent = idempotent
         self._url = _checked_url(url)
@@ -88,6 +93,8 @@ class HttpSink(Sink):
         self._pacing = pacing or Pacing()
         self._timeout_s = timeout_s
         self._verify = verify
+        self._check = check
+        self._max_answer_bytes = max_answer_bytes
         self._api: Api | None = None
         self._check_arguments()
 
@@ -104,9 +111,11 @@ class HttpSink(Sink):
         self._api = Api(
             client=client,
             statuses=self._statuses,
-            pace=pace_of(mask_url(self._url), self._pacing),
+            pace=pace_of(self._url, self._pacing),
             repeats_are_harmless=self.idempotent,
-            secrets=_secrets(self._urls(), headers),
+            redactor=_redactor(self._urls(), headers),
+            most_bytes=self._max_answer_bytes,
+            check=self._check,
         )
 
     def close(self) -> None:
@@ -124,7 +133,7 @@ class HttpSink(Sink):
         if not chunk.num_rows:
             return None
         what = f"batch {chunk.batch_id}, chunk {chunk.key}"
-        pace_of(mask_url(self._url), self._pacing).check_chunk(chunk.num_rows, what)
+        pace_of(self._url, self._pacing).check_chunk(chunk.num_rows, what)
         patience = Patience(self._pacing.max_wait_s)
         refused = self._write_rows(chunk, patience) if self._body == "rows" else self._write_whole(chunk, patience)
         return Rejected(refused) if refused else None
@@ -134,9 +143,9 @@ class HttpSink(Sink):
         refused: dict[int, str] = {}
         lines = _json_of(chunk, lines=True).split(b"\n")[:-1]
         for index, (line, key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
-            reason = self._send(line, key, 1, f"batch {chunk.batch_id}, row {key}", patience)
-            if reason is not None:
-                refused[index] = reason
+            found = self._send(line, key, 1, f"batch {chunk.batch_id}, row {key}", patience)
+            if found:
+                refused[index] = found if isinstance(found, str) else found[0]
         return refused
 
     def _write_whole(self, chunk: Chunk, patience: Patience) -> dict[int, str]:
@@ -148,17 +157,20 @@ class HttpSink(Sink):
             part = chunk.without(set(range(chunk.num_rows)).difference(rows))
             what = f"batch {chunk.batch_id}, chunk {part.key}"
             content = _json_of(part, lines=self._body == "jsonl")
-            reason = self._send(content, part.key, len(rows), what, patience)
-            if reason is not None and len(rows) == 1:
-                refused[rows[0]] = reason
+            found = self._send(content, part.key, len(rows), what, patience)
+            if isinstance(found, dict):
+                self._check_named(part, found)
+                refused |= {rows[index]: reason for index, reason in found.items()}
+            elif len(rows) == 1:
+                refused[rows[0]] = found
                 _check_refused(refused, what)
-            elif reason is not None:
-                self._check_halving(part, reason)
+            else:
+                self._check_halving(part, found)
                 half = len(rows) // 2
                 parts += [rows[half:], rows[:half]]  # the first half is taken first
         return refused
 
-    def _send(self, content: bytes, key: str, rows: int, what: str, patience: Patience) -> str | None:
+    def _send(self, content: bytes, key: str, rows: int, what: str, patience: Patience) -> dict[int, str] | str:
         headers = {self._idempotency_header: key, "Content-Type": _CONTENT_TYPES[self._body]}
         return self._opened().send(Call(self._method, self._url, content, headers, rows, what), patience)
 
@@ -169,6 +181,16 @@ class HttpSink(Sink):
                 f"names none: {reason}. It is not halved: the API may yet take it whole, and not know it from its "
                 "halves, which have other keys. With body='rows' each row goes alone and the refused ones are told; or "
                 "let the API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
+            )
+
+    def _check_named(self, part: Chunk, found: Mapping[int, str]) -> None:
+        """A check may name some rows of a chunk, unless a process that never heard of it only asks for the chunk."""
+        if isinstance(self, HttpLookupSink) and 0 < len(found) < part.num_rows:
+            raise PermanentError(
+                f"batch {part.batch_id}, chunk {part.key}: {len(found)} of {part.num_rows} rows were refused, the "
+                f"first with: {next(iter(found.values()))}. A look-up cannot tell which: after a crash they would "
+                "count as delivered, or the others would be sent twice. Let the API take chunks whole or not at "
+                "all, or use HttpSink with body='rows'"
             )
 
     def _opened(self) -> Api:
@@ -182,12 +204,14 @@ class HttpSink(Sink):
     def _client(self, headers: Mapping[str, str]) -> Any:
         """A client of the whole task, so that its chunks share a connection."""
         mask_logged_urls()
+        if "accept-encoding" not in {name.lower() for name in headers}:
+            headers = {"Accept-Encoding": ACCEPTED_ENCODINGS, **headers}
         try:
             return httpx().Client(
                 headers=headers,
                 timeout=self._timeout_s,
                 verify=tls_context(
-                    verify=self._verify, plain=not any(url.startswith("https:") for url in self._urls())
+                    verify=self._verify, plain=not any(urlsplit(url).scheme == "https" for url in self._urls())
                 ),
                 follow_redirects=False,
             )
@@ -212,6 +236,10 @@ class HttpSink(Sink):
             raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, _METHODS))}")
         if not self._timeout_s > 0:
             raise ConfigError(f"timeout_s={self._timeout_s!r}: expected a number of seconds above 0")
+        if self._check is not None and not callable(self._check):
+            raise ConfigError(f"check={self._check!r}: expected a function of status, headers and body")
+        if not (type(self._max_answer_bytes) is int and self._max_answer_bytes > 0):
+            raise ConfigError(f"max_answer_bytes={self._max_answer_bytes!r}: expected a whole number above 0")
         names = [self._idempotency_header, "Content-Type", *self._headers, *self._headers_from_env]
         folded = [name.lower() for name in names]
         for name in names:
@@ -223,7 +251,7 @@ class HttpSink(Sink):
 
 
 class HttpLookupSink(HttpSink):
-    """An `HttpSink` whose API tells whether it has a chunk: exactly once, save late requests and zombies.
+    """An `HttpSink` whose API tells whether it has a chunk: at least once, where only late requests repeat.
 
     `lookup_url` holds `{key}`, which becomes the chunk's key: `https://api.example.com/chunks/{key}`. GET has to answer
     with 200 if the API has the whole chunk of that key, and with 404 if it has nothing of it; anything else is an
@@ -276,29 +304,19 @@ def _checked_url(url: str) -> str:
     return url
 
 
-def _secrets(urls: Iterable[str], headers: Mapping[str, str]) -> tuple[str, ...]:
-    """What an API may echo and nobody may read: credentials in the URLs, values of headers; the longest first."""
+def _redactor(urls: Iterable[str], headers: Mapping[str, str]) -> Redactor:
+    """Of what an API may echo and nobody may read: credentials in the URLs, values of headers."""
     found = {part for value in headers.values() for part in (value, *value.split())}
     for url in urls:
-        found |= _secrets_of(url)
-    hidden = (text for text in found if len(text) >= _SHORTEST_SECRET and text.lower() not in _ORDINARY)
-    return tuple(sorted(hidden, key=len, reverse=True))
+        found |= secrets_in_url(url) | _sent(url)
+    return Redactor(found)
 
 
-def _secrets_of(url: str) -> set[str]:
-    """Those of a URL, as they stand there, plain, percent-encoded, and as httpx sends them (Base64)."""
+def _sent(url: str) -> set[str]:
+    """The credentials of a URL as httpx sends them (Base64)."""
     parts = urlsplit(url)
     user, password = unquote(parts.username or ""), unquote(parts.password or "")
-    plain = {password, *(value for _, value in parse_qsl(parts.query))}
-    if len(user) >= _SHORTEST_NAME or not password:  # a short name is no secret, and a word of many messages
-        plain.add(user)
-    written = {parts.password or "", *(pair.partition("=")[2] for pair in parts.query.split("&"))}
-    sent = {base64.b64encode(f"{user}:{password}".encode()).decode()} if user or password else set[str]()
-    return plain | written | sent | {spelt(text) for text in plain for spelt in (quote_plus, _quoted)}
-
-
-def _quoted(text: str) -> str:
-    return quote(text, safe="")
+    return {base64.b64encode(f"{user}:{password}".encode()).decode()} if user or password else set()
 
 
 # By URL.
@@ -312,6 +330,10 @@ def http_sink(url: str) -> HttpSink:
     numbers with commas).
     """
     address, _, fragment = url.partition("#")
+    if "#" in fragment or ("@" in fragment and "@" not in address):  # perhaps the end of a secret: it must not show
+        raise ConfigError(
+            f"{mask_url(url)}: expected one '#' before the options; write # as %23, and @ in options as %40"
+        )
     given = options_in(fragment, _OPTIONS, address)
     options = {name: _read(address, name, text) for name, text in given.items()}
     pacing = Pacing(**{name: options.pop(name) for name in _PACING if name in options})

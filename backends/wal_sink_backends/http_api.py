@@ -8,18 +8,20 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from typing import Any, Literal, TypeAlias
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError, RetryLaterError
+from wal_sink.redaction import Redactor, mask_url
 from wal_sink.runtime import SYSTEM
-from wal_sink.stores.spec import MASK, mask_url
-from wal_sink_backends.pacing import Pace, Patience, retry_after_s
+from wal_sink_backends.http_answers import Body, Check, DecodingError, body_of, check_answer
+from wal_sink_backends.pacing import Pace, Patience, own_pause_s, retry_after_s
 
-Meaning: TypeAlias = Literal["done", "refused", "retry", "permanent"]
+Meaning: TypeAlias = Literal["done", "partial", "refused", "retry", "permanent"]
+_MULTI_STATUS = 207
 _TOO_MANY = 429
 _SHOWN_CHARACTERS = 200
 _KEPT_BYTES = 1 << 16
-_READ_BYTES = 1 << 20
 
 
 class TargetFailedError(RetryLaterError):
@@ -28,7 +30,10 @@ class TargetFailedError(RetryLaterError):
 
 @dataclass(frozen=True, slots=True)
 class Statuses:
-    """What statuses mean, besides 2xx (done), 5xx (try again) and anything else (never try again). Plain data."""
+    """What statuses mean, besides 2xx (done), 5xx (try again) and anything else (never try again). Plain data.
+
+    207 is not done: its body says what became of each part, so only a check of the body can tell.
+    """
 
     done: tuple[int, ...] = ()
     """The API has these rows already: 409 with some."""
@@ -46,6 +51,8 @@ class Statuses:
 
     def meaning(self, status: int) -> Meaning:
         """`done` and `refused` come before `retry`, so that naming a status there is enough."""
+        if status == _MULTI_STATUS:
+            return "partial"
         if 200 <= status <= 299 or status in self.done:
             return "done"
         if status in self.refused:
@@ -69,13 +76,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back: the beginning of the body as text, cleaned for messages."""
+    """What came back; `text` is the beginning of the body, cleaned for messages."""
 
     status: int
     reason: str
     retry_after: str | None
     location: str
     text: str
+    headers: Mapping[str, str]
+    body: Body
 
     def __str__(self) -> str:
         return f"{self.status} {self.reason}".strip() + (f": {self.text}" if self.text else "")
@@ -89,33 +98,60 @@ class Api:
     statuses: Statuses
     pace: Pace
     repeats_are_harmless: bool
-    secrets: tuple[str, ...]
-    """Taken out of what the API says."""
+    redactor: Redactor
+    """Takes secrets out of what the API says."""
+    most_bytes: int
+    """So much of an answer is read and decoded."""
+    check: Check | None = None
 
-    def send(self, call: Call, patience: Patience) -> str | None:
-        """Send rows. None if the API has them, its words if it refuses them; raises for all else.
+    def send(self, call: Call, patience: Patience) -> dict[int, str] | str:
+        """Send rows. The reasons of those that the check finds refused, none of them if the API has all; or the API's
+        words if it refuses the whole request. Raises for all else.
 
         An answer that tells how long to wait is waited for, as long as patience lasts. The same request then goes again
         if the answer means that it had no effect (429), or if repeats are harmless; else the core sends it again.
         """
-        while True:
+        for pauses in count():
             answer = self._ask(call, patience)
             meaning = self.statuses.meaning(answer.status)
-            if meaning == "done":
-                return None
             if meaning == "refused":
                 return str(answer)
+            if meaning in ("done", "partial"):
+                return self._checked(call, answer)
             if meaning == "permanent":
                 raise PermanentError(_permanent(call, answer))
             may_repeat = self.repeats_are_harmless or answer.status == _TOO_MANY
-            _wait_as_told(call, answer, patience, may_repeat=may_repeat)
+            _wait_as_told(call, answer, patience, pauses, may_repeat=may_repeat)
+        raise AssertionError("unreachable: count() never ends")
+
+    def _checked(self, call: Call, answer: Answer) -> dict[int, str]:
+        """What the check says. Without one an answer is taken for what its status says, which a 207 never does."""
+        if self.check is not None:
+            return check_answer(
+                self.check,
+                answer.status,
+                answer.headers,
+                answer.body,
+                rows=call.rows,
+                what=_told(call),
+                most_bytes=self.most_bytes,
+                clean=self._clean,
+            )
+        if self.statuses.meaning(answer.status) == "done":
+            return {}
+        raise PermanentError(
+            f"{_told(call)} {answer}; expected an answer for the whole request: with 207 rows may have been refused, "
+            "and only its body tells which. Pass check=, a function that reads it"
+        )
 
     def knows(self, call: Call, patience: Patience) -> bool:
         """Ask whether the API has something: 200 and 404 are the two answers. Waits as `send` does."""
+        pauses = 0
         while (answer := self._ask(call, patience)).status not in (200, 404):
             if self.statuses.meaning(answer.status) != "retry":
                 raise PermanentError(f"{_told(call)} {answer}; expected 200 (it has the chunk) or 404 (it has not)")
-            _wait_as_told(call, answer, patience, may_repeat=True)
+            _wait_as_told(call, answer, patience, pauses, may_repeat=True)
+            pauses += 1
         return answer.status == 200
 
     def _ask(self, call: Call, patience: Patience) -> Answer:
@@ -138,47 +174,43 @@ class Api:
             raise _unreachable(call, self._clean(str(error))) from None
         except (sent.UnsupportedProtocol, sent.LocalProtocolError, sent.InvalidURL) as error:
             raise PermanentError(f"{call.what}: {mask_url(call.url)}: {self._clean(str(error))}") from None
-        except sent.HTTPError as error:
+        except (sent.HTTPError, DecodingError) as error:
             raise OutcomeUnknownError(
                 f"{call.what}: {call.method} {mask_url(call.url)}: no answer that could be read, so it may or may not "
                 f"have taken effect: {type(error).__name__} {self._clean(str(error))}"
             ) from None
 
     def _answer(self, response: Any) -> Answer:
-        kept, read = bytearray(), 0
-        for piece in response.iter_bytes():  # to its end, or the connection could not be used again
-            kept += piece[: _KEPT_BYTES - len(kept)]
-            read += len(piece)
-            if read > _READ_BYTES:
-                break
+        body = body_of(response.iter_raw(), response.headers.get("Content-Encoding", ""), self.most_bytes)
+        readable = f"({len(body.content)} bytes in {body.encoding})".encode() if body.encoding else body.content
         return Answer(
             status=response.status_code,
             reason=self._clean(response.reason_phrase),
             retry_after=response.headers.get("Retry-After"),
             location=self._address(response.headers.get("Location", "")),
-            text=self._clean(bytes(kept).decode("utf-8", "replace")),
+            text=self._clean(readable[:_KEPT_BYTES].decode("utf-8", "replace")),
+            headers=dict(response.headers),  # httpx writes names in lower case
+            body=body,
         )
 
     def _clean(self, text: str) -> str:
         """Without secrets, in one line, shortened."""
-        line = re.sub(r"[\s\0-\x1f\x7f]+", " ", mask_url(self._without_secrets(text))).strip()
+        line = re.sub(r"[\s\0-\x1f\x7f]+", " ", self.redactor(text)).strip()
         return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
 
     def _address(self, location: str) -> str:
         """A URL, relative ones too, without what may be secret in it: user, query and fragment."""
-        bare = re.split(r"[?#]", self._without_secrets(location), maxsplit=1)[0]
+        bare = re.split(r"[?#]", self.redactor.known(location), maxsplit=1)[0]
         return self._clean(re.sub(r"^(\s*//)[^/]*@", r"\1", bare))
 
-    def _without_secrets(self, text: str) -> str:
-        for secret in self.secrets:
-            text = text.replace(secret, MASK)
-        return text
 
+def _wait_as_told(call: Call, answer: Answer, patience: Patience, pauses: int, *, may_repeat: bool) -> None:
+    """Return when the request may go again. `TargetFailedError` if the API does not say when, or patience ends.
 
-def _wait_as_told(call: Call, answer: Answer, patience: Patience, *, may_repeat: bool) -> None:
-    """Return when the request may go again. `TargetFailedError` if the API does not say when, or patience ends."""
+    An API that names a time that is too short, or past, does not shorten our own pauses, which grow.
+    """
     wait_s = retry_after_s(answer.retry_after, SYSTEM.now())
-    if wait_s is None or not may_repeat or not patience.wait(max(wait_s, 0.1)):
+    if wait_s is None or not may_repeat or not patience.wait(max(wait_s, own_pause_s(pauses))):
         raise TargetFailedError(f"{_told(call)} {answer}", after_s=wait_s or 0.0)
 
 
@@ -228,7 +260,7 @@ _MASK_URLS = _MaskUrls()
 
 def mask_logged_urls() -> None:
     """Once in a process; another call changes nothing. The logger's level and handlers stay as they are."""
-    logging.getLogger("httpx").addFilter(_MASK_URLS)
+    logging.getLogger("httpx").addFilter(_MASK_URLS)  # noqa: TID251 - nothing is logged to it here
 
 
 def tls_context(*, verify: bool | str, plain: bool) -> Any:

@@ -14,9 +14,9 @@ import msgspec
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
+from wal_sink.redaction import is_secret_name, mask_url
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
-from wal_sink.stores.spec import mask_url
-from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic, is_secret
+from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic
 from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord, Mark
 from wal_sink_backends.kafka_messages import MessageFormat, Messages
 from wal_sink_backends.kafka_producer import SlotProducer, most_bytes
@@ -289,11 +289,13 @@ def kafka_sink(url: str) -> KafkaSink:
     if re.search(r"\s", url):  # before anything of it is shown: what masks a password ends at a blank
         raise ConfigError("kafka://…: the URL has blanks or line breaks; write a blank as %20")
     parts = urlsplit(url)
+    if parts.fragment:
+        raise ConfigError(f"{parts.scheme}://…: the URL has a '#'; write it as %23")
     servers, topic = parts.netloc, parts.path.strip("/")
     options = options_in(parts.query, _OPTIONS, url, families=("conf.", "env."))
     conf = {name[len("conf.") :]: options.pop(name) for name in list(options) if name.startswith("conf.")}
     from_env = {name[len("env.") :]: options.pop(name) for name in list(options) if name.startswith("env.")}
-    secret = next(filter(is_secret, conf), "sasl.password" if "@" in servers else None)
+    secret = next(filter(is_secret_name, conf), "sasl.password" if "@" in servers + topic else None)
     if secret is not None:
         raise ConfigError(f"{mask_url(url)}: no secrets in a URL; say ?env.{secret}=VARIABLE, read where the sink runs")
     if not servers or not topic:

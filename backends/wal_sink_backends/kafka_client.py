@@ -5,7 +5,6 @@ Every wait is bounded, and no message shows a secret of the configuration.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -13,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
+from wal_sink.logs import logger_of
+from wal_sink.redaction import Redactor, named_secrets
 from wal_sink.runtime import SYSTEM
 from wal_sink_backends.durability import warn_of
 from wal_sink_backends.environment import from_environment
@@ -24,7 +25,7 @@ try:
 except ImportError as error:
     raise ConfigError("KafkaSink needs confluent-kafka: pip install 'wal-sink[kafka]'") from error
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _ADMIN: Any = _admin  # whose types name only a part of what it holds
 T = TypeVar("T")
 Conf: TypeAlias = Mapping[str, Any]
@@ -37,8 +38,6 @@ _UNKNOWN_WAIT_S = 0.4
 _REFUSED_LOGINS = 2
 _DEFAULT_MESSAGE_BYTES = 1_048_588
 _NO_ID = "A" * 22
-_SHORTEST_SECRET = 4
-_MASK = "***"
 _SHARED = (
     *(
         "api.version",
@@ -53,9 +52,6 @@ _SHARED = (
     *("metadata.", "oauth", "reconnect.", "retry.", "sasl.", "security.", "socket.", "ssl"),
 )
 """How the properties begin that every client takes; the others are the producer's."""
-_SECRET_PARTS = ("password", "secret", "key", "token", "jaas", "pem", "assertion", "credential", "oauthbearer.config")
-_NO_SECRETS = (".location", ".file", ".url", ".id", ".keytab", ".algorithm", ".ca.pem", ".certificate.pem")
-"""How properties end that have such a part in their names and are public, or only tell where a secret is."""
 _RESERVED: Mapping[str, str] = {
     "bootstrap.servers": "bootstrap_servers",
     "metadata.broker.list": "bootstrap_servers",
@@ -105,12 +101,6 @@ _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.
 
 CLIENT_ERRORS = (KafkaException, SystemError)
 """SystemError: confluent-kafka reports on messages while an error of its own is on its way, which becomes the cause."""
-
-
-def is_secret(name: str) -> bool:
-    """Whether a property holds what nobody may read; one that is not known to be harmless by its end counts as such."""
-    folded = name.lower()
-    return any(part in folded for part in _SECRET_PARTS) and not folded.endswith(_NO_SECRETS)
 
 
 class KafkaAttemptError(Exception):
@@ -170,19 +160,18 @@ class ClusterSpec:
     def connect(self) -> Cluster:
         """Clients of the cluster; reads the environment. `PermanentError` for what is missing there or is refused."""
         from_env = from_environment(self.conf_from_env, f"Kafka at {self.servers}")
-        named = {str(value) for name, value in self.conf.items() if any(part in name for part in _SECRET_PARTS)}
-        secrets = {text for text in {*from_env.values(), *named} if len(text) >= _SHORTEST_SECRET}
-        return Cluster(self.servers, {**self.conf, **from_env}, frozenset(secrets), self.timeout_s)
+        redactor = Redactor(named_secrets(self.conf) | set(from_env.values()))
+        return Cluster(self.servers, {**self.conf, **from_env}, redactor, self.timeout_s)
 
 
 class Cluster:
     """The clients of an open sink."""
 
-    def __init__(self, servers: str, conf: Conf, secrets: frozenset[str], timeout_s: float) -> None:
+    def __init__(self, servers: str, conf: Conf, redactor: Redactor, timeout_s: float) -> None:
         self.timeout_s = timeout_s
         self._servers = servers
         self._conf = dict(conf)
-        self._secrets = sorted(secrets, key=len, reverse=True)
+        self._redactor = redactor
         self._heard = _Heard()
         with self.translated("connecting"):
             self._admin = _admin.AdminClient(self._common())
@@ -320,13 +309,11 @@ class Cluster:
 
     def scrub(self, text: str) -> str:
         """The text without any secret."""
-        for secret in self._secrets:
-            text = text.replace(secret, _MASK)
-        return text
+        return self._redactor(text)
 
     def cause(self, error: BaseException) -> BaseException | None:
         """`error`, to raise another one from; None if it shows a secret."""
-        return error if self.scrub(str(error)) == str(error) else None
+        return self._redactor.cause(error)
 
     def _name(self, what: str) -> str:
         return f"{what}, Kafka at {self._servers}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -11,6 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Report
 
 from wal_sink.errors import OutcomeUnknownError, PermanentError
+from wal_sink.logs import logger_of
 from wal_sink.runtime import SYSTEM
 from wal_sink_backends.kafka_client import (
     CLIENT_ERRORS,
@@ -23,7 +23,7 @@ from wal_sink_backends.kafka_client import (
 )
 from wal_sink_backends.kafka_messages import Message, Messages
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 TRANSACTIONAL_IDS = "wal-sink/"
 """How every transactional id begins; the slot follows."""
 _ABORT_S = 5.0

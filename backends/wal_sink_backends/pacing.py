@@ -6,6 +6,7 @@ other, so on a cluster each executor's worker has a rate and a breaker of its ow
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 from dataclasses import dataclass
@@ -13,7 +14,13 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from wal_sink.errors import ConfigError, PermanentError, RetryLaterError
+from wal_sink.redaction import mask_url
 from wal_sink.runtime import SYSTEM, Runtime
+
+_FIRST_PAUSE_S = 0.1
+_PAUSE_GROWTH = 4.0
+_LONGEST_PAUSE_S = 30.0
+"""As between two attempts of a delivery."""
 
 
 class NotNowError(RetryLaterError):
@@ -161,10 +168,20 @@ _paces: dict[tuple[str, Pacing], Pace] = {}
 _paces_lock = threading.Lock()
 
 
-def pace_of(target: str, pacing: Pacing) -> Pace:
-    """The one pace of a target in this process; `target` is shown in messages, so give it without secrets."""
+def pace_of(url: str, pacing: Pacing) -> Pace:
+    """The one pace of a target in this process. Its whole URL tells it from others, the query included.
+
+    Only a digest of the URL is kept, and messages show it without what may be secret.
+    """
+    digest = hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
     with _paces_lock:
-        return _paces.setdefault((target, pacing), Pace(target, pacing))
+        return _paces.setdefault((digest, pacing), Pace(mask_url(url), pacing))
+
+
+def own_pause_s(pauses: int, runtime: Runtime = SYSTEM) -> float:
+    """How long to wait before a request goes again, after so many pauses in a row. They grow, and have jitter."""
+    highest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * _PAUSE_GROWTH ** min(pauses, 16))
+    return highest * (0.5 + runtime.new_random().random() / 2)
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:

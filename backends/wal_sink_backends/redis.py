@@ -5,7 +5,6 @@ The ledger is a hash for each slot, `wal_sink:ledger:<slot>`: term, batch_id, se
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,8 +15,9 @@ from urllib.parse import urlsplit
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.ledger import LedgerEntry
+from wal_sink.logs import logger_of
+from wal_sink.redaction import mask_url
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
-from wal_sink.stores.spec import mask_url
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.redis_durability import warn_of_losses
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
@@ -41,7 +41,7 @@ _TAKES_MANY = 7
 """The major version since which a command may have more than a million arguments."""
 _IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class RedisSink(TransactionalSink):
@@ -55,8 +55,8 @@ class RedisSink(TransactionalSink):
     - `set`: `SADD` of the row as a JSON object; equal rows are one member.
 
     Texts are UTF-8, binary is bytes, numbers are decimal digits, booleans true and false, the rest as `Chunk.to_json`
-    has it. A row is returned as `Rejected`, with nothing written, if a column of `key` is NULL in it, or if Redis has
-    something of another type under its key.
+    has it. A row is returned as `Rejected`, with nothing written, if a column of `key` is NULL in it, if a value of
+    `key` holds the text between its field and the next one, or if Redis has something of another type under its key.
 
     Each chunk is one Lua script: rows and position at once, a lower term refused. Redis serves nobody else meanwhile,
     so keep `chunk_rows` moderate. Redis acknowledges before it has written to disk unless it runs with `appendonly yes`
@@ -85,6 +85,7 @@ class RedisSink(TransactionalSink):
         self._url = url
         self._template = KeyTemplate(key)
         self._kind = kind
+        self.replaces_rows = kind == "hash"
         self._maxlen = maxlen
         self._password_env = password_env
         self._ca_file = ca_file

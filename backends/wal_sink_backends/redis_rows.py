@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import string
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+import pyarrow as pa
 
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
@@ -20,6 +23,10 @@ MOST_BYTES = 512 << 20
 """Redis' limit for one text (`proto-max-bulk-len`)."""
 
 Value: TypeAlias = bytes | None
+_MOST_SHOWN = 80
+_IS: Any = pa.types
+_MOMENT = re.compile(rb"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?Z?)?|\d\d:\d\d:\d\d(\.\d+)?")
+"""A date, a timestamp or a time of day, of the years 1 to 9999: those of a column all have one length."""
 
 
 class KeyTemplate:
@@ -35,6 +42,42 @@ class KeyTemplate:
             raise ConfigError(f"key={text!r}: expected a text with names of columns in braces, as 'orders:{{id}}'")
         self.parts: list[tuple[str, str | None]] = [(literal, column) for literal, column, _, _ in parsed]
         self.columns = [column for _, column in self.parts if column is not None]
+        self.between = self._between()
+        """Each field but the last, with the text between it and the next one."""
+
+    def _between(self) -> list[tuple[str, str, str]]:
+        """(column, text, next column). Raises `ConfigError` where nothing stands between two fields."""
+        between: list[tuple[str, str, str]] = []
+        before, text = None, ""
+        for literal, column in self.parts:  # a doubled brace ends a literal, too
+            text += literal
+            if column is None:
+                continue
+            if before is not None and not text:
+                raise ConfigError(
+                    f"key={self.text!r}: {{{before}}} and {{{column}}} need a text between them, since 'a' and 'bc' "
+                    f"would have the key of 'ab' and 'c'; to keep such keys where the lengths are fixed, make one "
+                    f"column in the query, concat({before}, {column})"
+                )
+            if before is not None:
+                between.append((before, text, column))
+            before, text = column, ""
+        return between
+
+    def shared(self, row: int, columns: Mapping[str, Sequence[Value]], kinds: Mapping[str, Any]) -> str:
+        """Why another row could have this row's key; empty if none can.
+
+        A key is read from the left: a field ends where the text after it first comes. So no field but the last may hold
+        that text, nor end with its beginning ("a:" before "::"). Whole numbers and moments end by themselves.
+        """
+        for column, text, following in self.between:
+            value, after = columns[column][row] or b"", text.encode()
+            if (value + after).find(after) < len(value) and not _ends_itself(value, after, kinds[column]):
+                return (
+                    f"column {column!r} of its key {self.text!r} is {_shown(value)}, and {text!r} stands between "
+                    f"{{{column}}} and {{{following}}}: another row could have the same key"
+                )
+        return ""
 
     def key_of(self, row: int, columns: dict[str, list[Value]]) -> bytes | None:
         """The key of a row; None if one of its columns is NULL."""
@@ -45,6 +88,18 @@ class KeyTemplate:
                 return None
             key += literal.encode() + value
         return key
+
+
+def _ends_itself(value: bytes, after: bytes, kind: Any) -> bool:
+    """Whether the end of a value shows without the text after it: after a whole number's digits, a moment's length."""
+    if _IS.is_integer(kind):
+        return not after[:1].isdigit()
+    return bool(_IS.is_temporal(kind) and _MOMENT.fullmatch(value))
+
+
+def _shown(value: bytes) -> str:
+    text = value.decode("utf-8", "replace")
+    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
 
 
 def encoded(
@@ -62,13 +117,14 @@ def encoded(
     except ConfigError as error:
         raise PermanentError(f"{what}: {error}") from error
     fields = [name.encode() for name in names]
+    kinds = {field.name: field.type for field in chunk.table.schema}
     keys: list[bytes] = []
     values: list[bytes | int] = []
     refused: dict[int, str] = {}
     for row in range(chunk.num_rows):
         key = template.key_of(row, columns)
         pairs = [(field, column[row]) for field, column in zip(fields, columns.values(), strict=True)]
-        reason = _reason(key, pairs, kind, template)
+        reason = _reason(key, pairs, kind, template) or template.shared(row, columns, kinds)
         if key is None or reason:
             refused[row] = reason
             continue

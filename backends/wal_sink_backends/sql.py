@@ -17,15 +17,24 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.sink import Rejected, TransactionalSink
 from wal_sink_backends.sql_addresses import dialect_of
-from wal_sink_backends.sql_dialects import LEDGER, Connection, Limits, RowsRefused, TableMissing
-from wal_sink_backends.sql_values import kind_of, refuse_nulls
+from wal_sink_backends.sql_dialects import (
+    LEDGER,
+    Connection,
+    Limits,
+    Replacing,
+    RowsRefused,
+    TableAltered,
+    TableMissing,
+)
+from wal_sink_backends.sql_table import Known, TargetTable
+from wal_sink_backends.sql_values import refuse_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from wal_sink.chunk import Chunk, Position
     from wal_sink.sink import SinkContext
-    from wal_sink_backends.sql_values import ArrowType, Rows
+    from wal_sink_backends.sql_values import Rows
 
 Mode: TypeAlias = Literal["append", "upsert"]
 
@@ -44,7 +53,8 @@ class SqlSink(TransactionalSink):
 
     `mode="upsert"` replaces the row with the same `key` columns, which need a primary key or unique index (a table made
     here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments it is open
-    which does, unless the `Delivery` has `order="total"`.
+    which does, unless the `Delivery` has `order="total"`. With `newer_by`, a column of numbers or moments, a row
+    replaces another only if it is as new or newer, wherever the two come from. NULL is the oldest.
 
     Columns go by name. What a column would alter is refused before anything is written. Rows that the
     database refuses one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed,
@@ -66,6 +76,7 @@ class SqlSink(TransactionalSink):
         *,
         mode: Mode = "append",
         key: Sequence[str] = (),
+        newer_by: str | None = None,
         schema: str | None = None,
         create_table: bool = True,
         password_env: str | None = None,
@@ -77,12 +88,12 @@ class SqlSink(TransactionalSink):
         self._dialect = dialect_of(url, limits, schema=schema, password_env=password_env)
         self._table = table
         self._mode = mode
+        self.replaces_rows = mode == "upsert"
         self._key = (key,) if isinstance(key, str) else tuple(key)
-        self._create_table = create_table
+        self._replacing = Replacing(self._key, newer_by)
+        self._target = TargetTable(self._dialect, table, self._key, create=create_table)
         self._connection: Connection | None = None
         self._opened = False
-        self._known_schema: Any = None
-        self._replaces_nulls: frozenset[str] = frozenset()
         self.max_concurrency = self._dialect.most_writers
         self._check_arguments()
 
@@ -128,6 +139,7 @@ class SqlSink(TransactionalSink):
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: table {self._table!r} in {self._dialect.address}"
         connection = self._connected()
         self._check_names(chunk.table.schema.names, what)
+        self._check_age(chunk.table.schema, what)
         with self._dialect.translated(what):
             try:
                 rows = self._dialect.encode(connection, chunk.table, self._key)
@@ -140,10 +152,13 @@ class SqlSink(TransactionalSink):
         return None
 
     def _write_and_make_table(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
+        """Once more if the table has to be made first, or was altered meanwhile: that may happen at a start."""
         try:
             self._write(connection, chunk, rows, what)
         except TableMissing:
-            self._make_table(connection, chunk.table.schema)
+            self._target.make(connection, chunk.table.schema)
+            self._write(connection, chunk, rows, what)
+        except TableAltered:
             self._write(connection, chunk, rows, what)
 
     def _write(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
@@ -152,21 +167,24 @@ class SqlSink(TransactionalSink):
             stored = self._dialect.lock(connection, chunk.position.slot, chunk.term)
             if LedgerEntry.is_known(stored, chunk, f"{LEDGER} in {self._dialect.address}"):
                 return
-            fresh = self._fit_table(connection, chunk.table.schema, what)
-            self._refuse_replaced_nulls(chunk, rows)
-            refused = {**self._dialect.insert(connection, self._table, rows, self._key), **rows.refused}
+            known = self._target.fit(connection, chunk.table.schema, what)
+            self._refuse_by_value(chunk, rows, known)
+            rows = self._dialect.in_key_order(rows, chunk.table, self._key, known.collations)
+            refused = {**self._dialect.insert(connection, self._table, rows, self._replacing), **rows.refused}
             if refused:
                 raise RowsRefused(refused)
             self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
-        if fresh:
-            self._known_schema = chunk.table.schema
+            self._target.confirm(connection, known, what)
+        self._target.remember(known)
 
-    def _refuse_replaced_nulls(self, chunk: Chunk, rows: Rows) -> None:
-        """Before rows are sent: a generated value might meet a later row's."""
+    def _refuse_by_value(self, chunk: Chunk, rows: Rows, known: Known) -> None:
+        """Before rows are sent: a generated value might meet a later row's, a row of a wrong age replace another."""
         refused = dict(rows.refused)
         for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
-            if self._dialect.fold(name) in self._replaces_nulls:
+            if self._dialect.fold(name) in known.replaces_nulls:
                 refuse_nulls(column, f"column {name!r} is NULL, which the database would replace", refused)
+            if name == self._replacing.newer_by:
+                self._dialect.refuse_ageless(column, name, refused)
         if len(refused) > len(rows.refused):
             raise RowsRefused(refused)
 
@@ -176,6 +194,10 @@ class SqlSink(TransactionalSink):
         if (self._mode == "upsert") != bool(self._key):
             raise ConfigError(
                 f"mode={self._mode!r} with key={self._key!r}: expected key columns for 'upsert', and only there"
+            )
+        if (newer_by := self._replacing.newer_by) is not None and (not self._key or newer_by in ("", *self._key)):
+            raise ConfigError(
+                f"newer_by={newer_by!r}: expected the name of a column, only with mode='upsert', other than the key's"
             )
         if not self._table or "\0" in self._table or self._table.lower() == LEDGER:
             raise ConfigError(f"table={self._table!r}: expected the name of a table other than {LEDGER}")
@@ -196,7 +218,7 @@ class SqlSink(TransactionalSink):
 
     def _connect(self) -> Connection:
         """A new connection to a database that has a ledger."""
-        self._known_schema = None
+        self._target.forget()
         connection = self._dialect.connect()
         try:
             with self._dialect.translated(f"opening {self._dialect.address}"):
@@ -210,31 +232,6 @@ class SqlSink(TransactionalSink):
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    # The target table.
-
-    def _make_table(self, connection: Connection, schema: Any) -> None:
-        statement = self._dialect.create(self._table, _types(schema), self._key)
-        self._dialect.create_table(connection, self._table, statement)
-
-    def _fit_table(self, connection: Connection, schema: Any, what: str) -> bool:
-        """Make or check the table, within the transaction; False if this schema has been checked before."""
-        if self._known_schema is not None and schema.equals(self._known_schema):
-            return False
-        wanted = _types(schema)
-        found = self._dialect.columns(connection, self._table)
-        if found:
-            self._check_columns(wanted, found, what)
-            if problem := self._dialect.check_table(connection, self._table, list(wanted), self._key):
-                raise PermanentError(f"{what}: {problem}")
-        elif not self._create_table:
-            raise PermanentError(f"{what}: there is no such table; create it, or pass create_table=True")
-        elif self._dialect.creates_in_transaction:
-            self._make_table(connection, schema)
-        else:
-            raise TableMissing
-        self._replaces_nulls = self._dialect.replaces_nulls(connection, self._table)
-        return True
 
     def _check_names(self, names: Sequence[str], what: str) -> None:
         folded = Counter(self._dialect.fold(name) for name in names)
@@ -250,20 +247,14 @@ class SqlSink(TransactionalSink):
         if missing:
             raise PermanentError(f"{what}: key column {missing[0]!r} is not among the columns {list(names)}")
 
-    def _check_columns(self, wanted: Mapping[str, ArrowType], found: dict[str, str], what: str) -> None:
-        for name, kind in wanted.items():
-            declared = found.get(self._dialect.fold(name))
-            if declared is None:
-                raise PermanentError(
-                    f"{what}: it has no column {name!r}, only {sorted(found)}; add it, or drop it in the query"
-                )
-            if not self._dialect.fits(kind, declared):
-                raise PermanentError(
-                    f"{what}: column {name!r} is declared {declared!r}, which would alter {kind_of(kind)} values "
-                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table, or cast the column "
-                    "in the query"
-                )
-
-
-def _types(schema: Any) -> dict[str, ArrowType]:
-    return {field.name: field.type for field in schema}
+    def _check_age(self, schema: Any, what: str) -> None:
+        name = self._replacing.newer_by
+        if name is None:
+            return
+        if name not in schema.names:
+            raise PermanentError(f"{what}: newer_by column {name!r} is not among the columns {schema.names}")
+        if not self._dialect.tells_age(kind := schema.field(name).type):
+            raise PermanentError(
+                f"{what}: newer_by column {name!r} is {kind} in the query, of which values as {self._dialect.address} "
+                "keeps them are texts, or have no order, which cannot be compared; cast it to a number or a timestamp"
+            )

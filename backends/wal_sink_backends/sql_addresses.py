@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from wal_sink.errors import ConfigError
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import mask_url
 from wal_sink_backends.sql_dialects import Dialect, Limits
 from wal_sink_backends.url_options import options_in
 
@@ -26,7 +26,7 @@ POSTGRESQL_OPTIONS = (
 MARIADB_OPTIONS = ("read_default_file", "ssl_ca", "ssl_cert", "ssl_disabled", "ssl_key", "unix_socket")
 """The same of PyMySQL. With `ssl_ca` the server has to prove its name; without, TLS is used if the server has it."""
 SINK_OPTIONS = (
-    *("table", "schema", "mode", "key", "create_table", "password_env"),
+    *("table", "schema", "mode", "key", "newer_by", "create_table", "password_env"),
     *("busy_timeout_s", "connect_timeout_s", "statement_timeout_s"),
 )
 

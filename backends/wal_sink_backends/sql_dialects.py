@@ -6,12 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.runtime import SYSTEM
+from wal_sink_backends.sql_values import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
+STORED = "wal_sink_stored"
+"""What the target table is called within a statement that replaces rows."""
 _GRACE_S = 5.0
 _SAVEPOINT = "wal_sink_rows"
 Connection: TypeAlias = Any
@@ -70,12 +73,36 @@ class TableMissing(Exception):
     """The target table has to be made outside of the transaction, which is then begun again."""
 
 
+class TableAltered(Exception):
+    """Somebody alters the target table while it is written to. Nothing was kept; another attempt describes it anew."""
+
+
 class RowsRefused(Exception):
     """Rolls a transaction back, with the reasons by row of the chunk."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__(f"{len(reasons)} rows")
         self.reasons = dict(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Replacing:
+    """Which rows a row replaces."""
+
+    key: Sequence[str] = ()
+    """Columns in which the other is equal. Without any, nothing is replaced."""
+    newer_by: str | None = None
+    """A column in which the other is not newer: it is smaller or equal, or NULL. None: whichever it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The target table and the ledger at one moment."""
+
+    definition: str
+    """Differs if anything differs that was checked of them."""
+    problem: str | None = None
+    """Why table or ledger is of a kind that does not keep rows and position together; None if both do."""
 
 
 class Dialect(ABC):
@@ -91,6 +118,10 @@ class Dialect(ABC):
     """Bytes of UTF-8 that a name may have."""
     slots_at_once: int | None = None
     """Slots that one question may be about; None: any number."""
+    schema_is: ClassVar[str | None] = None
+    """What the argument `schema` names, for messages; None where there is none."""
+    holds: bool = True
+    """Whether nobody can alter the table from `hold` on until the end of the transaction."""
     table_options: str = ""
     """What stands behind the columns where a table is made."""
 
@@ -163,6 +194,18 @@ class Dialect(ABC):
     # The target table.
 
     @abstractmethod
+    def look(self, connection: Connection, table: str) -> Look:
+        """The table and the ledger at this moment, all partitions of both included. Only kinds that are known to keep
+        rows and position in one transaction, and through a crash, are without a problem. A missing table has none.
+        """
+
+    def hold(self, connection: Connection, table: str, columns: Sequence[str]) -> bool:  # noqa: ARG002
+        """Within a transaction: keep the table as it is, where `holds` is true. False if the columns cannot be written:
+        the table has then to be described first.
+        """
+        return True
+
+    @abstractmethod
     def columns(self, connection: Connection, table: str) -> dict[str, str]:
         """Declared types by folded column name; empty if there is no such table."""
 
@@ -173,6 +216,23 @@ class Dialect(ABC):
     def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:  # noqa: ARG002
         """Folded names of columns where the database puts a value of its own in place of a NULL that is written."""
         return frozenset()
+
+    def collations(self, connection: Connection, table: str) -> Mapping[str, str]:  # noqa: ARG002
+        """Of text columns by folded name, for `in_key_order`; empty if it needs none."""
+        return {}
+
+    def in_key_order(self, rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str]) -> Rows:  # noqa: ARG002
+        """The rows of an upsert as all writers lock them. As they are where the statements see to it themselves, or
+        where only one transaction writes.
+        """
+        return rows
+
+    def tells_age(self, kind: ArrowType) -> bool:
+        """Whether values of a type, as this database keeps them, can be compared in their own order."""
+        return kind_of(kind) in {"integer", "number", "decimal", "moment"}
+
+    def refuse_ageless(self, column: Any, name: str, refused: dict[int, str]) -> None:
+        """Add the rows whose value in the column of `newer_by` this database would compare in another order."""
 
     def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
         """The statement that creates a table."""
@@ -201,20 +261,20 @@ class Dialect(ABC):
         """The rows as `insert` takes them. `ConfigError` or `PermanentError` for a column that nobody can carry."""
 
     @abstractmethod
-    def putting(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
-        """What inserts some of the rows, each replacing the one with the same key if there are key columns."""
+    def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        """What inserts some of the rows, replacing others with the same key if there are key columns."""
 
     def release(self, connection: Connection, savepoint: str) -> None:
         """Forget a savepoint, where a new one of its name would not take its place."""
         connection.execute(f"RELEASE SAVEPOINT {savepoint}")
 
-    def insert(self, connection: Connection, table: str, rows: Rows, key: Sequence[str]) -> Mapping[int, str]:
-        """Insert all rows within the transaction, each replacing the one with the same key if there are key columns.
+    def insert(self, connection: Connection, table: str, rows: Rows, replacing: Replacing) -> Mapping[int, str]:
+        """Insert all rows within the transaction, replacing others with the same key if there are key columns.
 
         Returns the rows that the database refuses, by their index in the chunk; the transaction is then to be rolled
         back. It does not say which they are: they are found by trying again with ever smaller parts.
         """
-        put = self.putting(connection, table, rows.columns, key)
+        put = self.putting(connection, table, rows.columns, replacing)
 
         def attempt(first: int, end: int) -> str | None:
             connection.execute(f"SAVEPOINT {_SAVEPOINT}")
@@ -231,10 +291,15 @@ class Dialect(ABC):
 
         return refused_rows(rows.numbers, attempt)
 
-    def on_conflict(self, columns: Sequence[str], key: Sequence[str]) -> str:
-        """What an INSERT of these columns says for rows whose key is there: that they are replaced."""
+    def on_conflict(self, columns: Sequence[str], replacing: Replacing) -> str:
+        """What an INSERT into the table, called `STORED`, says for rows whose key is there: that they are replaced."""
+        key = replacing.key
         updates = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in columns if name not in key)
-        return f"ON CONFLICT ({self.listed(key)}) DO {f'UPDATE SET {updates}' if updates else 'NOTHING'}"
+        condition = ""
+        if replacing.newer_by is not None:
+            age = self.quote(replacing.newer_by)
+            condition = f" WHERE {STORED}.{age} IS NULL OR excluded.{age} >= {STORED}.{age}"
+        return f"ON CONFLICT ({self.listed(key)}) DO {f'UPDATE SET {updates}{condition}' if updates else 'NOTHING'}"
 
     # Names.
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from wal_sink_backends.sql_dialects import LEDGER
+import pyarrow as pa
+
+from wal_sink_backends.sql_dialects import LEDGER, Look, Replacing
 from wal_sink_backends.sql_durability import checked, mariadb_losses
+from wal_sink_backends.sql_mariadb_order import in_key_order
 from wal_sink_backends.sql_mariadb_session import Session, driver, number_of, passes, refuses_rows
+from wal_sink_backends.sql_mariadb_tables import definition_of, hold, problem_of, problem_of_key
 from wal_sink_backends.sql_mariadb_types import fits, type_name, value_lists
 from wal_sink_backends.sql_servers import ServerDialect
+from wal_sink_backends.sql_values import stored_type
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Iterator, Mapping, Sequence
 
     from wal_sink_backends.sql_dialects import Put
     from wal_sink_backends.sql_values import ArrowType, Rows
@@ -31,19 +34,14 @@ _REPLACING_NULLS = """
     AND (extra LIKE '%%auto_increment%%' OR (data_type = 'timestamp' AND is_nullable = 'NO'))
 """
 """NULL becomes the next number; in a TIMESTAMP the present time, unless `explicit_defaults_for_timestamp` is on."""
-_ENGINE = """
-    SELECT t.engine, e.transactions FROM information_schema.tables t LEFT JOIN information_schema.engines e
-    ON e.engine = t.engine WHERE t.table_schema = %s AND t.table_name = %s
+_COLLATIONS = """
+    SELECT column_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
+    AND collation_name IS NOT NULL
 """
 _MANDATORY = """
     SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
     AND is_nullable = 'NO' AND column_default IS NULL AND extra NOT LIKE '%%auto_increment%%'
     AND extra NOT LIKE '%%GENERATED%%' ORDER BY ordinal_position
-"""
-_UNIQUE = """
-    SELECT s.index_name, s.column_name, s.sub_part, c.extra FROM information_schema.statistics s
-    JOIN information_schema.columns c USING (table_schema, table_name, column_name)
-    WHERE s.table_schema = %s AND s.table_name = %s AND s.non_unique = 0
 """
 
 
@@ -116,36 +114,36 @@ class Mariadb(ServerDialect):
         found = connection.execute(_COLUMNS, (self.namespace, table)).fetchall()
         return {self.fold(name): str(declared) for name, declared in found}
 
+    def look(self, connection: Session, table: str) -> Look:
+        found = {name: definition_of(connection, self.named(name)) for name in (table, LEDGER)}
+        problems = (problem for name, its in found.items() if (problem := problem_of(name, its)))
+        return Look(repr(found), next(problems, None))
+
+    def hold(self, connection: Session, table: str, columns: Sequence[str]) -> bool:
+        return hold(connection, self.named(table), self.listed(columns), len(columns))
+
     def check_table(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:
-        for name in (table, LEDGER):
-            engine, transactions = connection.execute(_ENGINE, (self.namespace, name)).fetchone() or (None, None)
-            if transactions != "YES":
-                what = "is a view" if engine is None else f"is kept by {engine}"
-                return f"{name} {what}, which has no transactions; expected a table with ENGINE=InnoDB"
         given = {self.fold(name) for name in columns}
         for (column,) in connection.execute(_MANDATORY, (self.namespace, table)).fetchall():
             if self.fold(column) not in given:
                 return f"column {column!r} needs a value and has no default; select it, or give it one"
-        return self._check_key(connection, table, given, {self.fold(name) for name in key}) if key else None
-
-    def _check_key(self, connection: Session, table: str, given: set[str], key: set[str]) -> str | None:
-        """A row is replaced whichever unique index it meets: only the key's may be met."""
-        indexes: dict[str, set[str]] = {}
-        safe = set()
-        for index, column, cut, extra in connection.execute(_UNIQUE, (self.namespace, table)).fetchall():
-            indexes.setdefault(index, set()).add(self.fold(column) if cut is None else f"a part of {column}")
-            if "auto_increment" in extra and self.fold(column) not in given:
-                safe.add(index)
-        if key not in indexes.values():
-            return f"upsert needs a primary key or unique index of {sorted(key)}; found {sorted(indexes) or 'none'}"
-        others = sorted(index for index, its in indexes.items() if its != key and index not in safe)
-        if others:
-            return f"unique index {others[0]!r} is not that of the key, and MariaDB would replace the rows it finds too"
-        return None
+        folded = {self.fold(name) for name in key}
+        return problem_of_key(connection, (self.namespace, table), given, folded) if key else None
 
     def replaces_nulls(self, connection: Session, table: str) -> frozenset[str]:
         found = connection.execute(_REPLACING_NULLS, (self.namespace, table)).fetchall()
         return frozenset(self.fold(name) for (name,) in found)
+
+    def collations(self, connection: Session, table: str) -> Mapping[str, str]:
+        found = connection.execute(_COLLATIONS, (self.namespace, table)).fetchall()
+        return {self.fold(name): str(collation) for name, collation in found}
+
+    def in_key_order(self, rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str]) -> Rows:
+        return in_key_order(rows, table, key, collations)
+
+    def tells_age(self, kind: ArrowType) -> bool:
+        """A duration is a text here."""
+        return not pa.types.is_duration(stored_type(kind)) and ServerDialect.tells_age(self, kind)
 
     def create_once(self, connection: Session, table: str, statement: str) -> None:  # noqa: ARG002 - it is in it
         connection.execute(statement)
@@ -164,9 +162,9 @@ class Mariadb(ServerDialect):
     def encode(self, connection: Session, table: pa.Table, key: Sequence[str]) -> Rows:
         return value_lists(table, key, connection.quoted)
 
-    def putting(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
+    def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
         head = f"INSERT INTO {self.named(table)} ({self.listed(columns)}) VALUES "  # noqa: S608 - quoted
-        tail = f" {self.on_conflict(columns, key)}" if key else ""
+        tail = f" {self.on_conflict(columns, replacing)}" if replacing.key else ""
         room = connection.longest_statement - len(head.encode()) - len(tail.encode())
 
         def put(rows: Sequence[str]) -> str | None:
@@ -178,10 +176,20 @@ class Mariadb(ServerDialect):
 
         return put
 
-    def on_conflict(self, columns: Sequence[str], key: Sequence[str]) -> str:
-        updates = [f"{self.quote(name)} = VALUES({self.quote(name)})" for name in columns if name not in key]
+    def on_conflict(self, columns: Sequence[str], replacing: Replacing) -> str:
+        """Assignments run one after the other: the column that tells the age comes last."""
+        key, age = replacing.key, replacing.newer_by
+        names = sorted((name for name in columns if name not in key), key=lambda name: name == age)
+        updates = [f"{self.quote(name)} = {self._newer(name, age)}" for name in names]
         same = f"{self.quote(key[0])} = {self.quote(key[0])}"
         return f"ON DUPLICATE KEY UPDATE {', '.join(updates) or same}"
+
+    def _newer(self, name: str, age: str | None) -> str:
+        quoted = self.quote(name)
+        if age is None:
+            return f"VALUES({quoted})"
+        at = self.quote(age)
+        return f"IF({at} IS NULL OR VALUES({at}) >= {at}, VALUES({quoted}), {quoted})"
 
     # Names.
 

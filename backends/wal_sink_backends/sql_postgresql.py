@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS
+from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, STORED, Replacing
 from wal_sink_backends.sql_durability import checked, postgresql_losses
 from wal_sink_backends.sql_postgresql_session import Session, connection_class, driver, passes, refuses_rows, refuses_us
+from wal_sink_backends.sql_postgresql_tables import look, mandatory
 from wal_sink_backends.sql_postgresql_types import copy_rows, fits, type_name
 from wal_sink_backends.sql_servers import ServerDialect
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wal_sink.ledger import LedgerEntry
-    from wal_sink_backends.sql_dialects import Put
+    from wal_sink_backends.sql_dialects import Look, Put
     from wal_sink_backends.sql_values import ArrowType, Rows
 
 _DENIED = frozenset({"42501", "3F000"})
@@ -33,13 +34,6 @@ _COLUMNS = """
                       ELSE format_type(a.atttypid, a.atttypmod) END
     FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
     WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
-"""
-_TABLE = """
-    SELECT c.relpersistence,
-           ARRAY(SELECT a.attname::text FROM pg_attribute a
-                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attnotnull AND NOT a.atthasdef
-                       AND a.attidentity = '' AND NOT a.attname = ANY(%s) ORDER BY a.attnum)
-    FROM pg_class c WHERE c.oid = to_regclass(%s)
 """
 _EVICT = """
     SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
@@ -53,6 +47,7 @@ class Postgresql(ServerDialect):
     """PostgreSQL from version 12 on, or behind a PgBouncer that pools transactions."""
 
     longest_name = 63
+    holds = False  # LOCK TABLE keeps no partition as it is: one more look after the rows is enough, they can be undone
     ledger_ddl = (
         'CREATE TABLE IF NOT EXISTS {} (slot text COLLATE "C" PRIMARY KEY, term bigint NOT NULL, '
         "batch_id bigint NOT NULL, segment_id text NOT NULL, rows bigint NOT NULL)"
@@ -143,13 +138,12 @@ class Postgresql(ServerDialect):
     def columns(self, connection: Session, table: str) -> dict[str, str]:
         return dict(connection.execute(_COLUMNS, (self.named(table),)).fetchall())
 
+    def look(self, connection: Session, table: str) -> Look:
+        return look(connection, table, self.named(table), self.named(LEDGER))
+
     def check_table(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:  # noqa: ARG002 - ON CONFLICT itself asks for the key's index
-        for name in (table, LEDGER):
-            given = list(columns) if name == table else list(LEDGER_COLUMNS)
-            persistence, missing = connection.execute(_TABLE, (given, self.named(name))).fetchone() or ("p", [])
-            if persistence == "u":
-                return f"{name} is UNLOGGED: a crash of the server would empty it. ALTER TABLE … SET LOGGED"
-            if missing:
+        for name, given in ((table, columns), (LEDGER, LEDGER_COLUMNS)):
+            if missing := mandatory(connection, self.named(name), given):
                 return f"column {missing[0]!r} of {name} needs a value and has no default; select it, or give it one"
         return None
 
@@ -168,9 +162,9 @@ class Postgresql(ServerDialect):
     def encode(self, connection: Session, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
         return copy_rows(table, key)
 
-    def putting(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
-        if key:
-            return self._replacing(connection, table, columns, key)
+    def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        if replacing.key:
+            return self._replacing(connection, table, columns, replacing)
         copy = f"COPY {self.named(table)} ({self.listed(columns)}) FROM STDIN"
 
         def put(rows: Sequence[str]) -> None:
@@ -178,17 +172,20 @@ class Postgresql(ServerDialect):
 
         return put
 
-    def _replacing(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
-        """By way of a temporary table; of several rows with one key the last one counts."""
+    def _replacing(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        """By way of a temporary table. Of several rows with one key the newest counts, and of these the last one. Rows
+        go in by the order of their keys, so that all writers lock them in the same order.
+        """
         names = {column: f"c{number}" for number, column in enumerate(columns)}
         typed = ", ".join(f"{self.quote(column)} AS {name}" for column, name in names.items())
-        keys = ", ".join(names[column] for column in key)
+        keys = ", ".join(names[column] for column in replacing.key)
+        age = "" if replacing.newer_by is None else f"{names[replacing.newer_by]} DESC NULLS LAST, "
         of_columns = f"SELECT {typed}, 0::bigint AS number FROM {self.named(table)} WITH NO DATA"  # noqa: S608 - quoted
         connection.execute(f"CREATE TEMPORARY TABLE wal_sink_rows ON COMMIT DROP AS {of_columns}")
         merge = (
-            f"INSERT INTO {self.named(table)} ({self.listed(names)}) "  # noqa: S608 - quoted
+            f"INSERT INTO {self.named(table)} AS {STORED} ({self.listed(names)}) "  # noqa: S608 - quoted
             f"SELECT {', '.join(names.values())} FROM (SELECT DISTINCT ON ({keys}) * FROM pg_temp.wal_sink_rows "
-            f"ORDER BY {keys}, number DESC) AS newest ORDER BY number {self.on_conflict(columns, key)}"
+            f"ORDER BY {keys}, {age}number DESC) AS newest ORDER BY {keys} {self.on_conflict(columns, replacing)}"
         )
 
         def put(rows: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import ConfigError
+from wal_sink.exit_hooks import Owner
 from wal_sink_backends.sql_servers import ServerSession
 
 if TYPE_CHECKING:
@@ -51,8 +52,13 @@ def connection_class() -> Any:
     import psycopg  # noqa: PLC0415 - an optional dependency
 
     class Connection(psycopg.Connection[Any]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self._owner = Owner()
+            super().__init__(*args, **options)
+
         def __del__(self, *_: object) -> None:
-            self.close()
+            if self._owner.is_here:
+                self.close()
 
     return Connection
 

@@ -15,6 +15,7 @@ from wal_sink_backends.sql_dialects import (
     Connection,
     Dialect,
     Limits,
+    Replacing,
     entry_in,
     ledger_values,
 )
@@ -75,8 +76,7 @@ class ServerDialect(Dialect):
 
     at: Address
     limits: Limits
-    schema_is: ClassVar[str] = "a schema"
-    """What `schema` names, for messages."""
+    schema_is: ClassVar[str | None] = "a schema"
     ledger_ddl: ClassVar[str]
     """Stands in `docs/sinks/sql.md` too. With {} for the ledger's name."""
 
@@ -152,7 +152,7 @@ class ServerDialect(Dialect):
             return entry
         connection.execute(
             f"INSERT INTO {self._in_query(LEDGER)} ({self.listed(LEDGER_COLUMNS)}) "  # noqa: S608 - quoted
-            f"VALUES (%s, 0, {_EMPTY}, '', 0) {self.on_conflict(('slot',), ('slot',))}",
+            f"VALUES (%s, 0, {_EMPTY}, '', 0) {self.on_conflict(('slot',), Replacing(('slot',)))}",
             (slot,),
         )
         return self._read(connection, slot, " FOR UPDATE")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import socket
 import sqlite3
@@ -11,21 +10,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from wal_sink.errors import PermanentError
 from wal_sink.json_rows import decimal_texts, plain_values
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Connection, Dialect, entry_in, ledger_values
-from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, texts_of
+from wal_sink.logs import logger_of
+from wal_sink_backends.sql_dialects import (
+    LEDGER,
+    LEDGER_COLUMNS,
+    STORED,
+    Connection,
+    Dialect,
+    Look,
+    Replacing,
+    entry_in,
+    ledger_values,
+)
+from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, stored_type, texts_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
     from wal_sink.ledger import LedgerEntry
     from wal_sink_backends.sql_dialects import Put
     from wal_sink_backends.sql_values import ArrowType
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 _MAY_PASS = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -58,6 +68,10 @@ _FITTING: dict[Kind, frozenset[str]] = {
 _AFFINITIES = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT", "BLOB": "BLOB"} | dict.fromkeys(
     ("REAL", "FLOA", "DOUB"), "REAL"
 )
+
+_DEFINITIONS = """
+    SELECT name, type, sql FROM sqlite_master WHERE lower(name) IN (lower(?), lower(?)) AND type IN ('table', 'view')
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +178,7 @@ class Sqlite(Dialect):
         return self.stored(connection, [slot]).get(slot)
 
     def move_ledger(self, connection: Connection, entry: LedgerEntry) -> None:
-        connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, ("slot",)), ledger_values(entry))
+        connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, Replacing(("slot",))), ledger_values(entry))
 
     # The target table.
 
@@ -172,8 +186,15 @@ class Sqlite(Dialect):
         with closing(connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))) as found:
             return {self.fold(name): declared for name, declared in found}
 
+    def look(self, connection: Connection, table: str) -> Look:
+        """The transaction holds the one lock for writing, so that nothing can be altered until its end."""
+        with closing(connection.execute(_DEFINITIONS, (table, LEDGER))) as found:
+            rows = found.fetchall()
+        problems = (problem for row in rows if (problem := _problem(*row)))
+        return Look(repr(rows), next(problems, None))
+
     def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:
-        """A missing index shows when it is needed, and there is no other kind of table."""
+        """A missing index shows when it is needed."""
 
     def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:
         """`INTEGER PRIMARY KEY` is another name of the rowid: https://www.sqlite.org/lang_createtable.html#rowid"""
@@ -187,9 +208,9 @@ class Sqlite(Dialect):
     def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
         return Rows.of(table, key, _values, lambda columns: list(zip(*columns, strict=True)))
 
-    def putting(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> Put:
-        insert = self._upsert(table, columns, key)
-        may_do_nothing = set(columns) <= set(key)
+    def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        insert = self._upsert(table, columns, replacing)
+        may_do_nothing = set(columns) <= set(replacing.key) or replacing.newer_by is not None
 
         def put(rows: Sequence[Any]) -> None:
             try:
@@ -213,11 +234,27 @@ class Sqlite(Dialect):
 
         return put
 
-    def _upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
-        """The statement that inserts a row, replacing the one with the same key if there are key columns."""
+    def tells_age(self, kind: ArrowType) -> bool:
+        """Decimals and durations are texts here, and moments are texts of one length only in microseconds and years of
+        four digits.
+        """
+        known = stored_type(kind)
+        if kind_of(kind) == "moment":
+            return bool(pa.types.is_date(known) or (pa.types.is_timestamp(known) and known.unit == "us"))
+        return kind_of(kind) in {"integer", "number"}
+
+    def refuse_ageless(self, column: Any, name: str, refused: dict[int, str]) -> None:
+        if kind_of(column.type) != "moment":
+            return
+        for row, text in enumerate(plain_values(column, name)):
+            if text and not text[0].isdecimal():
+                refused.setdefault(row, f"newer_by column {name!r} is beyond the years 0000 to 9999: {text}")
+
+    def _upsert(self, table: str, columns: Sequence[str], replacing: Replacing) -> str:
+        """The statement that inserts a row, replacing one with the same key if there are key columns."""
         marks = ", ".join("?" for _ in columns)
-        insert = f"INSERT INTO {self.quote(table)} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
-        return f"{insert} {self.on_conflict(columns, key)}" if key else insert
+        insert = f"INSERT INTO {self.quote(table)} AS {STORED} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
+        return f"{insert} {self.on_conflict(columns, replacing)}" if replacing.key else insert
 
     def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002
         return _TYPE_NAMES.get(kind_of(kind), "TEXT")
@@ -229,6 +266,15 @@ class Sqlite(Dialect):
 
     def fold(self, name: str) -> str:
         return name.lower()
+
+
+def _problem(name: str, kind: str, definition: str) -> str | None:
+    """Why a table is refused: a module behind a virtual table may keep rows anywhere, and a view keeps none."""
+    if kind != "table":
+        return f"{name} is a {kind}, which keeps no rows; expected a table"
+    if definition.lstrip().upper().startswith("CREATE VIRTUAL"):
+        return f"{name} is a virtual table, which may keep rows outside of the transaction; expected a table"
+    return None
 
 
 def _code_of(error: Exception) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from urllib.parse import parse_qsl
 
+from wal_sink.arguments import did_you_mean
 from wal_sink.errors import ConfigError
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import MASK, is_secret_name, mask_url
+
+_NAME = re.compile(r"[A-Za-z][\w.-]*")
 
 
 def options_in(query: str, known: Iterable[str], url: str, *, families: Iterable[str] = ()) -> dict[str, str]:
@@ -22,7 +26,15 @@ def options_in(query: str, known: Iterable[str], url: str, *, families: Iterable
     names = [name for name, _ in given]
     if unknown := sorted({name for name in names if name not in known and not name.startswith(families)}):
         listed = ", ".join((*known, *(f"{family}NAME" for family in families)))
-        raise ConfigError(f"{mask_url(url)}: unknown options {', '.join(unknown)}; known are {listed}")
+        meant, shown = did_you_mean(unknown[0], known), _shown(unknown, names, known, url)
+        raise ConfigError(f"{mask_url(url)}: unknown options {shown}; known are {listed}{meant}")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"{mask_url(url)}: options given twice: {', '.join(twice)}")
     return dict(given)
+
+
+def _shown(unknown: Iterable[str], given: Iterable[str], known: Iterable[str], url: str) -> str:
+    """Names in a message. One may be a part of a password that holds a `?` or a `&`."""
+    doubtful = "@" in url.partition("?")[2] or any(map(is_secret_name, {*given}.difference(known)))
+    plain = (name for name in unknown if _NAME.fullmatch(name) and (is_secret_name(name) or not doubtful))
+    return ", ".join(plain) or MASK

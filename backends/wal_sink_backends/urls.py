@@ -6,7 +6,7 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import mask_url
 from wal_sink_backends.files import FilesSink
 from wal_sink_backends.files_formats import Format
 from wal_sink_backends.files_two_phase import TwoPhaseFilesSink
@@ -14,14 +14,14 @@ from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_addresses import parsed_option
 from wal_sink_backends.url_options import options_in
 
-_SQLITE_OPTIONS = ("table", "mode", "key", "create_table", "busy_timeout_s")
-_TWO_PHASE_OPTIONS = ("name_template", "part_bytes")
+_SQLITE_OPTIONS = ("table", "mode", "key", "newer_by", "create_table", "busy_timeout_s")
+_TWO_PHASE_OPTIONS = ("name_template", "part_bytes", "held_folder")
 
 
 def sqlite_sink(url: str) -> SqlSink:
     """`sqlite:////absolute/path.db?table=orders&mode=upsert&key=id,day`: rows and position in one transaction.
 
-    Options besides: `create_table`, `busy_timeout_s`.
+    More options: `newer_by`, `create_table`, `busy_timeout_s`.
     """
     options = options_in(urlsplit(url).query, _SQLITE_OPTIONS, url)
     if "table" not in options:
@@ -33,7 +33,8 @@ def sqlite_sink(url: str) -> SqlSink:
 def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
     """`files:///folder?format=csv` or `files+s3://bucket/prefix?format=parquet`: one object per chunk.
 
-    With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`.
+    With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`,
+    `held_folder`.
     """
     options = options_in(urlsplit(url).query, ("format", "commit", *_TWO_PHASE_OPTIONS), url)
     address = _bare(url).removeprefix("files+").replace("files://", "file://", 1)

@@ -32,7 +32,7 @@ class Fault:
     status: int = 0
     """Answered in place of doing anything; 0: no such answer."""
     headers: dict[str, str] = field(default_factory=dict)
-    body: str = ""
+    body: str | bytes = ""
     cut: str = ""
     """`before` or `after` the effect, the connection ends without an answer."""
     delay_s: float = 0.0
@@ -189,8 +189,8 @@ class _Handler(BaseHTTPRequestHandler):
         store.apply(name, key, [json.dumps(row) for row in rows], once=kind == "keys")
         return 201, "created"
 
-    def _respond(self, status: int, text: str, headers: dict[str, str]) -> None:
-        content = text.encode()
+    def _respond(self, status: int, text: str | bytes, headers: dict[str, str]) -> None:
+        content = text if isinstance(text, bytes) else text.encode()
         self.send_response(status)
         for header, value in {"Content-Length": str(len(content)), **headers}.items():
             self.send_header(header, value)

@@ -28,7 +28,7 @@ from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
 from wal_sink.stores.generic import GenericStore
 from wal_sink.stores.local import LocalStore, sync_folder
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.probe import probe
+from wal_sink.stores.probe import LEFT_BEHIND_S, new_object, probe
 from wal_sink.stores.spec import StoreSpec
 
 pytest_plugins = ["tests.fixtures_s3"]
@@ -295,28 +295,36 @@ class TestProbe:
         probe(store, runtime=SYSTEM, single_writer=spec.single_writer)
         assert store.list("", recursive=True) == []
 
-    def test_what_a_crash_left_is_deleted_an_hour_later(self, store: Store, spec: StoreSpec) -> None:
-        class Killed(BaseException):
-            pass
-
-        def die(*_: object, **__: object) -> list[str]:
-            raise Killed
-
-        at = [datetime(2026, 1, 1, tzinfo=UTC)]
-        runtime = replace(SYSTEM, now=lambda: at[0])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(store, "list", die)
-            with pytest.raises(Killed):
-                probe(store, runtime=runtime, single_writer=spec.single_writer)
-        fill(store, "probe/foreign.json")
-        assert len(store.list("probe")) == 2
-
-        at[0] += timedelta(minutes=59)
-        probe(store, runtime=runtime, single_writer=spec.single_writer)
-        assert len(store.list("probe")) == 2
-        at[0] += timedelta(minutes=2)
-        probe(store, runtime=runtime, single_writer=spec.single_writer)
+    def test_what_a_crash_left_is_deleted_once_it_was_known_for_an_hour(self, store: Store, spec: StoreSpec) -> None:
+        elapsed = [1000.0]
+        runtime = replace(SYSTEM, monotonic_s=lambda: elapsed[0])
+        left, _ = new_object(runtime)
+        fill(store, "probe/foreign.json", left)
+        leftovers = probe(store, runtime=runtime, single_writer=spec.single_writer)
+        for elapsed[0] in (1000.0, 1000.0 + LEFT_BEHIND_S - 1):
+            leftovers.delete_old()
+            assert len(store.list("probe")) == 2
+        elapsed[0] += 1
+        leftovers.delete_old()
         assert store.list("probe") == ["foreign.json"]
+        fill(store, left)
+        leftovers.delete_old()
+        assert len(store.list("probe")) == 2
+
+    @pytest.mark.parametrize("skew", [timedelta(hours=2), timedelta(days=-400), timedelta(days=400)])
+    def test_a_process_with_another_clock_leaves_the_probe_of_this_one_alone(
+        self, store: Store, spec: StoreSpec, skew: timedelta
+    ) -> None:
+        """It opens the WAL between any two requests of this one."""
+        skewed = replace(SYSTEM, now=lambda: datetime.now(UTC) + skew)
+
+        def beside() -> None:
+            probe(beside_store, runtime=skewed, single_writer=spec.single_writer).delete_old()
+
+        beside_store, watched = store, Interrupted(store, beside)
+        probe(watched, runtime=SYSTEM, single_writer=spec.single_writer)  # type: ignore[arg-type]
+        assert watched.calls == ["create", "create", "read", "list", "delete"]
+        assert store.list("", recursive=True) == []
 
     def test_an_untrusted_store_needs_a_single_writer(self, tmp_path: Path) -> None:
         store = GenericStore(StoreSpec(f"file://{tmp_path}"))
@@ -351,6 +359,27 @@ class TestProbe:
         with pytest.raises(ConfigError, match=message):
             probe(store, runtime=SYSTEM, single_writer=True)
         assert not any((tmp_path / "probe").glob("*"))
+
+
+class Interrupted:
+    """A store before each of whose requests something else happens."""
+
+    def __init__(self, store: Store, beside: Callable[[], None]) -> None:
+        self._store = store
+        self._beside = beside
+        self.calls: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name not in {"create", "read", "list", "delete"}:
+            return found
+
+        def call(*args: Any) -> Any:
+            self.calls.append(name)
+            self._beside()
+            return found(*args)
+
+        return call
 
 
 class Broken(LocalStore):

@@ -15,6 +15,7 @@ import pytest
 from tests.contract.s3_server import S3Server
 from tests.two_phase_lives import live, place_of
 from wal_sink import Chunk, Delivery, DeliveryError, HandleGoneError, PermanentError, StoreError
+from wal_sink.stores.s3 import S3Error, S3Store
 from wal_sink.testing import FakeQuery
 from wal_sink.testing.bench import Held, attempt_at, chunks_of, commit, opened, prepare
 from wal_sink.testing.tables import three_batches
@@ -183,6 +184,54 @@ def test_an_object_of_another_transaction_stands_in_for_none(prefix: Prefix, mem
         prefix.committed(third)
     prefix.committed(first)
     assert prefix.rows() == TABLE.to_pylist(), memory
+
+
+@pytest.fixture(params=["upload first", "name first"])
+def looks_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the server looks at first when it completes an upload. MinIO looks at the name, moto at the upload."""
+    request_s3 = S3Store.request
+
+    def name_first(store: S3Store, operation: str, key: str, **arguments: Any) -> Any:
+        if operation == "complete_multipart_upload":
+            try:
+                request_s3(store, "head_object", key)
+            except S3Error:
+                pass
+            else:
+                raise S3Error(
+                    "At least one of the pre-conditions you specified did not hold", code="PreconditionFailed"
+                )
+        return request_s3(store, operation, key, **arguments)
+
+    if request.param == "name first":
+        monkeypatch.setattr(S3Store, "request", name_first)
+    return str(request.param)
+
+
+def test_an_upload_that_is_gone_while_its_name_is_taken_is_gone(prefix: Prefix, looks_at: str) -> None:
+    held = prefix.prepared()
+    prefix.drop_uploads()
+    client, place = prefix.server.client(), {"Bucket": prefix.server.bucket, "Key": f"{prefix.key}/0-0-0.jsonl"}
+    client.put_object(**place, Body=b"mine")
+    with pytest.raises(HandleGoneError, match=r"is gone, and the object of that name is another one") as error:
+        prefix.committed(held)
+    assert not error.value.never_published, looks_at
+    assert "the rows are held" not in str(error.value)
+    assert prefix.objects() == {"0-0-0.jsonl": b"mine"}
+
+
+def test_a_held_upload_whose_name_is_taken_says_that_it_is_held(prefix: Prefix, looks_at: str) -> None:
+    held = prefix.prepared()
+    client, place = prefix.server.client(), {"Bucket": prefix.server.bucket, "Key": f"{prefix.key}/0-0-0.jsonl"}
+    client.put_object(**place, Body=b"mine")
+    for _ in range(2):
+        with pytest.raises(PermanentError, match="the rows are held in the upload"):
+            prefix.committed(held)
+    assert len(prefix.uploads()) == 1, looks_at
+    client.delete_object(**place)
+    for _ in range(2):
+        prefix.committed(held)
+    assert prefix.rows() == TABLE.to_pylist()
 
 
 def test_an_object_that_a_reader_took_away_is_not_published_again(prefix: Prefix, memory: str) -> None:

@@ -19,6 +19,7 @@ from tests.integration.streams import Place
 from wal_sink import ConfigError
 from wal_sink.checkpoint_formats import planned_ms
 from wal_sink.spark.identity import QueryIdentity, identity_of
+from wal_sink.spark.leftovers import _Fields
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -105,6 +106,8 @@ def leftovers(spark: SparkSession, place: Place) -> None:
         "partitionBy": refused(fresh().partitionBy("id")),
         "clusterBy": refused(fresh().clusterBy("id")),
     }
+    modes = ("append", "update", "complete")
+    seen["output modes"] = [str(_Fields(fresh().outputMode(mode)).read("outputMode")) for mode in modes]
     used = fresh().option("checkpointLocation", str(place.checkpoint)).queryName("named")
     for ids in (range(10, 15), range(15, 20)):
         place.feed.add(ids)

@@ -33,4 +33,5 @@ def test_the_calling_query_and_what_a_writer_has_are_told(version: str, tmp_path
     for what, said in seen["leftovers"].items():
         assert f"the writer has {what}(" in said
     assert "/nowhere/old" in seen["leftovers"]["option"]
+    assert seen["output modes"] == ["Append", "Update", "Complete"]
     assert seen["delivered"] == list(range(20))

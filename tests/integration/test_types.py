@@ -12,8 +12,9 @@ from pyspark.sql import types as t
 from wal_sink.errors import ConfigError
 from wal_sink.preparing import StagingOrder
 from wal_sink.segment_writer import SegmentLimits
+from wal_sink.spark.manifest_schema import schema_from_json
 from wal_sink.spark.reading import read_segments
-from wal_sink.spark.schema import are_resolved_by_name, check_schema, schema_from_json, schema_json
+from wal_sink.spark.schema import are_resolved_by_name, check_schema, schema_json
 from wal_sink.spark.staging import stage_dataframe
 from wal_sink.stores.spec import StoreSpec
 
@@ -274,4 +275,4 @@ class TestRefused:
 
 def test_the_schema_survives_its_json(spark: SparkSession) -> None:
     df = spark.range(1).selectExpr("'a' collate UNICODE_CI as `a.b`", "map(1, named_struct('x', current_date())) as c")
-    assert schema_from_json(schema_json(df.schema)) == df.schema
+    assert schema_from_json(schema_json(df.schema), what="batch 0") == df.schema

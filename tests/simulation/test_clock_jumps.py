@@ -40,7 +40,7 @@ ASKING = {
     "backends/wal_sink_backends/http_api.py",
     "backends/wal_sink_backends/files_names.py",
 }
-"""Who may ask for the time of day: leftovers of a probe, records for people, Retry-After's date, a day in a name."""
+"""Who may ask for the time of day: the name of a probe and records for people, Retry-After's date, a day in a name."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:

@@ -203,7 +203,7 @@ def test_an_answer_that_cannot_be_shown_is_an_error_of_the_sink_all_the_same() -
         def __repr__(self) -> str:
             raise RuntimeError("do not look at me")
 
-    with pytest.raises(SinkFailedError, match="returned a Shy: expected None"):
+    with pytest.raises(SinkFailedError, match=r"returned <a Shy without text: .*>: expected None"):
         check_returned("post", Shy())
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
@@ -19,6 +20,7 @@ from click.testing import CliRunner, Result
 import wal_sink.walsink
 from wal_sink.cli import options
 from wal_sink.cli.main import main
+from wal_sink.records import WalRecord, decode, encode
 from wal_sink.run import Run
 from wal_sink.settings import Delivery, Settings
 from wal_sink.stores.opening import open_store
@@ -193,6 +195,22 @@ def test_drain_into_a_table_delivers_everything_once(wal: str, tmp_path: Path) -
     assert (first["batches"], first["delivered_through"], again["batches"]) == (BATCHES, 2, 0)
     assert first["guarantee"].startswith("exactly once")
     assert [row for row, _ in table_of(tmp_path / "t.db")] == [n * 100 + m for n in range(3) for m in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    ["reference::file:///tmp/templates.json", "simplecache::http://127.0.0.1:9/x", "http://127.0.0.1:9/x", "zip://x"],
+)
+def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_path: Path, recorded: str) -> None:
+    """Whoever can write to the WAL would choose what code of fsspec reads what; some of it runs templates."""
+    file = Path(wal) / "wal.json"
+    changed = msgspec.structs.replace(decode(WalRecord, file.read_bytes(), "wal.json"), checkpoint=recorded)
+    file.write_bytes(encode(changed))
+    into = ["--to", f"sqlite:///{tmp_path / 'orders.db'}?table=orders", "--start-from", "earliest"]
+    result = invoke("drain", wal, *into, exit_code=2)
+    assert f"says that its checkpoint is {recorded}" in " ".join(result.output.split())
+    assert "give --checkpoint" in result.output
+    invoke("drain", wal, *into, "--checkpoint", str(tmp_path / "checkpoint"))
 
 
 def test_drain_into_files(wal: str, tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ import confluent_kafka
 known = {{name: code for name, code in vars(confluent_kafka.KafkaError).items() if isinstance(code, int)}}
 known.pop({name!r}, None)
 confluent_kafka.KafkaError = type("KafkaError", (), known)
-import wal_sink_backends.kafka_client, wal_sink_backends.kafka_ledger
+import wal_sink_backends.kafka_client, wal_sink_backends.kafka_ledger, wal_sink_backends.kafka_producer
 """
 
 
-CODES = ["_FENCED", "_AUTHENTICATION", "_INVALID_ARG", "_UNSUPPORTED_FEATURE", "_PARTITION_EOF"]
+CODES = ["_FENCED", "_AUTHENTICATION", "_INVALID_ARG", "_UNSUPPORTED_FEATURE", "_PARTITION_EOF", "_PURGE_QUEUE"]
 
 
 @pytest.mark.parametrize("name", ["", *CODES])

@@ -98,7 +98,7 @@ def test_what_goes_wrong_while_a_failure_is_dealt_with_is_logged_and_hides_nothi
     team.end()
 
     assert isinstance(team.crew.error, DeliveryError)
-    assert "after sink b gave up: the query cannot be stopped" in caplog.text
+    assert "after sink b gave up: ConfigError: the query cannot be stopped" in caplog.text
 
 
 def test_a_parked_sink_is_no_error_and_is_named_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:

@@ -88,4 +88,4 @@ def test_an_answer_that_cannot_be_shown_is_named_by_its_type() -> None:
         def __repr__(self) -> str:
             raise ValueError("no")
 
-    assert "the call returned a Shy: expected None" in told_of(Shy())
+    assert "the call returned <a Shy without text: repr() raised ValueError>: expected None" in told_of(Shy())

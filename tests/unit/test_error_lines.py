@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 
 import pytest
@@ -9,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 
 from wal_sink.errors import ConfigError, StoreError
+from wal_sink.serving import JobStoppedError
 from wal_sink.spark.error_lines import telling_line
 from wal_sink.spark.task_errors import SparkJobError, surfaced_errors
 
@@ -116,11 +118,20 @@ def test_a_page_of_java_becomes_a_short_error_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("why", ["java.lang.InterruptedException", CANCELLED_JOB])
-def test_what_spark_knows_a_stop_by_stays_what_it_is(why: str) -> None:
+def test_a_stop_is_told_in_the_words_that_spark_looks_for_and_without_the_page(why: str) -> None:
     error = OfJava(OF_JAVA.replace(ABORTED, why))
-    with pytest.raises(OfJava) as caught, surfaced_errors("batch 7"):
+    with pytest.raises(JobStoppedError) as caught, surfaced_errors("batch 7", in_stream=True):
         raise error
-    assert caught.value is error
+
+    # Spark's own pattern, `StreamExecution.PROXY_ERROR`.
+    seen_by_spark = f"wal_sink.serving.JobStoppedError: {caught.value}"
+    assert re.search(r"py4j.protocol.Py4JJavaError: An error occurred while calling(.|\n)*Interrupt", seen_by_spark)
+    assert len(seen_by_spark) < 700
+    assert "\tat " not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_job_that_is_cancelled_outside_of_the_stream_is_one_that_failed() -> None:
+    assert type(surfaced(OfJava(OF_JAVA.replace(ABORTED, CANCELLED_JOB)))) is SparkJobError
 
 
 def test_an_error_of_a_task_comes_without_the_page_it_travelled_in() -> None:

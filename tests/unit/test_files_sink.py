@@ -240,3 +240,29 @@ def test_a_missing_variable_is_named() -> None:
 
 def test_credentials_in_a_url_never_show() -> None:
     assert "hunter2" not in repr(FilesSink("ftp://me:hunter2@host/folder"))
+
+
+# Columns that a reader would take from the name of a folder.
+
+
+@pytest.mark.parametrize("column", ["batch", "BATCH", "Batch"])
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_column_with_the_name_of_a_folder_is_refused(tmp_path: Path, format: Any, column: str) -> None:  # noqa: A002
+    """Spark and Arrow take its values from the folder `batch=…`, and not from the file."""
+    told = rf"batch 7, chunk a-0-1: column '{column}' .* folder 'batch=0000000000000000007'.*rename the column"
+    with pytest.raises(ConfigError, match=told):
+        opened(FilesSink(str(tmp_path), format=format)).write(chunk(pa.table({column: [1]}), batch=7))
+    assert files(tmp_path) == {}
+
+
+@pytest.mark.parametrize("template", ["{batch}/{key}", "x/batch-{batch}/{key}", "batch={batch}-{key}"])
+def test_a_column_named_batch_may_go_where_no_folder_has_its_name(tmp_path: Path, template: str) -> None:
+    opened(FilesSink(str(tmp_path), name_template=template)).write(chunk(pa.table({"batch": [1]})))
+    (data,) = files(tmp_path).values()
+    assert json.loads(data) == {"batch": 1}
+
+
+def test_every_folder_of_a_template_counts(tmp_path: Path) -> None:
+    sink = opened(FilesSink(str(tmp_path), name_template="{batch}/r%65gion=eu/{key}"))
+    with pytest.raises(ConfigError, match="column 'Region'"):
+        sink.write(chunk(pa.table({"id": [1], "Region": ["us"]})))

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError
 from wal_sink.json_rows import to_json_array, to_json_lines
 
@@ -160,7 +161,65 @@ def test_fixed_size_lists() -> None:
     assert values(pa.array(wanted, pa.list_(pa.int32(), 2))) == wanted
 
 
-def test_maps_become_arrays_of_entries() -> None:
+TEXT_MAPS: Any = pa.map_(pa.string(), pa.int32())
+
+
+@pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.string_view()])
+def test_maps_with_text_keys_become_objects(text: Any) -> None:
+    """As Spark's own `to_json` writes them."""
+    array = pa.array([[("a", 1)], None, [], [("b", None), ("", 3)]], pa.map_(text, pa.int32()))
+    wanted = [{"a": 1}, None, {}, {"b": None, "": 3}]
+    assert values(array) == wanted
+    assert values(array[1:]) == wanted[1:]
+    assert values(array[3:]) == wanted[3:]
+    assert values(array[:1]) == wanted[:1]
+
+
+def test_a_map_in_which_a_key_stands_twice_keeps_every_entry() -> None:
+    array = pa.array([[("a", 1), ("b", 2), ("a", 3)], [("a", 1)]], TEXT_MAPS)
+    entries = [{"key": "a", "value": 1}, {"key": "b", "value": 2}, {"key": "a", "value": 3}]
+    assert values(array) == [entries, {"a": 1}]
+
+
+def test_keys_that_become_equal_as_utf_8_keep_every_entry() -> None:
+    keys = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff", b"\xfe"], pa.binary()).buffers())
+    offsets: Any = pa.array([0, 2], pa.int32())
+    array = pa.MapArray.from_arrays(offsets, keys, pa.array([1, 2], pa.int32()))
+    assert values(array) == [[{"key": "\ufffd", "value": 1}, {"key": "\ufffd", "value": 2}]]
+
+
+def test_maps_within_lists_structs_and_maps() -> None:
+    kind = structs(m=pa.map_(pa.string(), TEXT_MAPS), l=pa.list_(TEXT_MAPS))
+    row = {"m": [("x", [("a", 1)])], "l": [[("b", 2)], None]}
+    assert values(pa.array([row], kind)) == [{"m": {"x": {"a": 1}}, "l": [{"b": 2}, None]}]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.list_(TEXT_MAPS), pa.large_list(TEXT_MAPS), pa.list_(TEXT_MAPS, 1), pa.map_(pa.int32(), TEXT_MAPS)]
+)
+def test_every_map_may_become_entries(kind: Any) -> None:
+    plain: Any = [("a", 1)]
+    nested = [(7, plain)] if pa.types.is_map(kind) else [plain]
+    table = pa.table({"m": pa.array([plain, None], TEXT_MAPS), "n": pa.array([nested, nested], kind), "i": [1, 2]})
+    wanted = [{"key": "a", "value": 1}]
+    outer = [{"key": 7, "value": wanted}] if pa.types.is_map(kind) else [wanted]
+    made = Chunk.of(table, key="k")
+    assert json.loads(made.to_json(maps="entries")) == [
+        {"m": wanted, "n": outer, "i": 1},
+        {"m": None, "n": outer, "i": 2},
+    ]
+    assert made.maps_as("entries").to_json() == made.to_json(maps="entries")
+    assert made.maps_as("object") is made
+    assert json.loads(made.to_json())[0]["m"] == {"a": 1}
+    assert made.maps_as("entries").key == "k"
+
+
+def test_a_way_to_write_maps_has_to_be_one() -> None:
+    with pytest.raises(ConfigError, match=r"maps='pairs': expected one of 'object', 'entries'"):
+        Chunk.of(pa.table({"a": [1]}), key="k").to_json(maps="pairs")  # type: ignore[arg-type]
+
+
+def test_maps_with_other_keys_become_arrays_of_entries() -> None:
     array = pa.array([[(1, "a")], None, [], [(2, None), (3, "c")]], pa.map_(pa.int32(), pa.string()))
     wanted = [[{"key": 1, "value": "a"}], None, [], [{"key": 2, "value": None}, {"key": 3, "value": "c"}]]
     assert values(array) == wanted

@@ -50,6 +50,14 @@ def test_a_record_under_anothers_path_is_corrupt() -> None:
         log.find(LowWater, paths.low_water(4))
 
 
+def test_so_is_one_whose_numbers_no_path_can_hold() -> None:
+    log = a_log()
+    log.store.create(paths.low_water(4), encode(low_water_of(-1)))
+
+    with pytest.raises(CorruptError, match="was written for another place"):
+        log.find(LowWater, paths.low_water(4))
+
+
 def test_a_damaged_record_is_named_by_its_address() -> None:
     log = a_log()
     log.store.create(paths.term("a", 1), b"damage")

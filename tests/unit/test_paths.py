@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from wal_sink import paths
 from wal_sink.errors import ConfigError
@@ -70,3 +74,73 @@ def test_what_lies_elsewhere_is_no_sinks(path: str) -> None:
 
 def test_the_record_of_a_replay_lies_beside_its_dead_letter() -> None:
     assert paths.replayed("sinks/a/dead-letters/7/1-2-3.parquet") == "sinks/a/dead-letters/7/1-2-3.replayed.json"
+
+
+COUNTS = st.one_of(
+    st.integers(0, 3), st.integers(9_998, 10_001), st.integers(999_998, 1_000_001), st.integers(0, 10**20)
+)
+BATCHES = st.integers(0, 2**63 - 1)
+IDS = st.text("0123456789abcdef", min_size=32, max_size=32)
+
+
+def name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+@given(batch=BATCHES, a=COUNTS, b=COUNTS, c=COUNTS, d=st.none() | COUNTS, spread=st.booleans(), id_=IDS)
+def test_every_name_that_can_be_written_is_read_back(
+    *, batch: int, a: int, b: int, c: int, d: int | None, spread: bool, id_: str
+) -> None:
+    folder = paths.attempt_folder(batch, a, b)
+    assert paths.parse_attempt(f"{name_of(folder)}/") == (a, b)
+    assert paths.parse_manifest(name_of(paths.manifest(batch, a, b))) == (a, b)
+    assert paths.parse_attempt(name_of(paths.manifest(batch, a, b))) == (a, b)
+    assert paths.parse_segment(paths.segment(folder, a, b, id_)) == (a, b)
+    assert paths.parse_progress(name_of(paths.progress("x", batch, a, b, spread=spread))) == (a, b)
+    assert paths.is_prepared(name_of(paths.prepared("x", batch, a, b, spread=spread)))
+    assert paths.parse_dead_letter(name_of(paths.dead_letter("x", batch, a, b, c, number=d))) == (a, b, c, d)
+    assert paths.parse_number(name_of(paths.term("x", a))) == a
+    assert paths.parse_number(name_of(paths.move(a))) == a
+    for path in (paths.marker("x", batch), paths.low_water(batch), f"{paths.batch(batch)}/"):
+        assert paths.parse_number(path.removesuffix("/").rpartition("/")[2]) == batch
+    written = paths.begun("x", batch, id_, a)
+    begun = paths.parse_begun(written.rpartition("/")[0], name_of(written))
+    assert begun == (written.rpartition("/")[0], batch, id_)
+
+
+@given(first=BATCHES, second=BATCHES)
+def test_the_names_of_batches_sort_as_the_batches_do(first: int, second: int) -> None:
+    assert (paths.batch_name(first) < paths.batch_name(second)) == (first < second)
+
+
+@given(a=COUNTS, b=COUNTS, c=COUNTS, d=COUNTS)
+def test_other_numbers_have_other_names(a: int, b: int, c: int, d: int) -> None:
+    assert (paths.progress("x", 0, a, b) == paths.progress("x", 0, c, d)) == ((a, b) == (c, d))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0000001-000000000001.json",
+        "000001-0000000000001.json",
+        "prepared-0000001-000001.json",
+        "\u0660" * 6 + "-000000000001.json",
+    ],
+)
+def test_a_number_is_written_in_one_way_only(name: str) -> None:
+    assert paths.parse_progress(name) is None
+    assert not paths.is_prepared(name)
+
+
+def test_a_number_that_no_name_can_hold_is_refused_before_it_is_written() -> None:
+    for batch in (-1, 10**19):
+        with pytest.raises(ConfigError, match="is no batch id: expected a whole number from 0 on, of 19 digits"):
+            paths.release(batch)
+    builders: tuple[Callable[[], str], ...] = (
+        lambda: paths.term("x", -1),
+        lambda: paths.progress("x", 0, -1, 0),
+        lambda: paths.progress("x", 0, 0, -1),
+    )
+    for build in builders:
+        with pytest.raises(ConfigError, match="-1 cannot stand in the name of an object"):
+            build()

@@ -6,6 +6,7 @@ import pickle
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -198,6 +199,18 @@ def test_one_that_asks_for_more_than_the_budget_is_asked_once_more_when_that_end
     with pytest.raises(DeliveryError, match="closed for the night"):
         run.deliver_all()
     assert to.at_s == [0.0, 100.0]
+
+
+@pytest.mark.parametrize("asked", [0, -5, float("nan"), float("-inf"), None, "5"])
+def test_a_wish_that_is_no_time_to_wait_leaves_our_own_growing_pauses(asked: Any) -> None:
+    def busy(_: Chunk) -> None:
+        if to.tries <= 4:
+            raise RetryLaterError("busy", after_s=asked)
+
+    place, to = Place(), Clocked(busy)
+    place.stream(clocked(place, to), 0)
+    pauses = [later - earlier for earlier, later in pairwise(to.at_s)]
+    assert [round(pause, 6) >= 0.05 * 4**number for number, pause in enumerate(pauses)] == [True] * 4
 
 
 def test_the_wish_survives_pickling() -> None:

@@ -236,3 +236,18 @@ def test_a_wait_lies_between_the_half_and_the_whole_of_its_step(chance: float, w
     Budget.of(Delivery(None), runtime).call(Failing(1), OSError, sleep=waits.append, what="test")
 
     assert waits == [pytest.approx(wait_s)]
+
+
+@pytest.mark.parametrize("asked_s", [0.0, -0.0, -1.0, float("-inf"), float("nan")])
+def test_a_target_that_asks_for_no_wait_does_not_shorten_our_own(asked_s: float) -> None:
+    given, waits = budget(max_attempts=9, budget_s=1e9)
+    failures = [AttemptFailedError("busy", retry_after_s=asked_s) for _ in range(8)]
+
+    def ask() -> str:
+        if failures:
+            raise failures.pop()
+        return "done"
+
+    assert given.call(ask, AttemptFailedError, sleep=waits.append, what="test") == "done"
+    for number, wait in enumerate(waits):
+        assert wait >= min(LONGEST_WAIT_S, FIRST_WAIT_S * WAIT_GROWTH**number) / 2, f"wait {number}"

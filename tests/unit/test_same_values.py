@@ -46,7 +46,6 @@ MAP = [("a", 1)]
         (dt.timedelta(seconds=1.5), "00:00:01.5"),
         (dt.timedelta(days=-1, seconds=2), "-1 days 00:00:02"),
         (-dt.timedelta(hours=30), "-30:00:00"),
-        (INSTANT, repr(INSTANT)),
         ([1, None], "[1, null]"),
         (MAP, {"a": 1}),
         (MAP, [{"key": "a", "value": 1}]),
@@ -87,6 +86,30 @@ def test_another_form_is_the_same_value(sent: Any, found: Any) -> None:
 )
 def test_what_was_cut_rounded_or_lost_is_not(sent: Any, found: Any) -> None:
     assert not same_value(sent, found)
+
+
+@pytest.mark.parametrize(
+    ("sent", "found"),
+    [
+        (Decimal("1.50"), repr(Decimal("1.50"))),
+        (dt.date(2023, 11, 14), repr(dt.date(2023, 11, 14))),
+        (INSTANT, repr(INSTANT)),
+        (dt.timedelta(seconds=1.5), repr(dt.timedelta(seconds=1.5))),
+        (b"ab", repr(b"ab")),
+        (b"ab", "bytearray(b'ab')"),
+        ("text", repr("text")),
+        (["a"], repr(["a"])),
+        ([dt.date(2023, 11, 14)], repr([dt.date(2023, 11, 14)])),
+        ({"a": Decimal(1)}, str({"a": Decimal(1)})),
+    ],
+)
+def test_source_code_of_python_is_not_the_value(sent: Any, found: Any) -> None:
+    assert not same_value(sent, found)
+
+
+@pytest.mark.parametrize("sent", [Decimal("1.50"), dt.date(2023, 11, 14), INSTANT, dt.time(1, 2, 3), 1.5, "text"])
+def test_its_text_is(sent: Any) -> None:
+    assert same_value(sent, str(sent))
 
 
 def test_columns_that_no_row_shows_are_not_compared() -> None:

@@ -191,7 +191,7 @@ class Moved(DataSourceStreamArrowWriter):
 
 def test_an_arrow_writer_gets_record_batches_wherever_its_base_class_lies() -> None:
     schema = StructType([StructField("a", LongType())])
-    task = _WritingTask(b"", schema.json())
+    task = _WritingTask(b"", schema)
     batch = pa.record_batch([pa.array([1])], ["c0"])
     assert [*task._input(Moved(), iter([batch]))] == [pa.record_batch([pa.array([1])], ["a"])]
     rows: list[Any] = [*task._input(object(), iter([batch]))]

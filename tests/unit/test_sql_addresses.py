@@ -31,11 +31,12 @@ def parameters(sink: SqlSink) -> dict[str, Any]:
 def test_all_of_a_postgresql_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP", "hunter2")
     sink = postgresql_sink(
-        "postgresql://etl@db:5433/sh%6Fp?table=or%20ders&schema=s&mode=upsert&key=id,day&create_table=false"
+        "postgresql://etl@db:5433/sh%6Fp?table=or%20ders&schema=s&mode=upsert&key=id,day&newer_by=at&create_table=false"
         "&password_env=SHOP&busy_timeout_s=3&connect_timeout_s=4&statement_timeout_s=5.5&sslmode=verify-full"
     )
     assert repr(sink) == "SqlSink('postgresql://db:5433/shop/s', 'or ders', mode='upsert', key=('id', 'day'))"
-    assert sink._create_table is False
+    assert sink._target.creates is False
+    assert sink._replacing.newer_by == "at"
     given = parameters(sink)
     names = ("host", "port", "dbname", "user", "password", "sslmode", "connect_timeout", "tcp_user_timeout")
     assert [given[name] for name in names] == ["db", "5433", "shop", "etl", "hunter2", "verify-full", 4, 5500]
@@ -141,7 +142,7 @@ def test_all_of_an_sqlite_url(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/a file.db?table=t&mode=upsert&key=id,day&create_table=false&busy_timeout_s=2.5"
     sink = sqlite_sink(url)
     assert repr(sink) == f"SqlSink('sqlite:///{tmp_path}/a file.db', 't', mode='upsert', key=('id', 'day'))"
-    assert sink._create_table is False
+    assert sink._target.creates is False
     assert isinstance(sink._dialect, Sqlite)
     assert sink._dialect.busy_timeout_s == 2.5
     for wrong in ("create_table=no", "busy_timeout_s=soon", "busy_timeout_s=0", "schema=x", "table=u"):

@@ -260,6 +260,70 @@ def test_upsert_replaces_rows_of_the_same_key(path: Path) -> None:
     assert stored(path, "id, late") == [(1, 7), (2, 8), (3, 9)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.int64(), [1, 2, 10]),
+        (pa.float64(), [-1.5, 0.5, math.nan]),
+        (pa.date32(), [dt.date(999, 1, 1), dt.date(2023, 1, 1), dt.date(2023, 1, 2)]),
+        (pa.timestamp("us", "UTC"), [0, 1, 2_000_000]),
+    ],
+    ids=str,
+)
+def test_only_a_newer_row_replaces(path: Path, caplog: pytest.LogCaptureFixture, kind: Any, values: list[Any]) -> None:
+    """NULL is the oldest, an equal row replaces; within a chunk as between two."""
+    old, new, newest = values
+
+    def rows(*of: tuple[str, Any, int]) -> pa.Table:
+        names, versions, marks = zip(*of, strict=True)
+        return pa.table({"at": pa.array(versions, kind), "id": names, "mark": marks})
+
+    first = rows(("older", new, 1), ("equal", new, 1), ("newer", new, 1), ("null", new, 1), ("was null", None, 1))
+    second = rows(("older", old, 2), ("equal", new, 2), ("newer", newest, 2), ("null", None, 2), ("was null", old, 2))
+    within = rows(("in", newest, 1), ("in", old, 2), ("in", None, 3), ("nulls", None, 1), ("nulls", None, 2))
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id", newer_by="at")):
+        for number, table in enumerate([first, second, within]):
+            assert sink.write(chunk(table, first=5 * number)) is None
+    assert dict(query(path, "SELECT id, mark FROM flights")) == {
+        "older": 1,
+        "equal": 2,
+        "newer": 2,
+        "null": 1,
+        "was null": 2,
+        "in": 1,
+        "nulls": 2,
+    }
+    assert not [record for record in caplog.records if "ignored" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *(
+            pa.array(["a"]),
+            pa.array([Decimal("1.5")]),
+            pa.array([1], pa.duration("us")),
+            pa.array([1], pa.time64("us")),
+        ),
+        *(pa.array([1], pa.timestamp("ms")), pa.array([True]), pa.array([[1]])),
+    ],
+    ids=lambda some: str(some.type),
+)
+def test_what_sqlite_keeps_as_text_tells_no_age(path: Path, values: Any) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id", newer_by="at")):
+        with pytest.raises(PermanentError, match=r"newer_by column 'at' is .* cast it to a number or a timestamp"):
+            sink.write(chunk(pa.table({"id": [1], "at": values})))
+
+
+def test_a_year_of_five_digits_tells_no_age_in_sqlite(path: Path) -> None:
+    days = pa.array([0, 10**7, None, -(10**6)], pa.date32())
+    for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id", newer_by="at")):
+        rejected = sink.write(chunk(pa.table({"id": range(4), "at": days})))
+        assert isinstance(rejected, Rejected)
+        assert list(rejected.reasons) == [1, 3]
+        assert rejected.reasons[1].startswith("newer_by column 'at' is beyond the years 0000 to 9999: +")
+
+
 def test_upsert_of_key_columns_only(path: Path) -> None:
     for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key=("id",))):
         sink.write(chunk(ids(1, 1, 2)))
@@ -368,6 +432,47 @@ def test_a_missing_table(path: Path) -> None:
         with pytest.raises(PermanentError, match="no such table; create it, or pass create_table=True"):
             sink.write(chunk(ids(1)))
         assert sink.last(SLOT) is None
+
+
+@pytest.mark.parametrize(
+    ("definition", "told"),
+    [
+        ("CREATE VIEW flights AS SELECT 1 AS id", "flights is a view"),
+        ("CREATE VIRTUAL TABLE flights USING fts5(id)", "flights is a virtual table"),
+    ],
+)
+def test_other_kinds_of_tables_are_refused(sink: SqlSink, path: Path, definition: str, told: str) -> None:
+    """A view with a trigger takes rows, and keeps none."""
+    query(path, definition)
+    if "VIEW" in definition:
+        query(path, "CREATE TRIGGER gone INSTEAD OF INSERT ON flights BEGIN SELECT 1; END")
+    with pytest.raises(PermanentError, match=told):
+        sink.write(chunk(pa.table({"id": ["1"]})))
+    assert sink.last(SLOT) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("main.flights", "write table='flights', or create"), ('"flights"', "without the quotes, or create")],
+)
+def test_a_name_that_reads_like_a_schema_and_a_table_makes_none(path: Path, name: str, advice: str) -> None:
+    for sink in opened(SqlSink(f"sqlite:///{path}", name)):
+        with pytest.raises(PermanentError, match=f"no table of exactly the name .*{advice}"):
+            sink.write(chunk(ids(1)))
+        quoted = name.replace('"', '""')
+        query(path, f'CREATE TABLE "{quoted}" (id INTEGER)')
+        assert sink.write(chunk(ids(1))) is None
+
+
+def test_a_table_that_was_altered_is_described_again(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(pa.table({"id": [b"x"]})))
+    query(path, "DROP TABLE flights")
+    query(path, "CREATE TABLE flights (id TEXT)")
+    with pytest.raises(PermanentError, match="column 'id' is declared 'TEXT', which would alter"):
+        sink.write(chunk(pa.table({"id": [b"x"]}), first=1))
+    query(path, "DROP TABLE flights")
+    with pytest.raises(PermanentError, match="the table is gone since this process wrote to it"):
+        sink.write(chunk(pa.table({"id": [b"x"]}), first=1))
 
 
 def test_a_missing_column(sink: SqlSink, path: Path) -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from wal_sink.errors import ConfigError
+from wal_sink.redaction import mask_url
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec, mask_url
+from wal_sink.stores.spec import StoreSpec
 
 
 @pytest.mark.parametrize(

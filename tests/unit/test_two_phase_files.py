@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import glob
 import io
 import os
 import pickle
@@ -67,6 +68,12 @@ def shown(folder: Path) -> dict[str, bytes]:
     """What a reader finds."""
     files = (path for path in folder.rglob("*") if path.is_file() and HELD_FOLDER not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
+
+
+def as_older_versions_held_it(folder: Path) -> None:
+    """Give what is held the name that it had before: without a dot."""
+    (file,) = held_files(folder)
+    file.rename(file.with_name(file.name.removeprefix(".")))
 
 
 def held_files(folder: Path) -> list[Path]:
@@ -219,6 +226,84 @@ def test_a_folder_that_vanishes_is_made_again(tmp_path: Path) -> None:
     assert list(shown(tmp_path)) == ["0/1-0"]
 
 
+# Where files are held.
+
+
+def test_a_held_file_is_hidden_by_its_own_name_too(tmp_path: Path, way: str) -> None:
+    """Hadoop's globs match hidden folders, and Spark then reads what in them is not hidden itself."""
+    held = prepared(tmp_path)
+    (file,) = held_files(tmp_path)
+    assert file.name == f".{held.transaction.id}", way
+    everything = glob.glob(str(tmp_path / "**"), recursive=True)  # noqa: PTH207 - the readers' own
+    assert not [found for found in everything if Path(found).is_file()]
+
+
+def test_a_file_that_an_older_version_held_is_published(tmp_path: Path, way: str) -> None:
+    held = prepared(tmp_path)
+    as_older_versions_held_it(tmp_path)
+    for _ in range(2):
+        committed(tmp_path, held)
+    assert list(shown(tmp_path)) == ["0-0-0.jsonl"], way
+    assert not held_files(tmp_path)
+
+
+def test_a_file_that_an_older_version_held_is_aborted(tmp_path: Path) -> None:
+    held = prepared(tmp_path)
+    as_older_versions_held_it(tmp_path)
+    for _ in range(2):
+        aborted(tmp_path, held)
+    assert not held_files(tmp_path)
+
+
+def test_files_can_be_held_where_no_reader_looks(tmp_path: Path, way: str) -> None:
+    """fsspec's `**` and `Path.rglob` show hidden files."""
+    folder, apart = tmp_path / "orders", tmp_path / "held"
+    held = prepared(folder, held_folder=str(apart))
+    assert not folder.exists() or not list(folder.rglob("*")), way
+    assert [path.name for path in apart.iterdir()] == [f".{held.transaction.id}"]
+    committed(folder, held)  # by a process that was told nothing of it: the handle says where
+    committed(folder, held)
+    assert list(shown(folder)) == ["0-0-0.jsonl"]
+    assert not list(apart.iterdir())
+
+
+def test_what_is_held_apart_is_found_to_be_aborted(tmp_path: Path) -> None:
+    folder, apart = tmp_path / "orders", tmp_path / "held"
+    with opened_at(folder, held_folder=str(apart)) as sink:
+        transaction = attempt_at(CHUNKS[0])
+        token = sink.begin(transaction)
+        sink.write(CHUNKS[0])
+    assert list(apart.iterdir())
+    with opened_at(folder) as other:
+        other.abort(transaction, token)
+    assert not list(apart.iterdir())
+    with opened_at(folder) as other, pytest.raises(ConfigError, match="no token of a held file"):
+        other.abort(transaction, "orders/held")
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "message"),
+    [
+        ("/data/orders", "held", "expected the absolute path of a local folder outside of /data/orders"),
+        ("/data/orders", "/data/orders/x", "outside of /data/orders"),
+        ("/data/orders", "/data/x/../orders", "outside of /data/orders"),
+        ("/data/orders", "", "outside of /data/orders"),
+        ("s3://bucket/x", "/data", "held_folder is for local folders: S3 shows nothing of an upload"),
+    ],
+)
+def test_a_folder_that_cannot_hold_is_refused(url: str, given: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        TwoPhaseFilesSink(url, held_folder=given)
+
+
+def test_a_folder_elsewhere_by_url(tmp_path: Path) -> None:
+    sink = sink_from_url(f"files://{tmp_path}/orders?commit=two-phase&held_folder={tmp_path}/held")
+    assert isinstance(sink, TwoPhaseFilesSink)
+    with opened(sink, CHUNKS[0]):
+        commit(sink, prepare(sink, CHUNKS))
+    assert list((tmp_path / "held").iterdir()) == []
+
+
 # What goes wrong.
 
 
@@ -265,7 +350,7 @@ def test_what_is_synced_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(os, "fsync", fsync)
     held = prepared(tmp_path, name_template="x/" + TEMPLATE)
-    assert synced[-2:] == [f"{HELD_FOLDER}/{held.transaction.id}", HELD_FOLDER]
+    assert synced[-2:] == [f"{HELD_FOLDER}/.{held.transaction.id}", HELD_FOLDER]
     assert "." in synced, "the folder of what is held has a durable name"
     for _ in range(2):
         synced.clear()
@@ -308,6 +393,16 @@ def test_columns_that_no_file_holds_are_refused_by_name(tmp_path: Path) -> None:
     table = pa.table({"v": [[1]]})
     with pytest.raises(PermanentError, match=r"batch 0, chunk .* as csv: column 'v' is .* no nested values"):
         prepared(tmp_path, chunks_of(table), format="csv")
+    assert not held_files(tmp_path)
+
+
+@pytest.mark.parametrize("column", ["dt", "DT", "sink"])
+def test_a_column_with_the_name_of_a_folder_is_refused(tmp_path: Path, column: str) -> None:
+    """Spark and Arrow take its values from the folder `dt=…`, and not from the file."""
+    template = "dt={date}/sink={sink}/" + TEMPLATE
+    told = rf"batch 0, chunk .*: column '{column}' has the name of the folder '{column.lower()}=.*rename the column"
+    with pytest.raises(ConfigError, match=told):
+        prepared(tmp_path, chunks_of(pa.table({"id": [1], column: [1]})), name_template=template)
     assert not held_files(tmp_path)
 
 
@@ -357,7 +452,10 @@ def test_by_url(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("query", "message"),
     [
-        ("commit=two-phase&fromat=csv", "unknown options fromat; known are format, commit, name_template, part_bytes"),
+        (
+            "commit=two-phase&fromat=csv",
+            "unknown options fromat; known are format, commit, name_template, part_bytes, held_folder",
+        ),
         ("format=csv&format=json", "options given twice: format"),
         ("commit=2pc", "commit=2pc: expected chunk .* or two-phase"),
         ("name_template=x", "name_template needs commit=two-phase"),

@@ -173,7 +173,7 @@ def test_a_death_at_any_step_before_it_is_prepared_shows_nothing(tmp_path: Path)
         committed(folder, prepared(folder))
         assert rows_in(folder) == TABLE.to_pylist()
         for file in left:
-            aborted(folder, Held(Transaction(file.name, "wal", "default", 0, 0, 0), "", ""))
+            aborted(folder, Held(Transaction(file.name.removeprefix("."), "wal", "default", 0, 0, 0), "", ""))
         assert not held_files(folder)
 
 

@@ -285,7 +285,7 @@ def test_a_password_in_an_error_of_spark_is_masked(options: dict[str, str]) -> N
             raise RuntimeError(f"cannot connect with {options}")
 
     batch = ReleasedBatch(batch_id=7, term=1, spark=cast("Any", None), read=lambda: cast("Any", Failing()))
-    with pytest.raises(wrap.SparkWriterError, match=r"cannot connect with .*\*\*\*") as caught:
+    with pytest.raises(wrap.SparkWriterError, match=r"cannot connect with \{'") as caught:
         wrap.spark_writer("jdbc", options).write_batch(batch)
     assert SECRET not in str(caught.value)
     assert caught.value.__context__ is None

@@ -16,6 +16,7 @@ from wal_sink.inspection import plain_rows
 from wal_sink.replaying import DeadLetters, KeptLetter
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.texts import name_of
 
 _name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 
@@ -106,10 +107,10 @@ def replay(
         done = letters.replay(there, unknown=unknown, take_over=options.whom(take_over=take_over))
         result = {"dry_run": False, "letters": done.letters, "rows": done.rows, "rejected": done.rejected}
     if as_json:
-        print_json({"sink": name, "target": there.describe(), **result})
+        print_json({"sink": name, "target": name_of(there), **result})
     else:
         what = "would be sent" if dry_run else "were sent"
-        click.echo(f"{result['letters']} dead letters {what} to {there.describe()}: {result['rows']} rows")
+        click.echo(f"{result['letters']} dead letters {what} to {name_of(there)}: {result['rows']} rows")
         if result["rejected"]:
             click.echo(f"{result['rejected']} rows were refused again: see wal-sink dead-letters list")
     if result["rejected"]:

@@ -18,6 +18,8 @@ from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.targets import target
 from wal_sink.errors import ConfigError, StoreError, UndeliveredError
 from wal_sink.inspection import SinkStatus, Status, read_status
+from wal_sink.location import is_plain
+from wal_sink.redaction import mask_url
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -89,9 +91,7 @@ def _check_start(before: Status, name: str, start_from: str | None) -> None:
 
 
 def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[str, Any]) -> WalSink:
-    checkpoint = more["checkpoint"] or status.checkpoint
-    if checkpoint is None:
-        raise ConfigError(f"{status.wal} does not say yet where the checkpoint is: give --checkpoint")
+    checkpoint = more["checkpoint"] or _recorded_checkpoint(status)
     pairs, text = more["checkpoint_option"], more["checkpoint_options_json"]
     own = options.merged_options(pairs, text, "--checkpoint-option") if pairs or text else None
     return WalSink(
@@ -103,6 +103,21 @@ def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[s
         moved_from=more["moved_from"],
         take_over=options.whom(take_over=more["take_over"]),
     )
+
+
+def _recorded_checkpoint(status: Status) -> str:
+    """Where the WAL says that the checkpoint is. The WAL may not choose what code reads it: fsspec has schemes that
+    fetch other addresses and fill in templates.
+    """
+    found = status.checkpoint
+    if found is None:
+        raise ConfigError(f"{status.wal} does not say yet where the checkpoint is: give --checkpoint")
+    if not is_plain(found):
+        raise ConfigError(
+            f"{status.wal} says that its checkpoint is {mask_url(found)}. A place of this kind is opened only if you "
+            "name it: give --checkpoint"
+        )
+    return found
 
 
 def _deliver(

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.texts import told
 
 DEBUG_VARIABLE = "WAL_SINK_DEBUG"
 FOUND_SOMETHING = 1
@@ -37,5 +38,5 @@ class WalSinkGroup(click.Group):
 
 def fail(error: WalSinkError) -> NoReturn:
     """Say what went wrong, on stderr, and end with the exit code that belongs to it."""
-    click.echo(f"{type(error).__name__}: {error}", err=True)
+    click.echo(told(error), err=True)
     sys.exit(BAD_USE if isinstance(error, ConfigError) else FOUND_SOMETHING)

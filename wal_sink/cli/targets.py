@@ -9,8 +9,9 @@ from typing import Any
 
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.redaction import mask_url
 from wal_sink.sink import BatchSink, Sink, as_sink
-from wal_sink.stores.spec import mask_url
+from wal_sink.texts import told
 
 
 def target(named: str) -> Sink | BatchSink:
@@ -36,7 +37,7 @@ def _module(name: str) -> Any:
     except WalSinkError:
         raise
     except Exception as error:  # whatever a user's module raises while it is imported
-        raise ConfigError(f"--to: module {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ConfigError(f"--to: module {name!r} cannot be imported: {told(error)}") from error
 
 
 def _attribute(module: Any, path: str, named: str) -> object:

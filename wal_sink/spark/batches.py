@@ -9,8 +9,8 @@ from wal_sink.errors import ConfigError
 from wal_sink.orders import Assignment
 from wal_sink.records import Manifest
 from wal_sink.sink import BatchSink, ReleasedBatch
+from wal_sink.spark.manifest_schema import schema_from_json
 from wal_sink.spark.reading import read_segments
-from wal_sink.spark.schema import schema_from_json
 from wal_sink.spark.task_errors import surfaced_errors
 from wal_sink.spark.thread_properties import described
 from wal_sink.stores.spec import StoreSpec
@@ -43,5 +43,5 @@ def _dataframe(spark: SparkSession, store: StoreSpec, manifest: Manifest) -> Dat
         raise ConfigError(
             f"batch {manifest.batch_id}: it was staged without Spark, so it has no Spark schema to be read by"
         )
-    schema = schema_from_json(manifest.spark_schema)
+    schema = schema_from_json(manifest.spark_schema, what=f"batch {manifest.batch_id}")
     return read_segments(spark, store=store, segments=manifest.segments, schema=schema, chunk_rows=manifest.chunk_rows)

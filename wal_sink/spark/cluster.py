@@ -19,6 +19,7 @@ from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import new_object
 from wal_sink.stores.spec import LOCAL, StoreSpec
+from wal_sink.texts import told
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -96,12 +97,15 @@ class _CreateThere:
 
     def __call__(self, wanted: tuple[str, bytes]) -> _Answer:
         try:
+            store = open_store(self.spec)
             with suppress(ObjectExists):  # of this task's first attempt
-                open_store(self.spec).create(*wanted)
+                store.create(*wanted)
+            if self.spec.scheme == LOCAL and not self.spec.single_writer:
+                return _Answer(store.create_doubt)  # each machine mounts it in its own way
         except StoreError as error:
             return _Answer(str(error), may_pass=self.spec.scheme != LOCAL)
         except Exception as error:  # noqa: BLE001 - whatever it is, the driver tells the user
-            return _Answer(self.spec.scrub(f"{type(error).__name__}: {error}"))
+            return _Answer(self.spec.scrub(told(error)))
         return _Answer()
 
 

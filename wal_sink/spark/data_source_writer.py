@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,16 +13,18 @@ from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, BooleanType, IntegerType, StringType, StructField, StructType
 
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.logs import logger_of
 from wal_sink.sink import BatchSink, ReleasedBatch
 from wal_sink.spark.rows import spark_rows
-from wal_sink.spark.schema import positional_names, schema_from_json, schema_json
+from wal_sink.spark.schema import positional_names
 from wal_sink.spark.task_errors import surfaced_errors
 from wal_sink.spark.thread_properties import thread_properties
+from wal_sink.texts import told
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 _BATCH_ID_KEY = "streaming.sql.batchId"
 _RESULT = StructType(
@@ -84,7 +85,7 @@ class DataSourceSink(BatchSink):
 
     def _write(self, df: DataFrame, batch_id: int) -> list[_Part]:
         try:
-            task = _WritingTask(self._payload, schema_json(df.schema))
+            task = _WritingTask(self._payload, df.schema)
             with surfaced_errors(f"batch {batch_id}: {self!r}"):
                 rows = df.toDF(*positional_names(df.schema)).mapInArrow(task, _RESULT).collect()
             return sorted((_part(row) for row in rows), key=lambda part: part.partition)
@@ -104,7 +105,7 @@ class DataSourceSink(BatchSink):
         try:
             _unpickled(self._payload).abort(list(messages), batch_id)
         except Exception as error:  # noqa: BLE001 - a user's abort may raise anything
-            _logger.warning("%r, batch %s: abort raised %s: %s", self, batch_id, type(error).__name__, error)
+            _logger.warning("%r, batch %s: abort raised %s", self, batch_id, told(error))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +125,14 @@ class _WritingTask:
     """
 
     payload: bytes = field(repr=False)
-    schema_json: str
+    schema: StructType
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         message, error, permanent = None, None, False
         try:
             message = self._write(iter(batches))
         except Exception as raised:  # noqa: BLE001 - a user's writer may raise anything; it becomes the task's result
-            error = f"{type(raised).__name__}: {raised}"
+            error = told(raised)
             permanent = isinstance(raised, PermanentError)
         context = cast("TaskContext", TaskContext.get())
         row = {"partition": context.partitionId(), "message": message, "error": error, "permanent": permanent}
@@ -145,7 +146,7 @@ class _WritingTask:
         return _dumped(returned)
 
     def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:
-        schema = schema_from_json(self.schema_json)
+        schema = self.schema
         if _takes_batches(writer):
             return (batch.rename_columns(schema.names) for batch in batches)
         return (row for batch in batches for row in spark_rows(pa.Table.from_batches([batch]), schema))
@@ -183,7 +184,7 @@ def _pickled(writer: object) -> bytes:
         return _dumped(writer)
     except Exception as error:  # a user's __reduce__ may raise anything
         raise ConfigError(
-            f"{type(writer).__name__} cannot be pickled for the executors ({type(error).__name__}: {error}): keep "
+            f"{type(writer).__name__} cannot be pickled for the executors ({told(error)}): keep "
             "plain data in __init__ and connect in write, commit and abort, as PySpark asks too"
         ) from error
 

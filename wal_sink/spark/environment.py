@@ -5,7 +5,6 @@ All of it runs on the driver; only what `_look_for` returns travels to a worker.
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
@@ -17,15 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from wal_sink.errors import ConfigError
+from wal_sink.logs import logger_of
 from wal_sink.spark.error_lines import telling_line
 from wal_sink.spark.thread_properties import described
+from wal_sink.texts import told
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 
-LOG = logging.getLogger(__name__)
+LOG = logger_of(__name__)
 
 OLDEST_JAVA = 17
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -258,7 +259,7 @@ def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[
             try:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - whatever an import raises is the answer
-                missing[name] = f"{type(error).__name__}: {error}"
+                missing[name] = told(error)
         return sys.executable, platform.python_version(), missing
 
     return look

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import redacted
 
 _TRACEBACK = "Traceback (most recent call last):"
 _CAUSE = re.compile(r"^\s*Caused by: (\S+: .+)$", re.MULTILINE)
@@ -16,8 +16,8 @@ def telling_line(error: BaseException | str) -> str:
 
     Of py4j's and PySpark's errors, or of their text; one without either is told by its first line.
     """
-    text = error if isinstance(error, str) else _text_of(error)
-    return mask_url(_of_traceback(text) or _of_java(text)).rstrip(".")
+    text = redacted(error if isinstance(error, str) else _text_of(error))  # before it is cut, amid a password perhaps
+    return (_of_traceback(text) or _of_java(text)).rstrip(".")
 
 
 def _text_of(error: BaseException) -> str:

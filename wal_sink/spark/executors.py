@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -19,11 +20,13 @@ from wal_sink.records import Manifest, SegmentRef
 from wal_sink.runtime import SYSTEM
 from wal_sink.serving import CarrierLostError
 from wal_sink.slots import DeliverySlots
+from wal_sink.spark import copies
 from wal_sink.spark.error_lines import telling_line
 from wal_sink.spark.pickling import PickledSink
 from wal_sink.spark.thread_properties import described, is_running
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.texts import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +50,7 @@ class ExecutorCarrier:
         max_concurrency: int | None = None,
     ) -> None:
         self._context = spark.sparkContext
+        self._copies = copies.are_run_beside(self._context)
         self._sink = sink
         self._store = store
         self._run_id = run_id
@@ -96,7 +100,7 @@ class ExecutorCarrier:
         confirms: tuple[SegmentRef, ...] | None = None,
     ) -> list[Outcome]:
         given = _for_one_of(len(shares), assignment)
-        task = _DeliveryTask(self._sink, self._store, self._run_id, given, shares, confirms)
+        task = _DeliveryTask(self._sink, self._store, self._run_id, given, shares, confirms, self._copies)
         description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
         if not is_running(self._context):
             raise CarrierLostError(f"{description}: the Spark context was stopped")
@@ -134,6 +138,8 @@ class _DeliveryTask:
     shares: tuple[tuple[Order, ...], ...]
     confirms: tuple[SegmentRef, ...] | None = None
     """The segments that the target is to confirm, in a task without orders."""
+    copies: bool = False
+    """Whether Spark may run a copy of this task while the original still runs."""
 
     def __call__(self, numbers: Iterable[int]) -> Iterator[Outcome]:
         for number in numbers:
@@ -141,6 +147,8 @@ class _DeliveryTask:
 
     def _deliver(self, orders: Sequence[Order]) -> list[Outcome]:
         if _is_repeated():
+            if self.copies:
+                copies.outwait(partial(self._recorded, orders), copies.window_s(self.assignment), SYSTEM.sleep_s)
             text = "Spark ran a delivery task again; the lost one may still be sending"
             return failed(orders, Failure(FailureKind.LOST, text))
         try:
@@ -148,7 +156,7 @@ class _DeliveryTask:
         except WalSinkError as error:
             return failed(orders, Failure(kind_of(error), str(error)))
         except Exception as error:  # noqa: BLE001 - Spark's own retries must never repeat what the outcome decides
-            text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {type(error).__name__}: {error}")
+            text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {told(error)}")
             return failed(orders, Failure(FailureKind.RETRIABLE, text))
         return carry_out(
             self.assignment,
@@ -159,6 +167,13 @@ class _DeliveryTask:
             on_executor=True,
             confirms=self.confirms,
         )
+
+    def _recorded(self, orders: Sequence[Order]) -> object:
+        """What the original has recorded so far; None if that cannot be read."""
+        try:
+            return copies.recorded(open_store(self.store), self.assignment, orders)
+        except Exception:  # noqa: BLE001 - the copy then answers that the original is lost, which is always right
+            return None
 
 
 def _for_one_of(tasks: int, assignment: Assignment) -> Assignment:

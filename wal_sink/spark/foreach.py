@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, cast
@@ -10,16 +9,17 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark import cloudpickle
 
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.logs import logger_of
 from wal_sink.sink import SegmentSink, SinkContext
+from wal_sink.spark.manifest_schema import schema_from_json, type_modules
 from wal_sink.spark.rows import spark_rows
-from wal_sink.spark.schema import schema_from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
 
     from wal_sink.chunk import Chunk
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 class ForeachWriterSink(SegmentSink):
@@ -36,6 +36,7 @@ class ForeachWriterSink(SegmentSink):
         self._name = name
         self._payload: bytes | None = None
         self._schema_json = ""
+        self._type_modules: tuple[str, ...] = ()
         self.idempotent = idempotent
 
     def __repr__(self) -> str:
@@ -46,7 +47,8 @@ class ForeachWriterSink(SegmentSink):
 
     def __getstate__(self) -> dict[str, object]:
         payload = self._payload or cast("Any", cloudpickle).dumps(self._writer)
-        return {**vars(self), "_writer": None, "_payload": payload}
+        modules = self._type_modules or type_modules()  # those of the process that the user started
+        return {**vars(self), "_writer": None, "_payload": payload, "_type_modules": modules}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         """Unpickles the writer at once, so that the probe sees whether it can be."""
@@ -62,15 +64,15 @@ class ForeachWriterSink(SegmentSink):
     def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
         """One `open`, `process` …, `close` on a writer. Raises what they raise; `close` was then told so."""
         writer = self._writer if self._payload is None else _unpickled(self._payload)
-        rows = self._rows(chunks)
+        rows = self._rows(chunks, batch_id)
         if callable(writer):
             for row in rows:
                 writer(row)
         else:
             _process(writer, ordinal, batch_id, rows)
 
-    def _rows(self, chunks: Iterable[Chunk]) -> Iterator[Row]:
-        schema = schema_from_json(self._schema_json)
+    def _rows(self, chunks: Iterable[Chunk], batch_id: int) -> Iterator[Row]:
+        schema = schema_from_json(self._schema_json, what=f"batch {batch_id}", modules=self._type_modules)
         for chunk in chunks:
             yield from spark_rows(chunk.table, schema)
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from wal_sink.errors import StoreError
+from wal_sink.redaction import mask_url
 from wal_sink.spark.private import private
 from wal_sink.stores.base import ObjectMissing
-from wal_sink.stores.spec import mask_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

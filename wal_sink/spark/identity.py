@@ -17,6 +17,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.spark.private import understood
 from wal_sink.spark.query import check_classic
 from wal_sink.spark.thread_properties import is_running
+from wal_sink.spark.writer_check import check_batch_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,6 +59,7 @@ def identity_of(df: DataFrame, batch_id: int) -> QueryIdentity:
 
     Raises `ConfigError` if there is none, if it does not run batch `batch_id`, and if this Spark is not understood.
     """
+    check_batch_frame(df)
     check_classic(df)
     with understood(df.sparkSession.version, _WHAT):
         execution = _execution_of(df)

@@ -7,22 +7,31 @@ history delivered again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from wal_sink.checkpoint_files import checkpoint_location
 from wal_sink.errors import ConfigError
+from wal_sink.logs import logger_of
+from wal_sink.redaction import mask_url
 from wal_sink.spark.locations import Place, compare
 from wal_sink.spark.private import understood
-from wal_sink.stores.spec import mask_url
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from wal_sink.sink import BatchSink, Sink
+
 CHECKPOINT = "checkpointLocation"
 _FOREACH_BATCH = "foreachBatch"
+_COMPLETE = "Complete"
+_NO_SINKS: Mapping[str, Sink | BatchSink] = MappingProxyType({})
+
+_logger = logger_of(__name__)
 
 _ours: WeakKeyDictionary[DataStreamWriter, Any] = WeakKeyDictionary()
 """The function of ours that a writer was started with, since one may be started again."""
@@ -33,10 +42,13 @@ def remember_ours(writer: DataStreamWriter) -> None:
     _ours[writer] = _Fields(writer).read("foreachBatchWriter")
 
 
-def refuse_leftovers(writer: DataStreamWriter, spark: SparkSession, checkpoint: str) -> None:
+def refuse_leftovers(
+    writer: DataStreamWriter, spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink | BatchSink] = _NO_SINKS
+) -> None:
     """Refuse a writer that was given another target or another checkpoint. Raises `ConfigError`. No request.
 
-    `checkpoint` is the full address that the WAL was given. Trigger, output mode and query name are kept as they are.
+    `checkpoint` is the full address that the WAL was given. Trigger, output mode and query name are kept as they are;
+    a warning names each of `sinks` to which complete mode would bring the same rows again and again.
     """
     fields = _Fields(writer)
     found = fields.option(CHECKPOINT)
@@ -51,6 +63,20 @@ def refuse_leftovers(writer: DataStreamWriter, spark: SparkSession, checkpoint: 
         raise ConfigError(
             f"the writer has {target}, which WalSink would override: the rows go where WalSink delivers them; "
             "remove it. Nothing was started"
+        )
+    if str(fields.read("outputMode")) == _COMPLETE:
+        _warn_of_repeats({name: sink for name, sink in sinks.items() if not sink.replaces_rows})
+
+
+def _warn_of_repeats(appending: Mapping[str, Sink | BatchSink]) -> None:
+    for name, sink in appending.items():
+        _logger.warning(
+            "the query's output mode is complete: each batch holds the whole result, not what changed. Sink %r (%s) "
+            "adds the rows of each batch to those of earlier ones. Use a sink that replaces rows by their key, "
+            "wrap.spark_writer(format, options, mode='overwrite') or wrap.foreach_batch(fn); or outputMode('update') "
+            "or 'append', which bring each row when it changes or is final",
+            name,
+            sink.describe(),
         )
 
 

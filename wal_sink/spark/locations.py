@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 
 from wal_sink.errors import ConfigError
+from wal_sink.redaction import mask_url
 from wal_sink.spark.hadoop import path_and_file_system
-from wal_sink.stores.spec import LOCAL, S3, StoreSpec, mask_url
+from wal_sink.stores.spec import LOCAL, S3, StoreSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sink import Sink
 from wal_sink.spark.thread_properties import described
+from wal_sink.texts import name_of, told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,7 +34,7 @@ class PickledSink:
         try:
             return unpickle(self.payload)
         except (ImportError, AttributeError, pickle.UnpicklingError) as error:
-            raise PermanentError(f"it cannot be unpickled here ({type(error).__name__}: {error})") from error
+            raise PermanentError(f"it cannot be unpickled here ({told(error)})") from error
 
 
 def pickled(sink: Sink, name: str) -> PickledSink:
@@ -42,8 +43,7 @@ def pickled(sink: Sink, name: str) -> PickledSink:
         return PickledSink(cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
     except Exception as error:  # a user's __reduce__ may raise anything
         raise ConfigError(
-            f"sink {name!r}: {sink.describe()} cannot be pickled for the executors ({type(error).__name__}: {error}). "
-            f"{_WAYS_OUT}"
+            f"sink {name!r}: {name_of(sink)} cannot be pickled for the executors ({told(error)}). {_WAYS_OUT}"
         ) from error
 
 
@@ -57,12 +57,12 @@ def check_on_executor(spark: SparkSession, travelling: PickledSink, sink: Sink, 
     with described(spark.sparkContext, f"wal-sink: can sink {name} be used on executors?"):
         problem = spark.sparkContext.parallelize([travelling.payload], 1).map(_problem).collect()[0]
     if problem:
-        raise ConfigError(f"sink {name!r}: {sink.describe()} cannot be used on executors ({problem}). {_WAYS_OUT}")
+        raise ConfigError(f"sink {name!r}: {name_of(sink)} cannot be used on executors ({problem}). {_WAYS_OUT}")
 
 
 def _problem(payload: bytes) -> str:
     try:
         unpickle(payload)
     except Exception as error:  # noqa: BLE001 - the answer is the error, whatever it is
-        return f"{type(error).__name__}: {error}"
+        return told(error)
     return ""

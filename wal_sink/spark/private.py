@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from wal_sink.errors import ConfigError
-from wal_sink.stores.spec import mask_url
+from wal_sink.redaction import redacted
 
 KNOWN_VERSIONS = "4.0 to 4.3"
 """Where what wal-sink asks for was read, and is tested (`tests/integration/test_identity_versions.py`)."""
@@ -29,7 +29,7 @@ def understood(version: str, what: str) -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException, AttributeError, TypeError, ValueError) as error:
-        said = mask_url(str(error).partition("\n")[0])
+        said = redacted(str(error).partition("\n")[0])
         raise ConfigError(
             f"Spark {version} does not tell wal-sink {what} ({type(error).__name__}: {said}). wal-sink knows Spark "
             f"{KNOWN_VERSIONS}: use one of these, or a newer wal-sink. Nothing was staged or started"

@@ -10,10 +10,11 @@ from pyspark import SparkContext
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
 from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.redaction import mask_url
 from wal_sink.serving import StoppedError
 from wal_sink.spark.leftovers import CHECKPOINT, remember_ours
 from wal_sink.spark.schema import check_schema
-from wal_sink.stores.spec import mask_url
+from wal_sink.spark.writer_check import check_stream_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,10 @@ _ASYNC_PROGRESS = "AsyncProgressTracking"
 
 
 def session_of(writer: DataStreamWriter) -> SparkSession:
-    """The user's session behind a writer. Raises `ConfigError` for Spark Connect, whose driver is elsewhere."""
+    """The user's session behind a writer. Raises `ConfigError` for what is no writer of a stream, and for Spark
+    Connect, whose driver is elsewhere.
+    """
+    check_stream_writer(writer)
     check_classic(writer)
     return cast("SparkSession", cast("Any", writer)._spark)  # noqa: SLF001 - PySpark has no public way
 

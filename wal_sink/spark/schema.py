@@ -5,7 +5,6 @@ Segments hold Arrow data under positional names. Real names, nullability and met
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING
 
@@ -64,13 +63,8 @@ def positional(schema: StructType) -> StructType:
 
 
 def schema_json(schema: StructType) -> str:
-    """The schema as the manifest keeps it: Spark's own JSON."""
+    """The schema as the manifest keeps it: Spark's own JSON. `wal_sink.spark.manifest_schema` reads it."""
     return schema.json()
-
-
-def schema_from_json(text: str) -> StructType:
-    """The schema in a manifest; user-defined types must be importable in this process."""
-    return StructType.fromJson(json.loads(text))
 
 
 def not_null_paths(schema: StructType) -> list[str]:

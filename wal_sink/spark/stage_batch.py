@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError
+from wal_sink.logs import logger_of
 from wal_sink.run import Run
 from wal_sink.spark.identity import QueryIdentity
 from wal_sink.spark.schema import schema_json
@@ -16,7 +16,7 @@ from wal_sink.stores.spec import StoreSpec
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_logger = logging.getLogger(__name__)
+_logger = logger_of(__name__)
 
 
 def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity) -> None:

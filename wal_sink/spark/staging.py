@@ -55,7 +55,7 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, des
     with (
         described(df.sparkSession.sparkContext, description),
         _small_batches(df.sparkSession),
-        surfaced_errors(description, not_null),
+        surfaced_errors(description, not_null, in_stream=True),
     ):
         resolved = df if are_resolved_by_name(schema) else df.toDF(*names)
         rows = resolved.mapInArrow(task, _RESULT).collect()
@@ -74,7 +74,7 @@ def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
     with (
         described(df.sparkSession.sparkContext, description),
         _small_batches(df.sparkSession),
-        surfaced_errors(description, ", ".join(not_null_paths(schema))),
+        surfaced_errors(description, ", ".join(not_null_paths(schema)), in_stream=True),
     ):
         resolved = df if are_resolved_by_name(schema) else df.toDF(*positional_names(schema))
         return sum(row.rows for row in resolved.mapInArrow(_counted, _COUNT).collect())

@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 
 from wal_sink import errors
 from wal_sink.errors import ConfigError, StoreError, WalSinkError
+from wal_sink.serving import JobStoppedError
 from wal_sink.spark.error_lines import telling_line
 
 if TYPE_CHECKING:
@@ -24,7 +25,14 @@ if TYPE_CHECKING:
 _MARK = "wal-sink error in a task: "
 _LINE = re.compile(re.escape(_MARK) + r"(\[.*\])\s*$", re.MULTILINE)
 _STOPPED = re.compile(r"InterruptedException|InterruptedIOException|ClosedByInterruptException|cancelled job group")
-"""Of a query that is being stopped. Spark looks for these in py4j's own page, and takes anything else for a failure."""
+"""Of a query that is being stopped, or of a job that was cancelled."""
+_INTERRUPTED = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling collectToPython: java.lang.InterruptedException"
+)
+"""What Spark looks for in an error of `foreachBatch`, to tell its own stop of the query from a failure of it. It looks
+with a regular expression that overflows the stack of the stream's thread where Java's stack trace follows (measured).
+Where the query is not being stopped Spark does not look for it, and takes any error for a failure.
+"""
 _NULL_POINTER = "java.lang.NullPointerException"
 
 
@@ -47,10 +55,11 @@ def marked_errors() -> Iterator[None]:
 
 
 @contextmanager
-def surfaced_errors(what: str, not_null: str = "") -> Iterator[None]:
+def surfaced_errors(what: str, not_null: str = "", *, in_stream: bool = False) -> Iterator[None]:
     """On the driver, around a Spark job: raise a task's own error as what it was there, without the page it came in.
 
-    A page of Java becomes a `SparkJobError`, unless it speaks of a stop; what PySpark translates passes as it is.
+    A page of Java becomes a `SparkJobError`; what PySpark translates passes as it is. `in_stream`: the job belongs to
+    the query, inside `foreachBatch`; if it was cancelled, that becomes a short `JobStoppedError`.
     `what` names the job for messages. `not_null` names the columns that may hold no null: where Spark finds one there
     nevertheless, it fails with a bare NullPointerException (measured, PySpark 4.3), which becomes a `ConfigError`.
     """
@@ -66,7 +75,12 @@ def surfaced_errors(what: str, not_null: str = "") -> Iterator[None]:
                 f"Columns declared 'not null', at any depth: {not_null}. Correct the schema of the source, or of the "
                 "function, that declares the wrong one"
             ) from None
-        if isinstance(error, Py4JJavaError) and not _STOPPED.search(text):
+        if in_stream and _STOPPED.search(text):
+            raise JobStoppedError(
+                f"{what}: the query was stopped, or its job cancelled, before the batch was staged; it comes again at "
+                f"the next start ({telling_line(text)}) ({_INTERRUPTED})"
+            ) from None
+        if isinstance(error, Py4JJavaError):
             raise SparkJobError(f"{what}: {telling_line(text)}") from None
         raise
 

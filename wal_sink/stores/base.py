@@ -61,7 +61,10 @@ class Store(ABC):
 
     @property
     def create_doubt(self) -> str:
-        """Why create-if-absent cannot be trusted between processes; empty if it can. Tries cannot show a race."""
+        """Why several processes cannot share it; empty if they can. Tries show neither a race nor a cache.
+
+        Either create-if-absent is not atomic, or an object that another machine creates may be seen too late.
+        """
         return ""
 
     @abstractmethod

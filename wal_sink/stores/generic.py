@@ -24,6 +24,7 @@ from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Sto
 from wal_sink.stores.naming import check_path, folder_of, is_hidden, shown
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.spool import SpooledSegment
+from wal_sink.texts import told
 
 ATOMIC_CREATE = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
 """By protocol the package whose file system hands `mode="create"` to the server as a precondition. The protocol alone
@@ -141,7 +142,7 @@ class GenericStore(Store):
 
     def _failure(self, action: str, path: str, error: Exception) -> StoreError:
         """The one place where errors of fsspec and what lies below become ours."""
-        text = self._spec.scrub(f"{type(error).__name__}: {error}")
+        text = self._spec.scrub(told(error))
         return StoreError(
             f"cannot {action} {self.url_of(path)}: {text}; check address, credentials and rights, then start again"
         )

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
+from wal_sink.stores.mounts import doubt_of
 from wal_sink.stores.naming import HIDDEN, check_path, folder_of, shown
 from wal_sink.stores.spec import StoreSpec
 
@@ -49,6 +50,11 @@ class LocalStore(Store):
     @property
     def root(self) -> str:
         return self._root
+
+    @property
+    def create_doubt(self) -> str:
+        """Of a folder on a network: its client may remember that a file is absent which another machine created."""
+        return doubt_of(str(self._folder))
 
     def create(self, path: str, data: bytes) -> None:
         for _ in range(_MAKE_ATTEMPTS):

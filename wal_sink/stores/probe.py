@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.runtime import Runtime
@@ -13,12 +13,12 @@ from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
 
 _FOLDER = "probe"
 _NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{32}\.json")
-_LEFT_BEHIND = timedelta(hours=1)
-"""A probe lasts seconds; what is older than this was left by a crash."""
+LEFT_BEHIND_S = 3600.0
+"""A probe lasts seconds. One that a process sees for so long, by its own monotonic clock, was left by a crash."""
 
 
-def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> None:
-    """Create, create again, read, list and delete one object, with what crashes left of earlier ones: five requests.
+def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> Leftovers:
+    """Create, create again, read, list and delete one object: five requests. Returns the probes of others.
 
     Raises `ConfigError` if the store breaks a promise or is known to (unless `single_writer` accepts that), and
     `StoreError` if it cannot be reached, written or read; both say what to do, without secrets.
@@ -30,30 +30,48 @@ def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> None:
     try:
         _check_create_again(store, path)
         _check_read(store, path, data)
-        names = store.list(_FOLDER)
-        if path.removeprefix(f"{_FOLDER}/") not in names:
+        found = [f"{_FOLDER}/{name}" for name in store.list(_FOLDER) if _NAME.fullmatch(name)]
+        if path not in found:
             raise _broken(store, "an object that was just created is missing in the listing")
     except (ConfigError, StoreError):
         with contextlib.suppress(StoreError):
             store.delete([path])
         raise
-    store.delete([path, *_left_behind(names, runtime.now())])
+    store.delete([path])
+    return Leftovers(store, [other for other in found if other != path], runtime)
+
+
+class Leftovers:
+    """Probes of others that a process saw when it opened the WAL. Of processes that live they are gone in seconds.
+
+    Their names tell the time of day, but clocks differ between machines: one that is an hour ahead would delete the
+    probe of a process that is using it, which then takes the store for a broken one. So their age is measured here.
+    """
+
+    def __init__(self, store: Store, paths: Iterable[str], runtime: Runtime) -> None:
+        self._store = store
+        self._paths = list(paths)
+        self._runtime = runtime
+        self._seen_s = runtime.monotonic_s()
+
+    def delete_old(self) -> None:
+        """Delete them once they have been known for `LEFT_BEHIND_S`. No request before that, nor where there are none.
+
+        Raises `StoreError`; then they are deleted the next time.
+        """
+        if self._paths and self._runtime.monotonic_s() - self._seen_s >= LEFT_BEHIND_S:
+            self._store.delete(self._paths)
+            self._paths.clear()
 
 
 def new_object(runtime: Runtime) -> tuple[str, bytes]:
-    """Path and content of an object to try a store with. Its name tells its age, so that no leftover has to be read."""
+    """Path and content of an object to try a store with. The time in its name is for people."""
     name = f"{_stamp(runtime.now())}-{runtime.new_id()}.json"
     return f"{_FOLDER}/{name}", f'{{"probe": "{name}"}}'.encode()
 
 
-def _left_behind(names: Iterable[str], now: datetime) -> list[str]:
-    """Paths of the objects that only a crash can have left."""
-    eldest = _stamp(now - _LEFT_BEHIND)
-    return [f"{_FOLDER}/{name}" for name in names if _NAME.fullmatch(name) and name < eldest]
-
-
 def _stamp(instant: datetime) -> str:
-    """Such as `20260101T000000Z`: text that sorts by time."""
+    """Such as `20260101T000000Z`."""
     digits = instant.astimezone(UTC).isoformat(timespec="seconds").replace("-", "").replace(":", "")
     return f"{digits[:15]}Z"
 

@@ -5,29 +5,21 @@ from __future__ import annotations
 import copy
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import fsspec
 
 from wal_sink.errors import ConfigError
+from wal_sink.redaction import MASK, Redactor, mask_url, secrets_in_options, secrets_in_url
 
 LOCAL = "file"
 S3 = "s3"
 MEMORY = "memory"
-MASK = "***"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(?=:(?:/|:))")
+_AUTHORITY = re.compile(r"[/?#]")
 _ALIASES = {"local": LOCAL, "s3a": S3, "s3n": S3}
-_CONTAINER_SCHEMES = {"abfs", "abfss", "az", "wasb", "wasbs"}
-"""In these the part before `@` names a container and is no secret; a password after `:` still is."""
-_USER_INFO = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/\s]+)@")
-_QUERY = re.compile(r"\?[^#\s]*")
-_PUBLIC_OPTIONS = {
-    *("endpoint_url", "region_name", "anon", "profile", "signature_version", "addressing_style", "mode", "project"),
-    *("account_name", "host", "port", "protocol"),
-}
-_SHORTEST_SECRET = 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -61,52 +53,26 @@ class StoreSpec:
 
     @property
     def safe_url(self) -> str:
-        """The URL without user, password and query: for messages, `repr` and records."""
-        return self.url if self.scheme == LOCAL else mask_url(self.url)
+        """The URL without user, password and query: for messages, `repr` and records.
+
+        Of S3 it is the URL itself, which has none of them; its keys may hold every character.
+        """
+        return self.url if self.scheme in {LOCAL, S3} and "::" not in self.url else mask_url(self.url)
 
     def scrub(self, text: str) -> str:
         """`text` without any value of a secret option and without credentials in URLs; for foreign error messages."""
-        for secret in sorted(_secrets(self.options), key=len, reverse=True):
-            text = text.replace(secret, MASK)
-        return mask_url(text.replace(self.url, self.safe_url))
+        return self._redactor()(text.replace(self.url, self.safe_url))
 
     def cause(self, error: BaseException) -> BaseException | None:
         """`error`, to raise another one from; None if a traceback of it would show a secret."""
-        shown = "\n".join(str(part) for part in _chain(error))
-        return error if self.scrub(shown) == shown else None
+        return self._redactor().cause(error)
+
+    def _redactor(self) -> Redactor:
+        own = set() if self.safe_url == self.url else secrets_in_url(self.url)
+        return Redactor(secrets_in_options(self.options) | own)
 
     def __repr__(self) -> str:
         return f"StoreSpec({self.safe_url!r}, single_writer={self.single_writer})"
-
-
-def mask_url(text: str) -> str:
-    """Take credentials and queries out of every URL in `text`."""
-    if "://" not in text:
-        return text
-    return _QUERY.sub("", _USER_INFO.sub(_without_user, text))
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """All that a traceback of `error` shows."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-
-
-def _without_user(match: re.Match[str]) -> str:
-    scheme, user = match[1], match[2]
-    container = user.partition(":")[0]
-    return f"{scheme}://{container}@" if scheme in _CONTAINER_SCHEMES else f"{scheme}://"
-
-
-def _secrets(options: object, name: str = "") -> set[str]:
-    """Every text among the options, however deep, that is not known to be harmless."""
-    if isinstance(options, Mapping):
-        return {found for key, value in options.items() for found in _secrets(value, str(key))}
-    if isinstance(options, (list, tuple)):
-        return {found for value in options for found in _secrets(value, name)}
-    hidden = isinstance(options, str) and name not in _PUBLIC_OPTIONS and len(options) >= _SHORTEST_SECRET
-    return {str(options)} if hidden else set()
 
 
 def _scheme(url: str) -> str | None:
@@ -136,6 +102,11 @@ def _absolute(path: str) -> str:
 
 def _check_s3(url: str, location: str) -> None:
     bucket = location.partition("/")[0]
+    if ":" in bucket and not bucket.startswith("arn:"):
+        raise ConfigError(
+            f"{S3}://{MASK}: expected s3://bucket/folder without user and password; pass credentials as "
+            "storage_options (key, secret, token) or let the environment provide them"
+        )
     if not bucket:
         raise ConfigError(f"{mask_url(url)} names no bucket: expected s3://bucket/folder")
     if "@" in bucket or "?" in location:
@@ -151,4 +122,16 @@ def _known(url: str, scheme: str) -> str:
             f"{mask_url(url)}: fsspec knows no scheme {scheme!r}; correct it, or install the package that provides it "
             "(for Google Cloud Storage `pip install gcsfs`, for Azure `pip install adlfs`)"
         )
+    _check_authority(url)
     return url
+
+
+def _check_authority(url: str) -> None:
+    """Refuse a URL whose password holds what ends a host: the rest of it would be taken for a path, and recorded."""
+    authority, behind = _AUTHORITY.split(url.partition("://")[2], maxsplit=1)[0], url.rpartition("@")
+    port = authority.rpartition(":")[2] if ":" in authority.rpartition("]")[2] else "0"
+    if behind[1] and "@" not in authority and not port.isdecimal():
+        raise ConfigError(
+            f"{mask_url(url)}: expected scheme://user:password@host/path. Write /, ?, # and @ in a password as %2F, "
+            "%3F, %23 and %40, or pass it as a storage option"
+        )

@@ -15,6 +15,7 @@ from wal_sink.runtime import SYSTEM
 from wal_sink.sink import SegmentSink, Sink, SinkContext, Transaction, TransactionalSink, TwoPhaseSink
 from wal_sink.testing.own_lines import OwnLines
 from wal_sink.testing.tables import spark_schema_of
+from wal_sink.texts import text_of
 
 _WAL = "5e9f0f6e00004000800000000000ba5e"
 
@@ -211,5 +212,5 @@ def pickled(sink: Sink) -> bytes:
 
 def shown_error(error: BaseException) -> str:
     """An error, for a message."""
-    text = str(error)
+    text = text_of(error)
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:299] + '…'}"

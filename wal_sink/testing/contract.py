@@ -20,6 +20,7 @@ from wal_sink.testing.contract_two_phase import TwoPhaseContract
 from wal_sink.testing.contract_values import ValuesContract
 from wal_sink.testing.process import promise_of, resolve
 from wal_sink.testing.rows import shown
+from wal_sink.texts import name_of
 
 
 class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
@@ -134,7 +135,7 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
         if not self.secrets():
             pytest.skip("it has none: secrets() names none")
         delivery, sink = resolve(self.make_sink(target))
-        places = {"repr(sink)": repr(sink), "describe()": sink.describe(), "repr(Delivery(sink))": repr(delivery)}
+        places = {"repr(sink)": repr(sink), "describe()": name_of(sink), "repr(Delivery(sink))": repr(delivery)}
         if isinstance(sink, Sink):
             deliver(sink, self._chunks())
             with suppress(ConfigError):  # what cannot travel carries no secret away

@@ -19,6 +19,7 @@ from wal_sink.testing.rows import Row, Rows
 from wal_sink.testing.tables import COLUMN_NAMES, COLUMN_TYPES, three_batches
 from wal_sink.testing.values import same_value
 from wal_sink.testing.verdict import What
+from wal_sink.texts import name_of
 
 
 class ContractBase:
@@ -160,31 +161,31 @@ class ContractBase:
         """The sink under test; skips where it is a writer of whole batches, which is not called chunk by chunk."""
         sink = resolve(self.make_sink(target))[1]
         if not isinstance(sink, Sink):
-            pytest.skip(f"{sink.describe()} is called with whole batches")
+            pytest.skip(f"{name_of(sink)} is called with whole batches")
         return sink
 
     def _lookup(self, target: Any) -> tuple[Sink, Lookup]:
         sink = self._sink(target)
         if not isinstance(sink, Lookup):
-            pytest.skip(f"{sink.describe()} has no was_applied(key)")
+            pytest.skip(f"{name_of(sink)} has no was_applied(key)")
         return sink, sink
 
     def _ledger(self, target: Any) -> TransactionalSink:
         sink = self._sink(target)
         if not isinstance(sink, TransactionalSink):
-            pytest.skip(f"{sink.describe()} is no TransactionalSink")
+            pytest.skip(f"{name_of(sink)} is no TransactionalSink")
         return sink
 
     def _two_phase(self, target: Any) -> TwoPhaseSink:
         sink = self._sink(target)
         if not isinstance(sink, TwoPhaseSink):
-            pytest.skip(f"{sink.describe()} is no TwoPhaseSink")
+            pytest.skip(f"{name_of(sink)} is no TwoPhaseSink")
         return sink
 
     def _ignores_repetition(self, target: Any) -> Sink:
         sink = self._sink(target)
         if ability_of(sink) is not Ability.STORE_POSITION and not sink.idempotent:
-            pytest.skip(f"{sink.describe()} does not claim to ignore what it has seen")
+            pytest.skip(f"{name_of(sink)} does not claim to ignore what it has seen")
         return sink
 
     def _chunks(self) -> list[Chunk]:

@@ -24,6 +24,7 @@ from wal_sink.testing.rows import Difference, Row, Rows
 from wal_sink.testing.tables import Partitions, partitioned, three_batches
 from wal_sink.testing.takeover import Stage, Takeover
 from wal_sink.testing.verdict import EVERYTHING, CrashMatrix, Point, Violation, What
+from wal_sink.texts import name_of, told
 
 T = TypeVar("T")
 
@@ -119,7 +120,7 @@ def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Tab
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Nobody wants to read of failures that are made on purpose."""
-    logger = logging.getLogger("wal_sink")
+    logger = logging.getLogger("wal_sink")  # noqa: TID251 - nothing is logged to it here
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
@@ -154,7 +155,7 @@ class _Trials(Generic[T]):
         target = self.new_target()
         self.promise = promise_of(self.make_sink(target))
         sink = resolve(self.make_sink(target))[1]
-        self.sink = sink.describe()
+        self.sink = name_of(sink)
         if isinstance(sink, BatchSink) and self.data_frame is None:
             raise ConfigError(
                 f"{self.sink} gets whole batches as DataFrames: say how to make one of a pyarrow table, "
@@ -315,7 +316,7 @@ class _History:
             process.live()
         except WalSinkError as error:
             self.refused = self.refused or isinstance(error, HistoryError)
-            self.error = self.error or f"{type(error).__name__}: {error}"
+            self.error = self.error or told(error)
         return process.points
 
     def _hook(self, point: Point) -> Hook:

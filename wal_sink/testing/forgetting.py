@@ -16,6 +16,7 @@ from wal_sink.chunk import Chunk, Position
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink.testing.process import resolve
 from wal_sink.testing.rows import Row, Rows
+from wal_sink.texts import name_of
 
 T = TypeVar("T")
 _DIGITS = "0123456789abcdef"
@@ -152,7 +153,7 @@ class _Connection(TransactionalSink):
         self._sink.close()
 
     def describe(self) -> str:
-        return self._sink.describe()
+        return name_of(self._sink)
 
     def _reached(self, *, is_open: bool = True) -> TransactionalSink:
         """The sink, connected to the present copy."""

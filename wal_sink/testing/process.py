@@ -38,6 +38,7 @@ from wal_sink.testing.rows import Row
 from wal_sink.testing.simulated import simulated_runtime
 from wal_sink.testing.tables import Partitions
 from wal_sink.testing.watched import Watched, WatchedBatches, watched
+from wal_sink.texts import name_of
 
 SINK_NAME = "default"
 
@@ -199,10 +200,10 @@ class Process:
         carrier: LocalCarrier | WholeBatchCarrier
         if isinstance(seen, WatchedBatches):
             write = _batch_writer(seen, log, self.place)
-            carrier = WholeBatchCarrier(write, log, what=seen.describe(), limit_s=delivery.budget_s)
+            carrier = WholeBatchCarrier(write, log, what=name_of(seen), limit_s=delivery.budget_s)
         else:
             carrier = LocalCarrier(lambda: seen, log, should_stop=lambda: False)
-        serving = Serving(SINK_NAME, delivery, kept, carrier, identity=seen.describe())
+        serving = Serving(SINK_NAME, delivery, kept, carrier, identity=name_of(seen))
         if not isinstance(seen, TwoPhaseSink):
             return serving
         preparation = Preparation(SINK_NAME, lambda: seen, delivery.attempt_timeout_s)
@@ -211,7 +212,7 @@ class Process:
 
 def _batch_writer(sink: BatchSink, log: Log, place: Place) -> Callable[[Assignment, Manifest], object]:
     if (data_frame := place.data_frame) is None:
-        raise ConfigError(f"{sink.describe()} gets whole batches as DataFrames, which needs data_frame=…")
+        raise ConfigError(f"{name_of(sink)} gets whole batches as DataFrames, which needs data_frame=…")
 
     def write(assignment: Assignment, manifest: Manifest) -> object:
         no_rows = place.batches[manifest.batch_id][0].slice(0, 0)

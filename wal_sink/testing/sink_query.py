@@ -16,6 +16,7 @@ from wal_sink.sink import BatchSink, Sink
 from wal_sink.testing.faults import Crash
 from wal_sink.testing.process import MakeFrame, Place, Process, bury
 from wal_sink.testing.watched import CALLS
+from wal_sink.texts import name_of, text_of
 
 _BOTH = ("create", "delete", "segment", *CALLS)
 _POINTS = (*(f"{when} {what}" for what in _BOTH for when in ("before", "after")), "before read", "before list")
@@ -165,8 +166,8 @@ def copies(to: object) -> Callable[[], object]:
         sink = to.to if isinstance(to, Delivery) else to
         if isinstance(sink, Sink | BatchSink):
             raise ConfigError(
-                f"FakeQuery.over({sink.describe()}): each process gets a copy of its own, and it cannot be pickled "
-                f"({error}). Keep plain data in __init__ and connect in open(), or say how each process makes its "
-                "sink: SinkQuery(lambda: MySink(…))"
+                f"FakeQuery.over({name_of(sink)}): each process gets a copy of its own, and it cannot be pickled "
+                f"({text_of(error)}). Keep plain data in __init__ and connect in open(), or say how each process makes "
+                "its sink: SinkQuery(lambda: MySink(…))"
             ) from error
         return lambda: to

@@ -22,15 +22,17 @@ Same = Callable[[Any, Any], bool]
 
 def same_value(sent: Any, found: Any) -> bool:
     """Equal, or another form of the same: a number or an instant as text, bytes as base64 or hexadecimal digits, what
-    is nested as JSON, NaN as NaN. Nothing that is shorter, rounded, or NULL where a value was sent.
+    is nested as JSON, NaN as NaN. Nothing that is shorter, rounded, or NULL where a value was sent, and no `repr()`.
     """
     if sent is None or found is None:
         return sent is found
-    if isinstance(found, str) and found in {str(sent), repr(sent)}:
-        return True
     if isinstance(sent, Mapping | list | tuple):
         return _same_nested(sent, found)
-    return any(compare(sent, found) for kind, compare in _COMPARED if isinstance(sent, kind))
+    # The text of bytes is their `repr`. A `repr` is source code of Python, and no value.
+    has_text = isinstance(found, str) and not isinstance(sent, bytes | bytearray)
+    return (has_text and found == str(sent)) or any(
+        compare(sent, found) for kind, compare in _COMPARED if isinstance(sent, kind)
+    )
 
 
 def missing_row(

@@ -19,6 +19,7 @@ from wal_sink.sink import (
     TwoPhaseSink,
 )
 from wal_sink.testing.own_lines import OwnLines
+from wal_sink.texts import name_of
 
 SENDING = ("write", "begin", "prepare", "commit")
 """Calls in which a sink sends, and each line of its own code is a point."""
@@ -69,7 +70,7 @@ class WatchedSink(Sink):
     """Passes each call on. Which kind it is shows as it does for the sink itself: see `watched`."""
 
     def __init__(self, sink: Sink, watcher: Watcher) -> None:
-        self._name = sink.describe()
+        self._name = name_of(sink)
         self.calls = _Calls(sink, watcher)
         self.idempotent = sink.idempotent
         self.driver_only = True
@@ -135,7 +136,7 @@ class WatchedBatches(BatchSink):
     """The same for a writer of whole batches."""
 
     def __init__(self, sink: BatchSink, watcher: Watcher) -> None:
-        self._name = sink.describe()
+        self._name = name_of(sink)
         self.calls = _Calls(sink, watcher)
         self.idempotent = sink.idempotent
 

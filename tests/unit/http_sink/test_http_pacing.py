@@ -8,10 +8,11 @@ import time
 import pytest
 
 from tests.contract.http_target import Fault
-from tests.unit.http_sink.collection import IDS, Collection, chunk, refuse_3, write
+from tests.unit.http_sink.collection import IDS, SECRET, Collection, chunk, opened, refuse_3, write
 from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink.sink import Rejected
-from wal_sink_backends.http import HttpSink, Pacing, TargetFailedError
+from wal_sink_backends import pacing
+from wal_sink_backends.http import HttpLookupSink, HttpSink, Pacing, TargetFailedError
 from wal_sink_backends.pacing import NotNowError
 
 
@@ -39,6 +40,29 @@ def test_rows_go_on_where_they_were_told_to_wait(keyed: Collection) -> None:
     keyed.server.faults.append(limit)
     write(HttpSink(keyed.url, body="rows"))
     assert keyed.ids == IDS
+
+
+PAST = "Wed, 21 Oct 2015 07:28:00 GMT"
+
+
+@pytest.mark.parametrize("told", ["0", PAST])
+@pytest.mark.parametrize("status", [429, 503])
+def test_pauses_grow_though_the_api_asks_for_none(keyed: Collection, told: str, status: int) -> None:
+    """Outcome before: 30 requests in 3.7 s."""
+    keyed.server.faults.append(Fault(status=status, headers={"Retry-After": told}, times=10**6))
+    started_s = time.monotonic()
+    with pytest.raises(TargetFailedError, match=str(status)):
+        write(HttpSink(keyed.url, idempotent=True, pacing=Pacing(max_wait_s=3)))
+    assert time.monotonic() - started_s < 10
+    assert 3 <= len(keyed.server.requests) <= 5
+
+
+def test_pauses_of_a_lookup_grow_too(plain: Collection) -> None:
+    sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}", pacing=Pacing(max_wait_s=3))
+    plain.server.faults.append(Fault(status=503, headers={"Retry-After": "0"}, times=10**6))
+    with opened(sink), pytest.raises(TargetFailedError, match="503"):
+        sink.was_applied("k")
+    assert 3 <= len(plain.server.requests) <= 5
 
 
 def test_a_plain_sink_leaves_repeating_what_may_have_taken_effect_to_the_core(plain: Collection) -> None:
@@ -85,6 +109,28 @@ def test_an_open_breaker_asks_nothing_until_its_pause_is_over(plain: Collection)
     time.sleep(0.5)
     write(sink)
     assert plain.ids == IDS
+
+
+@pytest.mark.parametrize("other", ["?site=2", "?site=1&x=1", ""])
+def test_another_query_is_another_target(plain: Collection, other: str) -> None:
+    once = Pacing(breaker_failures=1, breaker_pause_s=60)
+    plain.server.faults.append(Fault(status=500))
+    with pytest.raises(TargetFailedError):
+        write(HttpSink(f"{plain.url}?site=1", pacing=once))
+    assert write(HttpSink(f"{plain.url}{other}", pacing=once)) is None
+    with pytest.raises(NotNowError):
+        write(HttpSink(f"{plain.url}?site=1", pacing=once))
+
+
+def test_the_address_of_a_pace_shows_no_secret(plain: Collection, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    sink = HttpSink(f"{plain.url}?token={SECRET}", pacing=Pacing(breaker_failures=1, breaker_pause_s=60))
+    plain.server.faults.append(Fault(status=500))
+    with pytest.raises(TargetFailedError):
+        write(sink)
+    with pytest.raises(NotNowError) as caught:
+        write(sink)
+    assert SECRET not in f"{caught.value} {sink!r} {pacing._paces} {caplog.text}"
 
 
 def test_refused_rows_do_not_open_it(plain: Collection) -> None:

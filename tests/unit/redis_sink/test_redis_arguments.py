@@ -31,6 +31,7 @@ from wal_sink_backends.redis import RedisSink, redis_sink
         ("redis://host", {"key": "orders"}, "expected a column in it"),
         ("redis://host", {"key": "orders:{id"}, "expected '}'"),
         ("redis://host", {"key": "orders:{id:d}"}, "names of columns in braces"),
+        ("redis://host", {"key": "orders:{id}{day}"}, r"{id} and {day} need a text between them.* concat\(id, day\)"),
         ("redis://host", {"key": "wal_sink:ledger:{id}"}, "are the ledger's"),
         ("redis://host", {"maxlen": 5}, "expected a number above 0, and kind='stream'"),
         ("redis://host", {"wait_replicas": -1}, "wait_replicas of 0 or more"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -54,6 +57,60 @@ def test_keys_of_several_columns_and_braces(server: RedisServer) -> None:
     with opened(server, key="{{x}}:{a.b}:{id}:{on}:y") as sink, server.client() as client:
         sink.write(chunk(table))
         assert client.exists("{x}:ü:7:true:y")
+
+
+@pytest.mark.parametrize("kind", ["hash", "stream", "set"])
+def test_two_rows_never_share_a_key_because_of_the_text_between_its_fields(server: RedisServer, kind: Kind) -> None:
+    rows = pa.table({"x": ["1:2", "1", "9"], "y": ["3", "2:3", "9"]})
+    with opened(server, key="a:{x}:{y}", kind=kind) as sink, server.client() as client:
+        refused = sink.write(chunk(rows))
+        assert refused == Rejected(
+            {
+                0: "column 'x' of its key 'a:{x}:{y}' is '1:2', and ':' stands between {x} and {y}: another row could "
+                "have the same key"
+            }
+        )
+        assert client.keys("*") == []
+        assert sink.write(chunk(rows.slice(1))) is None
+        assert sorted(client.keys("a:*")) == ["a:1:2:3", "a:9:9"], "the keys are what they were"
+
+
+@pytest.mark.parametrize(
+    ("key", "x", "y", "refused"),
+    [
+        ("{x}::{y}", ["a:", "a"], ["b", ":b"], [0]),  # both would be a:::b
+        ("{x}--{y}-{x}", ["a-", "b"], ["c", "-d"], [0, 1]),
+        ("{{{x}}}{{{y}}}", ["a}{b", "}{"], ["", "a"], [0, 1]),
+        ("{x}:{y}:", ["a", "b:"], ["c:d:", ""], [1]),
+        ("{x}:{y}", [b"\xff:", b":"], [b"", b""], [0, 1]),
+        ("{x}1{y}", [11, 2], [2, 3], [0]),
+        ("{x}-{y}", [-11, 2], [2, -3], []),
+        ("{x}.{y}", [1.5, 2e300], [2, 3], [0]),
+        ("{x}:{y}", [dt.datetime(2026, 1, 2, tzinfo=dt.UTC), None], [1, 1], []),
+        ("{x}:{y}", [dt.time(1, 2), dt.time(3)], [1, 1], []),
+        ("{x}-{y}", [dt.date(2026, 1, 2), dt.date(1, 1, 1)], [1, 1], []),
+    ],
+)
+def test_which_values_end_where_the_next_field_begins(key: str, x: Any, y: Any, refused: list[int]) -> None:
+    template = redis_rows.KeyTemplate(key)
+    table = pa.table({"x": x, "y": y})
+    _, _, reasons = redis_rows.encoded(chunk(table), "hash", template, "x")
+    assert [row for row, reason in reasons.items() if "NULL" not in reason] == refused
+
+
+def test_a_moment_beyond_four_digits_of_a_year_may_not_hold_the_text_between(server: RedisServer) -> None:
+    far = pa.array([260_000_000_000_000_000, 0], pa.int64()).cast(pa.timestamp("us"))
+    with opened(server, key="{x}:{y}") as sink:
+        refused = sink.write(chunk(pa.table({"x": far, "y": [1, 1]})))
+    assert refused is not None
+    assert list(refused.reasons) == [0]
+
+
+def test_a_long_value_is_told_in_part(server: RedisServer) -> None:
+    with opened(server, key="{x}:{y}") as sink:
+        refused = sink.write(chunk(pa.table({"x": [":" * 1000], "y": [1]})))
+    assert refused is not None
+    assert len(refused.reasons[0]) < 300
 
 
 def test_rows_that_cannot_be_written_are_told_and_nothing_is(

@@ -1,0 +1,159 @@
+"""What an API answered: how much of it is read, how it is decoded, and what a user's check says of it."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError, RetryLaterError
+
+Check: TypeAlias = Callable[[int, Mapping[str, str], bytes], Mapping[int, str] | None]
+"""A user's function of status, headers (names in lower case) and whole body of an answer that would count as done."""
+
+ACCEPTED_ENCODINGS = "gzip, deflate"
+"""Those that can be decoded piece by piece, so that no piece grows beyond what is wanted of it."""
+_AUTO = zlib.MAX_WBITS | 32
+"""A header of gzip or of zlib, whichever comes."""
+_MOST_GROWTH = 2
+"""An encoding may make a body longer, but not by so much: an endless one that decodes to nothing is left."""
+_OURS = (ConfigError, OutcomeUnknownError, PermanentError, RetryLaterError)
+
+
+class DecodingError(Exception):
+    """A body that is not in the encoding that its header names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The beginning of a body, decoded; all of it if `is_whole`."""
+
+    content: bytes
+    is_whole: bool
+    encoding: str
+    """The Content-Encoding that could not be decoded, in which the content is left; else empty."""
+
+
+def body_of(pieces: Iterable[bytes], encoding: str, most_bytes: int) -> Body:
+    """Read and decode at most `most_bytes`, and not much more than that from the connection.
+
+    Raises `DecodingError`. An encoding that was not asked for is left as it is, and named.
+    """
+    name = encoding.strip().lower()
+    decode = _DECODERS.get(name)
+    kept, raw_bytes, is_whole = bytearray(), 0, True
+    decoder = decode() if decode else _Identity()
+    for piece in pieces:
+        raw_bytes += len(piece)
+        kept += decoder.decode(piece, most_bytes + 1 - len(kept))
+        if len(kept) > most_bytes or raw_bytes > _MOST_GROWTH * most_bytes:
+            is_whole = False  # the connection is closed: the rest of the answer lies in it
+            break
+    else:
+        decoder.finish()
+    return Body(bytes(kept[:most_bytes]), is_whole, "" if decode or not kept else name)
+
+
+class _Identity:
+    def decode(self, piece: bytes, most_bytes: int) -> bytes:
+        return piece[:most_bytes]
+
+    def finish(self) -> None:
+        """Nothing is held back."""
+
+
+class _Zlib:
+    """gzip in one or several parts, zlib, and deflate without the header of zlib, which some servers send."""
+
+    def __init__(self) -> None:
+        self._decoder: Any = None
+
+    def decode(self, piece: bytes, most_bytes: int) -> bytes:
+        """What a piece decodes to. No more than `most_bytes`: the rest is dropped, so that is the last call then."""
+        decoded = bytearray()
+        while piece and len(decoded) < most_bytes:
+            if self._decoder is None or self._decoder.eof:
+                self._decoder = _decoder_for(piece)
+            try:
+                decoded += self._decoder.decompress(piece, most_bytes - len(decoded))
+            except zlib.error as error:
+                raise DecodingError(f"the body is not gzip or deflate: {error}") from None
+            # What follows the end of a part is another one, or zeros, which gzip permits as padding.
+            piece = self._decoder.unused_data.lstrip(b"\0") if self._decoder.eof else self._decoder.unconsumed_tail
+        return bytes(decoded)
+
+    def finish(self) -> None:
+        if self._decoder is not None and not self._decoder.eof:
+            raise DecodingError("the body ends in the middle of its gzip or deflate")
+
+
+def _decoder_for(piece: bytes) -> Any:
+    """A zlib header has 8 in the lower half of its first byte, and gzip begins with 0x1f: else it is bare deflate."""
+    has_header = piece[0] == 0x1F or piece[0] & 0x0F == 8
+    return zlib.decompressobj(_AUTO if has_header else -zlib.MAX_WBITS)
+
+
+_DECODERS: dict[str, type[_Zlib | _Identity]] = {
+    "": _Identity,
+    "identity": _Identity,
+    "gzip": _Zlib,
+    "x-gzip": _Zlib,
+    "deflate": _Zlib,
+}
+
+
+# What a check says.
+
+
+def check_answer(
+    check: Check,
+    status: int,
+    headers: Mapping[str, str],
+    body: Body,
+    *,
+    rows: int,
+    what: str,
+    most_bytes: int,
+    clean: Callable[[str], str],
+) -> dict[int, str]:
+    """Why rows of the request were refused, by their index in it, as the user's check tells; empty: none was.
+
+    Raises `PermanentError` if there is no whole body to be judged, or if the check answers anything else than None or
+    reasons; `OutcomeUnknownError` if it fails. What it raises of ours passes. `clean` takes secrets out of its texts.
+    """
+    if not body.is_whole:
+        raise PermanentError(
+            f"{what} {status} with a body larger than {most_bytes} bytes: the check cannot judge a part of it. "
+            "The rows may have been taken. Let the API answer shorter, or pass max_answer_bytes="
+        )
+    if body.encoding:
+        raise PermanentError(
+            f"{what} {status} with Content-Encoding {body.encoding!r}, expected one of {ACCEPTED_ENCODINGS} or none: "
+            "the check cannot read it. The rows may have been taken. Let the API answer in an encoding it is offered"
+        )
+    try:
+        found: Any = check(status, headers, body.content)
+    except _OURS:
+        raise
+    except Exception as error:  # noqa: BLE001 - a user's check, which may raise anything
+        raise OutcomeUnknownError(
+            f"{what} {status}, and check failed with {type(error).__name__}: {clean(str(error))}. "
+            "The request may or may not have taken effect"
+        ) from None
+    return {index: clean(reason) for index, reason in _reasons(found, rows, f"{what} {status}", clean).items()}
+
+
+def _reasons(found: Any, rows: int, what: str, clean: Callable[[str], str]) -> dict[int, str]:
+    if found is None:
+        return {}
+    if isinstance(found, Mapping) and all(_is_reason(index, reason, rows) for index, reason in found.items()):
+        return dict(found)
+    raise PermanentError(
+        f"{what}, and check returned {clean(repr(found))}: expected None, or a dict of reasons (texts) by "
+        f"the index of the row in the request, from 0 to {rows - 1}. Correct the check"
+    )
+
+
+def _is_reason(index: object, reason: object, rows: int) -> bool:
+    return type(index) is int and 0 <= index < rows and isinstance(reason, str)

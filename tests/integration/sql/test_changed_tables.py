@@ -1,0 +1,179 @@
+"""`SqlSink` notices a table that was altered or made anew since it was described, within the writing transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.chunks import SLOT, chunk, ids
+from tests.databases import MariadbServer, PostgresqlServer, Server
+from tests.sql_chunks import as_owner, opened, sink_to, stored
+from wal_sink.chunk import Position
+from wal_sink.errors import PermanentError
+from wal_sink_backends.sql_dialects import TableAltered
+
+
+def decimals(*values: float) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.float64())})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("ALTER TABLE flights {} id {} REAL",),
+        ("DROP TABLE flights", "CREATE TABLE flights (id REAL)"),
+        ("ALTER TABLE flights RENAME TO older", "CREATE TABLE flights (id REAL)"),
+    ],
+    ids=["altered", "made anew", "renamed"],
+)
+def test_a_column_that_would_now_alter_values(server: Server, database: str, change: tuple[str, ...]) -> None:
+    alter = ("ALTER", "TYPE") if isinstance(server, PostgresqlServer) else ("MODIFY", "")
+    real = "REAL" if isinstance(server, PostgresqlServer) else "FLOAT"
+    with opened(sink_to(server, database)) as sink:
+        sink.write(chunk(decimals(0.5)))
+        as_owner(server, database, *(statement.format(*alter).replace("REAL", real) for statement in change))
+        with pytest.raises(PermanentError, match=r"column 'id' is declared '(real|float)', which would alter"):
+            sink.write(chunk(decimals(0.1), first=1))
+        assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
+    assert (0.1,) not in stored(server, database)
+
+
+def test_what_fits_after_the_change_is_written(server: Server, database: str) -> None:
+    with opened(sink_to(server, database)) as sink:
+        sink.write(chunk(ids(1)))
+        as_owner(server, database, "ALTER TABLE flights ADD COLUMN more INTEGER DEFAULT 7")
+        assert sink.write(chunk(ids(2), first=1)) is None
+        as_owner(server, database, "DROP TABLE flights", "CREATE TABLE flights (id NUMERIC(20))")
+        assert sink.write(chunk(ids(3), first=2)) is None
+    assert stored(server, database) == [(3,)]
+
+
+def test_a_column_that_now_needs_a_value(server: Server, database: str) -> None:
+    with opened(sink_to(server, database)) as sink:
+        sink.write(chunk(ids(1)))
+        as_owner(server, database, "DROP TABLE flights", "CREATE TABLE flights (id BIGINT, must INTEGER NOT NULL)")
+        with pytest.raises(PermanentError, match=r"column 'must' .*needs a value and has no default"):
+            sink.write(chunk(ids(2), first=1))
+
+
+def test_a_table_that_is_gone_is_not_made_anew(server: Server, database: str) -> None:
+    """Its rows are gone, and the ledger says that they are there."""
+    with opened(sink_to(server, database)) as sink:
+        sink.write(chunk(ids(1)))
+        as_owner(server, database, "DROP TABLE flights")
+        with pytest.raises(PermanentError, match="the table is gone since this process wrote to it"):
+            sink.write(chunk(ids(2), first=1))
+
+
+def test_a_table_that_became_one_without_transactions(mariadb: MariadbServer, maria: str) -> None:
+    with opened(sink_to(mariadb, maria)) as sink:
+        sink.write(chunk(ids(1)))
+        mariadb.query(maria, "ALTER TABLE flights ENGINE=MyISAM")
+        with pytest.raises(PermanentError, match="flights is kept by MyISAM"):
+            sink.write(chunk(ids(2), first=1))
+    assert stored(mariadb, maria) == [(1,)]
+
+
+def test_nobody_alters_the_table_between_the_look_and_the_rows(mariadb: MariadbServer, maria: str) -> None:
+    """Rows in a table without transactions could not be taken back: the look holds the definition."""
+    with opened(sink_to(mariadb, maria)) as sink:
+        sink.write(chunk(ids(1)))
+        dialect: Any = sink._dialect
+        connection: Any = sink._connection
+        refused = []
+        insert = type(dialect).insert
+
+        def altered_first(*arguments: Any) -> Any:
+            mariadb.query(maria, "SET lock_wait_timeout = 1")
+            try:
+                mariadb.query(maria, "ALTER TABLE flights ENGINE=MyISAM")
+            except Exception as error:  # noqa: BLE001 - of the driver: it waited for the transaction in vain
+                refused.append(str(error))
+            return insert(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(dialect), "insert", altered_first)
+            assert sink.write(chunk(ids(2), first=1)) is None
+        assert sink._connection is connection
+    assert ["Lock wait timeout" in one for one in refused] == [True]
+    assert mariadb.query(
+        maria, f"SELECT engine FROM information_schema.tables WHERE table_schema = '{maria}' AND table_name = 'flights'"
+    ) == [("InnoDB",)]
+
+
+def test_a_table_changed_between_the_look_and_the_rows_is_noticed(postgresql: PostgresqlServer, pg: str) -> None:
+    """PostgreSQL takes rows back: one more look after them is enough."""
+    with opened(sink_to(postgresql, pg)) as sink:
+        sink.write(chunk(decimals(0.5)))
+        dialect: Any = sink._dialect
+        insert = type(dialect).insert
+
+        def altered_first(*arguments: Any) -> Any:
+            as_owner(postgresql, pg, "ALTER TABLE flights ALTER id TYPE real")
+            return insert(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(dialect), "insert", altered_first)
+            with pytest.raises(PermanentError, match="column 'id' is declared 'real', which would alter"):
+                sink.write(chunk(decimals(0.1), first=1))
+    assert stored(postgresql, pg) == [(0.5,)]
+
+
+def test_a_look_at_the_table_costs_few_statements(
+    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(sink_to(server, database)) as sink:
+        sink.write(chunk(ids(0)))
+        session: Any = type(sink._connection)
+        statements: list[str] = []
+        execute = session.execute
+
+        def counted(self: Any, statement: str, *values: Any) -> Any:
+            statements.append(statement)
+            return execute(self, statement, *values)
+
+        monkeypatch.setattr(session, "execute", counted)
+        sink.write(chunk(ids(1), first=1))
+    looks = [one for one in statements if "pg_class" in one or "SHOW CREATE" in one or "WHERE FALSE" in one]
+    assert len(looks) == (2 if isinstance(server, PostgresqlServer) else 3)
+
+
+def test_a_table_that_is_altered_again_and_again_may_be_tried_again(postgresql: PostgresqlServer, pg: str) -> None:
+    with opened(sink_to(postgresql, pg)) as sink:
+        sink.write(chunk(ids(1)))
+        dialect: Any = sink._dialect
+        insert = type(dialect).insert
+        numbers = iter(range(10))
+
+        def altered_first(*arguments: Any) -> Any:
+            as_owner(postgresql, pg, f"ALTER TABLE flights ADD COLUMN more{next(numbers)} integer")
+            return insert(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(dialect), "insert", altered_first)
+            with pytest.raises(TableAltered, match="was altered while rows were written to it; nothing is kept"):
+                sink.write(chunk(ids(2), first=1))
+        assert stored(postgresql, pg) == [(1,)]
+        assert sink.write(chunk(ids(2), first=1)) is None
+    assert stored(postgresql, pg) == [(1,), (2,)]
+
+
+def test_a_table_that_is_altered_while_it_is_described_may_be_tried_again(
+    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    as_owner(server, database, "CREATE TABLE flights (id BIGINT)")
+    with opened(sink_to(server, database)) as sink:
+        dialect: Any = sink._dialect
+        check_table = type(dialect).check_table
+        numbers = iter(range(10))
+
+        def altered_after(*arguments: Any) -> Any:
+            as_owner(server, database, f"ALTER TABLE flights ADD COLUMN more{next(numbers)} INTEGER")
+            return check_table(*arguments)
+
+        monkeypatch.setattr(type(dialect), "check_table", altered_after)
+        with pytest.raises(TableAltered, match="was altered while it was described"):
+            sink.write(chunk(ids(1)))
+    assert stored(server, database) == []

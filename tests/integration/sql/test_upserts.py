@@ -1,0 +1,184 @@
+"""Upserts of `SqlSink` on servers: writers with shared keys, and which of two rows with one key stays."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import math
+import random
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+import pymysql
+import pytest
+
+from tests.chunks import SLOT, chunk, ids
+from tests.databases import MariadbServer, PostgresqlServer, Server
+from tests.side_by_side import side_by_side
+from tests.sql_chunks import as_owner, opened, sink_to, stored, write
+from wal_sink.chunk import Position
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.sink import Rejected
+from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.sql_mariadb_order import FOLDED, folded
+
+KEYS, CHUNKS = 400, 6
+JANUARY = dt.datetime(2023, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["numbers", "texts"])
+def test_writers_with_shared_keys_do_not_block_one_another_for_ever(server: Server, database: str, text: bool) -> None:
+    """Rows in the order of their keys are locked in the same order by all: no deadlock."""
+    options: dict[str, Any] = {"mode": "upsert", "key": "id"}
+    kind = "VARCHAR(20)" if text else "BIGINT"
+    ci = " COLLATE utf8mb4_general_ci" if text and isinstance(server, MariadbServer) else ""
+    as_owner(server, database, f"CREATE TABLE flights (id {kind}{ci} PRIMARY KEY, late BIGINT)")
+    deadlocks: list[Exception] = []
+    numbers = itertools.count()
+
+    def send() -> None:
+        number = next(numbers)
+        order = random.Random(number)
+        slot, before = f"wal/default/{number}", None
+        with opened(sink_to(server, database, **options)) as sink:
+            for batch in range(CHUNKS):
+                keys: list[Any] = [f"Key {key}" if text else key for key in range(KEYS)]
+                order.shuffle(keys)
+                rows = pa.table({"id": keys, "late": [number] * KEYS})
+                one = chunk(rows, batch=batch, segment=f"{number}-{batch}", slot=slot, after=before)
+                while True:
+                    try:
+                        sink.write(one)
+                    except (psycopg.errors.DeadlockDetected, pymysql.err.OperationalError) as error:
+                        deadlocks.append(error)
+                    else:
+                        break
+                before = Position(slot, batch, KEYS, f"{number}-{batch}")
+
+    side_by_side(4, send)
+    assert [str(one) for one in deadlocks] == []
+    assert server.query(database, "SELECT count(*), count(DISTINCT late) FROM flights") == [(KEYS, 1)]
+
+
+@pytest.mark.parametrize("collation", FOLDED)
+def test_texts_that_a_collation_takes_for_equal_are_ordered_as_equal(
+    mariadb: MariadbServer, maria: str, collation: str
+) -> None:
+    """Otherwise the first of two rows with one key might be put last. Every text of two printable ASCII characters."""
+    charset = collation.partition("_")[0]
+    mariadb.query(maria, f"CREATE TABLE texts (c CHAR(2) CHARACTER SET {charset} COLLATE {collation})")
+    pairs = [a + b for a in map(chr, range(33, 127)) for b in map(chr, range(32, 127))]
+    escaped = ",".join("('" + pair.replace("\\", "\\\\").replace("'", "''") + "')" for pair in pairs)
+    mariadb.query(maria, f"INSERT INTO texts VALUES {escaped}")
+    groups = mariadb.query(maria, "SELECT group_concat(hex(c)) FROM texts GROUP BY c")
+    assert len(groups) > 1000
+    for (group,) in groups:
+        texts = [bytes.fromhex(text).decode() for text in group.split(",")]
+        assert len({folded(text) for text in texts}) == 1, texts
+
+
+def test_of_texts_that_are_one_key_to_the_column_the_later_wins(mariadb: MariadbServer, maria: str) -> None:
+    as_owner(mariadb, maria, "CREATE TABLE flights (id VARCHAR(9) COLLATE utf8mb4_general_ci PRIMARY KEY, late INT)")
+    sink = sink_to(mariadb, maria, mode="upsert", key="id")
+    rows = pa.table({"id": ["b", "a", "B ", "A", "b"], "late": pa.array([1, 2, 3, 4, 5], pa.int32())})
+    accents = pa.table({"id": ["é", "z", "e"], "late": pa.array([6, 7, 8], pa.int32())})
+    write(sink, chunk(rows), chunk(accents, first=5))
+    assert dict(mariadb.query(maria, "SELECT lower(id), late FROM flights")) == {"a": 4, "b": 5, "z": 7, "é": 8}
+
+
+VERSIONS: list[tuple[Any, list[Any]]] = [
+    (pa.int64(), [1, 2, 3]),
+    (pa.float64(), [-math.pi, 0.5, 1e300]),
+    (pa.decimal128(20, 3), [Decimal("9.999"), Decimal("10.000"), Decimal("100.001")]),
+    (pa.timestamp("us"), [JANUARY, JANUARY + dt.timedelta(microseconds=1), JANUARY + dt.timedelta(days=400)]),
+    (pa.timestamp("us", "UTC"), [dt.datetime(2023, 1, day, tzinfo=dt.UTC) for day in (1, 2, 10)]),
+    (pa.date32(), [dt.date(999, 1, 1), dt.date(2023, 1, 1), dt.date(2023, 1, 2)]),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"), VERSIONS, ids=lambda some: str(some) if isinstance(some, pa.DataType) else ""
+)
+def test_only_a_newer_row_replaces(server: Server, database: str, kind: Any, values: list[Any]) -> None:
+    old, new, newest = values
+    sink = sink_to(server, database, mode="upsert", key="id", newer_by="at")
+
+    def rows(*of: tuple[str, Any, int]) -> pa.Table:
+        names, versions, marks = zip(*of, strict=True)
+        return pa.table({"at": pa.array(versions, kind), "id": names, "mark": marks})
+
+    first = rows(("older", new, 1), ("equal", new, 1), ("newer", new, 1), ("null", new, 1), ("was null", None, 1))
+    second = rows(("older", old, 2), ("equal", new, 2), ("newer", newest, 2), ("null", None, 2), ("was null", old, 2))
+    within = rows(("in", newest, 1), ("in", old, 2), ("in", None, 3), ("last", new, 1), ("last", new, 2))
+    nulls = rows(("nulls", None, 1), ("nulls", None, 2))
+    sent = (chunk(first), chunk(second, first=5), chunk(within, first=10), chunk(nulls, first=15))
+    assert write(sink, *sent) == [None] * 4
+    assert dict(server.query(database, "SELECT id, mark FROM flights")) == {
+        "older": 1,
+        "equal": 2,
+        "newer": 2,
+        "null": 1,
+        "was null": 2,
+        "in": 1,
+        "last": 2,
+        "nulls": 2,
+    }
+    found = dict(server.query(database, "SELECT id, at FROM flights"))
+    assert found["older"] == found["equal"]
+    assert found["newer"] == found["in"] > found["older"]
+    assert found["nulls"] is None
+
+
+@pytest.mark.parametrize(
+    "values",
+    [["a"], [b"a"], [True], [[1]], [{"a": 1}], pa.nulls(1)],
+    ids=["text", "binary", "boolean", "list", "struct", "void"],
+)
+def test_a_column_that_tells_no_age_is_refused(server: Server, database: str, values: Any) -> None:
+    sink = sink_to(server, database, mode="upsert", key="id", newer_by="at")
+    with pytest.raises(PermanentError, match=r"newer_by column 'at' is .* which cannot be compared; cast it"):
+        write(sink, chunk(pa.table({"id": [1], "at": values})))
+    with pytest.raises(PermanentError, match="newer_by column 'at' is not among the columns"):
+        write(sink, chunk(ids(1)))
+
+
+def test_an_interval_tells_an_age_in_postgresql_only(server: Server, database: str) -> None:
+    sink = sink_to(server, database, mode="upsert", key="id", newer_by="at")
+    one = chunk(pa.table({"id": [1, 1], "at": pa.array([86_400_000_001, 10], pa.duration("us"))}))
+    if isinstance(server, PostgresqlServer):
+        assert write(sink, one) == [None]
+        assert stored(server, database, "extract(day FROM at)::int") == [(1,)]
+    else:
+        with pytest.raises(PermanentError, match="newer_by column 'at' is duration"):
+            write(sink, one)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"newer_by": "at"}, "only with mode='upsert'"),
+        ({"mode": "upsert", "key": "at", "newer_by": "at"}, "other than the key"),
+        ({"mode": "upsert", "key": "id", "newer_by": ""}, "expected the name of a column"),
+    ],
+)
+def test_arguments_of_newer_by_that_cannot_work(server: Server, options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        SqlSink(server.url("db"), "flights", **options)
+
+
+def test_refused_rows_of_an_ordered_chunk_are_named_by_their_own_numbers(server: Server, database: str) -> None:
+    as_owner(server, database, "CREATE TABLE flights (id BIGINT PRIMARY KEY, late BIGINT CHECK (late < 100))")
+    rows = pa.table({"id": [9, 8, 7, 6, 5, 4, 3, 2, 1], "late": [1, 1, 200, 1, 1, 1, 1, 300, 1]})
+    (rejected,) = write(sink_to(server, database, mode="upsert", key="id"), chunk(rows))
+    assert isinstance(rejected, Rejected)
+    assert set(rejected.reasons) == {2, 7}
+
+
+def test_positions_move_with_an_upsert_that_replaced_nothing(server: Server, database: str) -> None:
+    with opened(sink_to(server, database, mode="upsert", key="id", newer_by="at")) as sink:
+        sink.write(chunk(pa.table({"id": [1], "at": [2]})))
+        sink.write(chunk(pa.table({"id": [1], "at": [1]}), first=1))
+        assert sink.last(SLOT) == Position(SLOT, 0, 2, "a")
+    assert stored(server, database, "id, at") == [(1, 2)]

@@ -1,0 +1,111 @@
+"""A speculative copy of a delivery task, on a cluster whose executors have different hosts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.integration.streams import Lines, Place
+from tests.processes import Child
+from tests.standalone import Standalone, executor_of, standalone
+from wal_sink import Chunk
+
+pytestmark = pytest.mark.spark
+
+ROWS = 40
+CHUNK_ROWS = 10
+SLOW_S = 1.5
+DRIVER = """
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tests.fixtures_spark import SPARK_CONF
+from tests.integration.streams import Place
+from tests.integration.test_speculation import CHUNK_ROWS, CONF, Uneven
+from wal_sink import Delivery, Settings
+
+spark = SparkSession.builder.master(sys.argv[2]).config(map={**SPARK_CONF, **CONF}).getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+place = Place(Path(sys.argv[1]))
+to = Delivery(Uneven(place.root / "out.jsonl", calls=place.root / "calls"), where="executors",
+              attempt_timeout_s=float(sys.argv[3]))
+settings = Settings(chunk_rows=CHUNK_ROWS, max_delivery_tasks=2)
+with place.sink(to, settings=settings) as sink:
+    sink.run(place.feed.stream(spark).repartition(2).writeStream.trigger(availableNow=True))
+spark.stop()
+"""
+CONF = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.0",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.executor.memory": "512m",
+}
+
+
+@dataclass(frozen=True)
+class Uneven(Lines):
+    """Takes the second segment slowly, and notes who takes it."""
+
+    calls: Path = Path()
+
+    def write(self, chunk: Chunk) -> None:
+        super().write(chunk)
+        if chunk.position.slot.endswith("/1"):
+            with self.calls.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            time.sleep(SLOW_S)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    with standalone(tmp_path_factory.mktemp("cluster"), cores=1) as running:
+        yield running
+
+
+def driver(place: Place, cluster: Standalone, *, timeout_s: float) -> Child:
+    return Child.python(DRIVER, place.root, cluster.url, str(timeout_s), log=place.root / "driver.log", limit_s=120)
+
+
+def test_a_speculative_copy_of_a_delivery_task_repeats_nothing_in_a_healthy_run(
+    cluster: Standalone, tmp_path: Path
+) -> None:
+    place = Place(tmp_path)
+    place.feed.add(range(ROWS))
+    with driver(place, cluster, timeout_s=60) as child:
+        child.succeed()
+    assert place.lines.ids() == list(range(ROWS))
+    assert len(set(place.root.joinpath("calls").read_text().split())) == 1
+
+
+def test_a_copy_waits_as_long_as_the_original_records_chunks(cluster: Standalone, tmp_path: Path) -> None:
+    """The share takes longer than a call may, and none of its calls does."""
+    place = Place(tmp_path)
+    place.feed.add(range(4 * ROWS))
+    with driver(place, cluster, timeout_s=1.5 * SLOW_S) as child:
+        child.succeed()
+    assert place.lines.ids() == list(range(4 * ROWS))
+    assert len(set(place.root.joinpath("calls").read_text().split())) == 1
+
+
+def test_where_the_executor_of_the_original_is_dead_a_copy_does_not_wait_for_ever(
+    cluster: Standalone, tmp_path: Path
+) -> None:
+    place = Place(tmp_path)
+    place.feed.add(range(ROWS))
+    calls = place.root / "calls"
+    with driver(place, cluster, timeout_s=3 * SLOW_S) as child:
+        child.wait_until(lambda: calls.exists() and bool(calls.read_text()), "the slow segment is under way")
+        os.kill(executor_of(int(calls.read_text().split()[0])), signal.SIGKILL)
+        child.succeed()
+    sent = place.lines.sent()
+    assert sorted(set(place.lines.ids())) == list(range(ROWS))
+    assert len({(each.key, each.term) for each in sent}) == len(sent)
+    assert place.lines.repeats() <= 1

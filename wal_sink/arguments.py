@@ -1,0 +1,163 @@
+"""What callers hand to the public interface: names, values and functions, checked before anything is done with them.
+
+Every slip of one kind is answered here, by a `ConfigError` that spells out the right call.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from functools import partial, wraps
+from types import MappingProxyType
+from typing import Any, ParamSpec, TypeVar, cast
+
+from wal_sink.errors import ConfigError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+C = TypeVar("C", bound=type)
+
+_NOWHERE: Mapping[str, str] = MappingProxyType({})
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`"; did you mean NAME?"` for a name that resembles a known one in spelling, else an empty text."""
+    shown = {each.lower(): each for each in known}
+    text = name.lower()
+    close = get_close_matches(text, shown, n=1, cutoff=0.6)
+    close = close or [each for each in shown if len(each) > 3 and text.startswith(each)][:1]
+    return f"; did you mean {shown[close[0]]}?" if close else ""
+
+
+def spelled(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, where a wrong name or number of arguments is a `ConfigError` instead of Python's `TypeError`."""
+    return spelled_as(function.__qualname__)(function)
+
+
+def spelled_as(name: str, elsewhere: Mapping[str, str] = _NOWHERE) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """`spelled` for what users call `name`. `elsewhere`: names that belong into another call, and how it is written."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise ConfigError(_wrong_call(name, signature, kwargs, str(error), elsewhere)) from None
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def spelled_class(kind: C) -> C:
+    """A class whose constructor is `spelled`."""
+    constructor = cast("Any", kind)
+    constructor.__init__ = spelled_as(kind.__name__)(constructor.__init__)
+    return kind
+
+
+def _wrong_call(
+    name: str, signature: inspect.Signature, given: Iterable[str], problem: str, elsewhere: Mapping[str, str]
+) -> str:
+    """An unknown name tells more than the one that is missing for it, which Python names first."""
+    parameters = [each for each in signature.parameters.values() if each.name != "self"]
+    known = [each.name for each in parameters]
+    for unknown in given:
+        if unknown not in known:
+            meant = did_you_mean(unknown, known)
+            problem = f"unknown name {unknown!r}{meant}"
+            if unknown in elsewhere:
+                problem = f"{unknown!r} does not belong here; write {elsewhere[unknown]}"
+            break
+    end = "" if problem.endswith("?") else "."
+    return f"{name}: {problem}{end} Expected {name}({_shown(parameters)})"
+
+
+def _shown(parameters: Iterable[inspect.Parameter]) -> str:
+    """Names only: their types and defaults are in the documents."""
+    shown: list[str] = []
+    for each in parameters:
+        if each.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in shown:
+            shown.append("*")
+        required = each.default is inspect.Parameter.empty
+        shown.append(each.name if required else f"{each.name}=…")
+    return ", ".join(shown)
+
+
+def check_text(name: str, value: object, example: str = "s3://lake/orders") -> str:
+    """A URL or a path as text. Raises `ConfigError` for what is neither, or empty."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{name}={value!r}: expected text, such as {name}={example!r}")
+    text = str(value)
+    if not text.strip():
+        raise ConfigError(f"{name} is empty: expected text, such as {name}={example!r}")
+    return text
+
+
+def check_options(name: str, value: object) -> Mapping[str, object] | None:
+    """Options by name, or None. Their values are never shown. Raises `ConfigError` for anything else."""
+    if value is None or (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
+        return value
+    raise ConfigError(
+        f'{name}: expected a mapping of names to values, such as {name}={{"name": value}}, found a '
+        f"{type(value).__name__}"
+    )
+
+
+def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
+    """Raises `ConfigError` for a value that is not allowed, with the one that resembles it."""
+    choices = list(allowed)
+    if value not in choices:
+        meant = did_you_mean(repr(value), [repr(choice) for choice in choices])
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise ConfigError(f"{name}={value!r}: expected one of {listed}{meant}")
+
+
+def name_of(thing: object) -> str:
+    """What people call it; never its values, which may be secret."""
+    if isinstance(thing, partial):
+        return name_of(cast("partial[object]", thing).func)
+    return str(getattr(thing, "__qualname__", type(thing).__qualname__))
+
+
+def takes(function: Callable[..., object], *arguments: str) -> bool:
+    """Whether a call with so many arguments would get into the function. True where Python does not tell.
+
+    Some functions that are written in C have no signature. Their first call tells, by its own error.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
+def check_runs(function: object, what: str) -> None:
+    """Refuse a function that would return at once without having done anything. Raises `ConfigError`."""
+    bodies = (function, getattr(type(function), "__call__", None))  # noqa: B004 - an object may be called through it
+    if any(inspect.iscoroutinefunction(body) for body in bodies):
+        raise ConfigError(f"{what} is async: nobody would await it, so nothing would be written. Use a plain function")
+    if any(inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body) for body in bodies):
+        raise ConfigError(
+            f"{what} contains yield: calling it runs none of its code, so nothing would be written. Use a plain "
+            "function that returns None"
+        )
+
+
+def check_method(owner: object, method: str, *arguments: str) -> None:
+    """Refuse a method that cannot be called with these arguments, or that would do nothing. Raises `ConfigError`."""
+    function = getattr(owner, method)
+    what = f"{type(owner).__qualname__}.{method}"
+    check_runs(function, what)
+    if not takes(function, *arguments):
+        raise ConfigError(f"{what} cannot be called as wal-sink calls it: expected {method}({', '.join(arguments)})")

@@ -1,0 +1,228 @@
+"""The one place that takes secrets out of texts: of URLs, options, headers, and what libraries say in errors.
+
+Three tools, by what is known of the text:
+
+- `mask_url`: the text is one URL. It is cut where a password may end at the latest.
+- `redacted`: any text, with nothing known. What looks like a password goes, and rather too much than too little: from
+  `scheme://user:` up to the last `@` of the line, since a password may hold every other character.
+- `Redactor`: any text, where secrets are known. They go in every spelling, then the text is `redacted`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+from wal_sink.texts import text_of
+
+MASK = "***"
+SHORTEST_SECRET = 4
+"""Shorter texts are parts of too many words; a secret so short protects nothing."""
+
+_CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "az", "wasb", "wasbs"})
+"""In these the part before `@` names a container and is no secret; a password after `:` still is."""
+_SCHEME = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
+_PASSWORD = re.compile(_SCHEME + r"(?P<user>[^/\s?#:]*):(?P<password>[^\n]*)@(?P<behind>\S*)")
+_TRUNCATED = re.compile(_SCHEME + r"(?P<user>(?!arn:)[^/\s?#:@\[]+):[^\s\d/?#'\")\]},;:][^\s@]*(?!\S)")
+"""A user and what cannot be a port: a URL that was cut amid the password."""
+_USER = re.compile(_SCHEME + r"(?P<user>[^/\s?#]+)@")
+_QUERY = re.compile(r"\?\S*")
+
+_NAMES = (
+    *("password", "passwd", "passphrase", "pwd", "secret", "token", "credential", "signature", "jaas", "assertion"),
+    *("apikey", "api_key", "api-key", "api.key", "accesskey", "access_key", "access-key", "access.key", "account.key"),
+    *("accountkey", "account_key", "secretkey", "private_key", "private.key", "privatekey", "authorization", "cookie"),
+    *("sasl.key", "ssl.key", "pem", "oauthbearer.config"),
+)
+_WHOLE_NAMES = frozenset({"key", "sig", "sas", "pass", "auth", "pw"})
+_NO_SECRETS = (
+    *(".location", ".file", ".url", ".id", ".keytab", ".algorithm", ".ca.pem", ".certificate.pem", "_env", ".env"),
+    *(".serializer", ".deserializer", "_file", "_url", "_id"),
+)
+"""How names end that have such a part, and are public or only tell where a secret is."""
+_HUMAN = "password|passwd|passphrase|pwd|secret"
+_MACHINE = r"token|signature|credentials?|api[_.-]?key|(?:access|account|secret|private)[_.-]?key"
+_NAME = rf"(?<![\w.-])(?!env\.)[\w.-]*(?:{_HUMAN}|{_MACHINE}|(?<![A-Za-z])(?:sig|sas))"
+_IN_LIST = re.compile(rf"(?P<name>(?<=;){_NAME}\s*=\s*)[^;\n]+", re.IGNORECASE)
+_QUOTED = re.compile(
+    rf"(?P<name>{_NAME}(?:[\"']\s*[:=]|\s*=)\s*b?)(?P<quote>[\"'])(?:\\.|(?!(?P=quote))[^\\\n])*(?P=quote)?",
+    re.IGNORECASE,
+)
+_BARE = re.compile(rf"(?P<name>{_NAME}\s*=\s*)(?![\"'])[^\s&;,)\]}}]+", re.IGNORECASE)
+_HEADER = re.compile(
+    r"(?P<name>authorization[\"']?\s*[:=]\s*(?:b?[\"'])?(?:(?:basic|bearer|digest|token|aws4-hmac-sha256)\s+)?)[^\s\"',;]+",
+    re.IGNORECASE,
+)
+_ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
+"""Words that stand in headers and queries, and in anything that anyone says."""
+_PARTS, _ENDS = re.compile(r"[/@#?:&;\s]+"), re.compile(r"[/@#?:]")
+_PUBLIC_OPTIONS = frozenset(
+    {
+        *("endpoint_url", "region_name", "anon", "profile", "signature_version", "addressing_style", "mode", "project"),
+        *("account_name", "host", "port", "protocol"),
+    }
+)
+
+
+def mask_url(url: str) -> str:
+    """One URL without user, password and query; of an `http` URL the fragment goes too.
+
+    A password may hold any character, percent-encoded or not: it ends at the last `@`.
+    """
+    scheme, found, _ = url.partition("://")
+    if not found:
+        return redacted(url)
+    line = _in_one_line(url)
+    if (match := _PASSWORD.search(line)) and _is_doubtful(match):
+        return f"{scheme}://{MASK}"
+    bare = _without_users(line).partition("?")[0]
+    return bare.partition("#")[0] if scheme.lower() in {"http", "https"} else bare
+
+
+def redacted(text: str) -> str:
+    """Any text without what looks like a secret: credentials and queries of URLs, values of secret names.
+
+    In a text of others, a query ends at the first blank. Applied again, it changes little more.
+    """
+    if "://" in text:
+        text = _QUERY.sub("", _without_users(text))
+    for pattern in (_IN_LIST, _QUOTED, _BARE, _HEADER):
+        text = pattern.sub(_without_value, text)
+    return text
+
+
+class Redactor:
+    """Takes known secrets out of texts, in every spelling, and whatever else looks like one."""
+
+    __slots__ = ("_spellings",)
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        found = {spelt for secret in secrets if is_hidden(secret) for spelt in _spellings(secret)}
+        self._spellings = sorted(filter(is_hidden, found), key=len, reverse=True)
+
+    def __repr__(self) -> str:
+        return f"Redactor({len(self._spellings)} spellings)"
+
+    def __call__(self, text: str) -> str:
+        """The text without any secret."""
+        return redacted(self.known(text))
+
+    def known(self, text: str) -> str:
+        """The text without the known secrets."""
+        for secret in self._spellings:
+            text = text.replace(secret, MASK)
+        return text
+
+    def cause(self, error: BaseException) -> BaseException | None:
+        """`error`, to raise another one from; None if a traceback of it would show a secret."""
+        shown = "\n".join(text_of(part) for part in _chain(error))
+        return error if self(shown) == shown else None
+
+
+def is_hidden(secret: str) -> bool:
+    """Whether a text is long enough to be a secret, and no ordinary word."""
+    return len(secret) >= SHORTEST_SECRET and secret.lower() not in _ORDINARY and secret.strip("*") != ""
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether an option, a header, a property or a parameter of this name holds what nobody may read.
+
+    One that is not known to be harmless by its end counts as secret.
+    """
+    folded = name.lower()
+    named = folded in _WHOLE_NAMES or folded.startswith("x-amz-") or any(part in folded for part in _NAMES)
+    last = re.split(r"[^a-z]", folded)[-1]
+    return (named or last in _WHOLE_NAMES) and not folded.endswith(_NO_SECRETS)
+
+
+def secrets_in_url(url: str) -> set[str]:
+    """The password, the user if it may be a token, and every value of the query; parts of a password too.
+
+    Parts, since libraries that stumble over a character of a password show what is before or after it.
+    """
+    rest = url.partition("://")[2]
+    match = _PASSWORD.match(_in_one_line(url))
+    head, _, behind = rest.rpartition("@") if match else re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")
+    user, _, password = head.partition(":")
+    values = {pair.partition("=")[2] for pair in re.split(r"[&;]", (behind if match else rest).partition("?")[2])}
+    found = {password}
+    for ends in (_PARTS, _ENDS):
+        found |= {part for text in (password, unquote(password)) for part in ends.split(text)}
+    # A short name is no secret, and a part of many words; without a password it may be a token.
+    found |= {user} if not password or len(user) > SHORTEST_SECRET + 1 else set()
+    return {text for text in found | values if is_hidden(text)}
+
+
+def secrets_in_options(options: object, name: str = "") -> set[str]:
+    """Every text among the options of a store, however deep, that is not known to be harmless."""
+    if isinstance(options, Mapping):
+        return {found for key, value in options.items() for found in secrets_in_options(value, str(key))}
+    if isinstance(options, (list, tuple)):
+        return {found for value in options for found in secrets_in_options(value, name)}
+    if isinstance(options, bytes):
+        return secrets_in_options(options.decode("utf-8", "replace"), name)
+    if not isinstance(options, str):
+        return set()
+    return secrets_in_url(options) if name in _PUBLIC_OPTIONS else {options} | secrets_in_url(options)
+
+
+def named_secrets(options: Mapping[str, object]) -> set[str]:
+    """The secrets among options of which most are public: values of secret names, and those inside of URLs."""
+    named = {str(value) for name, value in options.items() if is_secret_name(name)}
+    texts = [value for value in options.values() if isinstance(value, str)]
+    listed = {match[0].partition("=")[2].strip() for text in texts for match in _IN_LIST.finditer(text)}
+    return named | listed | {found for text in texts if "://" in text for found in secrets_in_url(text)}
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """How a library may write it: as it is, percent-encoded or decoded, escaped in JSON and in Python."""
+    for plain in {secret, unquote(secret), unquote_plus(secret)}:
+        yield plain
+        for encoded in (quote(plain), quote(plain, safe=""), quote_plus(plain), quote(plain, safe="/:")):
+            yield encoded
+            yield re.sub(r"%[0-9A-F]{2}", lambda match: match[0].lower(), encoded)
+        yield json.dumps(plain)[1:-1]
+        yield json.dumps(plain, ensure_ascii=False)[1:-1]
+        yield repr(plain)[1:-1]
+        yield plain.strip()
+
+
+def _in_one_line(url: str) -> str:
+    return re.sub(r"[\r\n]", " ", url)
+
+
+def _without_users(text: str) -> str:
+    for pattern, change in ((_PASSWORD, _without_password), (_TRUNCATED, _without_all), (_USER, _without_user)):
+        text = pattern.sub(change, text)
+    return text
+
+
+def _without_password(match: re.Match[str]) -> str:
+    return _without_all(match) if _is_doubtful(match) else _without_user(match) + match["behind"]
+
+
+def _is_doubtful(match: re.Match[str]) -> bool:
+    """Behind a `?` or `#` the last `@` may end a password or stand in a value: then what is behind it may be secret."""
+    return "?" in match["password"] or "#" in match["password"]
+
+
+def _without_all(match: re.Match[str]) -> str:
+    return f"{match['scheme']}://{MASK}"
+
+
+def _without_user(match: re.Match[str]) -> str:
+    scheme, container = match["scheme"], match["user"].partition(":")[0].partition("@")[0]
+    return f"{scheme}://{container}@" if scheme.lower() in _CONTAINER_SCHEMES else f"{scheme}://"
+
+
+def _without_value(match: re.Match[str]) -> str:
+    return f"{match['name']}{MASK}"
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """All that a traceback of `error` shows."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
