@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NoReturn
 
 from wal_sink import paths
-from wal_sink.errors import CorruptError, HeldError, WalSinkError
+from wal_sink.errors import ConfigError, CorruptError, HeldError, WalSinkError
 from wal_sink.log import Log
 from wal_sink.logs import logger_of
 from wal_sink.records import TermRecord
@@ -30,6 +31,11 @@ class TakeOver(StrEnum):
     """Only a holder that is gone for sure."""
     UNLESS_RUNNING = "unless_running"
     """Also one of which nobody knows whether it lives; not one that runs on this machine."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        known = ", ".join(repr(str(each)) for each in cls)
+        raise ConfigError(f"take_over={value!r}: expected one of {known}")
 
 
 class Holding(StrEnum):

@@ -176,7 +176,7 @@ def test_without_a_name_those_of_all_sinks_are_listed(wal: str, tmp_path: Path) 
 
 
 def test_a_sink_that_is_not_there_is_bad_use(wal: str) -> None:
-    assert "has no sink 'b'; it has default" in invoke("list", wal, "--name", "b", code=2).output
+    assert "has no sink 'b'; it has 'default'" in invoke("list", wal, "--name", "b", code=2).output
 
 
 def test_a_folder_that_is_no_wal_is_told(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import wal_sink.runtime
 from tests.simulation.small_run import Place, Recorder, serving
 from wal_sink import paths
 from wal_sink.crew import Crew
-from wal_sink.errors import HeldError, StoreError
+from wal_sink.errors import ConfigError, HeldError, StoreError
 from wal_sink.holders import Holding, TakeOver, holder_of, note_end, refuse_held
 from wal_sink.log import Log
 from wal_sink.records import TermRecord
@@ -246,6 +246,11 @@ def test_a_start_asks_nothing_more_an_end_creates_one_object_a_sink_and_a_carefu
     place.requests.clear()
     run.end()
     assert place.requests == [f"create {paths.ended(ROLE, 3)}"]
+
+
+def test_whom_to_take_over_from_is_one_of_three_words() -> None:
+    with pytest.raises(ConfigError, match="take_over='never': expected one of 'always', 'if_gone', 'unless_running'"):
+        TakeOver("never")
 
 
 def test_asking_of_a_role_that_nobody_held_is_one_listing() -> None:

@@ -319,7 +319,7 @@ def test_a_writer_of_whole_batches_gets_no_single_rows(to: object) -> None:
 
 
 def test_a_wal_without_such_a_sink_says_which_it_has(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="has no sink 'b'; it has a"):
+    with pytest.raises(ConfigError, match="has no sink 'b'; it has 'a'"):
         DeadLetters(Log(delivered().wal, simulated_runtime(0), "r"), name="b")
     with pytest.raises(ConfigError, match="has no sink 'default'; it has none"):
         DeadLetters(str(tmp_path))
