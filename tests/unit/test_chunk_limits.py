@@ -46,7 +46,7 @@ def test_dynamodb_transactions_with_the_default_chunks_are_refused_before_anythi
     ],
 )
 def test_what_fits_goes_on(to: object, settings: Settings, tmp_path: Path) -> None:
-    with pytest.raises(AttributeError):  # no writer has been given
+    with pytest.raises(ConfigError, match="expected a DataStreamWriter"):  # which is looked at later
         wal_of(to, tmp_path, settings).start(NO_WRITER)
 
 

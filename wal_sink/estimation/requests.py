@@ -166,7 +166,8 @@ class Protocol:
             paths.LOW_WATER: Requests(gets=int(collected), lists=2 * store.listings(KEPT_LOW_WATERS)),
             # The stager looks at the newest batch: at its manifest, its release and the folder of its attempt.
             paths.BATCHES: Requests(gets=self._marked_reads() * sinks, lists=2 * store.listings(kept) + 1),
-            paths.SINKS: Requests(gets=2 * sinks, lists=sinks * store.listings(kept)),
+            # What the sinks are called now, and whether one is retired, before and after its term is claimed.
+            paths.SINKS: Requests(gets=3 * sinks, lists=1 + sinks * (1 + store.listings(kept))),
             TERMS: Requests(puts=sinks + 1, lists=sinks + 2),
         }
 

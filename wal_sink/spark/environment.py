@@ -19,7 +19,6 @@ from wal_sink.errors import ConfigError
 from wal_sink.logs import logger_of
 from wal_sink.spark.error_lines import telling_line
 from wal_sink.spark.thread_properties import described
-from wal_sink.texts import told
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -253,13 +252,14 @@ def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[
         import importlib  # noqa: PLC0415 - this body runs in a worker
         import platform  # noqa: PLC0415
         import sys  # noqa: PLC0415
+        import traceback  # noqa: PLC0415
 
         missing = {}
         for name in modules:
             try:
                 importlib.import_module(name)
             except Exception as error:  # noqa: BLE001 - whatever an import raises is the answer
-                missing[name] = told(error)
+                missing[name] = traceback.format_exception_only(error)[-1].strip()  # no module of ours is there
         return sys.executable, platform.python_version(), missing
 
     return look
