@@ -88,7 +88,7 @@ def test_a_writer_that_does_not_return_in_time_is_given_up_and_not_called_again(
 
     _, run = with_writer(write, limit_s=LIMIT_S, threads=True)
     try:
-        with pytest.raises(DeliveryError, match=r"batch 0: writer is still running after 0\.05 s"):
+        with pytest.raises(DeliveryError, match=r"batch 0, sink 'a': writer is still running after 0\.05 s"):
             run.deliver_all()
     finally:
         release.set()
@@ -98,7 +98,7 @@ def test_a_writer_that_does_not_return_in_time_is_given_up_and_not_called_again(
 def test_a_writer_that_returns_something_did_not_succeed() -> None:
     _, run = with_writer(lambda *_: False)
 
-    with pytest.raises(DeliveryError, match="batch 0: writer returned False: expected None"):
+    with pytest.raises(DeliveryError, match="batch 0, sink 'a': writer returned False: expected None"):
         run.deliver_all()
 
 
