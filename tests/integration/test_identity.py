@@ -347,7 +347,7 @@ def test_a_wal_does_not_begin_behind_a_batch_that_its_run_did_not_stage(
 def test_nor_if_spark_remembers_the_newest_batch_only(spark: SparkSession, place: Place) -> None:
     place.feed.add(range(5), range(5, 10), range(10, 15))
     setting = "spark.sql.streaming.numRecentProgressUpdates"
-    spark.conf.set(setting, "1")
+    spark.conf.set(setting, "2")  # so it keeps one
     try:
         with pytest.raises(StreamingQueryException, match=r"batch 2 .* begins with batch 1 and"), place.sink() as sink:
             chain(spark, place, lambda df, batch_id: sink.stage(df, batch_id) if batch_id > 1 else None)
