@@ -6,7 +6,7 @@ import threading
 
 from wal_sink import paths
 from wal_sink.checkpoint import Checkpoint
-from wal_sink.errors import HistoryError, HistoryGone
+from wal_sink.errors import HistoryError, HistoryGone, MissingBatch
 from wal_sink.inventory import Inventory, Lost, find_again, find_wal, held_batches, sink_folders, take
 from wal_sink.location import canonical, check_location
 from wal_sink.log import NOTHING, Log
@@ -32,6 +32,8 @@ class History:
         self._newest_marked = NOTHING
         self._moved_from: str | None = None
         self._known_owners: set[str] = set()
+        self._complete_before: int | None = None
+        """The newest batch that was complete when the WAL was opened; None if it was not new then."""
 
     @property
     def wal(self) -> WalRecord | None:
@@ -82,7 +84,8 @@ class History:
         Raises `ConfigError` for a WAL that says it lies elsewhere, unless it was moved here from `moved_from`.
         """
         self._moved_from = moved_from
-        self._wal_of_its_owner(inventory.wal, moved=inventory.has_moved)
+        if self._wal_of_its_owner(inventory.wal, moved=inventory.has_moved) is None:
+            self._complete_before = self._checkpoint.newest_commit()
 
     def _wal_of_its_owner(self, wal: WalRecord | None, *, moved: bool = True) -> WalRecord | None:
         """`moved`: whether it may have been moved, if it is seen for the first time; then a listing tells."""
@@ -158,6 +161,23 @@ class History:
             )
         self._wal = wal
         return wal
+
+    def refuse_unstaged(self) -> None:
+        """Raise `MissingBatch` if the WAL is new still, and Spark completed batches since it was opened.
+
+        At most a listing and a read. The checkpoint is asked first: a WAL is made before Spark completes its first
+        batch.
+        """
+        if self._wal is not None or self._complete_before is None:
+            return
+        newest = self._checkpoint.newest_commit()
+        if newest > self._complete_before and self.poll_owner() is None:
+            raise MissingBatch(
+                f"batches {self._complete_before + 1} to {newest} of {self._checkpoint.root}: Spark completed them "
+                f"while the new WAL {self._log.store.root} was open, but none of them was staged. foreachBatch did not "
+                "call stage(), did not wait for the thread that calls it, or did not raise what it raised. Correct "
+                "foreachBatch; to get their rows, restore the checkpoint to before them, then start again"
+            )
 
     def note_staged(self, manifest: Manifest) -> None:
         with self._lock:

@@ -341,6 +341,7 @@ class WalSink:
             if self._crew is not None:
                 self._crew.finish(timeout_s)
                 self._refuse_given_up(self._crew)
+                self._crew.run.history.refuse_unstaged()
         except MissingBatch as error:
             if unstaged is not None:
                 raise unstaged from error

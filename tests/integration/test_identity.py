@@ -327,6 +327,41 @@ def test_a_swallowed_error_of_the_last_batch_is_raised_by_closing(spark: SparkSe
             sink.close()
 
 
+@pytest.mark.parametrize("opened", ["before", "by stage"])
+def test_a_wal_does_not_begin_behind_a_batch_that_its_run_did_not_stage(
+    spark: SparkSession, place: Place, opened: str
+) -> None:
+    place.feed.add(range(5), range(5, 10), range(10, 15))
+    sink = place.sink()
+    if opened == "before":
+        sink.drain()
+    with pytest.raises(StreamingQueryException, match=r"batch 1 .* begins with batch 0 and holds none"):
+        chain(spark, place, lambda df, batch_id: sink.stage(df, batch_id) if batch_id else None)
+    with pytest.raises(MissingBatch, match="batch 0: completed by Spark"):
+        sink.close()
+    with pytest.raises(MissingBatch, match="batch 0: completed by Spark"):
+        place.run(spark)
+    assert place.lines.ids() == []
+
+
+def test_nor_if_spark_remembers_the_newest_batch_only(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5), range(5, 10), range(10, 15))
+    setting = "spark.sql.streaming.numRecentProgressUpdates"
+    spark.conf.set(setting, "2")  # so it keeps one
+    try:
+        with pytest.raises(StreamingQueryException, match=r"batch 2 .* begins with batch 1 and"), place.sink() as sink:
+            chain(spark, place, lambda df, batch_id: sink.stage(df, batch_id) if batch_id > 1 else None)
+    finally:
+        spark.conf.unset(setting)
+    assert place.lines.ids() == []
+
+
+def test_a_block_in_which_no_batch_was_staged_does_not_end_in_silence(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    with pytest.raises(MissingBatch, match=r"batches 0 to 0 of .* none of them was staged"), place.sink():
+        chain(spark, place, lambda _df, _batch_id: None)
+
+
 def test_stopping_in_the_middle_of_staging_is_no_swallowed_error(spark: SparkSession, place: Place) -> None:
     place.feed.add(range(5))
 

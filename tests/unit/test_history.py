@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
-from wal_sink.errors import HistoryError, HistoryGone, ObjectLost
+from wal_sink.errors import HistoryError, HistoryGone, MissingBatch, ObjectLost
 from wal_sink.history import KEPT_MANIFESTS
 from wal_sink.log import NOTHING
 from wal_sink.records import Manifest, WalRecord, decode, encode
@@ -76,6 +76,35 @@ def test_a_running_query_that_is_not_the_wals_own_is_refused_whatever_the_checkp
 
     with pytest.raises(HistoryError, match=f"belongs to query {own}, but the checkpoint .* belongs to query another"):
         run.history.refuse_other_query("another")
+
+
+def test_a_new_wal_whose_query_completed_batches_that_nobody_staged_is_told_so() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    run.history.refuse_unstaged()
+    query = place.query()
+    for batch_id in range(2):
+        query.start_batch(batch_id, batch_id)
+        query.complete_batch(batch_id)
+
+    with pytest.raises(MissingBatch, match=r"batches 0 to 1 of .* none of them was staged"):
+        run.history.refuse_unstaged()
+
+    later = place.open({"a": Recorder()})
+    later.history.refuse_unstaged()  # a WAL may be new where a checkpoint is old
+
+
+def test_a_new_wal_that_another_process_stages_into_lacks_nothing() -> None:
+    place = Place()
+    drainer, stager = place.open({"a": Recorder()}), place.open({"b": Recorder()})
+    query = place.query()
+    query.start_batch(0, 0)
+    query.stage(stager, 0)
+    query.complete_batch(0)
+
+    drainer.history.refuse_unstaged()
+    stager.history.refuse_unstaged()
+    place.open({"a": Recorder()}).history.refuse_unstaged()
 
 
 def test_a_wal_that_vanishes_while_it_is_created_is_an_error() -> None:

@@ -22,6 +22,7 @@ _logger = logger_of(__name__)
 def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity) -> None:
     """Stage `df` as the caller's batch; a replay of a released batch is evaluated, counted and dropped."""
     _check_query(run, caller.query_id)
+    _begin_with_the_run(run, caller)
     what = f"wal-sink {store.safe_url} batch {caller.batch_id}"
 
     def write(attempt: Attempt) -> Staged:
@@ -63,3 +64,15 @@ def _check_query(run: Run, running: str) -> None:
         f"the running query is {running}, but the checkpoint {run.checkpoint.root} belongs to "
         f"{found}: pass WalSink the checkpointLocation of the query that calls stage()"
     )
+
+
+def _begin_with_the_run(run: Run, caller: QueryIdentity) -> None:
+    """A WAL begins with any batch of a checkpoint, but not behind one that this very run of the query completed.
+
+    It then begins with that one, so that the stager finds it missing, now and after a restart.
+    """
+    if run.history.wal is not None or run.history.poll_owner() is not None:
+        return  # it began before
+    earliest = min((progress.batchId for progress in caller.query.recentProgress), default=caller.batch_id)
+    if earliest < caller.batch_id:
+        run.history.bind(earliest)
