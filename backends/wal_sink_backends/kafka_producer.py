@@ -178,21 +178,36 @@ class SlotProducer:
         return problems
 
     def _refused(self, problems: Mapping[int, KafkaError], what: str) -> dict[int, KafkaError]:
-        """The problems that are a message's own fault. Raises the first one if none of them is."""
+        """The problems that are a message's own fault. Raises if none of them is: why the transaction cannot go on."""
         refused = {number: error for number, error in problems.items() if error.code() in _REFUSALS}
         if problems and not refused:
-            raise self._cluster.translate(what, next(iter(problems.values())))
+            raise self._cluster.translate(what, self._broken() or next(iter(problems.values())))
         return refused
 
+    def _broken(self) -> KafkaError | None:
+        """Why the transaction can only be aborted, such as a right that is gone: its messages say "purged" alone.
+
+        None if it can go on. Beginning another one is refused within a transaction, and changes nothing.
+        """
+        try:
+            self._producer.begin_transaction()
+        except CLIENT_ERRORS as error:
+            problem = kafka_error(error)
+            return problem if problem.txn_requires_abort() else None
+        return None
+
     def put_record(self, ledger: str, key: bytes, value: bytes, what: str) -> None:
-        """Add the ledger's record and wait until the brokers have it, uncommitted. If they refuse it, `commit` fails.
+        """Add the ledger's record and wait until the brokers have it, uncommitted. Raises if they refuse it.
 
         It comes last: while it waits for the commit, nobody can read the ledger to its end.
         """
         self._reports.forget()
+        what = f"{what}, record in the ledger topic {ledger!r}"
         with self._cluster.translated(what):
             self._producer.produce(ledger, value, key)
             self._flush(what)
+        if problems := self._reports.problems:
+            raise self._cluster.translate(what, self._broken() or problems[0])
 
     def commit(self, what: str) -> None:
         """Commit. `OutcomeUnknownError` if the brokers did not say what became of it."""
