@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -144,7 +145,7 @@ class SlotProducer:
         Which one it was only `_try` tells: a callback for each message would double what sending costs.
         """
         self._reports.forget()
-        with self._cluster.translated(what):
+        with self._in_transaction(what):
             self._producer.begin_transaction()
             if messages.are_plain:
                 self._produce_plain(messages, what)
@@ -170,7 +171,7 @@ class SlotProducer:
         """Begin a transaction and write; what became of the messages that were not taken."""
         self._reports.forget()
         problems: dict[int, KafkaError] = {}
-        with self._cluster.translated(what):
+        with self._in_transaction(what):
             self._producer.begin_transaction()
             for number, message in messages:
                 self._produce(message, partial(self._reports.numbered, problems, number), what)
@@ -193,8 +194,17 @@ class SlotProducer:
             self._producer.begin_transaction()
         except CLIENT_ERRORS as error:
             problem = kafka_error(error)
-            return problem if problem.txn_requires_abort() else None
+            return problem if problem.fatal() or problem.txn_requires_abort() else None
         return None
+
+    @contextmanager
+    def _in_transaction(self, what: str) -> Iterator[None]:
+        """As `Cluster.translated`, by what broke the transaction: `produce` may say "fatal error" alone."""
+        try:
+            yield
+        except CLIENT_ERRORS as error:
+            problem = self._broken() or kafka_error(error)
+            raise self._cluster.translate(what, problem) from self._cluster.cause(error)
 
     def put_record(self, ledger: str, key: bytes, value: bytes, what: str) -> None:
         """Add the ledger's record and wait until the brokers have it, uncommitted. Raises if they refuse it.
@@ -203,7 +213,7 @@ class SlotProducer:
         """
         self._reports.forget()
         what = f"{what}, record in the ledger topic {ledger!r}"
-        with self._cluster.translated(what):
+        with self._in_transaction(what):
             self._producer.produce(ledger, value, key)
             self._flush(what)
         if problems := self._reports.problems:
