@@ -248,7 +248,11 @@ class Cluster:
         wanted = {TopicPartition(topic, 0): spec}
         futures = self._ask(what, lambda: self._admin.list_offsets(wanted, isolation_level=isolation, **self._limit()))
         with self.translated(what):
-            return int(self._answer(next(iter(futures.values())), what).offset)
+            try:
+                return int(self._answer(next(iter(futures.values())), what).offset)
+            except (KafkaException, KafkaAttemptError):
+                self._admin = _admin.AdminClient(self._common())  # this one asks a former leader for minutes on end
+                raise
 
     def _config_of(self, name: str) -> dict[str, str]:
         what = f"configuration of the topic {name!r}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -144,7 +145,7 @@ class SlotProducer:
         Which one it was only `_try` tells: a callback for each message would double what sending costs.
         """
         self._reports.forget()
-        with self._cluster.translated(what):
+        with self._in_transaction(what):
             self._producer.begin_transaction()
             if messages.are_plain:
                 self._produce_plain(messages, what)
@@ -170,7 +171,7 @@ class SlotProducer:
         """Begin a transaction and write; what became of the messages that were not taken."""
         self._reports.forget()
         problems: dict[int, KafkaError] = {}
-        with self._cluster.translated(what):
+        with self._in_transaction(what):
             self._producer.begin_transaction()
             for number, message in messages:
                 self._produce(message, partial(self._reports.numbered, problems, number), what)
@@ -178,21 +179,45 @@ class SlotProducer:
         return problems
 
     def _refused(self, problems: Mapping[int, KafkaError], what: str) -> dict[int, KafkaError]:
-        """The problems that are a message's own fault. Raises the first one if none of them is."""
+        """The problems that are a message's own fault. Raises if none of them is: why the transaction cannot go on."""
         refused = {number: error for number, error in problems.items() if error.code() in _REFUSALS}
         if problems and not refused:
-            raise self._cluster.translate(what, next(iter(problems.values())))
+            raise self._cluster.translate(what, self._broken() or next(iter(problems.values())))
         return refused
 
+    def _broken(self) -> KafkaError | None:
+        """Why the transaction can only be aborted, such as a right that is gone: its messages say "purged" alone.
+
+        None if it can go on. Beginning another one is refused within a transaction, and changes nothing.
+        """
+        try:
+            self._producer.begin_transaction()
+        except CLIENT_ERRORS as error:
+            problem = kafka_error(error)
+            return problem if problem.fatal() or problem.txn_requires_abort() else None
+        return None
+
+    @contextmanager
+    def _in_transaction(self, what: str) -> Iterator[None]:
+        """As `Cluster.translated`, by what broke the transaction: `produce` may say "fatal error" alone."""
+        try:
+            yield
+        except CLIENT_ERRORS as error:
+            problem = self._broken() or kafka_error(error)
+            raise self._cluster.translate(what, problem) from self._cluster.cause(error)
+
     def put_record(self, ledger: str, key: bytes, value: bytes, what: str) -> None:
-        """Add the ledger's record and wait until the brokers have it, uncommitted. If they refuse it, `commit` fails.
+        """Add the ledger's record and wait until the brokers have it, uncommitted. Raises if they refuse it.
 
         It comes last: while it waits for the commit, nobody can read the ledger to its end.
         """
         self._reports.forget()
-        with self._cluster.translated(what):
+        what = f"{what}, record in the ledger topic {ledger!r}"
+        with self._in_transaction(what):
             self._producer.produce(ledger, value, key)
             self._flush(what)
+        if problems := self._reports.problems:
+            raise self._cluster.translate(what, self._broken() or problems[0])
 
     def commit(self, what: str) -> None:
         """Commit. `OutcomeUnknownError` if the brokers did not say what became of it."""

@@ -21,6 +21,14 @@ local start, kind, maxlen = tonumber(ARGV[5]), ARGV[6], ARGV[7]
 local function wrong_type(key, expected)
     local found = redis.call('TYPE', key).ok
     if found ~= expected and found ~= 'none' then return found end
+    if found == 'stream' then  -- an XADD that finds no number any more would fail amid the rows
+        local about = redis.pcall('XINFO', 'STREAM', key)
+        for i = 1, #about - 1, 2 do
+            if about[i] == 'last-generated-id' and about[i + 1]:find('^18446744073709551615%-') then
+                return 'stream without numbers left'
+            end
+        end
+    end
 end
 
 local wrong = wrong_type(ledger, 'hash')

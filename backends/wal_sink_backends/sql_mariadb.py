@@ -31,9 +31,12 @@ _COLUMNS = """
 """
 _REPLACING_NULLS = """
     SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
-    AND (extra LIKE '%%auto_increment%%' OR (data_type = 'timestamp' AND is_nullable = 'NO'))
+    AND (extra LIKE '%%auto_increment%%' OR extra LIKE '%% GENERATED%%'
+         OR (data_type = 'timestamp' AND is_nullable = 'NO'))
 """
-"""NULL becomes the next number; in a TIMESTAMP the present time, unless `explicit_defaults_for_timestamp` is on."""
+"""NULL becomes the next number; in a TIMESTAMP the present time, unless `explicit_defaults_for_timestamp` is on; in a
+generated column what it computes, where any other value is an error. DEFAULT_GENERATED, of MySQL, is another thing.
+"""
 _COLLATIONS = """
     SELECT column_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
     AND collation_name IS NOT NULL

@@ -84,7 +84,7 @@ class Session(ServerSession):
             raise
 
     def set(self, limits: Limits) -> None:
-        """Strict values, instants in UTC, READ COMMITTED (no locks on gaps), and a limit for everything."""
+        """Strict values, every constraint, UTC, READ COMMITTED (no locks on gaps), and a limit for everything."""
         busy_s = max(1, round(limits.busy_timeout_s))
         modes = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
         settings = {
@@ -92,9 +92,12 @@ class Session(ServerSession):
             "time_zone": "'+00:00'",
             "innodb_lock_wait_timeout": busy_s,
             "lock_wait_timeout": busy_s,
+            "foreign_key_checks": 1,  # a server, or what connects, may have switched them off
+            "unique_checks": 1,
         }
         if self.is_mariadb:
             settings |= {"max_statement_time": limits.statement_timeout_s, "idle_transaction_timeout": busy_s}
+            settings["check_constraint_checks"] = 1
         else:  # MySQL ends only a session that idles, in a transaction or not
             settings |= {"wait_timeout": max(busy_s, round(limits.statement_timeout_s))}
         self.execute("SET SESSION " + ", ".join(f"{name} = {value}" for name, value in settings.items()))

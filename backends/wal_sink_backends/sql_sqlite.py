@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 import sqlite3
 from contextlib import closing, contextmanager
@@ -72,6 +73,9 @@ _AFFINITIES = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT",
 _DEFINITIONS = """
     SELECT name, type, sql FROM sqlite_master WHERE lower(name) IN (lower(?), lower(?)) AND type IN ('table', 'view')
 """
+_REPLACES = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
+_NO_WORDS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
+"""Texts, names and remarks of a definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,8 +210,18 @@ class Sqlite(Dialect):
         problems = (problem for row in rows if (problem := _problem(*row)))
         return Look(repr(rows), next(problems, None))
 
-    def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:
-        """A missing index shows when it is needed."""
+    def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:  # noqa: ARG002
+        """A missing index shows when it is needed. A table that replaces rows or NULLs is warned of."""
+        with closing(connection.execute(_DEFINITIONS, (table, table))) as found:
+            definitions = [definition for _, _, definition in found]
+        if any(_REPLACES.search(_NO_WORDS.sub(" ", definition)) for definition in definitions):
+            _logger.warning(
+                "table %r of %s is made with ON CONFLICT REPLACE: a row deletes every other row that it collides with, "
+                "delivered ones too, and a NULL becomes the default, of which nobody is told; with ABORT such a row is "
+                "refused and named",
+                table,
+                self.address,
+            )
 
     def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:
         """`INTEGER PRIMARY KEY` is another name of the rowid: https://www.sqlite.org/lang_createtable.html#rowid"""

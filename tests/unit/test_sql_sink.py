@@ -219,6 +219,25 @@ def test_rows_that_a_table_drops_silently_are_told_of(
     assert "ignored 1 of 3 rows" in told
 
 
+@pytest.mark.parametrize(
+    ("definition", "left"),
+    [
+        ("id INTEGER UNIQUE on conflict /* quietly */ replace", [(None,), (1,)]),
+        ("id INTEGER NOT NULL ON CONFLICT REPLACE DEFAULT 7", [(1,), (1,), (7,)]),
+        ("id INTEGER /* not ON CONFLICT REPLACE */, 'ON CONFLICT REPLACE' INTEGER", [(None,), (1,), (1,)]),
+    ],
+)
+def test_a_table_that_replaces_rows_or_nulls_is_warned_of(
+    sink: SqlSink, path: Path, caplog: pytest.LogCaptureFixture, definition: str, left: list[tuple[int | None]]
+) -> None:
+    """The table was made to: nothing is refused, and SQLite tells neither which rows it deleted nor how many."""
+    query(path, f"CREATE TABLE flights ({definition})")
+    assert sink.write(chunk(ids(1, None, 1))) is None
+    assert query(path, "SELECT id FROM flights ORDER BY 1") == left
+    told = [record.getMessage() for record in caplog.records if "is made with" in record.getMessage()]
+    assert [text.startswith("table 'flights' of ") for text in told] == ([] if "'" in definition else [True])
+
+
 def test_a_repeated_key_with_nothing_to_update_is_no_row_ignored(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     query(path, "CREATE TABLE flights (id INTEGER NOT NULL PRIMARY KEY)")
     for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id")):

@@ -57,6 +57,18 @@ def test_null_where_it_would_put_a_value_of_its_own_is_rejected(mariadb: Mariadb
     assert stored(mariadb, maria) == [(7,), (9,)]
 
 
+@pytest.mark.parametrize("kept", ["STORED", "VIRTUAL"])
+def test_null_in_a_generated_column_is_rejected(mariadb: MariadbServer, maria: str, kept: str) -> None:
+    """MariaDB takes it without an error and has what it computes; any other value it refuses."""
+    as_owner(mariadb, maria, f"CREATE TABLE flights (id INT, v INT GENERATED ALWAYS AS (id + 1) {kept})")
+    rows = pa.table({"id": pa.array([1, 2], pa.int32()), "v": pa.array([None, None], pa.int32())})
+    reason = "column 'v' is NULL, which the database would replace"
+    assert write(sink_to(mariadb, maria), chunk(rows)) == [Rejected({0: reason, 1: reason})]
+    assert stored(mariadb, maria) == []
+    assert write(sink_to(mariadb, maria), chunk(rows.select(["id"]))) == [None]
+    assert stored(mariadb, maria, "id, v") == [(1, 2), (2, 3)]
+
+
 def test_an_enum_would_take_the_text_of_a_number_for_a_place(mariadb: MariadbServer, maria: str) -> None:
     as_owner(mariadb, maria, "CREATE TABLE flights (name ENUM('a', 'b'))")
     with pytest.raises(PermanentError, match=r"column 'name' is declared \"enum\('a','b'\)\", which would alter text"):
@@ -86,6 +98,27 @@ def test_values_are_strict_whatever_the_server_is(mariadb: MariadbServer, maria:
     finally:
         mariadb.query("mysql", "SET GLOBAL sql_mode = DEFAULT")
     assert stored(mariadb, maria, "id, name") == [(0, "ab")]
+
+
+def test_constraints_hold_whatever_the_server_has_switched_off(mariadb: MariadbServer, maria: str) -> None:
+    switches = ("check_constraint_checks", "foreign_key_checks", "unique_checks")
+    mariadb.query(maria, "CREATE TABLE parents (id INT PRIMARY KEY)")
+    mariadb.query(maria, "INSERT INTO parents VALUES (1), (2), (3)")
+    mariadb.query(
+        maria,
+        "CREATE TABLE flights (id INT CHECK (id < 9), other INT UNIQUE, FOREIGN KEY (id) REFERENCES parents (id))",
+    )
+    try:
+        for switch in switches:
+            mariadb.query("mysql", f"SET GLOBAL {switch} = 0")
+        table = pa.table({"id": [1, 2, 4, 9], "other": [7, 7, 8, 9]})
+        (rejected,) = write(sink_to(mariadb, maria), chunk(table))
+    finally:
+        for switch in switches:
+            mariadb.query("mysql", f"SET GLOBAL {switch} = 1")
+    assert isinstance(rejected, Rejected)
+    assert set(rejected.reasons) == {1, 2, 3}
+    assert stored(mariadb, maria) == []
 
 
 def test_with_the_least_rights(mariadb: MariadbServer, maria: str) -> None:

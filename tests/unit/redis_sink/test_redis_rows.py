@@ -173,6 +173,15 @@ def test_rows_under_keys_of_another_type_are_named_before_anything_is_written(se
         assert sink.write(some) is None, "the ledger has it"
 
 
+def test_a_stream_without_numbers_left_is_told_before_anything_is_written(server: RedisServer) -> None:
+    """Else the rows before it would be written, and again each time that the chunk comes."""
+    with opened(server, kind="stream") as sink, server.client() as client:
+        client.xadd("orders:2", {"id": "x"}, id=f"{2**64 - 1}-{2**64 - 1}")
+        reason = "key 'orders:2' is a stream without numbers left already; expected a stream"
+        assert sink.write(chunk(ids(1, 2))) == Rejected({1: reason})
+        assert client.keys("*") == ["orders:2"]
+
+
 def test_one_key_for_all_rows_of_another_type_is_no_fault_of_rows(server: RedisServer) -> None:
     with opened(server, kind="stream", key="orders") as sink, server.client() as client:
         client.set("orders", "a text")

@@ -1,0 +1,198 @@
+"""What befalls the brokers of `KafkaSink` between rows and commit: an error in words, or each row once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import pytest
+from confluent_kafka import admin as _admin
+
+from tests.fixtures_kafka import admin, new_topic
+from tests.integration.test_kafka_failures import ids_of, opened, persistently, stored_ids
+from tests.integration.test_kafka_sink import grant, login
+from tests.kafka_broker import USER, KafkaBroker
+from tests.kafka_writer import batch, sink_of
+from wal_sink.errors import OutcomeUnknownError, PermanentError
+from wal_sink_backends.kafka import KafkaSink
+from wal_sink_backends.kafka_client import KafkaAttemptError
+from wal_sink_backends.kafka_producer import TRANSACTIONAL_IDS, SlotProducer
+
+_ADMIN: Any = _admin
+_TIMEOUT_S = 4.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """A broker that the tests of this module may end and stop."""
+    broker = KafkaBroker(tmp_path_factory.mktemp("kafka"))
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.kill()
+
+
+@dataclasses.dataclass
+class Trouble:
+    """Something that happens to the broker, and how it ends."""
+
+    begins: Callable[[KafkaBroker], None]
+    ends: Callable[[KafkaBroker], None]
+    lasts_s: float | None
+    """None: until the sink has given up."""
+
+
+def _kill(broker: KafkaBroker) -> None:
+    broker.kill()
+
+
+def _start(broker: KafkaBroker) -> None:
+    broker.start()
+
+
+def _pause(broker: KafkaBroker) -> None:
+    broker.child.send_to_all(signal.SIGSTOP)
+
+
+def _go_on(broker: KafkaBroker) -> None:
+    broker.child.send_to_all(signal.SIGCONT)
+
+
+_TROUBLES = {
+    "restarted": Trouble(_kill, _start, 0.0),
+    "killed and back during the commit": Trouble(_kill, _start, 1.0),
+    "killed and back too late": Trouble(_kill, _start, None),
+    "paused for a moment": Trouble(_pause, _go_on, 1.0),
+    "paused for too long": Trouble(_pause, _go_on, None),
+}
+
+
+def _at_once(broker: KafkaBroker, trouble: Trouble) -> threading.Timer | None:
+    """Begin the trouble. A timer that ends it, None if it is over or does not end by itself."""
+    trouble.begins(broker)
+    if trouble.lasts_s == 0.0:
+        trouble.ends(broker)
+    if not trouble.lasts_s:
+        return None
+    timer = threading.Timer(trouble.lasts_s, trouble.ends, [broker])
+    timer.start()
+    return timer
+
+
+@pytest.mark.parametrize("moment", ["put_record", "commit"])
+@pytest.mark.parametrize("name", list(_TROUBLES))
+def test_a_coordinator_that_is_lost_before_the_commit(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, name: str, moment: str
+) -> None:
+    trouble, inner = _TROUBLES[name], getattr(SlotProducer, moment)
+    timers: list[threading.Timer | None] = []
+
+    def troubled(self: SlotProducer, *given: Any) -> None:
+        if not timers:
+            timers.append(_at_once(broker, trouble))
+        inner(self, *given)
+
+    topic, outcome = new_topic(broker.address), "written"
+    with contextlib.ExitStack() as stack:
+        sink = stack.enter_context(opened(sink_of(broker.address, topic, transaction_timeout_s=_TIMEOUT_S)))
+        sink.write(batch(0))
+        monkeypatch.setattr(SlotProducer, moment, troubled)
+        try:
+            sink.write(batch(1))
+        except (KafkaAttemptError, OutcomeUnknownError) as error:
+            outcome = str(error)
+            assert broker.address in outcome
+        assert len(timers) == 1
+        if timers[0] is not None:
+            timers[0].join()
+        elif trouble.lasts_s is None:
+            assert outcome != "written"
+            trouble.ends(broker)
+        persistently(lambda: sink.write(batch(1)))
+        successor = stack.enter_context(opened(sink_of(broker.address, topic, transaction_timeout_s=_TIMEOUT_S)))
+        for number in (1, 2):
+            persistently(partial(successor.write, batch(number, term=2)))
+        assert successor.last(batch(2).position.slot) == batch(2).position
+    assert stored_ids(broker, topic) == ids_of(0, 1, 2)
+
+
+_RIGHTS: Mapping[str, Sequence[tuple[str, str, str, str]]] = {
+    "to write to the topic": [("TOPIC", "{}", "LITERAL", "WRITE")],
+    "to write to the ledger": [("TOPIC", "{}-ledger", "LITERAL", "WRITE")],
+    "to read the ledger": [("TOPIC", "{}-ledger", "LITERAL", "READ")],
+    "to use the transactional id": [("TRANSACTIONAL_ID", TRANSACTIONAL_IDS, "PREFIXED", "WRITE")],
+}
+_OTHERS = [
+    *(("TOPIC", name, "LITERAL", right) for name in ("{}", "{}-ledger") for right in ("DESCRIBE", "DESCRIBE_CONFIGS")),
+    ("TOPIC", "{}-ledger", "LITERAL", "CREATE"),
+    ("TRANSACTIONAL_ID", TRANSACTIONAL_IDS, "PREFIXED", "DESCRIBE"),
+]
+_ALL = [*_OTHERS, *(right for rights in _RIGHTS.values() for right in rights)]
+_MOMENTS = ("write", "send", "put_record", "commit")
+_LAST_NEEDED = {"to write to the topic": "send", "to use the transactional id": "commit", "all": "commit"}
+_SETTLE_S = 0.5
+"""The broker uses rights a little later than it says that they are there, or gone."""
+
+
+def _of(topic: str, rights: Iterable[tuple[str, str, str, str]]) -> list[tuple[str, str, str, str]]:
+    return [(kind, name.format(topic), pattern, right) for kind, name, pattern, right in rights]
+
+
+def _withdraw(kafka: KafkaBroker, rights: Iterable[tuple[str, str, str, str]]) -> None:
+    types, patterns = _ADMIN.ResourceType, _ADMIN.ResourcePatternType
+    allow = _ADMIN.AclPermissionType.ALLOW
+    wanted = [
+        _ADMIN.AclBindingFilter(
+            types[kind], name, patterns[pattern], f"User:{USER}", "*", _ADMIN.AclOperation[operation], allow
+        )
+        for kind, name, pattern, operation in rights
+    ]
+    client = admin(kafka.address)
+    for future in client.delete_acls(wanted).values():
+        assert len(future.result(timeout=20)) == 1
+    time.sleep(_SETTLE_S)
+
+
+@pytest.mark.parametrize("moment", _MOMENTS)
+@pytest.mark.parametrize("which", [*_RIGHTS, "all"])
+def test_a_right_that_is_withdrawn_in_mid_run_is_named(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch, which: str, moment: str
+) -> None:
+    """At once, by an error that no retry follows; what did not need the right any more is written."""
+    topic, withdrawn = new_topic(broker.address), list[str]()
+    taken = _of(topic, _ALL if which == "all" else _RIGHTS[which])
+    grant(broker, *_of(topic, _ALL))
+    time.sleep(_SETTLE_S)
+    owner: Any = KafkaSink if moment == "write" else SlotProducer
+    inner = getattr(owner, moment)
+
+    def without(self: Any, *given: Any) -> Any:
+        if not withdrawn:
+            withdrawn.append(which)
+            _withdraw(broker, taken)
+        return inner(self, *given)
+
+    conf = {**login(), "reconnect.backoff.max.ms": 100}
+    with opened(sink_of(broker.sasl_address, topic, conf=conf, transaction_timeout_s=10)) as sink:
+        sink.write(batch(0))
+        monkeypatch.setattr(owner, moment, without)
+        is_needed = _MOMENTS.index(moment) <= _MOMENTS.index(_LAST_NEEDED.get(which, "put_record"))
+        for _ in range(2 if is_needed else 0):
+            with pytest.raises(PermanentError, match=r"grant the rights that docs/sinks/kafka\.md lists"):
+                sink.write(batch(1))
+            assert stored_ids(broker, topic) == ids_of(0)
+        if not is_needed:
+            sink.write(batch(1))
+        assert withdrawn
+        grant(broker, *taken)
+        time.sleep(_SETTLE_S)
+        for number in (1, 2):
+            persistently(partial(sink.write, batch(number)))
+    assert stored_ids(broker, topic) == ids_of(0, 1, 2)
