@@ -11,13 +11,18 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from functools import partial, wraps
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 
 from wal_sink.errors import ConfigError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 C = TypeVar("C", bound=type)
+
+LONGEST_S = 1_000_000_000
+"""Some 31 years. Python's locks and queues refuse to wait for much longer, and for ever."""
+MOST = 2**63 - 1
+"""Arrow and Parquet count rows and bytes in 64 bits."""
 
 _NOWHERE: Mapping[str, str] = MappingProxyType({})
 
@@ -101,10 +106,36 @@ def check_text(name: str, value: object, example: str = "s3://lake/orders") -> s
     return text
 
 
-def check_seconds(name: str, value: object) -> None:
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether it is a number. True and False are none, though Python counts with them."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_seconds(name: str, value: object, *, above_0: bool = False) -> None:
+    """Raises `ConfigError` for what is no number of seconds that a lock or a queue can wait."""
+    if not (is_number(value) and 0 <= value <= LONGEST_S and (value > 0 or not above_0)):
+        above = " above 0" if above_0 else ""
+        raise ConfigError(
+            f"{name}={value!r}: expected a number of seconds{above}, at most {LONGEST_S:,}, such as {name}=30"
+        )
+
+
+def check_timeout(name: str, value: object) -> None:
     """Raises `ConfigError` for what is neither None nor a number of seconds from 0 on."""
-    if value is not None and not (isinstance(value, int | float) and value >= 0):
-        raise ConfigError(f"{name}={value!r}: expected a number of seconds, such as {name}=30")
+    if value is not None:
+        check_seconds(name, value)
+
+
+def check_count(name: str, value: object) -> None:
+    """Raises `ConfigError` for what is no whole number from 1 on, or more than 64 bits hold."""
+    if not (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST):
+        raise ConfigError(f"{name}={value!r}: expected a whole number, at least 1 and at most {MOST:,}")
+
+
+def check_bool(name: str, value: object) -> None:
+    """Raises `ConfigError` for anything but True and False: the text "no" would be true for Python."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name}={value!r}: expected True or False")
 
 
 def check_options(name: str, value: object) -> Mapping[str, object] | None:

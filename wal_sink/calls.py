@@ -70,11 +70,13 @@ class ThreadCaller:
         self._answers: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._left_behind = False
+        self._process = 0
 
     def call(self, function: Callable[..., T], *args: Any, timeout_s: float) -> T:
         if self._left_behind:
             raise CallTimedOutError("an earlier call of this sink is still running")
         if self._thread is None:
+            self._process = os.getpid()
             self._thread = threading.Thread(target=self._work, name="wal-sink-call", daemon=True)
             self._thread.start()
         self._requests.put((function, args))
@@ -105,7 +107,15 @@ class ThreadCaller:
                 answer = (False, error)
             except BaseException as error:  # noqa: BLE001 - nobody else would ever see it
                 answer = (False, _exit_error(error))
+            self._end_fork(answer[1])
             self._answers.put(answer)
+
+    def _end_fork(self, answer: object) -> None:
+        """End a process that the called code forked and that came back from it: nobody there waits for the answer, so
+        that it would live for ever, with every file and socket of its parent.
+        """
+        if os.getpid() != self._process:
+            os._exit(1 if isinstance(answer, BaseException) else 0)
 
 
 _in_use: dict[tuple[int, int], object] = {}

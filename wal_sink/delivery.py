@@ -18,7 +18,7 @@ from wal_sink.records import Progress, SegmentRef
 from wal_sink.rejections import Rejections
 from wal_sink.segments import SegmentReader, load_segment, read_chunks, read_parquet
 from wal_sink.sink import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
-from wal_sink.sink_session import SinkSession, check_returned, rejected_of
+from wal_sink.sink_session import SinkSession, ask_applied, check_returned, rejected_of
 from wal_sink.texts import name_of
 
 
@@ -186,7 +186,7 @@ class SegmentDelivery:
         sink = self._session.sink
         if not isinstance(sink, Lookup):
             return False
-        return bool(self._session.call(f"was_applied({chunk.key!r})", sink.was_applied, chunk.key, nothing_sent=True))
+        return ask_applied(self._session, sink, chunk.key)
 
     def _write(self, run: _Run, chunk: Chunk) -> None:
         """Send a chunk whose other rows are in the target when it refuses some."""

@@ -40,7 +40,7 @@ from wal_sink.sink import (
     as_sink,
 )
 from wal_sink.sink_names import read_names
-from wal_sink.sink_session import SinkSession, rejected_of
+from wal_sink.sink_session import SinkSession, ask_applied, rejected_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.terms import MARGIN, Term, claim, claim_above
@@ -240,7 +240,7 @@ class _Replay:
     def _once(self, session: SinkSession, what: str) -> None:
         """To a sink that has taken every other row when it refuses some."""
         chunk, sink = self._chunk(), session.sink
-        known = isinstance(sink, Lookup) and session.call("was_applied", sink.was_applied, chunk.key)
+        known = isinstance(sink, Lookup) and ask_applied(session, sink, chunk.key)
         rejected = None if known else self._call(session, chunk, what)
         if rejected is not None:
             self._keep(chunk, rejected, answered=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from wal_sink.arguments import one_of, spelled_class
+from wal_sink.arguments import check_bool, check_count, check_seconds, is_number, one_of, spelled_class
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url, redacted
 
@@ -44,8 +44,9 @@ class Settings:
     """Accepts a store that cannot create-if-absent: then nothing but you keeps two drivers off one WAL."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "chunk_rows", "chunk_bytes", "segment_bytes", "retention_batches")
-        _at_least(self, 1, "max_pending_batches", "max_pending_bytes", "max_delivery_tasks")
+        _at_least_1(self, "chunk_rows", "chunk_bytes", "segment_bytes", "retention_batches")
+        _at_least_1_or_none(self, "max_pending_batches", "max_pending_bytes", "max_delivery_tasks")
+        check_bool("single_writer", self.single_writer)
         if self.segment_bytes > MAX_SEGMENT_BYTES:
             raise ConfigError(f"segment_bytes={self.segment_bytes}: expected at most {MAX_SEGMENT_BYTES}")
         if self.retention_batches < MIN_RETENTION_BATCHES:
@@ -118,16 +119,16 @@ class Delivery:
         _one_of(self, "where", "auto", "driver", "executors")
         _one_of(self, "order", "batch", "total")
         _one_of(self, "on_rejected", "halt", "dead_letter")
-        _one_of(self, "keep_segments", *(True, False))
+        check_bool("keep_segments", self.keep_segments)
         _one_of(self, "on_gone", "halt", "prepare_again")
         _one_of(self, "on_failure", "stop", "park")
         _one_of(self, "start_from", None, "earliest", "next")
-        _at_least(self, 1, "max_attempts", "max_concurrency")
-        if self.rows_per_s is not None and not (_is_above_0(self.rows_per_s) and self.rows_per_s < math.inf):
+        _at_least_1(self, "max_attempts")
+        _at_least_1_or_none(self, "max_concurrency")
+        if self.rows_per_s is not None and not (is_number(self.rows_per_s) and 0 < self.rows_per_s < math.inf):
             raise ConfigError(f"rows_per_s={self.rows_per_s!r}: expected a number of rows above 0")
         for name in ("budget_s", "attempt_timeout_s"):
-            if not _is_above_0(getattr(self, name)):
-                raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number of seconds above 0")
+            check_seconds(name, getattr(self, name), above_0=True)
 
     def __repr__(self) -> str:
         to = repr(mask_url(self.to)) if isinstance(self.to, str) else redacted(repr(self.to))
@@ -135,15 +136,13 @@ class Delivery:
         return f"Delivery({', '.join([f'to={to}', *policies])})"
 
 
-def _at_least(owner: object, least: int, *names: str) -> None:
+def _at_least_1(owner: object, *names: str) -> None:
     for name in names:
-        value = getattr(owner, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise ConfigError(f"{name}={value!r}: expected a whole number, at least {least}")
+        check_count(name, getattr(owner, name))
 
 
-def _is_above_0(value: object) -> bool:
-    return isinstance(value, int | float) and value > 0
+def _at_least_1_or_none(owner: object, *names: str) -> None:
+    _at_least_1(owner, *(name for name in names if getattr(owner, name) is not None))
 
 
 def _one_of(owner: object, name: str, *allowed: object) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.target_checks import check_chunk_function, check_sink, refused_target
+from wal_sink.target_checks import check_chunk_function, check_claims, check_sink, refused_target
 from wal_sink.texts import repr_of
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ class FunctionSink(Sink):
 
     def __init__(self, function: Callable[[Chunk], Rejected | None]) -> None:
         self._function = function
-        self.idempotent = bool(getattr(function, "idempotent", False))
+        self.idempotent = getattr(function, "idempotent", False) is True
 
     def wrapped_object(self) -> object:
         """The function."""
@@ -307,10 +307,12 @@ def as_sink(to: object) -> Sink | BatchSink:
     """The sink behind what a user passed; `ConfigError` if it is none, or cannot be called as sinks are."""
     if isinstance(to, (Sink, BatchSink)):
         check_sink(to, [kind for kind in _KINDS if isinstance(to, kind)])
+        check_claims(to)
         return to
     if isinstance(to, type) and issubclass(to, (Sink, BatchSink)):
         raise ConfigError(f"{to.__name__} is a class: pass an instance, {to.__name__}(…)")
     if callable(to):
         check_chunk_function(to)
+        check_claims(to)
         return FunctionSink(cast("Callable[[Chunk], Rejected | None]", to))
     raise refused_target(to)

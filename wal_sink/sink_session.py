@@ -25,7 +25,7 @@ from wal_sink.errors import (
 from wal_sink.logs import logger_of
 from wal_sink.orders import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.redaction import redacted
-from wal_sink.sink import Rejected, Sink, SinkContext
+from wal_sink.sink import Lookup, Rejected, Sink, SinkContext
 from wal_sink.texts import repr_of, text_of, told
 
 _logger = logger_of(__name__)
@@ -138,3 +138,16 @@ class SinkSession:
             _logger.warning("sink %s: %s", self._context.sink, error)
         finally:
             self._caller.close()
+
+
+def ask_applied(session: SinkSession, sink: Lookup, key: str) -> bool:
+    """Whether the target says that it has a chunk. A row counts as sent by this answer alone, so anything but True and
+    False fails for good: a response object, or the text "no", would be true for Python.
+    """
+    what = f"was_applied({key!r})"
+    found: object = session.call(what, sink.was_applied, key, nothing_sent=True)
+    if isinstance(found, bool):
+        return found
+    raise SinkFailedError(
+        FailureKind.PERMANENT, f"{what} returned {_shown(repr_of(found))}: expected True or False; nothing was sent"
+    )

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from weakref import WeakSet
 
-from wal_sink.arguments import check_method, check_runs, name_of, takes
+from wal_sink.arguments import check_bool, check_count, check_method, check_runs, name_of, takes
 from wal_sink.errors import ConfigError
 
 _checked: WeakSet[type] = WeakSet()
@@ -26,6 +26,19 @@ def check_sink(sink: object, kinds: Iterable[type]) -> None:
             if inspect.isfunction(function) and not name.startswith("_"):
                 check_method(sink, name, *list(inspect.signature(function).parameters)[1:])
     _checked.add(type(sink))
+
+
+def check_claims(to: object) -> None:
+    """Refuse a sink or a function that says of itself what means nothing. Raises `ConfigError`.
+
+    A method `idempotent`, or the text "no", is true for Python, and would be promised as exactly once.
+    """
+    name = name_of(to)
+    for claim in ("idempotent", "replaces_rows"):
+        check_bool(f"{name}.{claim}", getattr(to, claim, False))
+    for limit in ("max_chunk_rows", "max_chunk_bytes", "max_concurrency"):
+        if (most := getattr(to, limit, None)) is not None:
+            check_count(f"{name}.{limit}", most)
 
 
 def check_chunk_function(function: Callable[..., object]) -> None:

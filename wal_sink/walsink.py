@@ -9,7 +9,7 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from wal_sink.arguments import check_seconds, spelled, spelled_as
+from wal_sink.arguments import check_timeout, spelled, spelled_as
 from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
 from wal_sink.crew import Crew
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
@@ -192,7 +192,7 @@ class WalSink:
         Needs no pyspark, unless a sink does. Raises what made a committer give up, and `UndeliveredError` for a parked
         sink; without `follow`, also when time ran out.
         """
-        check_seconds("timeout_s", timeout_s)
+        check_timeout("timeout_s", timeout_s)
         if not self._sinks:
             raise ConfigError(f"{self!r} only stages: to drain, say where the rows go, WalSink(to, …)")
         began_s = SYSTEM.monotonic_s()
@@ -215,7 +215,7 @@ class WalSink:
         What it or `run` raised once it raises again, so that leaving a `with` block in which that was caught does not
         pass for a success.
         """
-        check_seconds("timeout_s", timeout_s)
+        check_timeout("timeout_s", timeout_s)
         self._refuse_fork()
         with self._closing:
             if self._closed:

@@ -264,6 +264,11 @@ def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
         raise ConfigError(f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; it has {', '.join(known)}")
     if not parts.netloc or parts.path.strip("/"):
         raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")
+    if "@" in parts.netloc or (":" in parts.netloc and not parts.netloc.startswith("arn:")):
+        raise ConfigError(
+            "dynamodb://TABLE?region=…: no credentials in this URL; boto3 finds them where the sink runs, in the "
+            "environment, a profile or a role"
+        )
     try:
         options = {name: known[name](text) for name, text in given.items()}
     except (ValueError, KeyError):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -209,3 +213,53 @@ def test_an_answer_that_cannot_be_shown_is_an_error_of_the_sink_all_the_same() -
 
 def test_the_thread_says_in_its_name_what_it_is_for(caller: ThreadCaller) -> None:
     assert caller.call(lambda: threading.current_thread().name, timeout_s=10) == "wal-sink-call"
+
+
+def comes_back() -> None: ...
+
+
+def fails() -> None:
+    raise ValueError("in the child")
+
+
+@pytest.mark.parametrize("ending", [comes_back, sys.exit, fails], ids=lambda ending: ending.__name__)
+def test_a_process_that_a_call_forked_ends_with_the_call(ending: Callable[[], object]) -> None:
+    """It waited for the next call, which only its parent gets, and held the parent's files and sockets for ever."""
+
+    def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            ending()
+        return child
+
+    caller = ThreadCaller()
+    child = caller.call(fork, timeout_s=20)
+    deadline_s = time.monotonic() + 10
+    ended = 0
+    while not ended and time.monotonic() < deadline_s:
+        ended, _ = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+    assert ended == child
+    assert caller.call(lambda: 5, timeout_s=20) == 5
+    caller.close()
+
+
+@pytest.mark.parametrize(("ending", "code"), [(comes_back, 0), (fails, 1)])
+def test_such_a_process_tells_how_the_call_ended(
+    ending: Callable[[], object], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    caller = ThreadCaller()
+    caller.call(comes_back, timeout_s=20)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+
+    with suppress(ValueError):
+        caller.call(ending, timeout_s=20)
+
+    assert codes == [code]
+    caller.close()

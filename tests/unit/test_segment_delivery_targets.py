@@ -75,6 +75,19 @@ def test_a_lookup_without_an_answer_is_a_retriable_failure_that_names_the_key() 
     assert outcome.failure.message == f"was_applied('{stage.segment.id}-0-2'): no answer"
 
 
+@pytest.mark.parametrize("answer", ["no", 1, 0, None, [], object()])
+def test_a_lookup_that_answers_neither_true_nor_false_drops_nothing(answer: object) -> None:
+    stage, sink = Stage(), LookingSink()
+    sink.was_applied = lambda _key: answer  # type: ignore[method-assign, assignment, return-value]
+
+    outcome = stage.deliver(sink, order={"maybe_sent": True})
+
+    assert kind_of_failure(outcome) is FailureKind.PERMANENT
+    assert outcome.failure is not None
+    assert "expected True or False" in outcome.failure.message
+    assert (sink.written, stage.recorded) == ([], [])
+
+
 # Targets that store the position.
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -226,6 +227,60 @@ WRONG_VALUES += [
     (lambda: LOOSE(post, wal={"url": "hunter-2"}, checkpoint="c"), r"wal=a dict: expected text"),
     (lambda: LOOSE(post, **PLACES).drain(timeout_s="3"), r"timeout_s='3'"),
     (lambda: idempotent(cast("Any", "https://api.example")), r"@idempotent.*#idempotent=true"),
+]
+
+
+WRONG_VALUES += [
+    *[
+        (lambda value=value, name=name: cast("Any", Settings)(**{name: value}), f"{name}=")
+        for name in ("chunk_rows", "chunk_bytes", "segment_bytes", "retention_batches")
+        for value in (None, True, math.nan, 10**30)
+    ],
+    *[
+        (lambda value=value, name=name: cast("Any", Delivery)(post, **{name: value}), f"{name}=")
+        for name in ("budget_s", "attempt_timeout_s")
+        for value in (None, 0, True, math.nan, math.inf, 1e300, 10**400)
+    ],
+    *[
+        (lambda value=value: cast("Any", Delivery)(post, rows_per_s=value), "rows_per_s=")
+        for value in (True, math.inf, math.nan)
+    ],
+    *[(lambda value=value: Settings(single_writer=cast("Any", value)), "True or False") for value in ("no", None, 0)],
+    *[(lambda value=value: Delivery(post, keep_segments=cast("Any", value)), "True or False") for value in (0, "no")],
+    (lambda: Delivery(post, max_attempts=cast("Any", None)), r"max_attempts=None"),
+    (lambda: LOOSE(post, **PLACES).drain(timeout_s=math.inf), r"timeout_s=inf"),
+]
+
+
+class Claims(Sink):
+    def __init__(self, **claims: object) -> None:
+        for name, value in claims.items():
+            setattr(self, name, value)
+
+    def write(self, chunk: Chunk) -> None: ...
+
+
+class SaysNoByMethod(Sink):
+    def idempotent(self) -> bool:  # type: ignore[override]
+        return False
+
+    def write(self, chunk: Chunk) -> None: ...
+
+
+def marked_by_text(chunk: Chunk) -> None: ...
+
+
+marked_by_text.idempotent = "no"  # type: ignore[attr-defined]
+
+WRONG_VALUES += [
+    (lambda: as_sink(SaysNoByMethod()), r"SaysNoByMethod\.idempotent.*True or False"),
+    (lambda: as_sink(marked_by_text), r"marked_by_text\.idempotent='no'.*True or False"),
+    (lambda: as_sink(wrap.foreach_batch(write_batch, idempotent=cast("Any", "no"))), r"idempotent='no'"),
+    *[
+        (lambda value=value, name=name: as_sink(Claims(**{name: value})), rf"Claims\.{name}=")
+        for name in ("max_chunk_rows", "max_chunk_bytes", "max_concurrency")
+        for value in (0, -1, True, "5")
+    ],
 ]
 
 

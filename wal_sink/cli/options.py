@@ -89,7 +89,9 @@ def merged_options(pairs: tuple[str, ...], text: str | None, named: str) -> dict
     options = _parsed(text, named) if text else {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
-        if not equals or not all(key.split(".")):
+        if not equals:  # then it may be a value, which may be secret
+            raise ConfigError(f"{named}: {len(pair)} characters without a '='; expected KEY=VALUE")
+        if not all(key.split(".")):
             raise ConfigError(f"{named}: {key!r} is no option; expected KEY=VALUE")
         _put(options, key.split("."), _value(value), named)
     return options

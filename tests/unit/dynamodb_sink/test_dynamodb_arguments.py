@@ -40,6 +40,10 @@ def test_arguments_that_cannot_work(table: str, arguments: dict[str, Any], messa
     [
         ("dynamodb://?region=x", "expected dynamodb://TABLE"),
         ("dynamodb://orders/more", "expected dynamodb://TABLE"),
+        ("dynamodb://AKIA:hunter2@orders?region=x", "no credentials in this URL.*boto3"),
+        ("dynamodb://hunter2@orders?region=x", "no credentials in this URL.*boto3"),
+        ("dynamodb://AKIA:hunter2?region=x", "no credentials in this URL.*boto3"),
+        ("dynamodb://AKIA:hun/hunter2@orders?region=x&mode=put", "expected dynamodb://TABLE"),
         ("dynamodb://orders?regoin=x", "unknown options regoin; known are mode, row_key"),
         ("dynamodb://orders?mode=put&ledger_table=x", "mode=put has no options ledger_table; it has row_key"),
         ("dynamodb://orders?region=x&region=y", "options given twice: region"),
@@ -49,8 +53,9 @@ def test_arguments_that_cannot_work(table: str, arguments: dict[str, Any], messa
     ],
 )
 def test_urls_that_cannot_work(url: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as caught:
         dynamodb_sink(url)
+    assert "hunter2" not in str(caught.value)
 
 
 def test_by_url(server: DynamoDbServer) -> None:
