@@ -91,7 +91,8 @@ class WatchedSink(Sink):
         return self._name
 
     def _was_applied(self, key: str) -> bool:
-        return bool(self.calls("was_applied", key, key))
+        applied: bool = self.calls("was_applied", key, key)
+        return applied
 
 
 class _WatchedLedger(WatchedSink, TransactionalSink):
