@@ -16,7 +16,7 @@ from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.http_answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http_api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
-from wal_sink_backends.http_secrets import redactor_of
+from wal_sink_backends.http_secrets import hider_of
 from wal_sink_backends.pacing import Pacing, Patience, pace_of
 from wal_sink_backends.url_options import options_in
 
@@ -118,7 +118,7 @@ class HttpSink(Sink):
             statuses=self._statuses,
             pace=pace_of(self._url, self._pacing),
             repeats_are_harmless=self.idempotent,
-            redactor=redactor_of(self._urls(), headers),
+            redactor=hider_of(self._urls(), headers),
             most_bytes=self._max_answer_bytes,
             check=self._check,
         )

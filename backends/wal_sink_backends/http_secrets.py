@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from wal_sink.redaction import Redactor, secrets_in_url
 
 
-def redactor_of(urls: Iterable[str], headers: Mapping[str, str]) -> Redactor:
+def hider_of(urls: Iterable[str], headers: Mapping[str, str]) -> Redactor:
     """Takes the credentials of these URLs and the values of these headers out of texts."""
     found = {part for value in headers.values() for part in (value, *value.split())}
     for url in urls:

@@ -60,7 +60,8 @@ def test_a_session_that_pyspark_hides_is_not_taken_for_none(monkeypatch: pytest.
 
 
 def test_a_writer_that_hides_its_session_or_its_dataframe_starts_nothing() -> None:
-    hiding: Any = SimpleNamespace(foreachBatch=lambda _: pytest.fail("it was started"))
+    hiding: Any = type("DataStreamWriter", (SimpleNamespace,), {})()
+    hiding.foreachBatch = lambda _: pytest.fail("it was started")
     with pytest.raises((AttributeError, ConfigError), match=r"no .*_spark"):
         session_of(hiding)
     with pytest.raises((AttributeError, ConfigError), match=r"no .*_df"):
