@@ -28,7 +28,7 @@ from wal_sink.settings import GuaranteeName, Settings, check_chunks
 from wal_sink.sink import Sink
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.texts import name_of
+from wal_sink.texts import name_of, text_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -131,7 +131,7 @@ class WalSink:
             self._failure = self._cause_of(error)
             if self._failure is not error:
                 # Spark's account of an error of ours is a page around its text.
-                raise self._failure from (None if str(self._failure) in str(error) else error)
+                raise self._failure from (None if text_of(self._failure) in text_of(error) else error)
             raise
         except BaseException as error:  # Ctrl-C: nothing may stand before it
             self._end_early()

@@ -37,10 +37,12 @@ EVERY = 5
 ASKING = {
     "wal_sink/stores/probe.py",
     "wal_sink/runtime.py",
+    "wal_sink/retries.py",
     "backends/wal_sink_backends/http_api.py",
     "backends/wal_sink_backends/files_names.py",
 }
-"""Who may ask for the time of day: the name of a probe and records for people, Retry-After's date, a day in a name."""
+"""Who may ask for the time of day: the name of a probe and records for people, Retry-After's date, a day in a name, and
+the message of a failed attempt."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:

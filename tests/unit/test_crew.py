@@ -241,3 +241,13 @@ def test_of_time_that_is_over_nothing_is_left() -> None:
 
     assert crew._left_s(now_s - 5) == 0
     assert crew._left_s(None) is None
+
+
+def test_a_parked_sink_whose_error_tells_the_way_out_is_told_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = DeliveryError("sink 'a': the target is full; free some space, then start again")
+    monkeypatch.setattr(Crew, "parked", property(lambda _: {"a": error}))
+    team = Team({"a": Delivery(Recorder())})
+    with pytest.raises(UndeliveredError) as caught:
+        team.crew.refuse_parked("memory://wal")
+    assert str(caught.value).count("start again") == 1
+    team.end()

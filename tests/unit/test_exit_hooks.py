@@ -139,3 +139,8 @@ def test_what_ends_with_its_last_reference_asks_whose_process_it_is() -> None:
     assert found
     for each in found:
         assert "is_here" in ast.unparse(each.body[0])
+
+
+def test_what_another_process_opened_is_refused_by_its_id() -> None:
+    with pytest.raises(ConfigError, match=r"the WAL was opened in process -1, of which this is a forked child"):
+        Owner(pid=-1).refuse_child("the WAL")

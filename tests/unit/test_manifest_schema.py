@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import re
@@ -41,10 +42,13 @@ def __getattr__(name):
 """
 
 
+_NUMBERS = itertools.count()
+
+
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a user's module that can be imported, and is not loaded."""
-    name = "wal_sink_test_money"
+    name = f"wal_sink_test_money_{next(_NUMBERS)}"  # the classes of earlier tests may still be there
     (tmp_path / f"{name}.py").write_text(OF_A_USER)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield name

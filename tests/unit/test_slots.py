@@ -137,6 +137,9 @@ class Context:
         self.go = threading.Event()
         self.started = threading.Semaphore(0)
 
+    def getConf(self) -> dict[str, str]:  # noqa: N802 - PySpark's name
+        return {}
+
     def getLocalProperty(self, _: str) -> None:  # noqa: N802 - PySpark's name
         return
 

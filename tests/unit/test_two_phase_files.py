@@ -454,7 +454,7 @@ def test_by_url(tmp_path: Path) -> None:
     [
         (
             "commit=two-phase&fromat=csv",
-            "unknown options fromat; known are format, commit, name_template, part_bytes, held_folder",
+            "unknown options fromat; known are format, commit, maps, name_template, part_bytes, held_folder",
         ),
         ("format=csv&format=json", "options given twice: format"),
         ("commit=2pc", "commit=2pc: expected chunk .* or two-phase"),

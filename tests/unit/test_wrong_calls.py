@@ -72,6 +72,12 @@ class WholeBatch(BatchSink):
     def write_batch(self, df: DataFrame, batch_id: int) -> None: ...  # type: ignore[override]
 
 
+class WriterOfASource:
+    def write(self, rows: object) -> None: ...
+
+    def commit(self, messages: object) -> None: ...
+
+
 class ForeachWriter:
     def process(self, row: object) -> None: ...
 
@@ -102,6 +108,7 @@ WRONG_TARGETS: list[tuple[object, str]] = [
     (LooksUpLater(), r"LooksUpLater\.was_applied.*async"),
     (Lazy(), r"Lazy\.write_segment.*yield"),
     (WholeBatch(), r"WholeBatch\.write_batch.*write_batch\(batch\)"),
+    (WriterOfASource(), r"WriterOfASource.*wrap\.data_source_writer"),
     (ForeachWriter(), r"ForeachWriter.*wrap\.foreach_writer"),
     (LikeASink(), r"LikeASink.*class LikeASink\(Sink\)"),
     (Path("orders.db"), r"PosixPath.*URL"),

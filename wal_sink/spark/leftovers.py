@@ -19,6 +19,7 @@ from wal_sink.logs import logger_of
 from wal_sink.redaction import mask_url
 from wal_sink.spark.locations import Place, compare
 from wal_sink.spark.private import understood
+from wal_sink.texts import name_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,7 +77,7 @@ def _warn_of_repeats(appending: Mapping[str, Sink | BatchSink]) -> None:
             "wrap.spark_writer(format, options, mode='overwrite') or wrap.foreach_batch(fn); or outputMode('update') "
             "or 'append', which bring each row when it changes or is final",
             name,
-            sink.describe(),
+            name_of(sink),
         )
 
 

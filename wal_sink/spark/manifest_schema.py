@@ -17,6 +17,7 @@ from typing import Any
 from pyspark.sql.types import StructType, UserDefinedType
 
 from wal_sink.errors import ConfigError, CorruptError
+from wal_sink.texts import told
 
 _SPARKS_OWN = frozenset({"pyspark.ml.linalg", "pyspark.mllib.linalg"})
 """Modules of PySpark with user-defined types. Others of PySpark start a session when they are imported."""
@@ -41,7 +42,7 @@ def schema_from_json(text: str, *, what: str, modules: Collection[str] = ()) -> 
         return StructType.fromJson(plain)
     except Exception as error:  # errors of PySpark, and whatever a user-defined type's __init__ raises
         raise ConfigError(
-            f"{what}: this PySpark cannot read the manifest's schema ({type(error).__name__}: {error}): use the "
+            f"{what}: this PySpark cannot read the manifest's schema ({told(error)}): use the "
             "version that staged the batch, or a newer one"
         ) from error
 
