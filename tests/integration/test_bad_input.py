@@ -359,7 +359,14 @@ def test_a_sink_that_raises_ends_in_an_error_that_names_it(spark: SparkSession, 
     place.feed.add(range(5), range(5, 10))
     to = quick(place.troubled("raise"), where=where)
     fails(
-        spark, place, DeliveryError, "batch 0", "Lines", "raised OSError: the target is down", "mend the target", to=to
+        spark,
+        place,
+        DeliveryError,
+        "batch 0",
+        "Lines",
+        "raised OSError: the target is down",
+        "repair the target",
+        to=to,
     )
     place.trouble.unlink()
     place.run(spark, to)

@@ -192,7 +192,8 @@ def test_wrong_credentials_are_refused_at_once(
     place: Place, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse(monkeypatch, s3_server, "InvalidAccessKeyId", path="/")
-    assert "correct the credentials" in refusal(place, s3_server.storage_options)
+    told = refusal(place, s3_server.storage_options)
+    assert "the credentials in storage_options are not, or no longer, valid" in told
 
 
 def refusal(place: Place, options: dict[str, Any]) -> str:
