@@ -27,7 +27,7 @@ class Lost(StrEnum):
     WAL = "wal.json"
     SINK = "sinks/<name>/sink.json"
     EVERY_SINK = "sinks/"
-    RENAMED = "sinks/<name>/renamed.json"
+    OWNER = "sinks/<name>/owner.json"
     TERMS = "terms/<role>/"
     MARKER = "sinks/<name>/markers/, the newest"
     LOW_WATER = "low-water/, the newest"
@@ -57,7 +57,7 @@ TABLE: dict[Lost, Rule] = {
         "where no sink is known: anything in `low-water/`; a release of the oldest batch",
         "error when a sink is registered",
     ),
-    Lost.RENAMED: Rule(
+    Lost.OWNER: Rule(
         "the newest record in `sinks/<first name>/names/` says that a sink has this name",
         "error when the WAL is opened or looked at",
     ),

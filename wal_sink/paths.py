@@ -26,6 +26,7 @@ FORGOTTEN = "forgotten"
 SINK_RECORD = "sink.json"
 RETIRED = "retired.json"
 RENAMED = "renamed.json"
+OWNER = "owner.json"
 NAMES = "names"
 REPLAYED = ".replayed.json"
 """How the names of records end that a dead letter was sent again."""
@@ -195,6 +196,11 @@ def retired(name: str) -> str:
 def renamed(name: str) -> str:
     """Of the record that a name was given to a sink whose first name is another."""
     return f"{SINKS}/{name}/{RENAMED}"
+
+
+def owner(name: str) -> str:
+    """Of the record that tells whose a name is, which a rename and a registration may want at once."""
+    return f"{SINKS}/{name}/{OWNER}"
 
 
 def sink_names(folder: str) -> str:

@@ -108,14 +108,7 @@ def _plan(log: Log, history: History, gate: Gate, sink: Registration) -> SinkRec
 
 def _create(log: Log, record: SinkRecord) -> SinkRecord:
     path = paths.sink(record.name)
-    if log.create(path, record):
-        if paths.RENAMED in log.store.list(f"{paths.SINKS}/{record.name}"):
-            raise ConfigError(
-                f"sink {record.name!r} of {log.store.root}: another sink was just renamed to it. Start again with "
-                "another name"
-            )
-        return record
-    return log.require(SinkRecord, path)
+    return record if log.create(path, record) else log.require(SinkRecord, path)
 
 
 def _first_batch(log: Log, history: History, gate: Gate, name: str, delivery: Delivery) -> int:

@@ -14,7 +14,7 @@ from wal_sink.log import NOTHING
 from wal_sink.records import SinkRecord
 from wal_sink.registry import registered
 from wal_sink.serving import Surroundings
-from wal_sink.sink_records import RetiredRecord
+from wal_sink.sink_records import OwnerRecord, RetiredRecord
 from wal_sink.terms import Term
 
 COLLECT_EVERY_BATCHES = 16
@@ -78,7 +78,7 @@ class Collector:
 
     def _marked_through(self, name: str) -> int | None:
         """The newest batch a sink has; None if there is no such sink, only objects one left behind, or if it is retired
-        and needs nothing any more. One read more where this run does not serve it.
+        and needs nothing any more. One read more where this run does not serve it, and another if it has no marker.
         """
         if name not in self._served and self._log.find(RetiredRecord, paths.retired(name)) is not None:
             return None
@@ -89,11 +89,18 @@ class Collector:
             return marker.batch_id
         sink = self._log.find(SinkRecord, paths.sink(name))
         if sink is not None:
+            if name not in self._served and self._is_of_another(name):
+                return None
             self._sinks.add(name)
             return sink.first_batch - 1
         if name in self._sinks:
             find_again(self._log, SinkRecord, paths.sink(name), Lost.SINK, "what this run has seen of the sink")
         return None
+
+    def _is_of_another(self, name: str) -> bool:
+        """Whether a sink was registered under a name that was just given to another, so that no process serves it."""
+        record = self._log.find(OwnerRecord, paths.owner(name))
+        return record is not None and record.folder != name
 
     def _delete_through(self, batch_id: int) -> None:
         """Deleting is repeatable: what a crash leaves here goes with the next collection."""

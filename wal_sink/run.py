@@ -27,7 +27,7 @@ from wal_sink.segments import SegmentReader, read_parquet
 from wal_sink.serving import Serving, Surroundings
 from wal_sink.settings import Settings
 from wal_sink.sink_changes import describe_unserved
-from wal_sink.sink_names import SinkNames, in_folder, read_names, refuse_retired
+from wal_sink.sink_names import NO_NAMES, SinkNames, in_folder, keep_name, read_names, refuse_retired
 from wal_sink.stager import Attempt, Staged, Stager
 from wal_sink.stores.base import Store
 from wal_sink.stores.probe import Leftovers, probe
@@ -83,12 +83,14 @@ class Run:
         self.history.adopt(inventory, moved_from=moved_from)
         self.history.load_batches()
         self.gate.search()
-        names = read_names(self.log) if inventory.has_sinks else SinkNames((), {})
+        names = read_names(self.log) if inventory.has_sinks else NO_NAMES
         servings = [in_folder(self.log, names, serving) for serving in servings]
         # All are registered before any term is claimed: a start that is refused must fence nobody.
         registrations = [_registration(serving) for serving in servings]
         others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
         sinks = register(self.log, self.history, self.gate, inventory, registrations)
+        for each in registrations:
+            keep_name(self.log, names, each.name)
         self._collector.expect(others, served=[sink.record.name for sink in sinks])
         if take_over is not TakeOver.ALWAYS:
             for each in registrations:

@@ -11,7 +11,7 @@ from wal_sink.holders import Holding, TakeOver, holder_of, note_end, refuse_held
 from wal_sink.inventory import Lost, find_again, newest_marker
 from wal_sink.log import NOTHING, Log
 from wal_sink.records import SinkRecord
-from wal_sink.sink_names import KnownSink, SinkNames, read_names, refuse_retired
+from wal_sink.sink_names import KnownSink, SinkNames, read_names, refuse_retired, settle
 from wal_sink.sink_records import NameRecord, RenamedRecord, RetiredRecord
 from wal_sink.terms import claim
 
@@ -97,8 +97,7 @@ def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
     _refuse_taken(log, names, folder, new)
     refuse_held(log, paths.committer_role(folder), take_over=take_over)
     if new != folder:
-        log.create(paths.renamed(new), RenamedRecord(name=new, folder=folder, **log.stamp()))
-        _refuse_taken(log, read_names(log), folder, new)  # another may have been first, or have begun to use the name
+        _take_name(log, folder, new)
     number = max(log.numbers(paths.sink_names(folder)), default=0) + 1
     if not log.create(paths.sink_name(folder, number), NameRecord(number=number, name=new, **log.stamp())):
         raise HeldError(f"sink {old!r} of {log.store.root} was renamed by another process meanwhile: look again")
@@ -113,7 +112,25 @@ def _present(log: Log, names: SinkNames, name: str) -> str:
 
 def _refuse_taken(log: Log, names: SinkNames, folder: str, new: str) -> None:
     """A name belongs to one sink for ever, under which it may be called so again."""
-    is_own = names.leads_to.get(paths.check_sink_name(new), new) == folder
+    paths.check_sink_name(new)
     is_used = new in names.leads_to or any(sink.folder == new for sink in names.sinks)
-    if is_used and (not is_own or (paths.SINK_RECORD in log.store.list(f"{paths.SINKS}/{new}") and new != folder)):
-        raise ConfigError(f"{log.store.root}: the name {new!r} is, or was, that of another sink: choose another one")
+    if is_used and names.leads_to.get(new, new) != folder:
+        raise _taken(log, new)
+
+
+def _take_name(log: Log, folder: str, new: str) -> None:
+    """Make a name that of a sink. Raises `ConfigError` if another was first, or was registered under it meanwhile.
+
+    Who registers a sink looks for `renamed.json` after it made `sink.json`, and here it is the other way round: one of
+    the two sees the other. Both may; then the first to say whose the name is decides, and both go by that.
+    """
+    log.create(paths.renamed(new), RenamedRecord(name=new, folder=folder, **log.stamp()))
+    if log.require(RenamedRecord, paths.renamed(new)).folder != folder:
+        raise _taken(log, new)
+    is_registered = paths.SINK_RECORD in log.store.list(f"{paths.SINKS}/{new}")
+    if settle(log, new, new if is_registered else folder) != folder:
+        raise _taken(log, new)
+
+
+def _taken(log: Log, name: str) -> ConfigError:
+    return ConfigError(f"{log.store.root}: the name {name!r} is, or was, that of another sink: choose another one")

@@ -2,7 +2,8 @@
 
 A sink keeps the folder of its first name for ever, with its markers, progress and dead letters, and so do its terms and
 its slots in a target. Renaming adds a record of the present name there, and one under the new name that leads there.
-So a rename is one create, nothing is copied, and no process can deliver a batch under both names.
+So a rename is one create, nothing is copied, and no process can deliver a batch under both names. Where a rename and
+the registration of a new sink want one name at once, a third record decides.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.inventory import Lost, find_again, sink_folders
 from wal_sink.log import Log
 from wal_sink.serving import Serving
-from wal_sink.sink_records import NameRecord, RenamedRecord, RetiredRecord
+from wal_sink.sink_records import NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class SinkNames:
     sinks: tuple[KnownSink, ...]
     leads_to: Mapping[str, str]
     """By name that was given later: the folder of its sink."""
+    settled: frozenset[str]
+    """Folders of sinks that are registered, and whose name no rename can take any more."""
 
     def folder_of(self, name: str) -> str | None:
         """The folder of the sink that has this name now; None if no sink ever had it. Raises `ConfigError` if it is an
@@ -58,22 +61,52 @@ class SinkNames:
         return ", ".join(repr(sink.name) for sink in self.sinks if not sink.is_retired) or "none"
 
 
+NO_NAMES = SinkNames((), {}, frozenset())
+
+
 def read_names(log: Log) -> SinkNames:
     """One listing, one a name, and a read for each rename. Raises `ObjectLost` if a record of a rename is gone."""
     found = {folder: log.store.list(f"{paths.SINKS}/{folder}") for folder in sink_folders(log)}
-    leads_to = {
-        name: log.require(RenamedRecord, paths.renamed(name)).folder
-        for name, names in found.items()
-        if paths.RENAMED in names
-    }
+    owners = {name: _owner(log, name, names) for name, names in found.items()}
+    leads_to = {name: owner for name, owner in owners.items() if owner is not None and owner != name}
+    settled = frozenset(name for name in found if owners[name] == name and paths.SINK_RECORD in found[name])
     sinks = tuple(_known(log, folder, names) for folder, names in found.items() if folder not in leads_to)
     for sink in sinks:
         if sink.name != sink.folder and sink.name not in leads_to:
             # It may have been made since: a later look finds it.
             younger = f"{paths.sink_names(sink.folder)}/, which names the sink,"
-            find_again(log, RenamedRecord, paths.renamed(sink.name), Lost.RENAMED, younger)
-            leads_to[sink.name] = sink.folder
-    return SinkNames(sinks, leads_to)
+            record = find_again(log, OwnerRecord, paths.owner(sink.name), Lost.OWNER, younger)
+            leads_to[sink.name] = record.folder
+    return SinkNames(sinks, leads_to, settled)
+
+
+def _owner(log: Log, name: str, names: Sequence[str]) -> str | None:
+    """The folder of the sink whose name it is; None if a rename and a registration want it, and neither has it yet."""
+    if paths.OWNER in names:
+        return log.require(OwnerRecord, paths.owner(name)).folder
+    if paths.RENAMED not in names:
+        return name
+    return None if paths.SINK_RECORD in names else log.require(RenamedRecord, paths.renamed(name)).folder
+
+
+def settle(log: Log, name: str, folder: str) -> str:
+    """The folder of the sink whose name it is: this one, unless another was first. One create, and perhaps a read."""
+    if log.create(paths.owner(name), OwnerRecord(name=name, folder=folder, **log.stamp())):
+        return folder
+    return log.require(OwnerRecord, paths.owner(name)).folder
+
+
+def keep_name(log: Log, names: SinkNames, name: str) -> None:
+    """Make sure that a sink which was just registered has its name, and that no rename takes it.
+
+    Raises `ConfigError` if one did. No request for a sink that was there when `names` were read; one listing otherwise.
+    """
+    if name in names.settled or paths.RENAMED not in log.store.list(f"{paths.SINKS}/{name}"):
+        return  # a rename that comes later finds `sink.json`, and gives the name up
+    if settle(log, name, name) != name:
+        raise ConfigError(
+            f"sink {name!r} of {log.store.root}: another sink was just renamed to it. Start again with another name"
+        )
 
 
 def _known(log: Log, folder: str, names: Sequence[str]) -> KnownSink:

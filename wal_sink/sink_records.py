@@ -52,3 +52,17 @@ class RenamedRecord(Record, frozen=True, kw_only=True):
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.renamed(self.name)
+
+
+class OwnerRecord(Record, frozen=True, kw_only=True):
+    """Whose a name is: that of a sink which is renamed to it, or of one which is registered under it. Whoever creates
+    the record decides.
+    """
+
+    kind = "owner"
+    name: str
+    folder: str
+    """The first name of the sink; the name itself for a sink which is registered under it."""
+
+    def belongs_at(self, path: str) -> bool:
+        return path == paths.owner(self.name)

@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 import wal_sink.retention
@@ -19,11 +20,14 @@ from wal_sink.holders import TakeOver, note_end
 from wal_sink.inspection import read_batch, read_status
 from wal_sink.log import Log
 from wal_sink.positions import slot_name
-from wal_sink.records import WalRecord
+from wal_sink.records import SinkRecord, WalRecord
 from wal_sink.replaying import DeadLetters
+from wal_sink.run import Run
 from wal_sink.settings import Delivery
 from wal_sink.sink import Rejected
 from wal_sink.sink_changes import rename, retire
+from wal_sink.sink_names import keep_name, read_names
+from wal_sink.sink_records import RenamedRecord
 from wal_sink.terms import claim
 from wal_sink.testing import FaultyStore, simulated_runtime
 
@@ -373,24 +377,88 @@ def test_one_name_given_to_two_sinks_at_once_is_that_of_one() -> None:
     assert [found.name for found in read_status(place.wal).sinks] == ["c", "b"]
 
 
-def test_a_rename_to_a_name_that_is_being_registered_is_refused() -> None:
+def new_sink(place: Place, name: str) -> tuple[Run, Recorder]:
+    sink = Recorder()
+    return place.open({name: Delivery(sink, start_from="next")}, settings=lower_retention(KEPT)), sink
+
+
+@pytest.mark.usefixtures("collects_often")
+def test_a_rename_to_a_name_that_is_being_registered_leaves_the_name_to_the_new_sink() -> None:
+    """What it had written locked the new sink out at its next start, and nothing was deleted any more."""
     place = two_sinks()
-
-    def register() -> None:
-        place.open({"c": Delivery(Recorder(), start_from="next")})
-
-    before_create(place, paths.renamed("c"), register)
+    begun: list[tuple[Run, Recorder]] = []
+    before_create(place, paths.renamed("c"), lambda: begun.append(new_sink(place, "c")))
 
     with pytest.raises(ConfigError, match="the name 'c' is, or was, that of another sink"):
         renamed(place, "b", "c")
 
+    (run, sink), names = begun[0], [found.name for found in read_status(place.wal).sinks]
+    assert names == ["a", "b", "c"]
+    place.stream(run, 3)
+    run.end()
+    everyone = {name: Delivery(Recorder(), start_from="next") for name in "ab"}
+    place.stream(place.open({**everyone, "c": sink}, settings=lower_retention(KEPT)), 12)
+    assert sink.batches == list(range(3, 13))
+    assert low_water(place) == 11 - KEPT  # collected when the first of them had batch 12
+    end(place, *"abc")
+    for old, new in (("a", "c"), ("b", "c")):
+        with pytest.raises(ConfigError, match="the name 'c' is, or was, that of another sink"):
+            renamed(place, old, new)
 
-def test_nor_does_a_new_sink_begin_under_a_name_that_is_being_given() -> None:
+
+def test_of_a_rename_and_a_registration_that_see_each_other_the_first_to_say_so_has_the_name() -> None:
+    place = two_sinks()
+    log = log_of(place)
+    names = read_names(log)
+
+    def register() -> None:
+        record = log.require(SinkRecord, paths.sink("b"))
+        log.create(paths.sink("c"), msgspec.structs.replace(record, name="c", **log.stamp()))
+        keep_name(log, names, "c")
+
+    before_create(place, paths.owner("c"), register)
+
+    with pytest.raises(ConfigError, match="the name 'c' is, or was, that of another sink"):
+        renamed(place, "b", "c")
+    run, sink = new_sink(place, "c")
+    place.stream(run, 3)
+    assert sink.batches == [0, 1, 2, 3]  # its registration begins with the first
+    assert [found.name for found in read_status(place.wal).sinks] == ["a", "b", "c"]
+
+
+@pytest.mark.usefixtures("collects_often")
+def test_nor_does_a_new_sink_begin_under_a_name_that_was_given_and_its_registration_holds_nothing_back() -> None:
     place = two_sinks()
     before_create(place, paths.sink("c"), lambda: renamed(place, "b", "c"))
 
     with pytest.raises(ConfigError, match="another sink was just renamed to it"):
-        place.open({"c": Delivery(Recorder(), start_from="next")})
+        new_sink(place, "c")
+
+    assert [found.name for found in read_status(place.wal).sinks] == ["a", "c"]
+    sinks = {"a": Recorder(), "c": Recorder()}
+    place.stream(place.open(sinks, settings=lower_retention(KEPT)), 12)
+    assert sinks["c"].batches == list(range(3, 13))
+    assert low_water(place) == 11 - KEPT
+    end(place, "b")
+    for old, new in (("c", "d"), ("d", "c")):
+        renamed(place, old, new)
+    assert [found.name for found in read_status(place.wal).sinks] == ["a", "c"]
+
+
+def test_a_start_settles_whose_name_it_is_where_neither_said_so() -> None:
+    """Both processes died in between."""
+    place = two_sinks()
+    new_sink(place, "c")[0].end()
+    log = log_of(place)
+    log.create(paths.renamed("c"), RenamedRecord(name="c", folder="b", **log.stamp()))
+    assert [found.name for found in read_status(place.wal).sinks] == ["a", "b", "c"]
+
+    run, sink = new_sink(place, "c")
+    place.stream(run, 3)
+
+    assert sink.batches == [3]
+    with pytest.raises(ConfigError, match="the name 'c' is, or was, that of another sink"):
+        renamed(place, "b", "c")
 
 
 def test_a_rename_that_was_interrupted_leaves_the_old_name_and_is_repeated() -> None:
@@ -439,11 +507,11 @@ def test_a_record_of_a_rename_that_is_gone_is_missed() -> None:
     """The new name would be that of a new sink, which gets everything a second time."""
     place = two_sinks()
     renamed(place, "b", "c")
-    place.wal.delete([paths.renamed("c")])
+    place.wal.delete([paths.renamed("c"), paths.owner("c")])
 
-    with pytest.raises(ObjectLost, match=r"sinks/c/renamed\.json is gone.*sinks/b/names/, which names the sink,"):
+    with pytest.raises(ObjectLost, match=r"sinks/c/owner\.json is gone.*sinks/b/names/, which names the sink,"):
         place.open({"c": Delivery(Recorder(), start_from="earliest")})
-    with pytest.raises(ObjectLost, match=r"sinks/c/renamed\.json is gone"):
+    with pytest.raises(ObjectLost, match=r"sinks/c/owner\.json is gone"):
         read_status(place.wal)
 
 
@@ -468,7 +536,7 @@ def test_an_older_version_does_not_take_a_new_name_for_a_new_sink() -> None:
     place = two_sinks()
     renamed(place, "b", "c")
 
-    assert place.wal.list("sinks/c") == [paths.RENAMED]
+    assert place.wal.list("sinks/c") == [paths.OWNER, paths.RENAMED]
     assert place.wal.read(paths.sink("b"))  # under the old name it goes on from the same markers and terms
 
 
