@@ -162,6 +162,15 @@ class History:
         self._wal = wal
         return wal
 
+    def first_since_opened(self, batch_id: int) -> int:
+        """The first batch that Spark completed since this run opened a new WAL; if none, `batch_id`, which runs now.
+
+        No request. A batch runs once the one before it is complete.
+        """
+        if self._complete_before is None:
+            return batch_id
+        return min(batch_id, self._complete_before + 1)
+
     def refuse_unstaged(self) -> None:
         """Raise `MissingBatch` if the WAL is new still, and Spark completed batches since it was opened.
 

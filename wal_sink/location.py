@@ -12,6 +12,7 @@ from pathlib import Path
 
 from wal_sink import paths
 from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.inventory import find_wal
 from wal_sink.log import Log
 from wal_sink.logs import logger_of
 from wal_sink.records import Move, WalRecord, decode
@@ -88,6 +89,18 @@ def check_location(log: Log, wal: WalRecord, *, moved: bool, moved_from: str | N
             f"{here} is to be moved from {canonical(moved_from)}, but the WAL {wal.wal_id} that it holds says that it "
             f"lies at {said}: give that as moved_from, or open the WAL that you mean"
         )
+
+
+def refuse_copy(log: Log) -> None:
+    """The gate of every command that writes to a WAL beside its query: `check_location` of what lies there now.
+
+    Raises `ConfigError`, and `ObjectLost` if the WAL's own record is gone. One read of the record, one listing of the
+    moves, and a read if there are any. A WAL without its record has no id yet and no batch: what a command writes there
+    concerns no other place.
+    """
+    wal = find_wal(log)
+    if wal is not None:
+        check_location(log, wal, moved=True)
 
 
 def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:

@@ -11,6 +11,7 @@ from wal_sink.checkpoint_files import checkpoint_location
 from wal_sink.crew import Crew
 from wal_sink.entries import Entries, RunEntry, again
 from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.logs import logger_of
 from wal_sink.serving import JobStoppedError, StoppedError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     from wal_sink.spark.identity import QueryIdentity
+
+_logger = logger_of(__name__)
 
 _POLL_S = 0.05
 """How often a held stream looks whether it may go on."""
@@ -122,6 +125,18 @@ class OwnQuery:
         """What a call of `stage` failed with whose batch Spark completed all the same. Asks only if a call failed."""
         complete = (unstaged for unstaged in self._entries.unstaged if is_complete(unstaged.batch_id))
         return next((again(unstaged, self._owner) for unstaged in complete), None)
+
+    def warn_unopened(self) -> None:
+        """Warn that no batch came here, for a `WalSink` that closes and was never opened.
+
+        Whether a query ran meanwhile, nothing tells: no call came from it, and a new WAL may have an old checkpoint.
+        """
+        _logger.warning(
+            "%s was closed and never opened: it staged no batch and delivered nothing. If a query ran meanwhile, its "
+            "foreachBatch did not call stage(): those batches are not in the WAL. Use the WalSink in a with block, "
+            "around the query: then leaving the block raises an error for such batches",
+            self._owner,
+        )
 
     def hold(self, df: DataFrame, crew: Crew, *, until: Callable[[], bool]) -> None:
         """Hold the stream, inside its `foreachBatch`, until `until()` is true.

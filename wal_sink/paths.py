@@ -64,6 +64,13 @@ class ManifestName(NamedTuple):
     attempt: int
 
 
+class PreparedName(NamedTuple):
+    """Which segment was prepared when it was delivered, and for the n-th time."""
+
+    ordinal: int
+    number: int
+
+
 class ProgressName(NamedTuple):
     """Which segment a progress record speaks of, and how many of its rows the sink has."""
 
@@ -343,7 +350,12 @@ def parse_begun(folder: str, name: str) -> BegunName | None:
 
 
 def is_prepared(name: str) -> bool:
-    return _PREPARED.fullmatch(name) is not None
+    return parse_prepared(name) is not None
+
+
+def parse_prepared(name: str) -> PreparedName | None:
+    match = _PREPARED.fullmatch(name)
+    return PreparedName(int(match[1]), int(match[2])) if match else None
 
 
 def parse_dead_letter(name: str) -> DeadLetterName | None:

@@ -20,7 +20,7 @@ from wal_sink.errors import ConfigError, DeliveryError
 from wal_sink.held import holding
 from wal_sink.holders import TakeOver, note_end
 from wal_sink.inventory import find_wal, require_wal
-from wal_sink.location import check_location
+from wal_sink.location import refuse_copy
 from wal_sink.log import NOTHING, Log
 from wal_sink.orders import SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
@@ -87,7 +87,7 @@ class DeadLetters:
         letters = DeadLetters("s3://lake/wal/orders", name="default")
         letters.replay(post)
 
-    Raises `ConfigError` if the WAL has no such sink.
+    Raises `ConfigError` if the WAL has no such sink, and `ObjectLost` if its own record is gone.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class DeadLetters:
         """`wal` is a URL (or an open log, which is for tests)."""
         check_options("storage_options", storage_options)
         self._log = wal if isinstance(wal, Log) else _open(StoreSpec(check_text("wal", wal), storage_options or {}))
-        self._wal = find_wal(self._log)
+        find_wal(self._log)  # raises `ObjectLost`
         names = read_names(self._log)
         folder = names.folder_of(name)
         if folder is None:
@@ -150,8 +150,7 @@ class DeadLetters:
             return self._replay(sink, unknown=unknown, attempt_timeout_s=attempt_timeout_s, take_over=take_over)
 
     def _replay(self, sink: Sink, *, unknown: bool, attempt_timeout_s: float, take_over: TakeOver) -> ReplayResult:
-        if self._wal is not None:  # without it there are no dead letters
-            check_location(self._log, self._wal, moved=True)
+        refuse_copy(self._log)
         role = paths.replayer_role(self._name)
         term = claim(self._log, role, take_over=take_over)  # first: what another sent by then shows as sent
         if term.number == 1 and self._has_replayed():

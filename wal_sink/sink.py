@@ -150,6 +150,9 @@ class TransactionalSink(Sink):
     `LedgerEntry.is_known` tells, which refuses a lower term, rows of another history, and a target that has lost what
     it acknowledged; else write the rows and store `LedgerEntry.of(chunk)`. If it returns `Rejected`, nothing may be
     committed: the whole chunk comes again after a new start.
+
+    Several tasks have it open at a time. With `spark.speculation` one of them may only ask for the positions that
+    another one moves, so that neither `open` nor `last` may shut others out.
     """
 
     @abstractmethod

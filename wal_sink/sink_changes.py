@@ -9,6 +9,7 @@ from wal_sink import paths
 from wal_sink.errors import ConfigError, HeldError
 from wal_sink.holders import Holding, TakeOver, holder_of, note_end, refuse_held
 from wal_sink.inventory import Lost, find_again, newest_marker
+from wal_sink.location import refuse_copy
 from wal_sink.log import NOTHING, Log
 from wal_sink.records import SinkRecord
 from wal_sink.sink_names import KnownSink, SinkNames, read_names, refuse_retired, settle
@@ -30,9 +31,10 @@ class Retirement:
 def retire(log: Log, name: str, *, drop_pending: int, take_over: TakeOver) -> Retirement:
     """Retire a sink: it holds nothing back any more, and no process may serve it.
 
-    Raises `ConfigError` if there is no such sink, or if the WAL holds more than `drop_pending` batches that it lacks,
-    and `HeldError` if a process serves it, or may do so, whom `take_over` does not let fence.
+    Raises `ConfigError` if the WAL is a copy, if there is no such sink, or if the WAL holds more than `drop_pending`
+    batches that it lacks, and `HeldError` if a process serves it, or may do so, whom `take_over` does not let fence.
     """
+    refuse_copy(log)
     folder = _present(log, read_names(log), name)
     refuse_retired(log, folder, name)
     _refuse_pending(log, name, pending_batches(log, folder), drop_pending)
@@ -89,8 +91,10 @@ def _refuse_pending(log: Log, name: str, pending: Sequence[int], drop_pending: i
 def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
     """Give a sink another name, under which it goes on where it is. A rename that was interrupted is repeated.
 
-    Raises `ConfigError` if there is no such sink or the name is taken, and `HeldError` as `retire` does.
+    Raises `ConfigError` if the WAL is a copy, if there is no such sink or if the name is taken, and `HeldError` as
+    `retire` does.
     """
+    refuse_copy(log)
     names = read_names(log)
     folder = _present(log, names, old)
     refuse_retired(log, folder, old)

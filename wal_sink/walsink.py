@@ -342,6 +342,8 @@ class WalSink:
                 self._crew.finish(timeout_s)
                 self._refuse_given_up(self._crew)
                 self._crew.run.history.refuse_unstaged()
+            elif unstaged is None:
+                self._own_query.warn_unopened()
         except MissingBatch as error:
             if unstaged is not None:
                 raise unstaged from error

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from tests.fixtures_spark import SPARK_CONF
-from tests.integration.streams import Place
+from tests.integration.streams import Place, wait_until
 from wal_sink import ConfigError
 from wal_sink.checkpoint_formats import planned_ms
 from wal_sink.spark.identity import QueryIdentity, identity_of
@@ -73,6 +73,7 @@ def chain(spark: SparkSession, place: Place) -> None:
     other = beside.option("checkpointLocation", str(place.root / "beside")).start()
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
+        seen.setdefault("first", []).append(identity_of(df, batch_id).is_first)
         if batch_id == 0:
             look(spark, place, df, batch_id)
         first, second = df.where("id % 2 = 0"), df.where("id % 2 = 1")
@@ -88,6 +89,23 @@ def chain(spark: SparkSession, place: Place) -> None:
     other.stop()
     sink.close()
     seen["outside"] = outcome(lambda: place.sink().stage(spark.range(1), 0))
+
+
+def again(spark: SparkSession, place: Place) -> None:
+    """A chain that goes on: two batches, with idle triggers between them."""
+
+    def on_batch(df: DataFrame, batch_id: int) -> None:
+        seen["first"].append(identity_of(df, batch_id).is_first)
+        sink.stage(df, batch_id)
+
+    with place.sink() as sink:
+        stream = place.feed.stream(spark).writeStream.foreachBatch(on_batch)
+        query = stream.option("checkpointLocation", str(place.checkpoint)).start()
+        for ids in (range(10, 12), range(12, 15)):
+            place.feed.add(ids)
+            query.processAllAvailable()
+            wait_until(lambda: not query.status["isDataAvailable"], "an idle trigger")
+        query.stop()
 
 
 def leftovers(spark: SparkSession, place: Place) -> None:
@@ -109,7 +127,7 @@ def leftovers(spark: SparkSession, place: Place) -> None:
     modes = ("append", "update", "complete")
     seen["output modes"] = [str(_Fields(fresh().outputMode(mode)).read("outputMode")) for mode in modes]
     used = fresh().option("checkpointLocation", str(place.checkpoint)).queryName("named")
-    for ids in (range(10, 15), range(15, 20)):
+    for ids in (range(15, 20), range(20, 25)):
         place.feed.add(ids)
         with place.sink() as sink:
             sink.run(used)
@@ -121,6 +139,7 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     seen["version"] = spark.version
     chain(spark, place)
+    again(spark, place)
     leftovers(spark, place)
     seen["delivered"] = place.lines.ids()
     spark.stop()

@@ -6,8 +6,9 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -344,22 +345,103 @@ def test_a_wal_does_not_begin_behind_a_batch_that_its_run_did_not_stage(
     assert place.lines.ids() == []
 
 
-def test_nor_if_spark_remembers_the_newest_batch_only(spark: SparkSession, place: Place) -> None:
-    place.feed.add(range(5), range(5, 10), range(10, 15))
-    setting = "spark.sql.streaming.numRecentProgressUpdates"
-    spark.conf.set(setting, "2")  # so it keeps one
+REMEMBERED = "spark.sql.streaming.numRecentProgressUpdates"
+IDLE = "spark.sql.streaming.noDataProgressEventInterval"
+
+
+@contextmanager
+def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
     try:
-        with pytest.raises(StreamingQueryException, match=r"batch 2 .* begins with batch 1 and"), place.sink() as sink:
-            chain(spark, place, lambda df, batch_id: sink.stage(df, batch_id) if batch_id > 1 else None)
+        yield
     finally:
-        spark.conf.unset(setting)
+        for name in settings:
+            spark.conf.unset(name)
+
+
+@pytest.mark.parametrize("kept", ["1", "2"])
+def test_nor_if_spark_remembers_one_batch_or_none(spark: SparkSession, place: Place, kept: str) -> None:
+    """It keeps one fewer than it is told to."""
+    place.feed.add(range(5), range(5, 10), range(10, 15))
+    sink = place.sink()
+    with (
+        configured(spark, {REMEMBERED: kept}),
+        pytest.raises(StreamingQueryException, match=r"batch 2 .* begins with batch 1 and"),
+    ):
+        chain(spark, place, lambda df, batch_id: sink.stage(df, batch_id) if batch_id > 1 else None)
+    with pytest.raises(MissingBatch, match="batch 1: completed by Spark"):
+        sink.close()
     assert place.lines.ids() == []
+
+
+def test_nor_if_spark_remembers_idle_triggers_alone(spark: SparkSession, place: Place) -> None:
+    """They push the batches out of its memory: after 17 minutes, as it is by default."""
+    place.feed.add(range(5))
+    sink = place.sink()
+    with configured(spark, {REMEMBERED: "3", IDLE: "50"}):
+        on_batch = place.feed.stream(spark).writeStream.foreachBatch(
+            lambda df, batch_id: sink.stage(df, batch_id) if batch_id else None
+        )
+        query = on_batch.option("checkpointLocation", str(place.checkpoint)).start()
+        wait_until(lambda: {each.batchId for each in query.recentProgress} == {1}, "only idle triggers are remembered")
+        place.feed.add(range(5, 10))
+        with pytest.raises(StreamingQueryException, match=r"batch 1 .* begins with batch 0 and"):
+            query.processAllAvailable()
+    with pytest.raises(MissingBatch, match="batch 0: completed by Spark"):
+        sink.close()
+
+
+def test_nor_behind_one_of_an_earlier_run_while_it_was_open(spark: SparkSession, place: Place) -> None:
+    place.feed.add(range(5))
+    sink = place.sink()
+    sink.drain()
+    chain(spark, place, lambda _df, _batch_id: None)
+    place.feed.add(range(5, 10))
+    with pytest.raises(StreamingQueryException, match=r"batch 1 .* begins with batch 0 and"):
+        chain(spark, place, sink.stage)
+    with pytest.raises(MissingBatch, match="batch 0: completed by Spark"):
+        sink.close()
+    assert place.lines.ids() == []
+
+
+def test_a_wal_begins_with_the_first_batch_of_a_later_run(spark: SparkSession, place: Place) -> None:
+    """An old query that gets a sink."""
+    place.feed.add(range(5))
+    chain(spark, place, lambda _df, _batch_id: None)
+    place.feed.add(range(5, 10))
+    with place.sink() as sink:
+        chain(spark, place, sink.stage)
+    assert place.lines.ids() == list(range(5, 10))
 
 
 def test_a_block_in_which_no_batch_was_staged_does_not_end_in_silence(spark: SparkSession, place: Place) -> None:
     place.feed.add(range(5))
     with pytest.raises(MissingBatch, match=r"batches 0 to 0 of .* none of them was staged"), place.sink():
         chain(spark, place, lambda _df, _batch_id: None)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_outside_of_a_block_a_sink_that_no_batch_came_to_warns_and_an_old_wal_misses_the_batches(
+    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture, is_new: bool
+) -> None:
+    """Nothing leads from a `WalSink` that is not open to a query that does not call it. A new WAL loses the batch."""
+    if not is_new:
+        place.feed.add(range(100, 105))
+        place.run(spark)
+    sink = place.sink()
+    place.feed.add(range(5))
+    chain(spark, place, lambda _df, _batch_id: None)
+    sink.close()
+    assert "was closed and never opened: it staged no batch and delivered nothing" in caplog.text
+
+    place.feed.add(range(5, 10))
+    if is_new:
+        place.run(spark)
+        assert place.lines.ids() == list(range(5, 10))
+    else:
+        with pytest.raises(MissingBatch, match="batch 1: completed by Spark"):
+            place.run(spark)
 
 
 def test_stopping_in_the_middle_of_staging_is_no_swallowed_error(spark: SparkSession, place: Place) -> None:

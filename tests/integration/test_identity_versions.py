@@ -26,6 +26,7 @@ def test_the_calling_query_and_what_a_writer_has_are_told(version: str, tmp_path
     names = {"batch", "static join", "static", "derived", "batch on a thread"}
     assert seen["told"] == dict.fromkeys(names, expected)
     assert seen["on its thread"] == [True, False]
+    assert seen["first"] == [True, False, True, False], "two batches of each of two runs"
     assert "on the thread that calls foreachBatch" in seen["static on a thread"]
     assert "runs batch 0, but stage() was given batch 1" in seen["another batch"]
     assert "belongs to no running query" in seen["outside"]
@@ -34,4 +35,4 @@ def test_the_calling_query_and_what_a_writer_has_are_told(version: str, tmp_path
         assert f"the writer has {what}(" in said
     assert "/nowhere/old" in seen["leftovers"]["option"]
     assert seen["output modes"] == ["Append", "Update", "Complete"]
-    assert seen["delivered"] == list(range(20))
+    assert seen["delivered"] == list(range(25))

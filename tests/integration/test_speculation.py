@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -14,7 +15,7 @@ import pytest
 from tests.integration.streams import Lines, Place
 from tests.processes import Child
 from tests.standalone import Standalone, executor_of, standalone
-from wal_sink import Chunk
+from wal_sink import Chunk, Position, TransactionalSink
 
 pytestmark = pytest.mark.spark
 
@@ -27,13 +28,15 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.fixtures_spark import SPARK_CONF
 from tests.integration.streams import Place
-from tests.integration.test_speculation import CHUNK_ROWS, CONF, Uneven
+from tests.integration import test_speculation
+from tests.integration.test_speculation import CHUNK_ROWS, CONF
 from wal_sink import Delivery, Settings
 
 spark = SparkSession.builder.master(sys.argv[2]).config(map={**SPARK_CONF, **CONF}).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 place = Place(Path(sys.argv[1]))
-to = Delivery(Uneven(place.root / "out.jsonl", calls=place.root / "calls"), where="executors",
+made = getattr(test_speculation, sys.argv[4])(place.root / "out.jsonl", calls=place.root / "calls")
+to = Delivery(made, where="executors",
               attempt_timeout_s=float(sys.argv[3]))
 settings = Settings(chunk_rows=CHUNK_ROWS, max_delivery_tasks=2)
 with place.sink(to, settings=settings) as sink:
@@ -64,14 +67,35 @@ class Uneven(Lines):
             time.sleep(SLOW_S)
 
 
+@dataclass(frozen=True)
+class UnevenLedger(Uneven, TransactionalSink):
+    """The same, whose lines hold the position beside the rows: one write is both. It tells what it has of a slot."""
+
+    def write(self, chunk: Chunk) -> None:
+        at = chunk.position
+        if self.last(at.slot) != at:
+            with self.path.with_name(f"ledger-{at.slot.replace('/', '-')}").open("a") as file:
+                file.write(json.dumps([at.slot, at.batch_id, at.rows, at.segment_id]) + "\n")
+            super().write(chunk)
+
+    def last(self, slot: str) -> Position | None:
+        ledger = self.path.with_name(f"ledger-{slot.replace('/', '-')}")
+        lines = ledger.read_text().splitlines() if ledger.exists() else []
+        return Position(*json.loads(lines[-1])) if lines else None
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
     with standalone(tmp_path_factory.mktemp("cluster"), cores=1) as running:
         yield running
 
 
-def driver(place: Place, cluster: Standalone, *, timeout_s: float) -> Child:
-    return Child.python(DRIVER, place.root, cluster.url, str(timeout_s), log=place.root / "driver.log", limit_s=300)
+def driver(place: Place, cluster: Standalone, *, timeout_s: float, sink: type[Uneven] = Uneven) -> Child:
+    log = place.root / "driver.log"
+    return Child.python(DRIVER, place.root, cluster.url, str(timeout_s), sink.__name__, log=log, limit_s=300)
+
+
+SINKS = pytest.mark.parametrize("sink", [Uneven, UnevenLedger])
 
 
 def test_a_speculative_copy_of_a_delivery_task_repeats_nothing_in_a_healthy_run(
@@ -85,23 +109,27 @@ def test_a_speculative_copy_of_a_delivery_task_repeats_nothing_in_a_healthy_run(
     assert len(set(place.root.joinpath("calls").read_text().split())) == 1
 
 
-def test_a_copy_waits_as_long_as_the_original_records_chunks(cluster: Standalone, tmp_path: Path) -> None:
+@SINKS
+def test_a_copy_waits_as_long_as_the_original_records_chunks(
+    cluster: Standalone, tmp_path: Path, sink: type[Uneven]
+) -> None:
     """The share takes longer than a call may, and none of its calls does."""
     place = Place(tmp_path)
     place.feed.add(range(4 * ROWS))
-    with driver(place, cluster, timeout_s=3 * SLOW_S) as child:
+    with driver(place, cluster, timeout_s=3 * SLOW_S, sink=sink) as child:
         child.succeed()
     assert place.lines.ids() == list(range(4 * ROWS))
     assert len(set(place.root.joinpath("calls").read_text().split())) == 1
 
 
+@SINKS
 def test_where_the_executor_of_the_original_is_dead_a_copy_does_not_wait_for_ever(
-    cluster: Standalone, tmp_path: Path
+    cluster: Standalone, tmp_path: Path, sink: type[Uneven]
 ) -> None:
     place = Place(tmp_path)
     place.feed.add(range(ROWS))
     calls = place.root / "calls"
-    with driver(place, cluster, timeout_s=3 * SLOW_S) as child:
+    with driver(place, cluster, timeout_s=3 * SLOW_S, sink=sink) as child:
         child.wait_until(lambda: calls.exists() and bool(calls.read_text()), "the slow segment is under way")
         os.kill(executor_of(int(calls.read_text().split()[0])), signal.SIGKILL)
         child.succeed()

@@ -94,6 +94,20 @@ def test_a_new_wal_whose_query_completed_batches_that_nobody_staged_is_told_so()
     later.history.refuse_unstaged()  # a WAL may be new where a checkpoint is old
 
 
+def test_the_first_batch_since_a_new_wal_was_opened() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    assert [run.history.first_since_opened(batch_id) for batch_id in (0, 3)] == [0, 0]
+    query = place.query()
+    query.start_batch(0, 0)
+    query.complete_batch(0)
+
+    later = place.open({"a": Recorder()})
+    assert [later.history.first_since_opened(batch_id) for batch_id in (0, 1, 2)] == [0, 1, 1]
+    place.stream(later, 1)
+    assert place.open({"a": Recorder()}).history.first_since_opened(9) == 9, "it is not new any more"
+
+
 def test_a_new_wal_that_another_process_stages_into_lacks_nothing() -> None:
     place = Place()
     drainer, stager = place.open({"a": Recorder()}), place.open({"b": Recorder()})

@@ -61,9 +61,15 @@ def dataframe(execution: object) -> Any:
     return Odd(sparkSession=session, _jdf=Odd(sparkSession=lambda: java_session))
 
 
+def running(*, planned_ms: object = 17, is_first: object = True) -> Odd:
+    """The execution of batch 3."""
+    metadata = Odd(batchTimestampMs=lambda: planned_ms)
+    return Odd(currentBatchId=lambda: 3, offsetSeqMetadata=lambda: metadata, isFirstBatch=lambda: is_first)
+
+
 def execution(**answers: Any) -> Odd:
     thread = Same()
-    planned = Odd(currentBatchId=lambda: 3, offsetSeqMetadata=lambda: Odd(batchTimestampMs=lambda: 17))
+    planned = running()
     known = {
         "queryExecutionThread": lambda: thread,
         "sparkSessionForStream": Same,
@@ -79,16 +85,9 @@ NOT_UNDERSTOOD: dict[str, dict[str, Any]] = {
     "another thread's name": {"queryExecutionThread": None},
     "no execution": {"lastExecution": lambda: None},
     "an execution without a batch": {"lastExecution": Odd},
-    "no time": {
-        "lastExecution": lambda: Odd(
-            currentBatchId=lambda: 3, offsetSeqMetadata=lambda: Odd(batchTimestampMs=lambda: None)
-        )
-    },
-    "time that was not set": {
-        "lastExecution": lambda: Odd(
-            currentBatchId=lambda: 3, offsetSeqMetadata=lambda: Odd(batchTimestampMs=lambda: 0)
-        )
-    },
+    "no time": {"lastExecution": lambda: running(planned_ms=None)},
+    "time that was not set": {"lastExecution": lambda: running(planned_ms=0)},
+    "no word on the batches before": {"lastExecution": lambda: running(is_first=None)},
     "no id": {"id": lambda: None},
     "no run id": {"runId": lambda: None},
     "no checkpoint": {"resolvedCheckpointRoot": lambda: None},
@@ -118,7 +117,7 @@ def test_a_writer_that_cannot_be_read_is_an_error_that_names_it() -> None:
 
 def identity(checkpoint: str) -> QueryIdentity:
     nothing: Any = None
-    return QueryIdentity(3, "the-query", "the-run", checkpoint, 17, nothing, nothing)
+    return QueryIdentity(3, "the-query", "the-run", checkpoint, 17, False, nothing, nothing)
 
 
 SAME = [

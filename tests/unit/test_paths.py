@@ -99,6 +99,7 @@ def test_every_name_that_can_be_written_is_read_back(
     assert paths.parse_segment(paths.segment(folder, a, b, id_)) == (a, b)
     assert paths.parse_progress(name_of(paths.progress("x", batch, a, b, spread=spread))) == (a, b)
     assert paths.is_prepared(name_of(paths.prepared("x", batch, a, b, spread=spread)))
+    assert paths.parse_prepared(name_of(paths.prepared("x", batch, a, b, spread=spread))) == (a, b)
     assert paths.parse_dead_letter(name_of(paths.dead_letter("x", batch, a, b, c, number=d))) == (a, b, c, d)
     assert paths.parse_number(name_of(paths.term("x", a))) == a
     assert paths.parse_number(name_of(paths.move(a))) == a

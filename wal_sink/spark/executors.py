@@ -169,9 +169,10 @@ class _DeliveryTask:
         )
 
     def _recorded(self, orders: Sequence[Order]) -> object:
-        """What the original has recorded so far; None if that cannot be read."""
+        """What the original has recorded so far, in the WAL and in the target; None if one of them cannot be read."""
         try:
-            return copies.recorded(open_store(self.store), self.assignment, orders)
+            records = copies.recorded(open_store(self.store), self.assignment, orders)
+            return records, copies.acknowledged(self.assignment, self.sink, orders, SYSTEM.new_caller())
         except Exception:  # noqa: BLE001 - the copy then answers that the original is lost, which is always right
             return None
 

@@ -39,6 +39,8 @@ class QueryIdentity:
     """The location as Spark resolved it, with whatever the user wrote into it."""
     planned_ms: int
     """When Spark planned the batch, in milliseconds since 1970, as in its `offsets` entry (`batchTimestampMs`)."""
+    is_first: bool
+    """Whether this run completed no batch before it. Where it is not, the run completed the batch before."""
     session: SparkSession
     """The user's session that started the query. It outlives the run, whose own is a clone."""
     query: StreamingQuery
@@ -81,6 +83,7 @@ def _identity(df: DataFrame, batch_id: int, execution: Any, running: Any) -> Que
         run_id=_text(execution.runId().toString()),
         checkpoint=_text(execution.resolvedCheckpointRoot()),
         planned_ms=_positive(running.offsetSeqMetadata().batchTimestampMs()),
+        is_first=_flag(running.isFirstBatch()),
         session=SparkSession(df.sparkSession.sparkContext, execution.sparkSession()),
         query=StreamingQuery(execution),
     )
@@ -125,6 +128,12 @@ def _another_batch(batch_id: int, query_id: str, running: int) -> ConfigError:
 def _text(value: object) -> str:
     if not isinstance(value, str) or not value:
         raise TypeError(f"expected text, found {value!r}")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected True or False, found {value!r}")
     return value
 
 

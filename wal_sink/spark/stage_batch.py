@@ -67,12 +67,25 @@ def _check_query(run: Run, running: str) -> None:
 
 
 def _begin_with_the_run(run: Run, caller: QueryIdentity) -> None:
-    """A WAL begins with any batch of a checkpoint, but not behind one that this very run of the query completed.
+    """A WAL begins with any batch of a checkpoint, but not behind one that this very run of the query completed, nor
+    behind one that was completed while the WAL was open.
 
     It then begins with that one, so that the stager finds it missing, now and after a restart.
     """
-    if run.history.wal is not None or run.history.poll_owner() is not None:
+    history = run.history
+    if history.wal is not None:
         return  # it began before
-    earliest = min((progress.batchId for progress in caller.query.recentProgress), default=caller.batch_id)
-    if earliest < caller.batch_id:
-        run.history.bind(earliest)
+    earliest = min(_first_of_the_run(caller), history.first_since_opened(caller.batch_id))
+    if earliest < caller.batch_id and history.poll_owner() is None:
+        history.bind(earliest)
+
+
+def _first_of_the_run(caller: QueryIdentity) -> int:
+    """The earliest batch that this run of the query is known to have completed; the caller's own if there is none.
+
+    Batch ids are contiguous: a run that completed any batch completed the one before this. Of those before that one
+    Spark remembers as many as `spark.sql.streaming.numRecentProgressUpdates` lets it, which may be none.
+    """
+    if caller.is_first:
+        return caller.batch_id
+    return min([caller.batch_id - 1, *(progress.batchId for progress in caller.query.recentProgress)])

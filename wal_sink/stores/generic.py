@@ -149,6 +149,7 @@ class GenericStore(Store):
 
 
 def _connect(spec: StoreSpec) -> tuple[Any, str]:
+    _refuse_secrets_in_paths(spec)
     options = {**spec.options, "skip_instance_cache": True}
     try:
         fs, base = fsspec.core.url_to_fs(spec.url, **options)
@@ -165,6 +166,43 @@ def _connect(spec: StoreSpec) -> tuple[Any, str]:
         ) from spec.cause(error)
     fs.dircache.use_listings_cache = False  # as an option it would reach constructors that refuse it (sftp)
     return fs, base.rstrip("/")
+
+
+def _refuse_secrets_in_paths(spec: StoreSpec) -> None:
+    """Refuse an address with a secret whose file system keeps the whole address as a path (of fsspec's own: http).
+
+    Such a file system shows the secret in its own logs, which nobody redacts. Others hand it to their client alone.
+    """
+    for link in spec.url.split("::"):
+        scheme, found, _ = link.partition("://")
+        if found and _shows_secret(_kept_as_path(scheme, link)):
+            raise ConfigError(
+                f"{spec.safe_url}: the address holds a user, a password or a query, and fsspec's {scheme} keeps it "
+                "whole, so that its debug log shows it. Write the address without it, and pass the secret as a storage "
+                "option; for http and https {'client_kwargs': {'headers': {'Authorization': 'Basic …'}}}, nested "
+                f"under {scheme!r} in a chained URL"
+            )
+
+
+def _kept_as_path(scheme: str, url: str) -> str:
+    """What a file system makes of an address; the whole of it where that cannot be told."""
+    try:
+        kind = fsspec.get_filesystem_class(scheme)
+    except (ImportError, ValueError):
+        return ""  # nothing is opened: url_to_fs raises the same error, which is explained there
+    try:
+        return str(kind._strip_protocol(url))  # noqa: SLF001 - what url_to_fs calls
+    except (TypeError, ValueError):
+        return url
+
+
+def _shows_secret(path: str) -> bool:
+    """Of a path that is a URL still: a user or a query. Of any other: a user with a password."""
+    _, found, rest = path.partition("://")
+    user, at, _ = (rest if found else path).partition("/")[0].rpartition("@")
+    if not found:
+        return bool(at) and ":" in user
+    return bool(at) or "?" in rest
 
 
 def _failures() -> tuple[type[Exception], ...]:
