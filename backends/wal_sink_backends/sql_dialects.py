@@ -12,6 +12,7 @@ from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.runtime import SYSTEM
+from wal_sink_backends.sql_dropped import reason_of
 from wal_sink_backends.sql_values import kind_of
 
 if TYPE_CHECKING:
@@ -20,10 +21,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from wal_sink_backends.sql_dropped import Dropped
     from wal_sink_backends.sql_values import ArrowType, Rows
 
-    Put: TypeAlias = Callable[[Sequence[Any]], str | None]
-    """Inserts encoded rows. Raises what the driver does, or returns why no database could be sent them."""
+    Put: TypeAlias = Callable[[Sequence[Any]], str | Dropped | None]
+    """Inserts encoded rows. Raises what the driver does, or returns why no database could be sent them, or how many of
+    them the table dropped.
+    """
 
 LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
@@ -276,18 +280,18 @@ class Dialect(ABC):
         """Forget a savepoint, where a new one of its name would not take its place."""
         connection.execute(f"RELEASE SAVEPOINT {savepoint}")
 
-    def insert(self, connection: Connection, table: str, rows: Rows, replacing: Replacing) -> Mapping[int, str]:
-        """Insert all rows within the transaction, replacing others with the same key if there are key columns.
+    def insert(self, connection: Connection, rows: Rows, put: Put, *, may_drop: bool, what: str) -> Mapping[int, str]:
+        """Insert all rows within the transaction, as `putting` has it.
 
-        Returns the rows that the database refuses, by their index in the chunk; the transaction is then to be rolled
-        back. It does not say which they are: they are found by trying again with ever smaller parts.
+        Returns the rows that the database refuses, or drops unless it may, by their index in the chunk; the transaction
+        is then to be rolled back. It does not say which they are: they are found by trying again with ever smaller
+        parts.
         """
-        put = self.putting(connection, table, rows.columns, replacing)
 
         def attempt(first: int, end: int) -> str | None:
             connection.execute(f"SAVEPOINT {_SAVEPOINT}")
             try:
-                reason = put(rows.values[first:end])
+                reason = reason_of(put(rows.values[first:end]), may_drop=may_drop, what=what)
             except self.driver_error() as error:
                 if not self.refuses_rows(error):
                     raise
@@ -303,11 +307,26 @@ class Dialect(ABC):
         """What an INSERT into the table, called `STORED`, says for rows whose key is there: that they are replaced."""
         key = replacing.key
         updates = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in columns if name not in key)
-        condition = ""
-        if replacing.newer_by is not None:
-            age = self.quote(replacing.newer_by)
-            condition = f" WHERE {STORED}.{age} IS NULL OR excluded.{age} >= {STORED}.{age}"
+        condition = "" if replacing.newer_by is None else f" WHERE {self._is_newer(replacing)}"
         return f"ON CONFLICT ({self.listed(key)}) DO {f'UPDATE SET {updates}{condition}' if updates else 'NOTHING'}"
+
+    def insisting(self, columns: Sequence[str], replacing: Replacing) -> str:
+        """The same to the same effect, but each row is written and counted: one that replaces nothing there writes what
+        is there once more.
+        """
+        key, newer = replacing.key, self._is_newer(replacing)
+        others = [self.quote(name) for name in columns if name not in key]
+        first = self.quote(key[0])
+        updates = [f"{name} = CASE WHEN {newer} THEN excluded.{name} ELSE {STORED}.{name} END" for name in others]
+        same = f"{first} = {STORED}.{first}"
+        return f"ON CONFLICT ({self.listed(key)}) DO UPDATE SET {', '.join(updates) or same}"
+
+    def _is_newer(self, replacing: Replacing) -> str:
+        """The condition under which a row replaces the stored one."""
+        if replacing.newer_by is None:
+            return "1 = 1"
+        age = self.quote(replacing.newer_by)
+        return f"{STORED}.{age} IS NULL OR excluded.{age} >= {STORED}.{age}"
 
     # Names.
 

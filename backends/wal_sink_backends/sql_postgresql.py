@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, STORED, Replacing
+from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Replacing
+from wal_sink_backends.sql_dropped import Dropped
 from wal_sink_backends.sql_durability import checked, postgresql_losses
 from wal_sink_backends.sql_postgresql_session import Session, connection_class, driver, passes, refuses_rows, refuses_us
 from wal_sink_backends.sql_postgresql_tables import look, mandatory
 from wal_sink_backends.sql_postgresql_types import copy_rows, fits, type_name
+from wal_sink_backends.sql_postgresql_upsert import Upsert
 from wal_sink_backends.sql_servers import ServerDialect
 
 if TYPE_CHECKING:
@@ -170,38 +172,11 @@ class Postgresql(ServerDialect):
 
     def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
         if replacing.key:
-            return self._replacing(connection, table, columns, replacing)
+            return Upsert(self, connection, table, columns, replacing).put
         copy = f"COPY {self.named(table)} ({self.listed(columns)}) FROM STDIN"
 
-        def put(rows: Sequence[str]) -> None:
-            connection.copy(copy, _lines(rows))
+        def put(rows: Sequence[str]) -> Dropped | None:
+            kept = connection.copy(copy, rows)
+            return None if kept == len(rows) else Dropped(len(rows), kept)
 
         return put
-
-    def _replacing(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
-        """By way of a temporary table. Of several rows with one key the newest counts, and of these the last one. Rows
-        go in by the order of their keys, so that all writers lock them in the same order.
-        """
-        names = {column: f"c{number}" for number, column in enumerate(columns)}
-        typed = ", ".join(f"{self.quote(column)} AS {name}" for column, name in names.items())
-        keys = ", ".join(names[column] for column in replacing.key)
-        age = "" if replacing.newer_by is None else f"{names[replacing.newer_by]} DESC NULLS LAST, "
-        of_columns = f"SELECT {typed}, 0::bigint AS number FROM {self.named(table)} WITH NO DATA"  # noqa: S608 - quoted
-        connection.execute(f"CREATE TEMPORARY TABLE wal_sink_rows ON COMMIT DROP AS {of_columns}")
-        merge = (
-            f"INSERT INTO {self.named(table)} AS {STORED} ({self.listed(names)}) "  # noqa: S608 - quoted
-            f"SELECT {', '.join(names.values())} FROM (SELECT DISTINCT ON ({keys}) * FROM pg_temp.wal_sink_rows "
-            f"ORDER BY {keys}, {age}number DESC) AS newest ORDER BY {keys} {self.on_conflict(columns, replacing)}"
-        )
-
-        def put(rows: Sequence[str]) -> None:
-            connection.execute("TRUNCATE pg_temp.wal_sink_rows")
-            numbered = [f"{row}\t{number}" for number, row in enumerate(rows)]
-            connection.copy("COPY pg_temp.wal_sink_rows FROM STDIN", _lines(numbered))
-            connection.execute(merge)
-
-        return put
-
-
-def _lines(rows: Sequence[str]) -> bytes:
-    return "\n".join([*rows, ""]).encode()
