@@ -81,6 +81,12 @@ class TableAltered(Exception):
     """Somebody alters the target table while it is written to. Nothing was kept; another attempt describes it anew."""
 
 
+class Apart(str):
+    """A reason for which a database refuses rows together that it may take one after the other."""
+
+    __slots__ = ()
+
+
 class RowsRefused(Exception):
     """Rolls a transaction back, with the reasons by row of the chunk."""
 
@@ -156,6 +162,10 @@ class Dialect(ABC):
     @abstractmethod
     def refuses_rows(self, error: Any) -> bool:
         """Whether it is about single rows: a constraint, a value that a column cannot hold."""
+
+    def refuses_together(self, error: Any) -> bool:  # noqa: ARG002
+        """Whether it is about rows that may be taken one after the other, in their order."""
+        return False
 
     @abstractmethod
     def shown(self, error: Any) -> str:
@@ -293,9 +303,9 @@ class Dialect(ABC):
             try:
                 reason = reason_of(put(rows.values[first:end]), may_drop=may_drop, what=what)
             except self.driver_error() as error:
-                if not self.refuses_rows(error):
+                if not (together := self.refuses_together(error)) and not self.refuses_rows(error):
                     raise
-                reason = self.shown(error)
+                reason = Apart(self.shown(error)) if together else self.shown(error)
             if reason is not None:
                 connection.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             self.release(connection, _SAVEPOINT)
@@ -358,7 +368,7 @@ def refused_rows(
     `attempt(first, end)` inserts a run of them whole and returns None, or inserts none and returns the reason. What was
     inserted stays while the rest is tried, so that of two rows with one key the second is refused. The search ends
     `within_s` seconds after the first attempt, with those found so far. `PermanentError` if there are none by then, or
-    if the rows are refused together and each of them is taken.
+    if the rows are refused together and each of them is taken, unless each reason for it is one to take them `Apart`.
     """
     refused: dict[int, str] = {}
     reasons: list[str] = []
@@ -370,10 +380,10 @@ def refused_rows(
         if reason is None:
             continue
         if not reasons:
-            reasons.append(reason)
             deadline_s = SYSTEM.monotonic_s() + within_s
+        reasons.append(reason)
         if end - first == 1:
-            refused[numbers[first]] = reason
+            refused[numbers[first]] = str(reason)
         else:
             middle = (first + end) // 2
             runs += [(middle, end), (first, middle)]  # the first half comes first
@@ -383,5 +393,6 @@ def refused_rows(
                 f"refused: {reasons[0]}; too many rows, or too slow, to name one within {within_s:g} s: correct the "
                 "rows in the query, or deliver smaller chunks"
             )
-        raise PermanentError(f"refused as a whole, though each row alone is taken: {reasons[0]}")
+        if lasting := [reason for reason in reasons if not isinstance(reason, Apart)]:
+            raise PermanentError(f"refused as a whole, though each row alone is taken: {lasting[0]}")
     return refused

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _DENIED = frozenset({"42501", "3F000"})
 """No right to it, or no such schema."""
+_TWICE = "21000"
+"""Cardinality violation. A subquery of more than one row is another one, of a single row."""
 _CREATION_LOCK = 0x77616C73
 """Of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
 _COLUMNS = """
@@ -67,6 +69,12 @@ class Postgresql(ServerDialect):
 
     def refuses_rows(self, error: psycopg.Error) -> bool:
         return refuses_rows(error)
+
+    def refuses_together(self, error: psycopg.Error) -> bool:
+        """A statement replaces no row twice, which happens if rows are one key to the index, and not to the column: by
+        the index's own collation, or as a trigger alters them.
+        """
+        return error.sqlstate == _TWICE
 
     def refuses_creation(self, error: psycopg.Error) -> bool:
         return error.sqlstate in _DENIED
