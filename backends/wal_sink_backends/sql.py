@@ -159,7 +159,7 @@ class SqlSink(TransactionalSink):
         connection, chunk = self._connected(), chunk.maps_as(self._maps)
         self._check_names(chunk.table.schema.names, what)
         self._check_age(chunk.table.schema, what)
-        with self._dialect.translated(what):
+        with self._dialect.translated(what, _range_of(chunk)):
             try:
                 rows = self._dialect.encode(connection, chunk.table, self._key)
             except (ConfigError, PermanentError) as error:  # a type nobody can carry: no retry will help
@@ -281,3 +281,8 @@ class SqlSink(TransactionalSink):
                 f"{what}: newer_by column {name!r} is {kind} in the query, of which values as {self._dialect.address} "
                 "keeps them are texts, or have no order, which cannot be compared; cast it to a number or a timestamp"
             )
+
+
+def _range_of(chunk: Chunk) -> str:
+    """Where the rows of a chunk are, for messages; some between them may have been refused before."""
+    return f"rows {chunk.rows[0]} to {chunk.rows[-1]} of the segment" if chunk.rows else "no rows of the segment"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
-from wal_sink.runtime import SYSTEM
 from wal_sink_backends.sql_dropped import reason_of
+from wal_sink_backends.sql_refused import Apart, refused_rows
 from wal_sink_backends.sql_values import kind_of
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ _GRACE_S = 5.0
 _SAVEPOINT = "wal_sink_rows"
 Connection: TypeAlias = Any
 """A dialect's connection: `execute`, `close`, and what the dialect itself needs of it."""
-_SEARCH_S = 30.0
-"""For finding refused rows: well below what an attempt to deliver may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +76,6 @@ class TableMissing(Exception):
 
 class TableAltered(Exception):
     """Somebody alters the target table while it is written to. Nothing was kept; another attempt describes it anew."""
-
-
-class Apart(str):
-    """A reason for which a database refuses rows together that it may take one after the other."""
-
-    __slots__ = ()
 
 
 class RowsRefused(Exception):
@@ -175,15 +166,20 @@ class Dialect(ABC):
         """The same where it ends the delivery."""
         return self.shown(error)
 
+    def retold(self, error: Any, where: str) -> Exception:
+        """The same error, to be raised where another attempt may succeed, with `where` in front and no whole rows."""
+        made: Exception = type(error)(f"{where}{self.shown(error)}")
+        return made
+
     @contextmanager
-    def translated(self, what: str) -> Iterator[None]:
-        """A context in which the driver's errors become `PermanentError`, or pass if a retry may help."""
+    def translated(self, what: str, rows: str = "") -> Iterator[None]:
+        """A context in which the driver's errors become `PermanentError`, or are told again if a retry may help."""
         try:
             yield
         except self.driver_error() as error:
             if self.passes(error):
-                raise
-            raise PermanentError(f"{what}: {self.told(error)}") from error
+                raise self.retold(error, rows and f"{rows}: ") from error
+            raise PermanentError(f"{what}{rows and f', {rows}'}: {self.told(error)}") from error
 
     # The ledger.
 
@@ -358,41 +354,3 @@ class Dialect(ABC):
         """Names the database would cut or refuse."""
         longest = self.longest_name
         return [] if longest is None else [name for name in names if len(name.encode("utf-8", "replace")) > longest]
-
-
-def refused_rows(
-    numbers: Sequence[int], attempt: Callable[[int, int], str | None], *, within_s: float = _SEARCH_S
-) -> dict[int, str]:
-    """Insert all rows, or find out which of them the database refuses, and why, by their index in the chunk.
-
-    `attempt(first, end)` inserts a run of them whole and returns None, or inserts none and returns the reason. What was
-    inserted stays while the rest is tried, so that of two rows with one key the second is refused. The search ends
-    `within_s` seconds after the first attempt, with those found so far. `PermanentError` if there are none by then, or
-    if the rows are refused together and each of them is taken, unless each reason for it is one to take them `Apart`.
-    """
-    refused: dict[int, str] = {}
-    reasons: list[str] = []
-    deadline_s = math.inf
-    runs = [(0, len(numbers))] if numbers else []
-    while runs and SYSTEM.monotonic_s() < deadline_s:
-        first, end = runs.pop()
-        reason = attempt(first, end)
-        if reason is None:
-            continue
-        if not reasons:
-            deadline_s = SYSTEM.monotonic_s() + within_s
-        reasons.append(reason)
-        if end - first == 1:
-            refused[numbers[first]] = str(reason)
-        else:
-            middle = (first + end) // 2
-            runs += [(middle, end), (first, middle)]  # the first half comes first
-    if reasons and not refused:
-        if runs:
-            raise PermanentError(
-                f"refused: {reasons[0]}; too many rows, or too slow, to name one within {within_s:g} s: correct the "
-                "rows in the query, or deliver smaller chunks"
-            )
-        if lasting := [reason for reason in reasons if not isinstance(reason, Apart)]:
-            raise PermanentError(f"refused as a whole, though each row alone is taken: {lasting[0]}")
-    return refused

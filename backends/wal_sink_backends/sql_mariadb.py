@@ -82,6 +82,10 @@ class Mariadb(ServerDialect):
     def shown(self, error: Exception) -> str:
         return f"{error.args[1] if len(error.args) > 1 else error} (error {number_of(error)})"
 
+    def retold(self, error: Exception, where: str) -> Exception:
+        """With its number in front, as PyMySQL has it."""
+        return type(error)(number_of(error), f"{where}{error.args[1] if len(error.args) > 1 else error}")
+
     # Connections.
 
     def connect(self) -> Session:

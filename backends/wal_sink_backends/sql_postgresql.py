@@ -84,7 +84,10 @@ class Postgresql(ServerDialect):
         return str(error.diag.message_primary or str(error).strip())
 
     def told(self, error: psycopg.Error) -> str:
-        return f"{self.shown(error)} (SQLSTATE {error.sqlstate})"
+        return f"{self.shown(error)} (SQLSTATE {error.sqlstate})" if error.sqlstate else self.shown(error)
+
+    def retold(self, error: psycopg.Error, where: str) -> Exception:
+        return type(error)(f"{where}{self.told(error)}")
 
     # Connections.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql_dialects import Apart, refused_rows
+from wal_sink_backends.sql_refused import Apart, refused_rows
 
 
 def refusing(bad: range, *, inserted: list[int], takes_s: float = 0.0) -> Callable[[int, int], str | None]:

@@ -192,8 +192,8 @@ WIDER = {
     ),
     "a trigger that alters the key": (
         "CREATE TABLE flights (id text PRIMARY KEY, at bigint, late bigint)",
-        "CREATE FUNCTION low() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := lower(NEW.id); RETURN NEW; END $$",
-        "CREATE TRIGGER low BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION low()",
+        "CREATE FUNCTION l() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := lower(NEW.id); RETURN NEW; END $$",
+        "CREATE TRIGGER low BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION l()",
     ),
     "the column's own collation": (
         "CREATE COLLATION anycase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
