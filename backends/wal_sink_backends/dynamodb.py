@@ -20,7 +20,7 @@ from wal_sink_backends.dynamodb_calls import (
     waits,
 )
 from wal_sink_backends.dynamodb_items import Item, Nulls, encoded
-from wal_sink_backends.dynamodb_tables import RowsRefusedError
+from wal_sink_backends.dynamodb_tables import RowsRefusedError, check_name
 from wal_sink_backends.pacing import Patience
 from wal_sink_backends.url_options import options_in
 
@@ -80,7 +80,8 @@ class DynamoDbSink(TransactionalSink):
         self._ledger_table = ledger_table
         self._create_ledger = create_ledger
         self._calls: Calls | None = None
-        if not ledger_table or ledger_table == table:
+        check_name(ledger_table, "ledger_table")
+        if ledger_table == table:
             raise ConfigError(f"ledger_table={ledger_table!r}: expected the name of a table other than {table!r}")
 
     def describe(self) -> str:
@@ -264,11 +265,6 @@ def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
         raise ConfigError(f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; it has {', '.join(known)}")
     if not parts.netloc or parts.path.strip("/"):
         raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")
-    if "@" in parts.netloc or (":" in parts.netloc and not parts.netloc.startswith("arn:")):
-        raise ConfigError(
-            "dynamodb://TABLE?region=…: no credentials in this URL; boto3 finds them where the sink runs, in the "
-            "environment, a profile or a role"
-        )
     try:
         options = {name: known[name](text) for name, text in given.items()}
     except (ValueError, KeyError):

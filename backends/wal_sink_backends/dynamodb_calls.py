@@ -21,6 +21,7 @@ from wal_sink_backends.dynamodb_tables import (
     Keys,
     RowsRefusedError,
     cancelled_for,
+    check_name,
     keys_of,
     refused_alone,
 )
@@ -76,8 +77,7 @@ class Target:
     timeout_s: float
 
     def __post_init__(self) -> None:
-        if not self.table:
-            raise ConfigError("table='': expected the name of a DynamoDB table")
+        check_name(self.table, "table")
         if self.nulls not in ("null", "omit"):
             raise ConfigError(f"nulls={self.nulls!r}: expected 'null' or 'omit'")
         if self.row_key == "":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from wal_sink.errors import ConfigError
 
 if TYPE_CHECKING:
     from wal_sink_backends.dynamodb_items import Item
@@ -15,6 +18,20 @@ ROW_IS_WRONG = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded"})
 """Of a transaction's reasons."""
 ITEM_IS_WRONG = frozenset({"ValidationException", "ItemCollectionSizeLimitExceededException"})
 """Of the errors of a PutItem or a BatchWriteItem."""
+_NAME = re.compile(r"(arn:[a-z0-9-]+:dynamodb:[a-z0-9-]*:[0-9]*:table/)?[A-Za-z0-9_.-]+")
+"""A name, or an ARN: the service's own rule."""
+
+
+def check_name(table: str, argument: str) -> None:
+    """Raise `ConfigError` for what cannot be a table's name. It is not shown: it may hold credentials."""
+    if not table:
+        raise ConfigError(f"{argument}='': expected the name of a DynamoDB table")
+    if not _NAME.fullmatch(table):
+        raise ConfigError(
+            f"{argument}: expected the name of a DynamoDB table (letters, digits, '_', '-' and '.') or its ARN, found "
+            f"{len(table)} characters with others among them. They are not shown because they may hold credentials. "
+            "Give the name alone: boto3 finds credentials where the sink runs, in the environment, a profile or a role"
+        )
 
 
 class RowsRefusedError(Exception):

@@ -22,7 +22,7 @@ from wal_sink.logs import logger_of
 from wal_sink.redaction import mask_url
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
 from wal_sink_backends.environment import from_environment
-from wal_sink_backends.redis_addresses import check_address
+from wal_sink_backends.redis_addresses import check_address, refuse_sentinel
 from wal_sink_backends.redis_durability import warn_of_losses, warn_of_truncation, warn_once
 from wal_sink_backends.redis_rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis_script import LEDGER, SCRIPT
@@ -352,6 +352,7 @@ def redis_sink(url: str) -> RedisSink:
 
     Options: `key` (required), `kind`, `maxlen`, `password_env`, `ca_file`, `wait_replicas`, `timeout_s`.
     """
+    refuse_sentinel(url)
     bare, _, query = url.removeprefix("redis+").partition("?")
     given = options_in(query, _OPTIONS, url)
     if "key" not in given:

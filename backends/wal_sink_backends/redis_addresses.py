@@ -11,15 +11,20 @@ from wal_sink.redaction import mask_url
 _SCHEMES = ("redis", "rediss", "unix")
 
 
-def check_address(url: str) -> None:
-    """Raise `ConfigError` for a URL that names no single server."""
-    parts = urlsplit(url)
-    if "sentinel" in parts.scheme:
+def refuse_sentinel(url: str) -> None:
+    """Raise `ConfigError` for a URL of Sentinel, which knows servers and is none."""
+    if "sentinel" in urlsplit(url).scheme:
         raise ConfigError(
             f"{mask_url(url)}: Sentinel is not supported: nothing here asks it for the primary. Give "
             "redis://host:6379/0 with a name or a proxy that follows the primary; a replica refuses writes, and "
             "delivery tries again"
         )
+
+
+def check_address(url: str) -> None:
+    """Raise `ConfigError` for a URL that names no single server."""
+    refuse_sentinel(url)
+    parts = urlsplit(url)
     if "," in parts.netloc:
         raise ConfigError(
             f"{mask_url(url)}: it names several hosts, and Sentinel and Redis Cluster are not supported; give one "

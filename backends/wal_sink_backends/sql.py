@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from wal_sink.arguments import spelled_class
+from wal_sink.arguments import check_bool, spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.json_rows import Maps, check_maps
 from wal_sink.ledger import LedgerEntry
@@ -62,7 +62,9 @@ class SqlSink(TransactionalSink):
 
     Columns go by name. What a column would alter is refused before anything is written. Rows that the
     database refuses one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed,
-    and so are strings that are no UTF-8, and NULLs in a key or where the database would generate a value.
+    and so are strings that are no UTF-8, and NULLs in a key or where the database would generate a value. So are rows
+    that the table drops without an error (a trigger of PostgreSQL that returns NULL, RAISE(IGNORE) of SQLite), unless
+    `may_drop_rows=True` says that it is meant to: they then count as delivered, and the log tells how many.
 
     No call hangs: `connect_timeout_s`, `statement_timeout_s` for each statement and `busy_timeout_s` for a lock bound
     them, in seconds. Runs on the driver or on executors, in any number of processes; SQLite on one machine only, with
@@ -83,6 +85,7 @@ class SqlSink(TransactionalSink):
         newer_by: str | None = None,
         schema: str | None = None,
         create_table: bool = True,
+        may_drop_rows: bool = False,
         password_env: str | None = None,
         busy_timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
@@ -98,6 +101,8 @@ class SqlSink(TransactionalSink):
         self.replaces_rows = mode == "upsert"
         self._key = (key,) if isinstance(key, str) else tuple(key)
         self._replacing = Replacing(self._key, newer_by)
+        check_bool("may_drop_rows", may_drop_rows)
+        self._may_drop_rows = may_drop_rows
         self._target = TargetTable(self._dialect, table, self._key, create=create_table)
         self._connection: Connection | None = None
         self._opened = False
@@ -154,7 +159,7 @@ class SqlSink(TransactionalSink):
         connection, chunk = self._connected(), chunk.maps_as(self._maps)
         self._check_names(chunk.table.schema.names, what)
         self._check_age(chunk.table.schema, what)
-        with self._dialect.translated(what):
+        with self._dialect.translated(what, _range_of(chunk)):
             try:
                 rows = self._dialect.encode(connection, chunk.table, self._key)
             except (ConfigError, PermanentError) as error:  # a type nobody can carry: no retry will help
@@ -184,7 +189,9 @@ class SqlSink(TransactionalSink):
             known = self._target.fit(connection, chunk.table.schema, what)
             self._refuse_by_value(chunk, rows, known)
             rows = self._dialect.in_key_order(rows, chunk.table, self._key, known.collations)
-            refused = {**self._dialect.insert(connection, self._table, rows, self._replacing), **rows.refused}
+            put = self._dialect.putting(connection, self._table, rows.columns, self._replacing)
+            found = self._dialect.insert(connection, rows, put, may_drop=self._may_drop_rows, what=what)
+            refused = {**found, **rows.refused}
             if refused:
                 raise RowsRefused(refused)
             self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
@@ -274,3 +281,8 @@ class SqlSink(TransactionalSink):
                 f"{what}: newer_by column {name!r} is {kind} in the query, of which values as {self._dialect.address} "
                 "keeps them are texts, or have no order, which cannot be compared; cast it to a number or a timestamp"
             )
+
+
+def _range_of(chunk: Chunk) -> str:
+    """Where the rows of a chunk are, for messages; some between them may have been refused before."""
+    return f"rows {chunk.rows[0]} to {chunk.rows[-1]} of the segment" if chunk.rows else "no rows of the segment"

@@ -26,7 +26,7 @@ POSTGRESQL_OPTIONS = (
 MARIADB_OPTIONS = ("read_default_file", "ssl_ca", "ssl_cert", "ssl_disabled", "ssl_key", "unix_socket")
 """The same of PyMySQL. With `ssl_ca` the server has to prove its name; without, TLS is used if the server has it."""
 SINK_OPTIONS = (
-    *("table", "schema", "mode", "key", "newer_by", "create_table", "password_env", "maps"),
+    *("table", "schema", "mode", "key", "newer_by", "create_table", "may_drop_rows", "password_env", "maps"),
     *("busy_timeout_s", "connect_timeout_s", "statement_timeout_s"),
 )
 
@@ -188,9 +188,9 @@ def parsed_option(name: str, text: str, url: str) -> Any:
     """An option of `SqlSink` as its argument; `url` is for messages."""
     if name == "key":
         return tuple(column for column in text.split(",") if column)
-    if name == "create_table":
+    if name in ("create_table", "may_drop_rows"):
         if text not in ("true", "false"):
-            raise ConfigError(f"{mask_url(url)}: create_table={text!r}: expected true or false")
+            raise ConfigError(f"{mask_url(url)}: {name}={text!r}: expected true or false")
         return text == "true"
     if not name.endswith("_s"):
         return text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
-from wal_sink.runtime import SYSTEM
+from wal_sink_backends.sql_dropped import reason_of
+from wal_sink_backends.sql_refused import Apart, refused_rows
 from wal_sink_backends.sql_values import kind_of
 
 if TYPE_CHECKING:
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from wal_sink_backends.sql_dropped import Dropped
     from wal_sink_backends.sql_values import ArrowType, Rows
 
-    Put: TypeAlias = Callable[[Sequence[Any]], str | None]
-    """Inserts encoded rows. Raises what the driver does, or returns why no database could be sent them."""
+    Put: TypeAlias = Callable[[Sequence[Any]], str | Dropped | None]
+    """Inserts encoded rows. Raises what the driver does, or returns why no database could be sent them, or how many of
+    them the table dropped.
+    """
 
 LEDGER = "wal_sink_ledger"
 LEDGER_COLUMNS = ("slot", "term", "batch_id", "segment_id", "rows")
@@ -33,8 +36,6 @@ _GRACE_S = 5.0
 _SAVEPOINT = "wal_sink_rows"
 Connection: TypeAlias = Any
 """A dialect's connection: `execute`, `close`, and what the dialect itself needs of it."""
-_SEARCH_S = 30.0
-"""For finding refused rows: well below what an attempt to deliver may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +154,10 @@ class Dialect(ABC):
     def refuses_rows(self, error: Any) -> bool:
         """Whether it is about single rows: a constraint, a value that a column cannot hold."""
 
+    def refuses_together(self, error: Any) -> bool:  # noqa: ARG002
+        """Whether it is about rows that may be taken one after the other, in their order."""
+        return False
+
     @abstractmethod
     def shown(self, error: Any) -> str:
         """What the database says, less what repeats values of rows."""
@@ -161,15 +166,20 @@ class Dialect(ABC):
         """The same where it ends the delivery."""
         return self.shown(error)
 
+    def retold(self, error: Any, where: str) -> Exception:
+        """The same error, to be raised where another attempt may succeed, with `where` in front and no whole rows."""
+        made: Exception = type(error)(f"{where}{self.shown(error)}")
+        return made
+
     @contextmanager
-    def translated(self, what: str) -> Iterator[None]:
-        """A context in which the driver's errors become `PermanentError`, or pass if a retry may help."""
+    def translated(self, what: str, rows: str = "") -> Iterator[None]:
+        """A context in which the driver's errors become `PermanentError`, or are told again if a retry may help."""
         try:
             yield
         except self.driver_error() as error:
             if self.passes(error):
-                raise
-            raise PermanentError(f"{what}: {self.told(error)}") from error
+                raise self.retold(error, rows and f"{rows}: ") from error
+            raise PermanentError(f"{what}{rows and f', {rows}'}: {self.told(error)}") from error
 
     # The ledger.
 
@@ -276,22 +286,22 @@ class Dialect(ABC):
         """Forget a savepoint, where a new one of its name would not take its place."""
         connection.execute(f"RELEASE SAVEPOINT {savepoint}")
 
-    def insert(self, connection: Connection, table: str, rows: Rows, replacing: Replacing) -> Mapping[int, str]:
-        """Insert all rows within the transaction, replacing others with the same key if there are key columns.
+    def insert(self, connection: Connection, rows: Rows, put: Put, *, may_drop: bool, what: str) -> Mapping[int, str]:
+        """Insert all rows within the transaction, as `putting` has it.
 
-        Returns the rows that the database refuses, by their index in the chunk; the transaction is then to be rolled
-        back. It does not say which they are: they are found by trying again with ever smaller parts.
+        Returns the rows that the database refuses, or drops unless it may, by their index in the chunk; the transaction
+        is then to be rolled back. It does not say which they are: they are found by trying again with ever smaller
+        parts.
         """
-        put = self.putting(connection, table, rows.columns, replacing)
 
         def attempt(first: int, end: int) -> str | None:
             connection.execute(f"SAVEPOINT {_SAVEPOINT}")
             try:
-                reason = put(rows.values[first:end])
+                reason = reason_of(put(rows.values[first:end]), may_drop=may_drop, what=what)
             except self.driver_error() as error:
-                if not self.refuses_rows(error):
+                if not (together := self.refuses_together(error)) and not self.refuses_rows(error):
                     raise
-                reason = self.shown(error)
+                reason = Apart(self.shown(error)) if together else self.shown(error)
             if reason is not None:
                 connection.execute(f"ROLLBACK TO SAVEPOINT {_SAVEPOINT}")
             self.release(connection, _SAVEPOINT)
@@ -303,11 +313,26 @@ class Dialect(ABC):
         """What an INSERT into the table, called `STORED`, says for rows whose key is there: that they are replaced."""
         key = replacing.key
         updates = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in columns if name not in key)
-        condition = ""
-        if replacing.newer_by is not None:
-            age = self.quote(replacing.newer_by)
-            condition = f" WHERE {STORED}.{age} IS NULL OR excluded.{age} >= {STORED}.{age}"
+        condition = "" if replacing.newer_by is None else f" WHERE {self._is_newer(replacing)}"
         return f"ON CONFLICT ({self.listed(key)}) DO {f'UPDATE SET {updates}{condition}' if updates else 'NOTHING'}"
+
+    def insisting(self, columns: Sequence[str], replacing: Replacing) -> str:
+        """The same to the same effect, but each row is written and counted: one that replaces nothing there writes what
+        is there once more.
+        """
+        key, newer = replacing.key, self._is_newer(replacing)
+        others = [self.quote(name) for name in columns if name not in key]
+        first = self.quote(key[0])
+        updates = [f"{name} = CASE WHEN {newer} THEN excluded.{name} ELSE {STORED}.{name} END" for name in others]
+        same = f"{first} = {STORED}.{first}"
+        return f"ON CONFLICT ({self.listed(key)}) DO UPDATE SET {', '.join(updates) or same}"
+
+    def _is_newer(self, replacing: Replacing) -> str:
+        """The condition under which a row replaces the stored one."""
+        if replacing.newer_by is None:
+            return "1 = 1"
+        age = self.quote(replacing.newer_by)
+        return f"{STORED}.{age} IS NULL OR excluded.{age} >= {STORED}.{age}"
 
     # Names.
 
@@ -329,40 +354,3 @@ class Dialect(ABC):
         """Names the database would cut or refuse."""
         longest = self.longest_name
         return [] if longest is None else [name for name in names if len(name.encode("utf-8", "replace")) > longest]
-
-
-def refused_rows(
-    numbers: Sequence[int], attempt: Callable[[int, int], str | None], *, within_s: float = _SEARCH_S
-) -> dict[int, str]:
-    """Insert all rows, or find out which of them the database refuses, and why, by their index in the chunk.
-
-    `attempt(first, end)` inserts a run of them whole and returns None, or inserts none and returns the reason. What was
-    inserted stays while the rest is tried, so that of two rows with one key the second is refused. The search ends
-    `within_s` seconds after the first attempt, with those found so far. `PermanentError` if there are none by then, or
-    if the rows are refused together and each of them is taken.
-    """
-    refused: dict[int, str] = {}
-    reasons: list[str] = []
-    deadline_s = math.inf
-    runs = [(0, len(numbers))] if numbers else []
-    while runs and SYSTEM.monotonic_s() < deadline_s:
-        first, end = runs.pop()
-        reason = attempt(first, end)
-        if reason is None:
-            continue
-        if not reasons:
-            reasons.append(reason)
-            deadline_s = SYSTEM.monotonic_s() + within_s
-        if end - first == 1:
-            refused[numbers[first]] = reason
-        else:
-            middle = (first + end) // 2
-            runs += [(middle, end), (first, middle)]  # the first half comes first
-    if reasons and not refused:
-        if runs:
-            raise PermanentError(
-                f"refused: {reasons[0]}; too many rows, or too slow, to name one within {within_s:g} s: correct the "
-                "rows in the query, or deliver smaller chunks"
-            )
-        raise PermanentError(f"refused as a whole, though each row alone is taken: {reasons[0]}")
-    return refused

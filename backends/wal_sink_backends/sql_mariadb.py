@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from wal_sink_backends.sql_dialects import LEDGER, Look, Replacing
+from wal_sink_backends.sql_dropped import Dropped
 from wal_sink_backends.sql_durability import checked, mariadb_losses
 from wal_sink_backends.sql_mariadb_order import in_key_order
 from wal_sink_backends.sql_mariadb_session import Session, driver, number_of, passes, refuses_rows
@@ -80,6 +81,10 @@ class Mariadb(ServerDialect):
 
     def shown(self, error: Exception) -> str:
         return f"{error.args[1] if len(error.args) > 1 else error} (error {number_of(error)})"
+
+    def retold(self, error: Exception, where: str) -> Exception:
+        """With its number in front, as PyMySQL has it."""
+        return type(error)(number_of(error), f"{where}{error.args[1] if len(error.args) > 1 else error}")
 
     # Connections.
 
@@ -175,12 +180,15 @@ class Mariadb(ServerDialect):
         tail = f" {self.on_conflict(columns, replacing)}" if replacing.key else ""
         room = connection.longest_statement - len(head.encode()) - len(tail.encode())
 
-        def put(rows: Sequence[str]) -> str | None:
-            for values in _statements(rows, min(_STATEMENT_BYTES, room)):
+        def put(rows: Sequence[str]) -> str | Dropped | None:
+            kept = 0
+            for some in _statements(rows, min(_STATEMENT_BYTES, room)):
+                values = ",".join(some)
                 if len(values.encode()) > room:
                     return f"row of {len(values)} characters: the server's max_allowed_packet is too small"
-                connection.execute(head + values + tail)
-            return None
+                counted = connection.execute(head + values + tail).rowcount
+                kept += min(counted, len(some))  # a row that is replaced counts as two, one that stays as it was as one
+            return None if kept == len(rows) else Dropped(len(rows), kept)
 
         return put
 
@@ -212,16 +220,16 @@ class Mariadb(ServerDialect):
         return self.at.schema or self.at.database
 
 
-def _statements(rows: Sequence[str], most: int) -> Iterator[str]:
-    """Rows joined to the values of one statement each, as many as fit."""
+def _statements(rows: Sequence[str], most: int) -> Iterator[Sequence[str]]:
+    """The rows of one statement each, as many as fit."""
     joined: list[str] = []
     size = 0
     for row in rows:
         length = len(row.encode()) + 1
         if joined and size + length > most:
-            yield ",".join(joined)
+            yield joined
             joined, size = [], 0
         joined.append(row)
         size += length
     if joined:
-        yield ",".join(joined)
+        yield joined

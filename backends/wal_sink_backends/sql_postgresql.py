@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, STORED, Replacing
+from wal_sink_backends.sql_dialects import LEDGER, LEDGER_COLUMNS, Replacing
+from wal_sink_backends.sql_dropped import Dropped
 from wal_sink_backends.sql_durability import checked, postgresql_losses
 from wal_sink_backends.sql_postgresql_session import Session, connection_class, driver, passes, refuses_rows, refuses_us
 from wal_sink_backends.sql_postgresql_tables import look, mandatory
 from wal_sink_backends.sql_postgresql_types import copy_rows, fits, type_name
+from wal_sink_backends.sql_postgresql_upsert import Upsert
 from wal_sink_backends.sql_servers import ServerDialect
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 _DENIED = frozenset({"42501", "3F000"})
 """No right to it, or no such schema."""
+_TWICE = "21000"
+"""Cardinality violation. A subquery of more than one row is another one, of a single row."""
 _CREATION_LOCK = 0x77616C73
 """Of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
 _COLUMNS = """
@@ -66,6 +70,12 @@ class Postgresql(ServerDialect):
     def refuses_rows(self, error: psycopg.Error) -> bool:
         return refuses_rows(error)
 
+    def refuses_together(self, error: psycopg.Error) -> bool:
+        """A statement replaces no row twice, which happens if rows are one key to the index, and not to the column: by
+        the index's own collation, or as a trigger alters them.
+        """
+        return error.sqlstate == _TWICE
+
     def refuses_creation(self, error: psycopg.Error) -> bool:
         return error.sqlstate in _DENIED
 
@@ -74,7 +84,10 @@ class Postgresql(ServerDialect):
         return str(error.diag.message_primary or str(error).strip())
 
     def told(self, error: psycopg.Error) -> str:
-        return f"{self.shown(error)} (SQLSTATE {error.sqlstate})"
+        return f"{self.shown(error)} (SQLSTATE {error.sqlstate})" if error.sqlstate else self.shown(error)
+
+    def retold(self, error: psycopg.Error, where: str) -> Exception:
+        return type(error)(f"{where}{self.told(error)}")
 
     # Connections.
 
@@ -170,38 +183,11 @@ class Postgresql(ServerDialect):
 
     def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
         if replacing.key:
-            return self._replacing(connection, table, columns, replacing)
+            return Upsert(self, connection, table, columns, replacing).put
         copy = f"COPY {self.named(table)} ({self.listed(columns)}) FROM STDIN"
 
-        def put(rows: Sequence[str]) -> None:
-            connection.copy(copy, _lines(rows))
+        def put(rows: Sequence[str]) -> Dropped | None:
+            kept = connection.copy(copy, rows)
+            return None if kept == len(rows) else Dropped(len(rows), kept)
 
         return put
-
-    def _replacing(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
-        """By way of a temporary table. Of several rows with one key the newest counts, and of these the last one. Rows
-        go in by the order of their keys, so that all writers lock them in the same order.
-        """
-        names = {column: f"c{number}" for number, column in enumerate(columns)}
-        typed = ", ".join(f"{self.quote(column)} AS {name}" for column, name in names.items())
-        keys = ", ".join(names[column] for column in replacing.key)
-        age = "" if replacing.newer_by is None else f"{names[replacing.newer_by]} DESC NULLS LAST, "
-        of_columns = f"SELECT {typed}, 0::bigint AS number FROM {self.named(table)} WITH NO DATA"  # noqa: S608 - quoted
-        connection.execute(f"CREATE TEMPORARY TABLE wal_sink_rows ON COMMIT DROP AS {of_columns}")
-        merge = (
-            f"INSERT INTO {self.named(table)} AS {STORED} ({self.listed(names)}) "  # noqa: S608 - quoted
-            f"SELECT {', '.join(names.values())} FROM (SELECT DISTINCT ON ({keys}) * FROM pg_temp.wal_sink_rows "
-            f"ORDER BY {keys}, {age}number DESC) AS newest ORDER BY {keys} {self.on_conflict(columns, replacing)}"
-        )
-
-        def put(rows: Sequence[str]) -> None:
-            connection.execute("TRUNCATE pg_temp.wal_sink_rows")
-            numbered = [f"{row}\t{number}" for number, row in enumerate(rows)]
-            connection.copy("COPY pg_temp.wal_sink_rows FROM STDIN", _lines(numbered))
-            connection.execute(merge)
-
-        return put
-
-
-def _lines(rows: Sequence[str]) -> bytes:
-    return "\n".join([*rows, ""]).encode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from types import ModuleType
@@ -109,13 +109,19 @@ class Session(ServerSession):
         with self._bounded():
             return self._connection.execute(statement.encode(), values)
 
-    def copy(self, statement: str, data: bytes) -> None:
-        """COPY … FROM STDIN. Where a pooler adds its own error to the server's last words, psycopg shows neither."""
+    def copy(self, statement: str, rows: Sequence[str]) -> int:
+        """COPY … FROM STDIN of a line for each row. How many rows the table kept, as the server counts them.
+
+        Where a pooler adds its own error to the server's last words, psycopg shows neither.
+        """
         import psycopg  # noqa: PLC0415 - a connection of it exists
 
+        data = "\n".join([*rows, ""]).encode()
         try:
-            with self._bounded(), self._connection.cursor() as cursor, cursor.copy(statement.encode()) as copy:
-                copy.write(data)
+            with self._bounded(), self._connection.cursor() as cursor:
+                with cursor.copy(statement.encode()) as copy:
+                    copy.write(data)
+                return cursor.rowcount
         except psycopg.ProgrammingError as error:
             if error.sqlstate is not None:
                 raise

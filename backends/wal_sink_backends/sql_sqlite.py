@@ -27,10 +27,11 @@ from wal_sink_backends.sql_dialects import (
     entry_in,
     ledger_values,
 )
+from wal_sink_backends.sql_dropped import Dropped
 from wal_sink_backends.sql_values import Kind, Rows, array_of, json_texts, kind_of, stored_type, texts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from wal_sink.ledger import LedgerEntry
     from wal_sink_backends.sql_dialects import Put
@@ -237,11 +238,11 @@ class Sqlite(Dialect):
 
     def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
         insert = self._upsert(table, columns, replacing)
-        may_do_nothing = set(columns) <= set(replacing.key) or replacing.newer_by is not None
+        counted = self._replaced(connection, table, columns, replacing) if replacing.key else None
 
-        def put(rows: Sequence[Any]) -> None:
+        def put(rows: Sequence[Any]) -> Dropped | None:
             try:
-                written = connection.executemany(insert, rows).rowcount
+                kept = sum(map(counted, rows)) if counted else connection.executemany(insert, rows).rowcount
             except sqlite3.IntegrityError as error:
                 if not connection.in_transaction:  # what follows would be committed row by row
                     raise PermanentError(
@@ -249,17 +250,32 @@ class Sqlite(Dialect):
                         "RAISE(ROLLBACK) of a trigger); change that to ABORT"
                     ) from error
                 raise
-            if written < len(rows) and not may_do_nothing:
-                _logger.warning(
-                    "table %r of %s ignored %d of %d rows, as it was told to: by ON CONFLICT IGNORE in its definition, "
-                    "or RAISE(IGNORE) in a trigger. They count as delivered; with ABORT they are refused and named",
-                    table,
-                    self.address,
-                    len(rows) - written,
-                    len(rows),
-                )
+            return None if kept == len(rows) else Dropped(len(rows), kept)
 
         return put
+
+    def _replaced(
+        self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing
+    ) -> Callable[[Sequence[Any]], int]:
+        """What writes one row and tells how many are there: 0 if the table drops it. SQLite's count leaves out a row
+        that is older than the stored one, or that adds nothing to its key, too: it is written in the way that counts.
+        """
+        insert = self._upsert(table, columns, replacing)
+        insist = f"{self._inserting(table, columns)} {self.insisting(columns, replacing)}"
+        sent = {column: f"?{at}" for at, column in enumerate(columns, 1)}
+        same_key = " AND ".join(f"{self.quote(column)} = {sent[column]}" for column in replacing.key)
+        there = " AND ".join(f"{self.quote(column)} IS {value}" for column, value in sent.items())
+        if replacing.newer_by is not None:
+            age, ours = self.quote(replacing.newer_by), sent[replacing.newer_by]
+            there += f" OR {age} IS NOT NULL AND ({ours} IS NULL OR {age} > {ours})"
+        look = f"SELECT count(*) FROM {self.quote(table)} WHERE {same_key} AND ({there})"  # noqa: S608 - quoted
+
+        def count(row: Sequence[Any]) -> int:
+            if connection.execute(insert, row).rowcount or connection.execute(look, row).fetchone() != (0,):
+                return 1
+            return int(connection.execute(insist, row).rowcount)
+
+        return count
 
     def tells_age(self, kind: ArrowType) -> bool:
         """Decimals and durations are texts here, and moments are texts of one length only in microseconds and years of
@@ -279,9 +295,12 @@ class Sqlite(Dialect):
 
     def _upsert(self, table: str, columns: Sequence[str], replacing: Replacing) -> str:
         """The statement that inserts a row, replacing one with the same key if there are key columns."""
-        marks = ", ".join("?" for _ in columns)
-        insert = f"INSERT INTO {self.quote(table)} AS {STORED} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
+        insert = self._inserting(table, columns)
         return f"{insert} {self.on_conflict(columns, replacing)}" if replacing.key else insert
+
+    def _inserting(self, table: str, columns: Sequence[str]) -> str:
+        marks = ", ".join("?" for _ in columns)
+        return f"INSERT INTO {self.quote(table)} AS {STORED} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
 
     def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002
         return _TYPE_NAMES.get(kind_of(kind), "TEXT")

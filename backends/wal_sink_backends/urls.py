@@ -15,14 +15,14 @@ from wal_sink_backends.sql import SqlSink
 from wal_sink_backends.sql_addresses import parsed_option
 from wal_sink_backends.url_options import options_in
 
-_SQLITE_OPTIONS = ("table", "mode", "key", "newer_by", "create_table", "busy_timeout_s", "maps")
+_SQLITE_OPTIONS = ("table", "mode", "key", "newer_by", "create_table", "may_drop_rows", "busy_timeout_s", "maps")
 _TWO_PHASE_OPTIONS = ("name_template", "part_bytes", "held_folder")
 
 
 def sqlite_sink(url: str) -> SqlSink:
     """`sqlite:////absolute/path.db?table=orders&mode=upsert&key=id,day`: rows and position in one transaction.
 
-    More options: `newer_by`, `create_table`, `busy_timeout_s`.
+    More options: `newer_by`, `create_table`, `may_drop_rows`, `busy_timeout_s`.
     """
     options = options_in(urlsplit(url).query, _SQLITE_OPTIONS, url)
     if "table" not in options:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from wal_sink.errors import PermanentError
-from wal_sink_backends.sql_dialects import refused_rows
+from wal_sink_backends.sql_refused import Apart, refused_rows
 
 
 def refusing(bad: range, *, inserted: list[int], takes_s: float = 0.0) -> Callable[[int, int], str | None]:
@@ -50,3 +50,34 @@ def test_a_search_that_finds_nothing_in_time_says_so() -> None:
 def test_rows_that_are_refused_together_only() -> None:
     with pytest.raises(PermanentError, match="refused as a whole, though each row alone is taken: too many"):
         refused_rows(range(4), lambda first, end: "too many" if end - first > 1 else None)
+
+
+def test_rows_that_are_taken_one_after_the_other_are_not_refused() -> None:
+    inserted: list[int] = []
+
+    def attempt(first: int, end: int) -> str | None:
+        if end - first > 2:
+            return Apart("not twice")
+        inserted.extend(range(first, end))
+        return None
+
+    assert refused_rows(range(9), attempt) == {}
+    assert inserted == list(range(9))
+    assert refused_rows([7], lambda *_: Apart("not twice")) == {7: "not twice"}
+
+
+def test_nor_does_that_hide_what_is_refused_as_a_whole() -> None:
+    def attempt(first: int, end: int) -> str | None:
+        return Apart("not twice") if end - first > 2 else "too many" if end - first > 1 else None
+
+    with pytest.raises(PermanentError, match="refused as a whole, though each row alone is taken: too many"):
+        refused_rows(range(4), attempt)
+
+
+def test_rows_that_are_not_taken_apart_in_time_are_told() -> None:
+    def attempt(first: int, end: int) -> str | None:
+        time.sleep(0.02)
+        return Apart("not twice") if end - first > 1 else None
+
+    with pytest.raises(PermanentError, match="refused: not twice; too many rows, or too slow, to name one within"):
+        refused_rows(range(10_000), attempt, within_s=0.05)

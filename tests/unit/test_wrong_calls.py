@@ -313,6 +313,12 @@ def test_a_value_of_another_kind_is_told_with_the_right_one(call: Callable[[], o
         ("sqllite:///orders.db?table=t", r"did you mean sqlite"),
         ("sqlite:///orders.db?tabel=orders", r"unknown options tabel.*did you mean table"),
         ("https://api.example/orders#idempotnet=true", r"unknown options idempotnet.*did you mean idempotent"),
+        (
+            "redis+sentinel://:hunter-2@a:26379,b:26379/primary",
+            r"^redis.sentinel://a.*Sentinel is not supported.*follows",
+        ),
+        ("rediss+sentinel://a/primary?key=o:{id}", r"Sentinel is not supported: nothing here asks it for the primary"),
+        ("sentinel://a:26379", r"Sentinel is not supported: nothing here asks it for the primary"),
         ("", "empty"),
     ],
 )

@@ -85,13 +85,13 @@ def test_nobody_alters_the_table_between_the_look_and_the_rows(mariadb: MariadbS
         refused = []
         insert = type(dialect).insert
 
-        def altered_first(*arguments: Any) -> Any:
+        def altered_first(*arguments: Any, **named: Any) -> Any:
             mariadb.query(maria, "SET lock_wait_timeout = 1")
             try:
                 mariadb.query(maria, "ALTER TABLE flights ENGINE=MyISAM")
             except Exception as error:  # noqa: BLE001 - of the driver: it waited for the transaction in vain
                 refused.append(str(error))
-            return insert(*arguments)
+            return insert(*arguments, **named)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(dialect), "insert", altered_first)
@@ -110,9 +110,9 @@ def test_a_table_changed_between_the_look_and_the_rows_is_noticed(postgresql: Po
         dialect: Any = sink._dialect
         insert = type(dialect).insert
 
-        def altered_first(*arguments: Any) -> Any:
+        def altered_first(*arguments: Any, **named: Any) -> Any:
             as_owner(postgresql, pg, "ALTER TABLE flights ALTER id TYPE real")
-            return insert(*arguments)
+            return insert(*arguments, **named)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(dialect), "insert", altered_first)
@@ -147,9 +147,9 @@ def test_a_table_that_is_altered_again_and_again_may_be_tried_again(postgresql: 
         insert = type(dialect).insert
         numbers = iter(range(10))
 
-        def altered_first(*arguments: Any) -> Any:
+        def altered_first(*arguments: Any, **named: Any) -> Any:
             as_owner(postgresql, pg, f"ALTER TABLE flights ADD COLUMN more{next(numbers)} integer")
-            return insert(*arguments)
+            return insert(*arguments, **named)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(dialect), "insert", altered_first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import psycopg
 import pyarrow as pa
@@ -14,11 +15,12 @@ import pytest
 import wal_sink_backends.sql_dialects as dialects_module
 from tests.chunks import SLOT, chunk, ids
 from tests.databases import USER, PostgresqlServer, Server, program, servers_folder
-from tests.sql_chunks import opened, sink_to, write
+from tests.sql_chunks import as_owner, opened, sink_to, write
 from tests.sql_proxy import How, SqlProxy
 from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import DeliveryError, FencedError, ForgottenError, HistoryError, PermanentError
 from wal_sink.ledger import LedgerEntry
+from wal_sink.settings import Delivery
 from wal_sink.testing import FakeQuery
 from wal_sink_backends.sql import SqlSink
 
@@ -218,6 +220,38 @@ def test_errors_by_their_number(server: Server, database: str, state: str, numbe
         assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
         server.query(database, "DROP TRIGGER no" + (" ON flights" if isinstance(server, PostgresqlServer) else ""))
         sink.write(chunk(ids(2), first=1))
+    assert stored(server, database) == [1, 2]
+
+
+@pytest.mark.parametrize(("state", "number"), [("40001", 1213), ("40P01", 1205)])
+@pytest.mark.parametrize("on_rejected", ["halt", "dead_letter"])
+def test_a_trigger_that_fails_a_row_again_and_again_ends_the_delivery(
+    server: Server, database: str, state: str, number: int, on_rejected: Literal["halt", "dead_letter"]
+) -> None:
+    """What another attempt may not meet is tried again, and no dead letter; the end tells number and rows."""
+    if isinstance(server, PostgresqlServer):
+        fails = f"RAISE EXCEPTION ''made up'' USING ERRCODE = ''{state}''"
+        body = f"BEGIN IF NEW.id = 3 THEN {fails}; END IF; RETURN NEW; END"
+        as_owner(
+            server,
+            database,
+            "CREATE TABLE flights (id bigint)",
+            f"CREATE FUNCTION no() RETURNS trigger AS '{body}' LANGUAGE plpgsql",
+            "CREATE TRIGGER no BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION no()",
+        )
+        told = rf"rows 2 to 3 of the segment: made up \(SQLSTATE {state}\)\."
+    else:
+        fails = f"SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'made up', MYSQL_ERRNO = {number}"
+        body = f"IF NEW.id = 3 THEN {fails}; END IF"
+        server.query(database, "CREATE TABLE flights (id BIGINT)")
+        server.query(database, f"CREATE TRIGGER no BEFORE INSERT ON flights FOR EACH ROW {body}")
+        told = rf"\({number}, 'rows 2 to 3 of the segment: made up'\)\."
+    delivery = Delivery(sink_to(server, database), max_attempts=3, on_rejected=on_rejected)
+    with FakeQuery.over(delivery) as query:
+        end = rf"gave up after 3 attempts .*'flights'.* raised \w+: {told}"
+        with pytest.raises(DeliveryError, match=end):
+            query.batch(ids(1, 2, 1, 3))
+        query.crash()
     assert stored(server, database) == [1, 2]
 
 

@@ -182,3 +182,56 @@ def test_positions_move_with_an_upsert_that_replaced_nothing(server: Server, dat
         sink.write(chunk(pa.table({"id": [1], "at": [1]}), first=1))
         assert sink.last(SLOT) == Position(SLOT, 0, 2, "a")
     assert stored(server, database, "id, at") == [(1, 2)]
+
+
+WIDER = {
+    "an index of another collation": (
+        "CREATE TABLE flights (id text, at bigint, late bigint)",
+        "CREATE COLLATION anycase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        "CREATE UNIQUE INDEX own ON flights (id COLLATE anycase)",
+    ),
+    "a trigger that alters the key": (
+        "CREATE TABLE flights (id text PRIMARY KEY, at bigint, late bigint)",
+        "CREATE FUNCTION l() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := lower(NEW.id); RETURN NEW; END $$",
+        "CREATE TRIGGER low BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION l()",
+    ),
+    "the column's own collation": (
+        "CREATE COLLATION anycase (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        "CREATE TABLE flights (id text COLLATE anycase PRIMARY KEY, at bigint, late bigint)",
+    ),
+}
+
+
+@pytest.mark.parametrize("newer_by", [None, "at"])
+@pytest.mark.parametrize("statements", WIDER.values(), ids=WIDER)
+def test_texts_that_are_one_key_to_the_index_only_are_written_one_after_the_other(
+    postgresql: PostgresqlServer, pg: str, statements: tuple[str, ...], newer_by: str | None
+) -> None:
+    """One statement cannot replace a row twice (SQLSTATE 21000), and the key's type does not tell that it would."""
+    as_owner(postgresql, pg, *statements)
+    sink = sink_to(postgresql, pg, mode="upsert", key="id", newer_by=newer_by)
+    first = pa.table({"id": ["b", "A", "B", "a", "c"], "at": [1, 9, 1, 2, 1], "late": [1, 2, 3, 4, 5]})
+    second = pa.table({"id": ["d", "B", "b", "A", "a"], "at": [1, 0, 0, 0, 0], "late": [6, 7, 8, 9, 10]})
+    with opened(sink):
+        assert sink.write(chunk(first)) is None
+        assert sink.write(chunk(second, first=5)) is None
+        assert sink.last(SLOT) == Position(SLOT, 0, 10, "a")
+    expected = {"a": 2, "b": 3, "c": 5, "d": 6} if newer_by else {"a": 10, "b": 8, "c": 5, "d": 6}
+    assert dict(postgresql.query(pg, 'SELECT lower(id COLLATE "C"), late FROM flights')) == expected
+
+
+def test_a_row_that_meets_that_error_alone_is_rejected(postgresql: PostgresqlServer, pg: str) -> None:
+    as_owner(
+        postgresql,
+        pg,
+        "CREATE TABLE flights (id bigint PRIMARY KEY, late bigint)",
+        "CREATE FUNCTION single() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN IF NEW.id = 2 THEN NEW.late := (SELECT generate_series(1, 2)); END IF; RETURN NEW; END $$",
+        "CREATE TRIGGER single BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION single()",
+    )
+    rows = pa.table({"id": [1, 2, 3], "late": [1, 1, 1]})
+    either: tuple[dict[str, Any], ...] = ({}, {"mode": "upsert", "key": "id"})
+    for options in either:
+        (rejected,) = write(sink_to(postgresql, pg, **options), chunk(rows))
+        assert rejected == Rejected({1: "more than one row returned by a subquery used as an expression"})
+    assert stored(postgresql, pg) == []

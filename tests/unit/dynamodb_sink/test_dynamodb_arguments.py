@@ -15,7 +15,7 @@ from tests.unit.dynamodb_sink.tools import KINDS
 from wal_sink.errors import ConfigError
 from wal_sink.guarantees import promise
 from wal_sink.settings import Delivery
-from wal_sink_backends.dynamodb import DynamoDbSink, dynamodb_sink
+from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink, dynamodb_sink
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,8 @@ from wal_sink_backends.dynamodb import DynamoDbSink, dynamodb_sink
         ("orders", {"timeout_s": 0}, "timeout_s=0"),
         ("orders", {"endpoint_url": "ftp://u:hunter2@x"}, "endpoint_url='ftp://x': expected http"),
         ("orders", {"ledger_table": "orders"}, "a table other than 'orders'"),
+        ("orders", {"ledger_table": "AKIA:hunter2@ledger"}, "ledger_table: .* boto3 finds credentials"),
+        ("orders", {"ledger_table": ""}, "ledger_table='': expected the name of a DynamoDB table"),
     ],
 )
 def test_arguments_that_cannot_work(table: str, arguments: dict[str, Any], message: str) -> None:
@@ -35,15 +37,33 @@ def test_arguments_that_cannot_work(table: str, arguments: dict[str, Any], messa
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [DynamoDbSink, DynamoDbPutSink])
+@pytest.mark.parametrize(
+    "table",
+    ["AKIA:hunter2@orders", "hunter2@orders", "AKIA:hunter2", "AKIA:hun/hunter2@orders", "dynamodb://hunter2@o"],
+)
+def test_credentials_in_the_name_of_a_table_are_refused(kind: Any, table: str) -> None:
+    """They would stand in messages and in the WAL, as a part of the name."""
+    with pytest.raises(ConfigError, match=r"table: .* boto3 finds credentials where the sink runs") as caught:
+        kind(table)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("table", ["orders", "a.b-c_9", "arn:aws:dynamodb:eu-central-1:123456789012:table/orders"])
+def test_names_and_arns_of_tables(table: str) -> None:
+    assert repr(table) in repr(DynamoDbSink(table))
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
         ("dynamodb://?region=x", "expected dynamodb://TABLE"),
         ("dynamodb://orders/more", "expected dynamodb://TABLE"),
-        ("dynamodb://AKIA:hunter2@orders?region=x", "no credentials in this URL.*boto3"),
-        ("dynamodb://hunter2@orders?region=x", "no credentials in this URL.*boto3"),
-        ("dynamodb://AKIA:hunter2?region=x", "no credentials in this URL.*boto3"),
+        ("dynamodb://AKIA:hunter2@orders?region=x", "not shown because they may hold .*boto3"),
+        ("dynamodb://hunter2@orders?region=x", "not shown because they may hold .*boto3"),
+        ("dynamodb://AKIA:hunter2?region=x", "not shown because they may hold .*boto3"),
         ("dynamodb://AKIA:hun/hunter2@orders?region=x&mode=put", "expected dynamodb://TABLE"),
+        ("dynamodb://orders?ledger_table=AKIA:hunter2@ledger", "ledger_table: .* boto3 finds credentials"),
         ("dynamodb://orders?regoin=x", "unknown options regoin; known are mode, row_key"),
         ("dynamodb://orders?mode=put&ledger_table=x", "mode=put has no options ledger_table; it has row_key"),
         ("dynamodb://orders?region=x&region=y", "options given twice: region"),
