@@ -172,6 +172,10 @@ def _check_names(names: list[str], template: KeyTemplate, what: str) -> None:
 
 
 def _values(column: Any, name: str) -> list[Value]:
+    """Text as it is stored, UTF-8 or not: two texts never become one."""
+    if stored_as_text(column.type):
+        texts: list[Value] = column.cast(pa.large_binary()).to_pylist()
+        return texts
     return [_value(value) for value in plain_values(column, name)]
 
 
