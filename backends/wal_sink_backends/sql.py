@@ -186,6 +186,7 @@ class SqlSink(TransactionalSink):
             rows = self._dialect.in_key_order(rows, chunk.table, self._key, known.collations)
             refused = {**self._dialect.insert(connection, self._table, rows, self._replacing), **rows.refused}
             if refused:
+                self._target.confirm(connection, known, what)  # they may be refused for what the table is no more
                 raise RowsRefused(refused)
             self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
             self._target.confirm(connection, known, what)

@@ -210,6 +210,19 @@ def test_one_key_for_all_rows_of_another_type_is_no_fault_of_rows(server: RedisS
         assert client.keys("*") == ["orders"]
 
 
+@pytest.mark.parametrize("damage", [{"rows": "x"}, {"rows": "1.0"}, {"batch_id": ""}, {"segment_id": None}])
+def test_a_damaged_ledger_is_refused(server: RedisServer, damage: dict[str, Any]) -> None:
+    ((field, value),) = damage.items()
+    with opened(server) as sink, server.client() as client:
+        sink.write(chunk(ids(1)))
+        if value is None:
+            client.hdel(f"{LEDGER}{SLOT}", field)
+        else:
+            client.hset(f"{LEDGER}{SLOT}", field, value)
+        with pytest.raises(PermanentError, match="Somebody altered the ledger"):
+            sink.last(SLOT)
+
+
 def test_a_ledger_of_another_type_is_refused(server: RedisServer) -> None:
     with opened(server) as sink, server.client() as client:
         client.set(f"{LEDGER}{SLOT}", "a text")
