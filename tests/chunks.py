@@ -40,3 +40,9 @@ def chunk(
 
 def ids(*values: Any) -> pa.Table:
     return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def raw_texts(*values: bytes | None) -> Any:
+    """A column of texts of any bytes, as Spark may have them."""
+    raw = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(raw), raw.buffers(), raw.null_count)

@@ -14,6 +14,7 @@ import pyarrow as pa
 from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink_backends.dynamodb_tables import MOST_KEY_BYTES, IndexKey, Keys
+from wal_sink_backends.texts import rows_without_utf8
 
 Nulls: TypeAlias = Literal["null", "omit"]
 MOST_ITEM_BYTES = 400 * 1024
@@ -60,8 +61,10 @@ def encoded(
     fields = {field.name: _bare(field.type) for field in chunk.table.schema}
     _check_columns(list(fields), row_key, keys.types, what)
     items: dict[str, Item] = {}
-    refused: dict[int, str] = {}
+    refused = rows_without_utf8(chunk.table)
     for row, (line, own_key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
+        if row in refused:
+            continue
         values = json.loads(line, parse_int=_Number, parse_float=_Number)
         try:
             attributes = {name: _attribute(value, fields[name]) for name, value in values.items()}

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from wal_sink.arguments import spelled_class
-from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.errors import ConfigError, PermanentError, StoreError
 from wal_sink.json_rows import Maps, check_maps
 from wal_sink.sink import Sink
-from wal_sink.stores.base import ObjectExists
+from wal_sink.stores.base import ObjectExists, ObjectMissing
+from wal_sink.stores.local import LocalStore
 from wal_sink_backends.files_folder import Folder
 from wal_sink_backends.files_formats import Format, check_format, encoded, written_as
 from wal_sink_backends.files_names import CHUNK_TEMPLATE, check_chunk_template, check_columns
@@ -99,7 +100,7 @@ class FilesSink(Sink):
         try:
             store.create(name, data)
         except ObjectExists:
-            _mend(store, name, data)
+            _check_there(store, name, data, what)
 
     def name_of(self, chunk: Chunk) -> str:
         """The path of the chunk's object in the folder."""
@@ -113,9 +114,25 @@ class FilesSink(Sink):
         )
 
 
-def _mend(store: Store, name: str, data: bytes) -> None:
-    """An object that exists is whole where creating is atomic; elsewhere a crash may have left a part of it."""
-    if store.create_doubt and store.read(name) != data:
+def _check_there(store: Store, name: str, data: bytes, what: str) -> None:
+    """A name that is taken is a repeat's own. It is looked at where something else may have it: a crash may have left
+    a part where creating is not atomic, and on a local file system a folder, a link or an emptied file may be there.
+    """
+    if not (store.create_doubt or isinstance(store, LocalStore)):
+        return
+    try:
+        found = store.read(name)
+    except ObjectMissing as error:
+        raise StoreError(
+            f"{what}: the name {store.url_of(name)} is taken, and no file can be read there: expected none, or the "
+            "file of this chunk. Move away the folder, or the link that leads nowhere"
+        ) from error
+    if store.create_doubt and found != data:
         with store.segment(name) as stream:
             stream.write(data)
             stream.commit()
+    elif not found:
+        raise PermanentError(
+            f"{what}: {store.url_of(name)} is there and empty: expected none, or the file of this chunk, which is "
+            "written whole or not at all. Somebody emptied it, or made it: move it away"
+        )

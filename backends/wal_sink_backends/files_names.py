@@ -29,12 +29,17 @@ _NUMBER_SPEC = re.compile(r"(?:0[1-9]\d?)?d?")
 def check_chunk_template(template: str) -> None:
     """Raise `ConfigError` for a name by which chunks could not be told apart, or that no store takes."""
     try:
-        fields = {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+        fields = {name: (spec, how) for _, name, spec, how in string.Formatter().parse(template) if name is not None}
         check_path(template.format(**_CHUNK_SAMPLE))
     except (StoreError, ValueError, LookupError) as error:
         raise ConfigError(f"name_template={template!r}: {error}; expected something like {CHUNK_TEMPLATE!r}") from error
     if "key" not in fields:
         raise ConfigError(f"name_template={template!r}: expected {{key}} in it, since only the key tells chunks apart")
+    if any(fields["key"]):
+        raise ConfigError(
+            f"name_template={template!r}: expected {{key}} without ':' or '!', which could cut it short: two chunks "
+            "would have one name, and the second would be taken for a repeat of the first"
+        )
 
 
 def check_columns(columns: Sequence[str], path: str, what: str) -> None:

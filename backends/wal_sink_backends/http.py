@@ -12,6 +12,7 @@ from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.json_rows import Maps, check_maps
 from wal_sink.redaction import mask_url
+from wal_sink.runtime import SYSTEM
 from wal_sink.sink import Rejected, Sink, SinkContext
 from wal_sink_backends.environment import from_environment
 from wal_sink_backends.http_answers import ACCEPTED_ENCODINGS, Check
@@ -31,6 +32,8 @@ _CONTENT_TYPES: dict[str, str] = {
 _METHODS = ("POST", "PUT", "PATCH")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
+_NO_CACHE = {"Cache-Control": "no-cache"}
+"""A cache on the way may keep a 404, which was true before the chunk was sent."""
 MOST_REFUSED = 100
 """So many refused rows are looked for in a chunk that was refused as a whole."""
 
@@ -221,7 +224,7 @@ class HttpSink(Sink):
                 ),
                 follow_redirects=False,
             )
-        except (OSError, ValueError) as error:  # a file of certificates that is not there, or a header not in ASCII
+        except (OSError, ValueError, ImportError) as error:  # no file of certificates, no ASCII, a proxy of SOCKS
             raise PermanentError(f"{self!r}: the client cannot be made: {type(error).__name__}") from None
 
     def _environment(self) -> dict[str, str]:
@@ -279,8 +282,23 @@ class HttpLookupSink(HttpSink):
         return [self._url, self._lookup_url]
 
     def was_applied(self, key: str) -> bool:
-        """Ask the API. Raises what `write` raises."""
-        call = Call("GET", self._lookup_url.replace("{key}", key), b"", {}, 0, f"chunk {key}")
+        """Ask the API, and not a cache before it. Raises what `write` raises.
+
+        `PermanentError` if it also says to have what nobody sent, as a page for a login does that stands in its way.
+        """
+        if not self._knows(key):
+            return False
+        never_sent = f"never-sent-{SYSTEM.new_id()}"
+        if self._knows(never_sent):
+            raise PermanentError(
+                f"chunk {key}: {mask_url(self._lookup_url)} answered 200 for it, and for {never_sent}, which nobody "
+                "sent: expected 404 there. Its 200 says nothing, so the chunk may be missing: correct lookup_url, or "
+                "what answers in place of the API"
+            )
+        return True
+
+    def _knows(self, key: str) -> bool:
+        call = Call("GET", self._lookup_url.replace("{key}", key), b"", _NO_CACHE, 0, f"chunk {key}")
         return self._opened().knows(call, Patience(self._pacing.max_wait_s))
 
 

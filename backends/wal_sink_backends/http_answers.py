@@ -33,6 +33,8 @@ class Body:
     is_whole: bool
     encoding: str
     """The Content-Encoding that could not be decoded, in which the content is left; else empty."""
+    doubt: str = ""
+    """Why a body that was read to its end may not be all of it; else empty."""
 
 
 def body_of(pieces: Iterable[bytes], encoding: str, most_bytes: int) -> Body:
@@ -126,6 +128,11 @@ def check_answer(
         raise PermanentError(
             f"{what} {status} with a body larger than {most_bytes} bytes: the check cannot judge a part of it. "
             "The rows may have been taken. Let the API answer shorter, or pass max_answer_bytes="
+        )
+    if body.doubt:
+        raise PermanentError(
+            f"{what} {status} with a body {body.doubt}: the check cannot judge a part of it. The rows may have been "
+            "taken. Let the API, or the proxy before it, tell the length of its answers"
         )
     if body.encoding:
         raise PermanentError(

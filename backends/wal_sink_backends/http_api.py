@@ -6,7 +6,7 @@ import logging
 import re
 import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 from typing import Any, Literal, TypeAlias
@@ -15,6 +15,7 @@ from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError, Re
 from wal_sink.redaction import Redactor, mask_url
 from wal_sink.runtime import SYSTEM
 from wal_sink_backends.http_answers import Body, Check, DecodingError, body_of, check_answer
+from wal_sink_backends.http_ends import doubt_of_end
 from wal_sink_backends.pacing import Pace, Patience, own_pause_s, retry_after_s
 
 Meaning: TypeAlias = Literal["done", "partial", "refused", "retry", "permanent"]
@@ -170,7 +171,7 @@ class Api:
         try:
             with self.client.stream(call.method, call.url, content=call.content, headers=call.headers) as response:
                 return self._answer(response)
-        except (sent.ConnectError, sent.ConnectTimeout, sent.PoolTimeout) as error:
+        except (sent.ConnectError, sent.ConnectTimeout, sent.PoolTimeout, sent.ProxyError) as error:
             raise _unreachable(call, self._clean(str(error))) from None
         except (sent.UnsupportedProtocol, sent.LocalProtocolError, sent.InvalidURL) as error:
             raise PermanentError(f"{call.what}: {mask_url(call.url)}: {self._clean(str(error))}") from None
@@ -182,6 +183,8 @@ class Api:
 
     def _answer(self, response: Any) -> Answer:
         body = body_of(response.iter_raw(), response.headers.get("Content-Encoding", ""), self.most_bytes)
+        if body.is_whole:
+            body = replace(body, doubt=doubt_of_end(response))
         readable = f"({len(body.content)} bytes in {body.encoding})".encode() if body.encoding else body.content
         return Answer(
             status=response.status_code,

@@ -18,7 +18,7 @@ from wal_sink.json_rows import Maps, check_maps
 from wal_sink.ledger import LedgerEntry
 from wal_sink.redaction import is_secret_name, mask_url
 from wal_sink.sink import Rejected, SinkContext, TransactionalSink
-from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaFencedError, Topic
+from wal_sink_backends.kafka_client import Cluster, ClusterSpec, Conf, KafkaAttemptError, KafkaFencedError, Topic
 from wal_sink_backends.kafka_ledger import Ledger, LedgerRecord, Mark
 from wal_sink_backends.kafka_messages import MessageFormat, Messages
 from wal_sink_backends.kafka_producer import SlotProducer, most_bytes
@@ -114,12 +114,7 @@ class KafkaSink(TransactionalSink):
         """Connect, look at the topic, make the ledger if it is missing. Raises `PermanentError`, or may be repeated."""
         self.close()
         cluster = self._spec.connect()
-        topic = cluster.topic(self._topic)
-        if topic is None:
-            raise PermanentError(
-                f"{self!r}: there is no topic {self._topic!r}; create it with the partitions and the replication it "
-                "needs, or correct the name"
-            )
+        topic = _found(cluster, self._topic, repr(self))
         ledger = Ledger(cluster, self._ledger_topic, self._ledger_replication)
         conf = {**self._spec.conf, "partitioner": self._partitioner}
         accept = self._recreated_topic == "accept"
@@ -139,8 +134,12 @@ class KafkaSink(TransactionalSink):
         return self.positions([slot])[slot]
 
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The same of several slots, in one reading of the ledger."""
-        found = self._opened().newest(slots)
+        """The same of several slots, in one reading of the ledger. The topic is looked at again: rows that it had when
+        this sink was opened may be gone since.
+        """
+        target = self._opened()
+        target.look_again()
+        found = target.newest(slots)
         return {slot: stored.entry(slot).position if stored else None for slot, stored in found.items()}
 
     def write(self, chunk: Chunk) -> Rejected | None:
@@ -157,10 +156,9 @@ class KafkaSink(TransactionalSink):
             if LedgerEntry.is_known(stored, chunk, target.sink):
                 return None
             messages, refused = target.messages(self._for_json(chunk), what)
+            refused = refused or slot.producer.send(messages, what)
             if refused:
-                return Rejected(refused)
-            refused = slot.producer.send(messages, what)
-            if refused:
+                target.check_unaltered(what)
                 return Rejected(refused)
             record = LedgerRecord.of(chunk, target.topic)
             slot.producer.put_record(target.ledger.topic, slot.name.encode(), msgspec.json.encode(record), what)
@@ -246,6 +244,22 @@ class _Target:
             raise
         self.slot = slot
 
+    def look_again(self) -> bool:
+        """Whether the topic is another than it was, which it then is for this sink too. `PermanentError` without it."""
+        before, self.topic = self.topic, _found(self.cluster, self.topic.name, self.sink)
+        if before == self.topic:
+            return False
+        self.slot = None  # its producer was made for the topic as it was
+        return True
+
+    def check_unaltered(self, what: str) -> None:
+        """`KafkaAttemptError` if rows were refused by what is known of a topic that was altered since."""
+        if self.look_again():
+            raise KafkaAttemptError(
+                f"{what}: rows were refused while the topic was altered (its limits, its partitions, or all of it); "
+                "nothing was committed; another attempt sees it as it is now"
+            )
+
     def appended(self, slot: _Slot, record: LedgerRecord, what: str) -> Mark:
         """The record just written, if the ledger still has what it follows."""
         return self.ledger.appended(slot.name.encode(), msgspec.json.encode(record), slot.mark, slot.since, what)
@@ -280,6 +294,17 @@ class _Target:
         producer = SlotProducer(self.cluster, name, self.topic, self.producer_conf)
         stored = self.newest([name])[name]
         return _Slot(name, producer, stored, self.ledger.mark(name), self.ledger.stop)
+
+
+def _found(cluster: Cluster, name: str, sink: str) -> Topic:
+    """The topic as it is now. `PermanentError` if there is none."""
+    topic = cluster.topic(name)
+    if topic is None:
+        raise PermanentError(
+            f"{sink}: there is no topic {name!r}; create it with the partitions and the replication it needs, or "
+            "correct the name"
+        )
+    return topic
 
 
 # By URL.

@@ -136,7 +136,7 @@ class RedisSink(TransactionalSink):
         with translated(what), self._opened().pipeline(transaction=False) as questions:
             for slot in slots:
                 questions.hmget(f"{LEDGER}{slot}", "batch_id", "rows", "segment_id")
-            return {slot: _position(slot, *found) for slot, found in zip(slots, questions.execute(), strict=True)}
+            return {slot: _position(slot, found) for slot, found in zip(slots, questions.execute(), strict=True)}
 
     def write(self, chunk: Chunk) -> Rejected | None:
         """Rows and position in one script; nothing if the ledger is there already.
@@ -268,9 +268,17 @@ class RedisSink(TransactionalSink):
             raise ConfigError(f"ca_file={self._ca_file!r}: expected a rediss:// URL, which is checked with it")
 
 
-def _position(slot: str, batch_id: bytes | None, rows: bytes, segment_id: bytes) -> Position | None:
-    """What HMGET answers as a position."""
-    return None if batch_id is None else Position(slot, int(batch_id), int(rows), segment_id.decode())
+def _position(slot: str, found: Sequence[bytes | None]) -> Position | None:
+    """What HMGET answers as a position. `PermanentError` for what the script never writes."""
+    batch_id, rows, segment_id = found
+    if batch_id is None:
+        return None
+    if rows is None or segment_id is None or not (batch_id.isdigit() and rows.isdigit()):
+        raise PermanentError(
+            f"key {LEDGER + slot!r} has batch_id, rows and segment_id {list(found)}: expected two whole numbers and a "
+            "text. Somebody altered the ledger: restore it together with the rows"
+        )
+    return Position(slot, int(batch_id), int(rows), segment_id.decode())
 
 
 def _connect(url: str, options: Mapping[str, Any]) -> Any:

@@ -14,6 +14,7 @@ from wal_sink.chunk import Chunk
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.json_rows import plain_values
 from wal_sink_backends.redis_script import LEDGER
+from wal_sink_backends.texts import is_text, rows_without_utf8, text_bytes
 
 MOST_COLUMNS = 3_000
 """A script hands over twice as many texts in one call, and Lua takes 8,000."""
@@ -121,10 +122,11 @@ def encoded(
     keys: list[bytes] = []
     values: list[bytes | int] = []
     refused: dict[int, str] = {}
+    no_text = rows_without_utf8(chunk.table) if kind == "set" else {}
     for row in range(chunk.num_rows):
         key = template.key_of(row, columns)
         pairs = [(field, column[row]) for field, column in zip(fields, columns.values(), strict=True)]
-        reason = _reason(key, pairs, kind, template) or template.shared(row, columns, kinds)
+        reason = no_text.get(row) or _reason(key, pairs, kind, template) or template.shared(row, columns, kinds)
         if key is None or reason:
             refused[row] = reason
             continue
@@ -172,6 +174,9 @@ def _check_names(names: list[str], template: KeyTemplate, what: str) -> None:
 
 
 def _values(column: Any, name: str) -> list[Value]:
+    """Text as it is stored, UTF-8 or not: two texts never become one."""
+    if is_text(column.type):
+        return text_bytes(column)
     return [_value(value) for value in plain_values(column, name)]
 
 

@@ -193,6 +193,7 @@ class SqlSink(TransactionalSink):
             found = self._dialect.insert(connection, rows, put, may_drop=self._may_drop_rows, what=what)
             refused = {**found, **rows.refused}
             if refused:
+                self._target.confirm(connection, known, what)  # they may be refused for what the table is no more
                 raise RowsRefused(refused)
             self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
             self._target.confirm(connection, known, what)

@@ -15,7 +15,7 @@ from wal_sink_backends.sql_refused import Apart, refused_rows
 from wal_sink_backends.sql_values import kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     import pyarrow as pa
@@ -64,9 +64,17 @@ def ledger_values(entry: LedgerEntry) -> tuple[Any, ...]:
     return at.slot, entry.term, at.batch_id, at.segment_id, at.rows
 
 
-def entry_in(row: Sequence[Any]) -> LedgerEntry:
-    """A row of the ledger as an entry, the other way round."""
+def entry_in(row: Sequence[Any], asked: Collection[str]) -> LedgerEntry:
+    """A row of the ledger as an entry, the other way round. `PermanentError` if it is of none of the slots `asked` for:
+    the ledger then takes the names of two slots for one, and the rows of one sink would count as another's.
+    """
     slot, term, batch_id, segment_id, rows = row
+    if slot not in asked:
+        raise PermanentError(
+            f"{LEDGER}: it answered for slot {slot!r}, expected one of {list(asked)[:3]}: its column 'slot' takes "
+            "texts that differ for equal, as a collation does that ignores case. Make it compare byte by byte, as the "
+            "DDL in docs/sinks/sql.md does; nothing was written"
+        )
     return LedgerEntry(term, Position(slot, batch_id, rows, segment_id))
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from wal_sink_backends.sql_dialects import Limits
 
+_NO_LIMIT = (1 << 64) - 1
 _FIRST_OF_THE_CLIENT, _LAST_OF_THE_CLIENT = 2000, 2999
 _PASSING = frozenset(
     {
@@ -94,6 +95,8 @@ class Session(ServerSession):
             "lock_wait_timeout": busy_s,
             "foreign_key_checks": 1,  # a server, or what connects, may have switched them off
             "unique_checks": 1,
+            "completion_type": "'NO_CHAIN'",  # a COMMIT that hangs up, or begins another transaction
+            "sql_select_limit": _NO_LIMIT,  # an answer that is cut, without a word
         }
         if self.is_mariadb:
             settings |= {"max_statement_time": limits.statement_timeout_s, "idle_transaction_timeout": busy_s}

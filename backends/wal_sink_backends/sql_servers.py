@@ -153,7 +153,8 @@ class ServerDialect(Dialect):
                 f"{self.address}: the question for positions was answered by a server that is read only, perhaps a "
                 "replica that lags behind; lead the sink's connections to the primary"
             )
-        entries = {row[1]: entry_in(row[1:]) for row in found if row[1] is not None}
+        asked = frozenset(slots)
+        entries = {row[1]: entry_in(row[1:], asked) for row in found if row[1] is not None}
         return {slot: entry for slot, entry in entries.items() if entry.position.batch_id != _EMPTY}
 
     @abstractmethod
@@ -186,7 +187,7 @@ class ServerDialect(Dialect):
 
     def _read(self, connection: ServerSession, slot: str, how: str) -> LedgerEntry | None:
         found = connection.execute(f"{self._entries} WHERE slot = %s{how}", (slot,)).fetchone()
-        entry = None if found is None else entry_in(found)
+        entry = None if found is None else entry_in(found, [slot])
         return None if entry is None or entry.position.batch_id == _EMPTY else entry
 
     @property

@@ -6,6 +6,7 @@ import math
 import re
 import socket
 import sqlite3
+import string
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,7 @@ _UNFIT = (OverflowError, UnicodeEncodeError)
 """What Python's driver raises for a value that it cannot hand over."""
 
 _SWITCH_ATTEMPTS = 20
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _TYPE_NAMES: dict[Kind, str] = {"integer": "INTEGER", "number": "REAL", "boolean": "BOOLEAN", "binary": "BLOB"}
 _FITTING: dict[Kind, frozenset[str]] = {
     "integer": frozenset({"INTEGER", "NUMERIC", "BLOB"}),
@@ -189,7 +191,7 @@ class Sqlite(Dialect):
     def stored(self, connection: Connection, slots: Sequence[str]) -> dict[str, LedgerEntry]:
         marks = ", ".join("?" for _ in slots)
         query = f"SELECT {', '.join(LEDGER_COLUMNS)} FROM {LEDGER} WHERE slot IN ({marks})"  # noqa: S608 - constants
-        return {row[0]: entry_in(row) for row in connection.execute(query, tuple(slots)).fetchall()}
+        return {row[0]: entry_in(row, slots) for row in connection.execute(query, tuple(slots)).fetchall()}
 
     def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:  # noqa: ARG002
         """The transaction holds the one lock there is already."""
@@ -311,7 +313,8 @@ class Sqlite(Dialect):
     # Names.
 
     def fold(self, name: str) -> str:
-        return name.lower()
+        """SQLite folds the letters of ASCII only: `Ä` and `ä` are two columns."""
+        return name.translate(_LOWER)
 
 
 def _problem(name: str, kind: str, definition: str) -> str | None:

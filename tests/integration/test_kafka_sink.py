@@ -440,3 +440,62 @@ def test_a_topic_that_was_created_again_is_refused_or_accepted(kafka: KafkaBroke
     deliver(sink_of(kafka, topic, recreated_topic="accept"), [batch(1)])
     deliver(sink, [batch(2)])
     assert sorted(stored_ids(kafka, topic)) == [2, 3, 4, 5]
+
+
+# A topic that is altered while the sink is open.
+
+
+def more_partitions(kafka: KafkaBroker, topic: str, count: int) -> None:
+    client = admin(kafka.address)
+    client.create_partitions([_ADMIN.NewPartitions(topic, count)])[topic].result(timeout=20)
+
+
+def set_config(kafka: KafkaBroker, topic: str, name: str, value: str) -> None:
+    entry = _ADMIN.ConfigEntry(name, value, incremental_operation=_ADMIN.AlterConfigOpType.SET)
+    client = admin(kafka.address)
+    wanted = _ADMIN.ConfigResource(_ADMIN.ResourceType.TOPIC, topic, incremental_configs=[entry])
+    client.incremental_alter_configs([wanted])[wanted].result(timeout=20)
+
+
+def test_an_open_sink_finds_out_that_the_topic_was_created_again(kafka: KafkaBroker) -> None:
+    """Before a marker: what it delivered until then is gone."""
+    topic = new_topic(kafka.address, partitions=1)
+    sink = sink_of(kafka, topic)
+    with opened(sink, batch(0)):
+        sink.write(batch(0))
+        delete_topic(kafka.address, topic)
+        with pytest.raises(PermanentError, match="there is no topic"):
+            sink.last(slot())
+        new_topic(kafka.address, topic, partitions=1)
+        with pytest.raises(HistoryError, match="deleted and created again since batch 0"):
+            sink.last(slot())
+
+
+def test_no_row_is_refused_for_a_limit_that_was_lowered_meanwhile(kafka: KafkaBroker) -> None:
+    """The client packs as many messages into a batch as the topic took when the sink was opened."""
+    topic = new_topic(kafka.address, partitions=1)
+    (chunk,) = chunks_of(pa.table({"v": ["a", "x" * 2_000, "b"]}), batch_id=1, chunk_rows=3)
+    chunk = dataclasses.replace(chunk, follows=batch(0).position)
+    sink = sink_of(kafka, topic)
+    with opened(sink, batch(0)):
+        sink.write(batch(0))
+        set_config(kafka, topic, "max.message.bytes", "1000")
+        with pytest.raises(KafkaAttemptError, match="rows were refused while the topic was altered"):
+            sink.write(chunk)
+        refused = sink.write(chunk)
+        assert isinstance(refused, Rejected)
+        assert list(refused.reasons) == [1]
+        assert sink.write(chunk.without([1])) is None
+    assert len(read(kafka.address, topic)) == 4
+
+
+def test_no_row_is_refused_for_a_partition_that_was_added_meanwhile(kafka: KafkaBroker) -> None:
+    topic = new_topic(kafka.address, partitions=1)
+    (chunk,) = chunks_of(pa.table({"p": [0, 1]}))
+    sink = sink_of(kafka, topic, partition="p")
+    with opened(sink, chunk):
+        more_partitions(kafka, topic, 2)
+        with pytest.raises(KafkaAttemptError, match="rows were refused while the topic was altered"):
+            sink.write(chunk)
+        assert sink.write(chunk) is None
+    assert [message.partition() for message in read(kafka.address, topic)] == [0, 1]

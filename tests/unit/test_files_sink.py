@@ -12,6 +12,7 @@ import io
 import json
 import math
 import pickle
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from wal_sink.chunk import Chunk, Position
-from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.errors import ConfigError, PermanentError, StoreError
 from wal_sink.sink import SinkContext
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
@@ -145,11 +146,30 @@ def test_a_name_of_ones_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "template", ["{batch}.{ext}", "/{key}", "a//{key}", "../{key}", "{key}{no}", "{key", "{key:05d}"]
+    "template",
+    ["{batch}.{ext}", "/{key}", "a//{key}", "../{key}", "{key}{no}", "{key", "{key:05d}", "{key:.4}", "{key!a:.2}"],
 )
 def test_a_template_that_cannot_work_is_refused(template: str) -> None:
     with pytest.raises(ConfigError, match="name_template="):
         FilesSink("memory://x", name_template=template)
+
+
+@pytest.mark.parametrize(
+    ("thing", "expected"),
+    [
+        (Path.mkdir, "taken, and no file can be read there"),
+        (lambda name: name.symlink_to("nowhere"), "taken, and no file can be read there"),
+        (Path.touch, "is there and empty"),
+    ],
+    ids=["folder", "dangling link", "empty file"],
+)
+def test_a_name_that_something_else_has_is_no_delivered_chunk(
+    tmp_path: Path, thing: Callable[[Path], None], expected: str
+) -> None:
+    sink = opened(FilesSink(str(tmp_path), name_template="{key}.{ext}"))
+    thing(tmp_path / sink.name_of(chunk()))
+    with pytest.raises((PermanentError, StoreError), match=expected):
+        sink.write(chunk())
 
 
 def test_an_unknown_format_is_refused() -> None:

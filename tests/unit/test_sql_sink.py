@@ -72,6 +72,26 @@ def test_an_earlier_chunk_of_the_segment_changes_nothing(sink: SqlSink, path: Pa
     assert sink.last(SLOT) == Position(SLOT, 0, 3, "a")
 
 
+def test_columns_that_differ_in_a_letter_beyond_ascii_are_two(sink: SqlSink, path: Path) -> None:
+    """SQLite folds ASCII only. Text in the column of the other one's type would lose its zeros."""
+    query(path, 'CREATE TABLE flights ("Ä" INTEGER, "ä" TEXT, id INTEGER)')
+    with pytest.raises(PermanentError, match="column 'Ä' is declared 'INTEGER', which would alter text"):
+        sink.write(chunk(pa.table({"Ä": ["007"], "id": [1]})))
+    assert sink.write(chunk(pa.table({"ä": ["007"], "ID": [1]}))) is None
+    assert stored(path, '"ä", id') == [("007", 1)]
+
+
+def test_a_ledger_that_takes_two_slots_for_one_is_refused(sink: SqlSink, path: Path) -> None:
+    sink.write(chunk(ids(1), slot="wal/Orders/0"))
+    query(path, f"ALTER TABLE {LEDGER} RENAME TO older")
+    columns = "slot TEXT PRIMARY KEY COLLATE NOCASE, term INTEGER, batch_id INTEGER, segment_id TEXT, rows INTEGER"
+    query(path, f"CREATE TABLE {LEDGER} ({columns})")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"INSERT INTO {LEDGER} SELECT * FROM older")
+    with pytest.raises(PermanentError, match=r"answered for slot 'wal/Orders/0', expected one of .*wal/orders/0"):
+        sink.write(chunk(ids(1), slot="wal/orders/0"))
+
+
 def test_positions_of_more_slots_than_a_statement_takes(sink: SqlSink) -> None:
     slots = [f"wal/default/{number}" for number in range(1_200)]
     for number in (0, 499, 500, 1199):

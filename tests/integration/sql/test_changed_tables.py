@@ -12,6 +12,7 @@ from tests.databases import MariadbServer, PostgresqlServer, Server
 from tests.sql_chunks import as_owner, opened, sink_to, stored
 from wal_sink.chunk import Position
 from wal_sink.errors import PermanentError
+from wal_sink.sink import Rejected
 from wal_sink_backends.sql_dialects import TableAltered
 
 
@@ -119,6 +120,27 @@ def test_a_table_changed_between_the_look_and_the_rows_is_noticed(postgresql: Po
             with pytest.raises(PermanentError, match="column 'id' is declared 'real', which would alter"):
                 sink.write(chunk(decimals(0.1), first=1))
     assert stored(postgresql, pg) == [(0.5,)]
+
+
+def test_rows_are_not_refused_for_what_the_table_was_for_a_moment(postgresql: PostgresqlServer, pg: str) -> None:
+    """A row counts as refused only where the table is as it was described; else it is described again."""
+    with opened(sink_to(postgresql, pg)) as sink:
+        sink.write(chunk(ids(1)))
+        dialect: Any = sink._dialect
+        insert = type(dialect).insert
+        calls = []
+
+        def narrowed_first(*arguments: Any) -> Any:
+            calls.append(len(calls))
+            if len(calls) == 1:
+                as_owner(postgresql, pg, "ALTER TABLE flights ALTER id TYPE smallint")
+            return insert(*arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(dialect), "insert", narrowed_first)
+            refused = sink.write(chunk(ids(100_000), first=1))
+        assert isinstance(refused, Rejected)
+        assert len(calls) == 2
 
 
 def test_a_look_at_the_table_costs_few_statements(

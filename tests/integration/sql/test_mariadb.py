@@ -11,8 +11,10 @@ import pytest
 from tests.chunks import chunk, ids
 from tests.databases import USER, MariadbServer
 from tests.sql_chunks import as_owner, opened, sink_to, stored, write
+from wal_sink.chunk import Position
 from wal_sink.errors import PermanentError
 from wal_sink.sink import Rejected
+from wal_sink_backends.sql_dialects import LEDGER
 from wal_sink_backends.sql_mariadb_tables import UNIQUE
 
 
@@ -119,6 +121,44 @@ def test_constraints_hold_whatever_the_server_has_switched_off(mariadb: MariadbS
     assert isinstance(rejected, Rejected)
     assert set(rejected.reasons) == {1, 2, 3}
     assert stored(mariadb, maria) == []
+
+
+@pytest.mark.parametrize("completion", ["CHAIN", "RELEASE"])
+def test_a_commit_ends_a_transaction_and_nothing_else(mariadb: MariadbServer, maria: str, completion: str) -> None:
+    """With RELEASE the server hangs up after each COMMIT and ROLLBACK, so that no table could be made."""
+    mariadb.query("mysql", f"SET GLOBAL completion_type = '{completion}'")
+    try:
+        with opened(sink_to(mariadb, maria)) as sink:
+            for number in range(3):
+                assert sink.write(chunk(ids(number), first=number)) is None
+    finally:
+        mariadb.query("mysql", "SET GLOBAL completion_type = 'NO_CHAIN'")
+    assert stored(mariadb, maria) == [(0,), (1,), (2,)]
+
+
+def test_no_answer_of_the_ledger_is_cut_short(mariadb: MariadbServer, maria: str) -> None:
+    slots = [f"wal/default/{number}" for number in range(3)]
+    mariadb.query("mysql", "SET GLOBAL sql_select_limit = 1")
+    try:
+        with opened(sink_to(mariadb, maria)) as sink:
+            for slot in slots:
+                sink.write(chunk(ids(1), slot=slot))
+            assert sink.positions(slots) == {slot: Position(slot, 0, 1, "a") for slot in slots}
+    finally:
+        mariadb.query("mysql", f"SET GLOBAL sql_select_limit = {(1 << 64) - 1}")
+
+
+def test_a_ledger_that_takes_two_slots_for_one_is_refused(mariadb: MariadbServer, maria: str) -> None:
+    """As a ledger does that was converted with its database: the second sink's rows would count as the first one's."""
+    with opened(sink_to(mariadb, maria, "older")) as sink:
+        sink.write(chunk(ids(1), slot="wal/Orders/0"))
+    mariadb.query(maria, f"ALTER TABLE {LEDGER} CONVERT TO CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci")
+    with opened(sink_to(mariadb, maria)) as sink:
+        for ask in (lambda: sink.write(chunk(ids(1), slot="wal/orders/0")), lambda: sink.last("wal/orders/0")):
+            with pytest.raises(
+                PermanentError, match=r"answered for slot 'wal/Orders/0', expected one of .*wal/orders/0"
+            ):
+                ask()
 
 
 def test_with_the_least_rights(mariadb: MariadbServer, maria: str) -> None:

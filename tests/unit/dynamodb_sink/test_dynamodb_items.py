@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.chunks import chunk, ids
+from tests.chunks import chunk, ids, raw_texts
 from tests.contract.dynamodb_server import DynamoDbServer, Fault
 from tests.unit.dynamodb_sink.tools import KINDS, opened
 from wal_sink.errors import PermanentError
@@ -59,6 +59,20 @@ def test_nulls_may_be_left_out(server: DynamoDbServer) -> None:
     with opened(server, table, nulls="omit") as sink:
         sink.write(chunk(pa.table({"id": [1], "gone": pa.nulls(1, pa.string())})))
     assert server.items(table) == [{"id": {"N": "1"}}]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_texts_that_are_no_utf8_are_told_and_never_become_one_key(server: DynamoDbServer, kind: Any) -> None:
+    table = server.new_table(id="S")
+    rows = chunk(pa.table({"id": raw_texts(b"\xff", b"\xfe", b"ok"), "n": [1, 2, 3]}))
+    with opened(server, table, kind) as sink:
+        refused = sink.write(rows)
+        assert isinstance(refused, Rejected)
+        assert refused.reasons == dict.fromkeys(
+            (0, 1), "column 'id' holds bytes that are no UTF-8 text: invalid start byte"
+        )
+        assert sink.write(rows.without(refused.reasons)) is None
+    assert server.items(table) == [{"id": {"S": "ok"}, "n": {"N": "3"}}]
 
 
 @pytest.mark.parametrize("kind", KINDS)

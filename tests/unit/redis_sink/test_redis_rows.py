@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.chunks import SLOT, chunk, ids
+from tests.chunks import SLOT, chunk, ids, raw_texts
 from tests.fixtures_redis import RedisServer
 from tests.unit.redis_sink.tools import opened, stream_ids
 from wal_sink.chunk import Position
@@ -50,6 +50,26 @@ def test_a_row_of_a_known_key_replaces_its_fields_and_null_removes_one(server: R
         assert client.hgetall("orders:1") == {"mine": "kept", "id": "1", "note": "new", "by": "me"}
         sink.write(chunk(pa.table({"id": [1], "note": ["newer"], "by": pa.nulls(1, pa.string())}), first=1))
         assert client.hgetall("orders:1") == {"mine": "kept", "id": "1", "note": "newer"}
+
+
+def test_texts_of_any_bytes_stay_apart(server: RedisServer) -> None:
+    """JSON would make U+FFFD of both, and one key of two rows."""
+    rows = pa.table({"id": raw_texts(b"\xff", b"\xfe", b"ok", None), "n": [1, 2, 3, 4]}).slice(0, 3)
+    with opened(server) as sink, server.client(decode_responses=False) as client:
+        assert sink.write(chunk(rows)) is None
+        found = {key: client.hget(key, "id") for key in client.keys("orders:*")}
+    assert found == {b"orders:" + text: text for text in (b"\xff", b"\xfe", b"ok")}
+
+
+def test_of_a_set_a_text_that_json_would_alter_is_told(server: RedisServer) -> None:
+    rows = pa.table({"id": raw_texts(b"\xff", b"\xfe", b"ok").dictionary_encode()})
+    with opened(server, kind="set", key="orders") as sink, server.client() as client:
+        refused = sink.write(chunk(rows))
+        assert isinstance(refused, Rejected)
+        assert refused.reasons == dict.fromkeys(
+            (0, 1), "column 'id' holds bytes that are no UTF-8 text: invalid start byte"
+        )
+        assert client.exists("orders") == 0
 
 
 def test_keys_of_several_columns_and_braces(server: RedisServer) -> None:
@@ -188,6 +208,19 @@ def test_one_key_for_all_rows_of_another_type_is_no_fault_of_rows(server: RedisS
         with pytest.raises(PermanentError, match="key 'orders' is a string already; expected a stream, or no key"):
             sink.write(chunk(ids(1, 2)))
         assert client.keys("*") == ["orders"]
+
+
+@pytest.mark.parametrize("damage", [{"rows": "x"}, {"rows": "1.0"}, {"batch_id": ""}, {"segment_id": None}])
+def test_a_damaged_ledger_is_refused(server: RedisServer, damage: dict[str, Any]) -> None:
+    ((field, value),) = damage.items()
+    with opened(server) as sink, server.client() as client:
+        sink.write(chunk(ids(1)))
+        if value is None:
+            client.hdel(f"{LEDGER}{SLOT}", field)
+        else:
+            client.hset(f"{LEDGER}{SLOT}", field, value)
+        with pytest.raises(PermanentError, match="Somebody altered the ledger"):
+            sink.last(SLOT)
 
 
 def test_a_ledger_of_another_type_is_refused(server: RedisServer) -> None:
