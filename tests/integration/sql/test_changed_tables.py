@@ -128,13 +128,13 @@ def test_rows_are_not_refused_for_what_the_table_was_for_a_moment(postgresql: Po
         sink.write(chunk(ids(1)))
         dialect: Any = sink._dialect
         insert = type(dialect).insert
-        calls = []
+        calls: list[int] = []
 
-        def narrowed_first(*arguments: Any) -> Any:
+        def narrowed_first(*arguments: Any, **named: Any) -> Any:
             calls.append(len(calls))
             if len(calls) == 1:
                 as_owner(postgresql, pg, "ALTER TABLE flights ALTER id TYPE smallint")
-            return insert(*arguments)
+            return insert(*arguments, **named)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(type(dialect), "insert", narrowed_first)
