@@ -188,7 +188,7 @@ class SqlSink(TransactionalSink):
                 return
             known = self._target.fit(connection, chunk.table.schema, what)
             self._refuse_by_value(chunk, rows, known)
-            rows = self._dialect.in_key_order(rows, chunk.table, self._key, known.collations)
+            rows = self._dialect.in_key_order(connection, rows, chunk.table, self._key, known.collations)
             put = self._dialect.putting(connection, self._table, rows.columns, self._replacing)
             found = self._dialect.insert(connection, rows, put, may_drop=self._may_drop_rows, what=what)
             refused = {**found, **rows.refused}

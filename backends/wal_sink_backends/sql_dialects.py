@@ -247,7 +247,14 @@ class Dialect(ABC):
         """Of text columns by folded name, for `in_key_order`; empty if it needs none."""
         return {}
 
-    def in_key_order(self, rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str]) -> Rows:  # noqa: ARG002
+    def in_key_order(
+        self,
+        connection: Connection,  # noqa: ARG002
+        rows: Rows,
+        table: pa.Table,  # noqa: ARG002
+        key: Sequence[str],  # noqa: ARG002
+        collations: Mapping[str, str],  # noqa: ARG002
+    ) -> Rows:
         """The rows of an upsert as all writers lock them. As they are where the statements see to it themselves, or
         where only one transaction writes.
         """

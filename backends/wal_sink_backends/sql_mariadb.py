@@ -151,8 +151,10 @@ class Mariadb(ServerDialect):
         found = connection.execute(_COLLATIONS, (self.namespace, table)).fetchall()
         return {self.fold(name): str(collation) for name, collation in found}
 
-    def in_key_order(self, rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str]) -> Rows:
-        return in_key_order(rows, table, key, collations)
+    def in_key_order(
+        self, connection: Session, rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str]
+    ) -> Rows:
+        return in_key_order(rows, table, key, collations, connection)
 
     def tells_age(self, kind: ArrowType) -> bool:
         """A duration is a text here."""

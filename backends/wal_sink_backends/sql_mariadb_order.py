@@ -11,6 +11,8 @@ from wal_sink_backends.sql_values import Rows, array_of, kind_of, texts_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from wal_sink_backends.sql_mariadb_session import Session
+
 FOLDED = (
     *("utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_unicode_520_ci", "utf8mb4_uca1400_ai_ci"),
     *("utf8mb3_general_ci", "utf8mb3_unicode_ci", "latin1_swedish_ci"),
@@ -20,19 +22,61 @@ the server for each of them. No other collation that ignores case is known to be
 """
 
 
-def in_key_order(rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str]) -> Rows:
-    """The same rows, ordered by the key columns that can be ordered here; rows with one key keep their order.
+def in_key_order(
+    rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str], session: Session
+) -> Rows:
+    """The same rows, ordered by the key; rows with one key keep their order.
 
-    A text is left out where the column's collation may take texts for equal that differ here: of two rows with one key
-    the later one has to come last.
+    MariaDB itself orders texts, but for those of a collation that compares code points. MySQL is not asked: there the
+    columns count that can be ordered here. A text is left out where the column's collation may take texts for equal
+    that differ here: of two rows with one key the later one has to come last.
     """
-    columns = [_comparable(table[name], name, collations.get(name.lower())) for name in key]
-    given = [column for column in columns if column is not None]
-    if not given:
-        return rows
-    keys = [tuple(column[number] for column in given) for number in rows.numbers]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
+    order = _asked(rows, table, key, collations, session) if session.is_mariadb else None
+    if order is None:
+        columns = [_comparable(table[name], name, collations.get(name.lower())) for name in key]
+        given = [column for column in columns if column is not None]
+        if not given:
+            return rows
+        keys = [tuple(column[number] for column in given) for number in rows.numbers]
+        order = sorted(range(len(keys)), key=keys.__getitem__)
     return Rows(rows.columns, [rows.values[at] for at in order], [rows.numbers[at] for at in order], rows.refused)
+
+
+def _asked(
+    rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str], session: Session
+) -> Sequence[int] | None:
+    """The order as the server has it, in one statement; None if it is not needed, or too large for one."""
+    columns: list[Sequence[str]] = [[str(at) for at in range(len(rows.numbers))]]
+    terms: list[str] = []
+    for name in key:
+        collation, name_in_query = collations.get(name.lower()), f"k{len(columns)}"
+        if _is_theirs(table[name], collation):
+            texts = texts_of(array_of(table[name]), name, {})
+            columns.append([session.quoted(texts[number] or "") for number in rows.numbers])
+            charset = str(collation).partition("_")[0]
+            terms.append(f"CONVERT({name_in_query} USING {charset}) COLLATE {collation}")
+        elif (values := _comparable(table[name], name, collation)) is not None:
+            columns.append(_ranks([values[number] for number in rows.numbers]))
+            terms.append(name_in_query)
+    if not any("COLLATE" in term for term in terms) or not rows.numbers:
+        return None
+    given = ",".join(f"({','.join(one)})" for one in zip(*columns, strict=True))
+    names = ", ".join(["n", *(f"k{at}" for at in range(1, len(columns)))])
+    statement = f"WITH given ({names}) AS (VALUES {given}) SELECT n FROM given ORDER BY {', '.join(terms)}, n"  # noqa: S608 - quoted
+    if len(statement.encode()) > session.longest_statement:
+        return None
+    return [int(at) for (at,) in session.execute(statement).fetchall()]
+
+
+def _is_theirs(column: Any, collation: str | None) -> bool:
+    """Whether only the server knows the order of a column."""
+    return collation is not None and kind_of(column.type) == "text" and not collation.endswith("_bin")
+
+
+def _ranks(values: Sequence[Any]) -> list[str]:
+    """Numbers in the order of the values, equal for equal ones."""
+    ranks = {value: str(rank) for rank, value in enumerate(sorted(set(values)))}
+    return [ranks[value] for value in values]
 
 
 def folded(text: str) -> str:

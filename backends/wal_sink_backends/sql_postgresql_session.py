@@ -28,9 +28,10 @@ _PASSING = frozenset({"55P03", "55006", "25006", "25P03", "25P04", "XX000"})
 """Lock timeout, object in use, a standby after a failover, a transaction that idled or lasted too long; internal."""
 _LASTING = frozenset({"57P04", "53400"})
 """Database dropped, a limit of the configuration."""
-_ROW_CLASSES = ("22", "23")
-_OF_ROWS = frozenset({"P0001", "44000", "54000"})
-"""What a trigger raises, WITH CHECK OPTION, too large for an index."""
+_ROW_CLASSES = ("22", "23", "P0")
+"""Values, constraints, and what PL/pgSQL raises in a trigger."""
+_OF_ROWS = frozenset({"44000", "54000"})
+"""WITH CHECK OPTION, too large for an index."""
 _REFUSALS = (
     *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist", "permission denied"),
     *("is not permitted to log in", "does not support SSL", "certificate", "invalid connection option"),

@@ -6,7 +6,7 @@ import pickle
 import tomllib
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -32,10 +32,12 @@ def test_all_of_a_postgresql_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP", "hunter2")
     sink = postgresql_sink(
         "postgresql://etl@db:5433/sh%6Fp?table=or%20ders&schema=s&mode=upsert&key=id,day&newer_by=at&create_table=false"
+        "&may_drop_rows=true"
         "&password_env=SHOP&busy_timeout_s=3&connect_timeout_s=4&statement_timeout_s=5.5&sslmode=verify-full"
     )
     assert repr(sink) == "SqlSink('postgresql://db:5433/shop/s', 'or ders', mode='upsert', key=('id', 'day'))"
     assert sink._target.creates is False
+    assert sink._may_drop_rows is True
     assert sink._replacing.newer_by == "at"
     given = parameters(sink)
     names = ("host", "port", "dbname", "user", "password", "sslmode", "connect_timeout", "tcp_user_timeout")
@@ -82,6 +84,7 @@ def test_an_option_file_may_tell_the_port() -> None:
         ("postgresql://u:hunter2@db/shop", "which table"),
         ("postgresql://u:hunter2@db/shop?table=t&tabel=x&a=b", "unknown options a, tabel; known are table, schema"),
         ("postgresql://u:hunter2@db/shop?table=t&table=x", "given twice: table"),
+        ("postgresql://db/shop?table=t&may_drop_rows=no", "may_drop_rows='no': expected true or false"),
         ("postgresql://u:hunter2@db/shop?table=t&create_table=no", "create_table='no': expected true or false"),
         ("postgresql://u:hunter2@db/shop?table=t&busy_timeout_s=soon", "busy_timeout_s='soon': expected a number"),
         ("postgresql://u:hunter2@db/shop?table=t&busy_timeout_s=nan", "busy_timeout_s=nan: expected a number"),
@@ -145,7 +148,14 @@ def test_all_of_an_sqlite_url(tmp_path: Path) -> None:
     assert sink._target.creates is False
     assert isinstance(sink._dialect, Sqlite)
     assert sink._dialect.busy_timeout_s == 2.5
-    for wrong in ("create_table=no", "busy_timeout_s=soon", "busy_timeout_s=0", "schema=x", "table=u"):
+    for wrong in (
+        "create_table=no",
+        "may_drop_rows=no",
+        "busy_timeout_s=soon",
+        "busy_timeout_s=0",
+        "schema=x",
+        "table=u",
+    ):
         with pytest.raises(ConfigError, match=wrong.partition("=")[0]):
             sqlite_sink(f"sqlite:///{tmp_path}/x.db?table=t&{wrong}")
 
@@ -162,3 +172,8 @@ def test_every_scheme_has_its_entry_point() -> None:
 def test_an_unopened_sink_says_so() -> None:
     with pytest.raises(RuntimeError, match="is not open"):
         SqlSink("postgresql://db/shop", "orders").last("slot")
+
+
+def test_may_drop_rows_is_true_or_false() -> None:
+    with pytest.raises(ConfigError, match="may_drop_rows='no': expected True or False"):
+        SqlSink("sqlite:////data/shop.db", "t", may_drop_rows=cast("Any", "no"))

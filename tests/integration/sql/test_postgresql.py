@@ -112,6 +112,27 @@ def test_a_refusal_that_no_single_row_explains_is_permanent(postgresql: Postgres
     assert stored(postgresql, pg) == []
 
 
+@pytest.mark.parametrize(
+    "fails",
+    [
+        "ASSERT NEW.id <> 2, 'no twos';",
+        "IF NEW.id = 2 THEN RAISE no_data_found USING MESSAGE = 'no twos'; END IF;",
+        "IF NEW.id = 2 THEN RAISE too_many_rows USING MESSAGE = 'no twos'; END IF;",
+    ],
+)
+def test_whatever_a_trigger_raises_for_a_row_is_about_the_row(
+    postgresql: PostgresqlServer, pg: str, fails: str
+) -> None:
+    as_owner(
+        postgresql,
+        pg,
+        "CREATE TABLE flights (id bigint)",
+        f"CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {fails} RETURN NEW; END $$",
+        "CREATE TRIGGER no BEFORE INSERT ON flights FOR EACH ROW EXECUTE FUNCTION no()",
+    )
+    assert write(sink_to(postgresql, pg), chunk(ids(1, 2, 3))) == [Rejected({1: "no twos"})]
+
+
 def test_an_unlogged_table_is_refused(postgresql: PostgresqlServer, pg: str) -> None:
     as_owner(postgresql, pg, "CREATE UNLOGGED TABLE flights (id bigint)")
     with pytest.raises(PermanentError, match="flights is UNLOGGED"):

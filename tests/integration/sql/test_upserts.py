@@ -28,12 +28,24 @@ KEYS, CHUNKS = 400, 6
 JANUARY = dt.datetime(2023, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)
 
 
-@pytest.mark.parametrize("text", [False, True], ids=["numbers", "texts"])
-def test_writers_with_shared_keys_do_not_block_one_another_for_ever(server: Server, database: str, text: bool) -> None:
+@pytest.mark.parametrize(
+    ("text", "collation"),
+    [
+        (None, None),
+        ("Key {}", "utf8mb4_general_ci"),
+        ("Key {}", "utf8mb4_german2_ci"),
+        ("Schlüssel_{}", "latin1_german1_ci"),
+        ("Clé {}", "utf8mb4_unicode_520_ci"),
+    ],
+)
+def test_writers_with_shared_keys_do_not_block_one_another_for_ever(
+    server: Server, database: str, text: str | None, collation: str | None
+) -> None:
     """Rows in the order of their keys are locked in the same order by all: no deadlock."""
     options: dict[str, Any] = {"mode": "upsert", "key": "id"}
     kind = "VARCHAR(20)" if text else "BIGINT"
-    ci = " COLLATE utf8mb4_general_ci" if text and isinstance(server, MariadbServer) else ""
+    own = f" CHARACTER SET {collation.partition('_')[0]} COLLATE {collation}" if collation else ""
+    ci = own if isinstance(server, MariadbServer) else ""
     as_owner(server, database, f"CREATE TABLE flights (id {kind}{ci} PRIMARY KEY, late BIGINT)")
     deadlocks: list[Exception] = []
     numbers = itertools.count()
@@ -44,7 +56,7 @@ def test_writers_with_shared_keys_do_not_block_one_another_for_ever(server: Serv
         slot, before = f"wal/default/{number}", None
         with opened(sink_to(server, database, **options)) as sink:
             for batch in range(CHUNKS):
-                keys: list[Any] = [f"Key {key}" if text else key for key in range(KEYS)]
+                keys: list[Any] = [text.format(key) if text else key for key in range(KEYS)]
                 order.shuffle(keys)
                 rows = pa.table({"id": keys, "late": [number] * KEYS})
                 one = chunk(rows, batch=batch, segment=f"{number}-{batch}", slot=slot, after=before)
@@ -77,6 +89,65 @@ def test_texts_that_a_collation_takes_for_equal_are_ordered_as_equal(
     for (group,) in groups:
         texts = [bytes.fromhex(text).decode() for text in group.split(",")]
         assert len({folded(text) for text in texts}) == 1, texts
+
+
+@pytest.mark.parametrize(
+    "collation", ["utf8mb4_german2_ci", "utf8mb4_uca1400_as_cs", "latin1_german1_ci", "utf8mb4_unicode_nopad_ci"]
+)
+def test_rows_are_ordered_as_the_server_has_it(mariadb: MariadbServer, maria: str, collation: str) -> None:
+    """Of any length, and behind a column that is ordered here. The rows of one key stay in their order."""
+    some, charset = random.Random(collation), collation.partition("_")[0]
+    letters = "aAbBzZäÄöß é'\\-_0" + ("" if charset == "latin1" else "中😀")
+    texts = ["".join(some.choices(letters, k=some.randrange(1, 60))) for _ in range(300)]
+    texts += ["a", "A", "ä", "ae", "a ", "A  "] * 3
+    days = [some.randrange(3) for _ in texts]
+    mariadb.query(
+        maria,
+        f"CREATE TABLE flights (n INT, day BIGINT, id VARCHAR(60) CHARACTER SET {charset} COLLATE {collation}, "
+        "UNIQUE (day, id))",
+    )
+    table = pa.table({"n": pa.array(range(len(texts)), pa.int32()), "day": days, "id": texts})
+    with opened(sink_to(mariadb, maria, mode="upsert", key=("day", "id"))) as sink:
+        dialect, connection = sink._dialect, sink._connected()
+        encoded = dialect.encode(connection, table, ("day", "id"))
+        found = dialect.in_key_order(connection, encoded, table, ("day", "id"), {"id": collation})
+        assert sink.write(chunk(table)) is None
+    mariadb.query(maria, "CREATE TABLE plain LIKE flights")
+    mariadb.query(maria, "ALTER TABLE plain DROP KEY day")
+    quoted = ",".join(f"({n}, {days[n]}, {connection.quoted(text)})" for n, text in enumerate(texts))
+    mariadb.query(maria, f"INSERT INTO plain VALUES {quoted}")
+    ordered = mariadb.query(maria, "SELECT n FROM plain ORDER BY day, id, n")
+    assert list(found.numbers) == [n for (n,) in ordered]
+    assert found.values == [encoded.values[n] for n in found.numbers]
+    last = mariadb.query(maria, "SELECT max(n) FROM plain GROUP BY day, id ORDER BY 1")
+    assert mariadb.query(maria, "SELECT n FROM flights ORDER BY 1") == last
+
+
+def test_mysql_is_not_asked(mariadb: MariadbServer, maria: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MySQL cannot run here. Printable ASCII of a known collation is ordered, other texts are left as they are."""
+    with opened(sink_to(mariadb, maria)) as sink:
+        dialect, connection = sink._dialect, sink._connected()
+        monkeypatch.setattr(connection, "is_mariadb", False)
+        monkeypatch.setattr(connection, "execute", None)
+        for texts, collation, order in (
+            (["b", "A", "a", "B "], "utf8mb4_general_ci", [1, 2, 0, 3]),
+            (["b", "é", "a"], "utf8mb4_general_ci", [0, 1, 2]),
+            (["b", "a"], "utf8mb4_0900_ai_ci", [0, 1]),
+            (["b", "a"], "utf8mb4_0900_bin", [1, 0]),
+        ):
+            table = pa.table({"id": texts})
+            encoded = dialect.encode(connection, table, ("id",))
+            found = dialect.in_key_order(connection, encoded, table, ("id",), {"id": collation})
+            assert list(found.numbers) == order
+
+
+def test_texts_that_make_too_large_a_question_are_written_all_the_same(mariadb: MariadbServer, maria: str) -> None:
+    """The server of the tests takes 4 MiB at once."""
+    as_owner(mariadb, maria, "CREATE TABLE flights (id VARCHAR(600) COLLATE utf8mb4_german2_ci PRIMARY KEY, late INT)")
+    texts = [f"{number:06}" + "x" * 590 for number in range(8_000)]
+    rows = pa.table({"id": [*texts, "b", "B"], "late": pa.array([*[1] * len(texts), 2, 3], pa.int32())})
+    assert write(sink_to(mariadb, maria, mode="upsert", key="id"), chunk(rows)) == [None]
+    assert mariadb.query(maria, "SELECT count(*), max(late), count(DISTINCT late) FROM flights") == [(8_001, 3, 2)]
 
 
 def test_of_texts_that_are_one_key_to_the_column_the_later_wins(mariadb: MariadbServer, maria: str) -> None:
