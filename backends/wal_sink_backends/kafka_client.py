@@ -135,7 +135,7 @@ class Topic:
 
     @property
     def what_counts(self) -> tuple[object, ...]:
-        """What rows are refused by, and whether it is the same topic. Brokers may tell different numbers of settings."""
+        """What rows are refused by, and which topic it is. Brokers may tell different numbers of settings."""
         return self.id, self.partitions, self.most_bytes, self.needs_keys
 
 
