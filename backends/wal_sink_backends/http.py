@@ -288,7 +288,7 @@ class HttpLookupSink(HttpSink):
         """
         if not self._knows(key):
             return False
-        never_sent = f"never-sent-{SYSTEM.new_id()}"
+        never_sent = f"{SYSTEM.new_id()}-0-1"  # an API may look at the form of a key
         if self._knows(never_sent):
             raise PermanentError(
                 f"chunk {key}: {mask_url(self._lookup_url)} answered 200 for it, and for {never_sent}, which nobody "

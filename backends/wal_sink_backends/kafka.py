@@ -247,7 +247,7 @@ class _Target:
     def look_again(self) -> bool:
         """Whether the topic is another than it was, which it then is for this sink too. `PermanentError` without it."""
         before, self.topic = self.topic, _found(self.cluster, self.topic.name, self.sink)
-        if before == self.topic:
+        if before.what_counts == self.topic.what_counts:
             return False
         self.slot = None  # its producer was made for the topic as it was
         return True

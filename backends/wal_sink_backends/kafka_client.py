@@ -133,6 +133,11 @@ class Topic:
     def needs_keys(self) -> bool:
         return "compact" in self.config.get("cleanup.policy", "")
 
+    @property
+    def what_counts(self) -> tuple[object, ...]:
+        """What rows are refused by, and which topic it is. Brokers may tell different numbers of settings."""
+        return self.id, self.partitions, self.most_bytes, self.needs_keys
+
 
 @dataclass(frozen=True)
 class ClusterSpec:

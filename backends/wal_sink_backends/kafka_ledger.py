@@ -9,6 +9,7 @@ Committed offsets of a consumer group would not do: they expire.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -42,8 +43,13 @@ _WINDOW = 2_000
 _WIDER = 8
 _POLL_S = 0.1
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - its public name; looked up when the module is imported
+_GONE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - of an offset that the topic does not have, or not any more
 _ABORT_WAIT_S = 15.0
 """How long past its time-out a broker may leave a transaction of a dead process open."""
+
+
+class _OffsetGoneError(KafkaAttemptError):
+    """The topic does not begin before an offset that was to be read, or ends before it."""
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
@@ -162,14 +168,23 @@ class Ledger:
         """Read what was added since, from the newest message on that is known: all of it anew if that is gone."""
         end = self._cluster.high_watermark(self.topic)
         if self._newest is not None and self._newest.offset < end:
-            added = self._read(self._newest.offset, end)
-            if added[:1] == [self._newest]:
-                self._marks |= _by_key(added)
-                self._newest, self.stop = added[-1], end
-                return
-        self._start = max(0, end - _WINDOW)
-        found = self._read(self._start, end) if end else []
+            with suppress(_OffsetGoneError):
+                added = self._read(self._newest.offset, end)
+                if added[:1] == [self._newest]:
+                    self._marks |= _by_key(added)
+                    self._newest, self.stop = added[-1], end
+                    return
+        self._start, found = self._last_window(end)
         self._marks, self._newest, self.stop = _by_key(found), found[-1] if found else None, end
+
+    def _last_window(self, end: int) -> tuple[int, list[Mark]]:
+        """The newest messages, and where they begin. The topic may begin later: it was one that deletes once."""
+        start = max(0, end - _WINDOW)
+        try:
+            return start, self._read(start, end) if end else []
+        except _OffsetGoneError:
+            first = self._cluster.first_offset(self.topic)
+            return first, self._read(first, end) if first < end else []
 
     def _read(self, start: int, end: int, *, committed: bool = True) -> list[Mark]:
         if not committed and self._uncommitted is None:
@@ -191,6 +206,8 @@ class Ledger:
                 if error.code() == _END:
                     if offset >= end:
                         return
+                elif error.code() == _GONE:
+                    raise _OffsetGoneError(f"{what}, {self._cluster!r}: {error.str()}")
                 elif isinstance(problem := self._cluster.translate(what, error), PermanentError):
                     raise problem
                 continue

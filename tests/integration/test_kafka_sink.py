@@ -13,14 +13,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka import admin as _admin
 
 from tests.chunks import CONTEXT
 from tests.fixtures_kafka import admin, delete_topic, new_name, new_topic, read
 from tests.kafka_broker import PASSWORD, USER, KafkaBroker
 from wal_sink.chunk import Chunk
-from wal_sink.errors import CorruptError, DivergentReplay, HistoryError, PermanentError
+from wal_sink.errors import CorruptError, DivergentReplay, ForgottenError, HistoryError, PermanentError
 from wal_sink.sink import Rejected
 from wal_sink.testing.bench import chunks_of, deliver, opened, send, slot
 from wal_sink_backends import kafka_ledger, kafka_producer
@@ -499,3 +499,51 @@ def test_no_row_is_refused_for_a_partition_that_was_added_meanwhile(kafka: Kafka
             sink.write(chunk)
         assert sink.write(chunk) is None
     assert [message.partition() for message in read(kafka.address, topic)] == [0, 1]
+
+
+# A ledger that was one that deletes for a while.
+
+
+def trim(kafka: KafkaBroker, topic: str, before: int) -> None:
+    """Delete what lies before an offset (-1: all), as retention does; then let it be compacted only."""
+    set_config(kafka, topic, "cleanup.policy", "compact,delete")
+    deadline_s = time.monotonic() + 20
+    while True:
+        client = admin(kafka.address)
+        wanted = TopicPartition(topic, 0, before)
+        try:
+            client.delete_records([wanted])[wanted].result(timeout=20)
+            break
+        except KafkaException:  # the partition has not heard of it yet
+            assert time.monotonic() < deadline_s
+            time.sleep(0.1)
+    set_config(kafka, topic, "cleanup.policy", "compact")
+
+
+def test_positions_are_found_behind_what_a_ledger_deleted(kafka: KafkaBroker) -> None:
+    topic = new_topic(kafka.address, partitions=1)
+    sink = sink_of(kafka, topic, transaction_timeout_s=10)
+    with opened(sink, batch(0)):
+        sink.write(batch(0))
+        sink.write(batch(1))
+        trim(kafka, f"{topic}-ledger", 2)  # a record and its marker, and the next one stays
+        assert sink.last(slot()) == batch(1).position
+        assert sink.write(batch(2)) is None
+    with opened(sink, batch(2)):
+        assert sink.last(slot()) == batch(2).position
+        assert sink.last("another/slot/0") is None
+    assert stored_ids(kafka, topic) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_ledger_that_deleted_all_holds_nothing(kafka: KafkaBroker) -> None:
+    topic = new_topic(kafka.address, partitions=1)
+    sink = sink_of(kafka, topic, transaction_timeout_s=10)
+    with opened(sink, batch(0)):
+        sink.write(batch(0))
+        trim(kafka, f"{topic}-ledger", -1)
+        with pytest.raises(KafkaAttemptError, match="offset not available"):
+            sink.write(batch(1))
+        assert sink.last(slot()) is None
+        with pytest.raises(ForgottenError):
+            sink.write(batch(1))
+    assert stored_ids(kafka, topic) == [0, 1]
