@@ -128,7 +128,7 @@ def test_rows_are_not_refused_for_what_the_table_was_for_a_moment(postgresql: Po
         sink.write(chunk(ids(1)))
         dialect: Any = sink._dialect
         insert = type(dialect).insert
-        calls = []
+        calls: list[int] = []
 
         def narrowed_first(*arguments: Any) -> Any:
             calls.append(len(calls))
