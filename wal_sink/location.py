@@ -91,16 +91,17 @@ def check_location(log: Log, wal: WalRecord, *, moved: bool, moved_from: str | N
         )
 
 
-def refuse_copy(log: Log) -> None:
+def refuse_copy(log: Log) -> WalRecord | None:
     """The gate of every command that writes to a WAL beside its query: `check_location` of what lies there now.
 
-    Raises `ConfigError`, and `ObjectLost` if the WAL's own record is gone. One read of the record, one listing of the
-    moves, and a read if there are any. A WAL without its record has no id yet and no batch: what a command writes there
-    concerns no other place.
+    Returns the WAL's own record; None before its first batch: it has no id and no location yet, and no copy. Raises
+    `ConfigError`, and `ObjectLost` if the record is gone. One read of the record, one listing of the moves, and a read
+    if there are any.
     """
     wal = find_wal(log)
     if wal is not None:
         check_location(log, wal, moved=True)
+    return wal
 
 
 def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:

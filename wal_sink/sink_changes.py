@@ -34,7 +34,7 @@ def retire(log: Log, name: str, *, drop_pending: int, take_over: TakeOver) -> Re
     Raises `ConfigError` if the WAL is a copy, if there is no such sink, or if the WAL holds more than `drop_pending`
     batches that it lacks, and `HeldError` if a process serves it, or may do so, whom `take_over` does not let fence.
     """
-    refuse_copy(log)
+    _refuse_elsewhere(log)
     folder = _present(log, read_names(log), name)
     refuse_retired(log, folder, name)
     _refuse_pending(log, name, pending_batches(log, folder), drop_pending)
@@ -94,7 +94,7 @@ def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
     Raises `ConfigError` if the WAL is a copy, if there is no such sink or if the name is taken, and `HeldError` as
     `retire` does.
     """
-    refuse_copy(log)
+    _refuse_elsewhere(log)
     names = read_names(log)
     folder = _present(log, names, old)
     refuse_retired(log, folder, old)
@@ -105,6 +105,15 @@ def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
     number = max(log.numbers(paths.sink_names(folder)), default=0) + 1
     if not log.create(paths.sink_name(folder, number), NameRecord(number=number, name=new, **log.stamp())):
         raise HeldError(f"sink {old!r} of {log.store.root} was renamed by another process meanwhile: look again")
+
+
+def _refuse_elsewhere(log: Log) -> None:
+    """Refuse a copy, and a WAL without its own record: what is changed there would look as if that record was lost."""
+    if refuse_copy(log) is None:
+        raise ConfigError(
+            f"{log.store.root} holds no wal.json yet: its sinks are registered, but no batch was staged so far. Change "
+            "them once the first batch is staged"
+        )
 
 
 def _present(log: Log, names: SinkNames, name: str) -> str:

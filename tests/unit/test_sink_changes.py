@@ -72,6 +72,23 @@ def renamed(place: Place, old: str, new: str) -> None:
     rename(log_of(place), old, new, take_over=TakeOver.IF_GONE)
 
 
+def test_a_wal_without_a_batch_is_not_changed() -> None:
+    """What is written there made every later start miss `wal.json`."""
+    place = Place()
+    place.open({"a": Recorder()})
+    end(place, "a")
+    before = place.wal.list("", recursive=True)
+
+    changes: list[Callable[[], None]] = [lambda: renamed(place, "a", "b"), lambda: retired(place, "a")]
+    for change in changes:
+        with pytest.raises(ConfigError, match=r"holds no wal\.json yet"):
+            change()
+
+    assert place.wal.list("", recursive=True) == before
+    assert DeadLetters(log_of(place), name="a").replay(lambda _: None).letters == 0
+    place.stream(place.open({"a": Recorder()}), 0)
+
+
 # --- a sink that is left out
 
 

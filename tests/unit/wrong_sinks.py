@@ -51,6 +51,7 @@ THERE = "every_row_is_there_when_write_returns"
 INTERRUPTED = "another_one_may_write_in_the_middle_of_a_write"
 RULE = "its_ledger_goes_by_the_rule"
 POSITIONS = "positions_tells_every_slot_as_last_does"
+SHUTS_OUT = "who_asks_for_positions_shuts_nobody_out"
 FOUND_OUT = "a_target_that_forgot_its_newest_commits_is_found_out"
 FORGETS = "a_target_may_forget_its_newest_commits_at_any_point"
 GOES_WRONG = frozenset({UNDISTURBED, DIES, REQUEST_FAILS, WAKES})
@@ -751,6 +752,22 @@ class TestTellsPositionsThatItRemembers(Contract):
             return self.known
 
     fails = frozenset({POSITIONS})
+
+
+class TestShutsOutWhoWritesWhenItIsOpened(Contract):
+    """As a producer with one transactional id for a slot does, if it begins in `open`."""
+
+    class kind(Ledger):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.target.opened += 1
+            self.number_of_open = self.target.opened
+
+        def write(self, chunk: Chunk) -> None:
+            if self.number_of_open != self.target.opened:
+                raise ConnectionError("another one was opened since")
+            super().write(chunk)
+
+    fails = frozenset({SHUTS_OUT, BESIDE})
 
 
 class TestTellsOnePositionForAllSlots(Contract):

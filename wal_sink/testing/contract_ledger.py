@@ -107,6 +107,26 @@ class LedgerContract(LinesContract):
             deliver(self._sink(target), second)
             self._expect_positions(sink, slots, {**expected, slots[0]: second[-1].position})
 
+    def test_who_asks_for_positions_shuts_nobody_out(self, target: Any) -> None:
+        """With `spark.speculation`, a task asks for the positions that another task moves at that moment."""
+        sink = self._ledger(target)
+        first, *others = self._chunks()
+        told = ""
+        with opened(sink, first):
+            send(sink, [first])
+            self._expect_last(target, first, first.position)  # asked by another sink, which is open beside this one
+            try:
+                send(sink, others)
+            except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
+                told = shown_error(error)
+        if told:
+            self._fail(
+                expected="the next chunk is written after another sink was opened under the same term and asked last()",
+                found=told,
+                next_step="shut others out in write alone, by the term of the chunk: not in open, last or positions",
+            )
+        self._expect_last(target, first, [first, *others][-1].position)
+
     def _expect_positions(
         self, sink: TransactionalSink, slots: list[str], expected: Mapping[str, Position | None]
     ) -> None:
