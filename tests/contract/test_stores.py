@@ -461,6 +461,33 @@ class TestLocal:
         with pytest.raises(OutcomeUnknownError, match="may vanish"):
             store.create("1", b"x")
 
+    def test_a_temporary_that_cannot_be_removed_makes_no_failure_of_a_success(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        monkeypatch.setattr(Path, "unlink", raising(OSError(116, "Stale file handle")))
+        store.create("a/1", b"x")
+        assert store.list("", recursive=True) == ["a/1"]
+
+    def test_a_temporary_that_cannot_be_removed_hides_no_failure(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        monkeypatch.setattr(os, "fsync", raising(OSError(5, "Input/output error")))
+        monkeypatch.setattr(Path, "unlink", raising(OSError(30, "Read-only file system")))
+        with pytest.raises(StoreError, match=r"cannot write .*/1: Input/output error"):
+            store.create("1", b"x")
+
+    def test_a_folder_that_cannot_be_tidied_makes_no_failure_of_a_delete(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        store.create("a/1", b"x")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", raising(OSError(24, "Too many open files")))
+            store.delete(["a/1"])
+        assert store.list("") == []
+
     @pytest.mark.parametrize(
         ("code", "step"), [(28, "free space"), (13, "right to write"), (30, "mount it writable"), (24, "open files")]
     )

@@ -131,7 +131,8 @@ class LocalStore(Store):
 
     def _remove_empty(self, folder: Path) -> None:
         """Remove a folder that holds no object, with the temporaries of crashes, and then its empty parents."""
-        _sweep(folder)
+        with contextlib.suppress(OSError):  # a folder that cannot be looked into stays, and is never shown
+            _sweep(folder)
         while folder != self._folder:
             self._durable.discard(folder)
             try:
@@ -184,8 +185,11 @@ class LocalSegment(SegmentStream):
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        os.close(descriptor)
-        with contextlib.suppress(FileNotFoundError):
+        # What may stay behind is a temporary, which no listing shows. An error here hides no error of `commit`, and does
+        # not make a failure of its success.
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+        with contextlib.suppress(OSError):
             self._temporary.unlink()
 
     def _open(self) -> int:
