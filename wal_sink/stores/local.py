@@ -185,8 +185,8 @@ class LocalSegment(SegmentStream):
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        # What may stay behind is a temporary, which no listing shows. An error here hides no error of `commit`, and does
-        # not make a failure of its success.
+        # What may stay behind is a temporary, which no listing shows. An error here hides no error of `commit`, and
+        # makes no failure of its success.
         with contextlib.suppress(OSError):
             os.close(descriptor)
         with contextlib.suppress(OSError):
