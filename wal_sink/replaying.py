@@ -155,6 +155,7 @@ class DeadLetters:
     def _replay(self, sink: Sink, *, unknown: bool, attempt_timeout_s: float, take_over: TakeOver) -> ReplayResult:
         if self._wal is not None:  # without it there are no dead letters
             check_location(self._log, self._wal, moved=True)
+        self._log.store.begin(is_there=True)
         role = paths.replayer_role(self._name)
         term = claim(self._log, role, take_over=take_over)  # first: what another sent by then shows as sent
         if term.number == 1 and self._has_replayed():
