@@ -42,7 +42,7 @@ from wal_sink.sink import (
     as_sink,
 )
 from wal_sink.sink_names import read_names
-from wal_sink.sink_session import SinkSession, ask_applied, rejected_of
+from wal_sink.sink_session import SinkSession, ask_applied, handed, rejected_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.terms import MARGIN, Term, claim, claim_above
@@ -274,7 +274,7 @@ class _Replay:
         )
 
     def _call(self, session: SinkSession, chunk: Chunk, what: str) -> Rejected | None:
-        return rejected_of(what, session.call(what, session.sink.write, chunk), chunk.num_rows)
+        return rejected_of(what, session.call(what, session.sink.write, handed(chunk)), chunk.num_rows)
 
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
         indices = sorted(rejected.reasons)
