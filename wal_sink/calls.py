@@ -77,8 +77,9 @@ class ThreadCaller:
             raise CallTimedOutError("an earlier call of this sink is still running")
         if self._thread is None:
             self._process = os.getpid()
-            self._thread = threading.Thread(target=self._work, name="wal-sink-call", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="wal-sink-call", daemon=True)
+            thread.start()  # raises where the system has no more threads: then the next call tries again
+            self._thread = thread
         self._requests.put((function, args))
         try:
             returned, value = self._answers.get(timeout=timeout_s)

@@ -8,7 +8,8 @@ from functools import partial
 
 from wal_sink.calls import Caller, CallTimedOutError
 from wal_sink.delivery import SegmentDelivery
-from wal_sink.errors import WalSinkError
+from wal_sink.errors import PermanentError, WalSinkError
+from wal_sink.guarantees import Ability, ability_of
 from wal_sink.log import Log
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, kind_of
 from wal_sink.records import Manifest, SegmentRef
@@ -79,7 +80,18 @@ def copier(sink: Sink) -> MakeSink | None:
         payload = pickle.dumps(sink)
     except Exception:  # noqa: BLE001 - a user's __reduce__ may raise anything; without a copy there is one way less out
         return None
-    return partial(pickle.loads, payload)
+    return partial(_copy, payload, ability_of(sink))
+
+
+def _copy(payload: bytes, ability: Ability) -> Sink:
+    """Raises `PermanentError` if the copy is another kind of sink, which would not keep what this one promises."""
+    copy: object = pickle.loads(payload)  # noqa: S301 - our own bytes
+    if isinstance(copy, Sink) and ability_of(copy) is ability:
+        return copy
+    found = ability_of(copy).value if isinstance(copy, Sink) else type(copy).__name__
+    raise PermanentError(
+        f"its copy is “{found}”, expected “{ability.value}”: its __reduce__ or __getstate__ drops that"
+    )
 
 
 def failed(orders: Sequence[Order], failure: Failure) -> list[Outcome]:

@@ -18,7 +18,7 @@ from wal_sink.records import Progress, SegmentRef
 from wal_sink.rejections import Rejections
 from wal_sink.segments import SegmentReader, load_segment, read_chunks, read_parquet
 from wal_sink.sink import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
-from wal_sink.sink_session import SinkSession, ask_applied, check_returned, rejected_of
+from wal_sink.sink_session import SinkSession, ask_applied, check_returned, handed, rejected_of
 from wal_sink.texts import name_of
 
 
@@ -198,7 +198,7 @@ class SegmentDelivery:
     def _call_write(self, chunk: Chunk) -> Rejected | None:
         """What the sink refused, if that may be kept. Raises `SinkFailedError`."""
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {name_of(self._session.sink)}"
-        returned = self._session.call(what, self._session.sink.write, chunk)
+        returned = self._session.call(what, self._session.sink.write, handed(chunk))
         if not self._given.keeps_rejected:
             check_returned(what, returned)
         return rejected_of(what, returned, chunk.num_rows)

@@ -73,14 +73,18 @@ def holder_of(log: Log, role: str, number: int) -> Holder:
 
 
 def _state(holder: ProcessIdentity | None) -> Holding:
-    """What this machine knows of a process. Process ids mean something only where they were given."""
+    """What this machine knows of a process. Process ids mean something only where they were given.
+
+    The name of the host may have changed since: then a process that runs is found all the same, and one that is not
+    found may run in a copy of this machine.
+    """
     here = process_identity()
     if holder is None or not (holder.is_known and here.is_known) or not holder.shares_ids_with(here):
         return Holding.UNKNOWN
     found = find_process(holder.pid)
-    if found is None:
-        return Holding.UNKNOWN
-    return Holding.RUNNING if found == holder.started else Holding.GONE
+    if found == holder.started:
+        return Holding.RUNNING
+    return Holding.GONE if found is not None and holder.host == here.host else Holding.UNKNOWN
 
 
 def refuse_held(log: Log, role: str, *, take_over: TakeOver) -> None:

@@ -7,16 +7,50 @@ that lagged behind, a restart without the newest writes). Runs on an executor or
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Mapping, Sequence
-from typing import cast
+from decimal import Decimal
 
 from wal_sink.chunk import Position
 from wal_sink.errors import HistoryError
 from wal_sink.ledger import described
 from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError
 from wal_sink.records import SegmentRef
+from wal_sink.redaction import redacted
 from wal_sink.sink import TransactionalSink
 from wal_sink.sink_session import SinkSession
+from wal_sink.texts import repr_of
+
+_MOST_SHOWN = 200
+
+
+def stored_position(what: str, slot: str, found: object) -> Position | None:
+    """A target's answer about one slot, its numbers as plain ones: databases give decimals, libraries numbers of their
+    own. Raises `SinkFailedError` for an answer that is none: what the sink has would be read out of it all the same.
+    """
+    if found is None:
+        return None
+    if isinstance(found, Position) and found.slot == slot and isinstance(found.segment_id, str):
+        batch_id, rows = _whole(found.batch_id), _whole(found.rows)
+        if batch_id is not None and rows is not None:
+            return Position(slot, batch_id, rows, found.segment_id)
+    raise SinkFailedError(
+        FailureKind.PERMANENT,
+        f"{what} returned {redacted(repr_of(found))[:_MOST_SHOWN]}: expected None, or a Position of the slot {slot!r} "
+        "whose batch_id and rows are whole numbers from 0 on. Each slot has a position of its own: store it with the "
+        "rows, under the slot",
+    )
+
+
+def _whole(value: object) -> int | None:
+    """A number from 0 on as a plain one; None for anything else, True and False included."""
+    number: int | None = None
+    if isinstance(value, (float, Decimal)) and math.isfinite(value) and value == int(value):
+        number = int(value)
+    elif hasattr(value, "__index__") and not isinstance(value, bool):
+        number = operator.index(value)
+    return number if number is not None and number >= 0 else None
 
 
 def slot_name(wal_id: str, sink: str, ordinal: int) -> str:
@@ -79,6 +113,12 @@ class Positions:
                 f"{segment.id} is due; the WAL was restored to an older state, or a copy of it delivers too. End the "
                 "copy, restore the newer WAL, or start a new one"
             )
+        if stored.rows > segment.rows:
+            raise HistoryError(
+                f"batch {given.batch_id}, sink {given.sink!r}: its target holds {stored.rows} rows of segment "
+                f"{segment.id}, which has {segment.rows}, in slot {self._slot(ordinal)!r}; find out what wrote there "
+                "before going on"
+            )
         return stored.rows
 
     def _check_witness(self, number: int, found: Position | None) -> None:
@@ -94,7 +134,8 @@ class Positions:
 
     def _last(self, ordinal: int) -> Position | None:
         slot = self._slot(ordinal)
-        return self._session.call(f"last({slot!r})", self._sink.last, slot, nothing_sent=True)
+        what = f"last({slot!r})"
+        return stored_position(what, slot, self._session.call(what, self._sink.last, slot, nothing_sent=True))
 
     def _all(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
         what = f"positions of {len(slots)} slots from {slots[0]!r}"
@@ -102,7 +143,7 @@ class Positions:
         if not isinstance(found, Mapping) or any(slot not in found for slot in slots):
             text = f"{what}: expected a mapping that has every slot, with None where it holds nothing"
             raise SinkFailedError(FailureKind.PERMANENT, text)
-        return cast("Mapping[str, Position | None]", found)
+        return {slot: stored_position(what, slot, found[slot]) for slot in slots}
 
     def _slot(self, ordinal: int) -> str:
         return slot_name(self._given.wal_id, self._given.sink, ordinal)

@@ -23,7 +23,7 @@ from wal_sink.orders import FailureKind, SinkFailedError
 from wal_sink.records import BegunRecord, SegmentRef, TokenRecord
 from wal_sink.segment_writer import SegmentLimits, SegmentWriter
 from wal_sink.sink import MakeSink, SinkContext, Transaction, TwoPhaseSink
-from wal_sink.sink_session import SinkSession, call_sink, check_returned
+from wal_sink.sink_session import SinkSession, call_sink, check_returned, handed
 from wal_sink.texts import name_of
 
 MAX_HANDLE = 4096
@@ -131,7 +131,7 @@ class OpenTransaction:
             raise
 
     def write(self, chunk: Chunk) -> None:
-        check_returned(self._what, self._call("write", self._sink.write, chunk))
+        check_returned(self._what, self._call("write", self._sink.write, handed(chunk)))
 
     def prepare(self) -> str:
         return self._text("prepare", self._call("prepare", self._sink.prepare))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from wal_sink import paths
-from wal_sink.arguments import check_options, check_text, spelled_class
+from wal_sink.arguments import check_options, check_seconds, check_text, spelled_class
 from wal_sink.backend_urls import sink_from_url
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
@@ -20,10 +20,12 @@ from wal_sink.errors import ConfigError, DeliveryError
 from wal_sink.held import holding
 from wal_sink.holders import TakeOver, note_end
 from wal_sink.inventory import find_wal, require_wal
+from wal_sink.ledger import described
 from wal_sink.location import refuse_copy
 from wal_sink.log import NOTHING, Log
-from wal_sink.orders import SinkFailedError, failure_error
+from wal_sink.orders import FailureKind, SinkFailedError, failure_error
 from wal_sink.paths import DeadLetterName
+from wal_sink.positions import stored_position
 from wal_sink.records import Replayed
 from wal_sink.redaction import redacted
 from wal_sink.rejections import refused_rows
@@ -40,7 +42,7 @@ from wal_sink.sink import (
     as_sink,
 )
 from wal_sink.sink_names import read_names
-from wal_sink.sink_session import SinkSession, ask_applied, rejected_of
+from wal_sink.sink_session import SinkSession, ask_applied, handed, rejected_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.terms import MARGIN, Term, claim, claim_above
@@ -143,6 +145,7 @@ class DeadLetters:
         repeats what a plain sink was just being sent. Raises `FencedError` if somebody else began to replay, and
         `HeldError` if somebody else replays, or may do so, whom `take_over` does not let fence.
         """
+        check_seconds("attempt_timeout_s", attempt_timeout_s, above_0=True)
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
             raise ConfigError(f"{name_of(sink)} cannot be given single rows: replay to a function of one Chunk")
@@ -151,6 +154,7 @@ class DeadLetters:
 
     def _replay(self, sink: Sink, *, unknown: bool, attempt_timeout_s: float, take_over: TakeOver) -> ReplayResult:
         refuse_copy(self._log)
+        self._log.store.begin(is_there=True)
         role = paths.replayer_role(self._name)
         term = claim(self._log, role, take_over=take_over)  # first: what another sent by then shows as sent
         if term.number == 1 and self._has_replayed():
@@ -247,8 +251,7 @@ class _Replay:
     def _in_transaction(self, session: SinkSession, sink: TransactionalSink, what: str) -> None:
         """To a sink that commits nothing when it refuses rows; a predecessor cannot keep more from here on."""
         rest = self._chunk()
-        last = session.call("last", sink.last, rest.position.slot)
-        if last is not None and last >= rest.position:
+        if self._is_there(session, sink, rest.position):
             return
         self._create(rest.without(range(rest.num_rows)), [], answered=False)
         while (rejected := self._call(session, rest, what)) is not None:
@@ -256,8 +259,21 @@ class _Replay:
             rest = rest.without(rejected.reasons)
             self._term.check(self._log.store)
 
+    def _is_there(self, session: SinkSession, sink: TransactionalSink, due: Position) -> bool:
+        """Whether an earlier replay committed it. Nothing else is ever written to its slot."""
+        what = f"last({due.slot!r})"
+        found = stored_position(what, due.slot, session.call(what, sink.last, due.slot, nothing_sent=True))
+        if found is None or found == due:
+            return found is not None
+        raise SinkFailedError(
+            FailureKind.HISTORY,
+            f"{what}: the slot of this dead letter is at {described(found)} of segment {found.segment_id}, expected "
+            f"nothing, or {described(due)} of segment {due.segment_id}: the target does not keep its slots apart. "
+            "Nothing was sent",
+        )
+
     def _call(self, session: SinkSession, chunk: Chunk, what: str) -> Rejected | None:
-        return rejected_of(what, session.call(what, session.sink.write, chunk), chunk.num_rows)
+        return rejected_of(what, session.call(what, session.sink.write, handed(chunk)), chunk.num_rows)
 
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
         indices = sorted(rejected.reasons)

@@ -78,6 +78,7 @@ class Run:
         which processes that serve one of the sinks may be fenced; `HeldError` for another one.
         """
         store, runtime = self.log.store, self.log.runtime
+        store.begin()
         self._probes = probe(store, runtime=runtime, single_writer=self.settings.single_writer)
         inventory = take(self.log)
         self.history.adopt(inventory, moved_from=moved_from)

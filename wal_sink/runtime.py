@@ -81,9 +81,10 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.boot_id and self.pid_namespace and self.started)
 
     def shares_ids_with(self, other: ProcessIdentity) -> bool:
-        """Whether a process id means the same process for both. A host's name alone says little: many share one."""
-        mine, theirs = (self.host, self.boot_id, self.pid_namespace), (other.host, other.boot_id, other.pid_namespace)
-        return mine == theirs
+        """Whether a process id means the same process for both. A host's name says little: many share one, and one may
+        get another while it runs.
+        """
+        return (self.boot_id, self.pid_namespace) == (other.boot_id, other.pid_namespace)
 
 
 def process_identity() -> ProcessIdentity:

@@ -7,10 +7,12 @@ budgets are the committer's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from wal_sink.calls import Caller, CallTimedOutError, ProgramExitError
 from wal_sink.certificates import is_certificate_error
+from wal_sink.chunk import Chunk
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -138,6 +140,16 @@ class SinkSession:
             _logger.warning("sink %s: %s", self._context.sink, error)
         finally:
             self._caller.close()
+
+
+def handed(chunk: Chunk) -> Chunk:
+    """The chunk as a sink gets it, with a table object of its own over the same rows.
+
+    `to_pandas(self_destruct=True)` empties the object that it is called on: whoever looks at that afterwards, as for
+    rows that the sink refused, ends the process by a segmentation fault.
+    """
+    table = chunk.table
+    return replace(chunk, table=table.replace_schema_metadata(table.schema.metadata))
 
 
 def ask_applied(session: SinkSession, sink: Lookup, key: str) -> bool:

@@ -127,9 +127,14 @@ class CommitterThread:
         self._changed.notify_all()
         if not self._running and self.error is None:
             name = f"wal-sink-committer-{self._committer.name}"
-            self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._running = True
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            try:
+                thread.start()  # it waits for the lock that is held here
+            except RuntimeError as error:  # the system gives this process no more threads
+                self.error = error
+                self.caught_up.set()  # nobody is to wait for what no thread does
+                raise
+            self._thread, self._running = thread, True
 
     def _work(self) -> None:
         try:

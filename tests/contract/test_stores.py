@@ -6,6 +6,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import shutil
 import socket
 import threading
 import traceback
@@ -461,6 +462,33 @@ class TestLocal:
         with pytest.raises(OutcomeUnknownError, match="may vanish"):
             store.create("1", b"x")
 
+    def test_a_temporary_that_cannot_be_removed_makes_no_failure_of_a_success(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        monkeypatch.setattr(Path, "unlink", raising(OSError(116, "Stale file handle")))
+        store.create("a/1", b"x")
+        assert store.list("", recursive=True) == ["a/1"]
+
+    def test_a_temporary_that_cannot_be_removed_hides_no_failure(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        monkeypatch.setattr(os, "fsync", raising(OSError(5, "Input/output error")))
+        monkeypatch.setattr(Path, "unlink", raising(OSError(30, "Read-only file system")))
+        with pytest.raises(StoreError, match=r"cannot write .*/1: Input/output error"):
+            store.create("1", b"x")
+
+    def test_a_folder_that_cannot_be_tidied_makes_no_failure_of_a_delete(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        store.create("a/1", b"x")
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "scandir", raising(OSError(24, "Too many open files")))
+            store.delete(["a/1"])
+        assert store.list("") == []
+
     @pytest.mark.parametrize(
         ("code", "step"), [(28, "free space"), (13, "right to write"), (30, "mount it writable"), (24, "open files")]
     )
@@ -478,6 +506,55 @@ class TestLocal:
         with pytest.raises(ConfigError, match="hard links"):
             LocalStore(StoreSpec(str(tmp_path))).create("a/1", b"x")
         assert not [*tmp_path.rglob(".*")]
+
+    def test_a_root_that_is_lost_is_not_an_empty_one_and_is_not_made_anew(self, tmp_path: Path) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path / "wal")))
+        store.begin()
+        assert store.list("") == []
+        store.create("a/1", b"x")
+        (tmp_path / "wal").rename(tmp_path / "elsewhere")
+
+        for ask in (lambda: store.read("a/2"), lambda: store.list("a"), lambda: store.create("a/2", b"x")):
+            with pytest.raises(StoreError, match=r"/wal: this folder was there, and it is gone") as caught:
+                ask()
+            assert not isinstance(caught.value, ObjectMissing)
+        assert [each.name for each in tmp_path.iterdir()] == ["elsewhere"]
+
+        (tmp_path / "elsewhere").rename(tmp_path / "wal")
+        store.create("a/2", b"x")
+        assert store.list("a") == ["1", "2"]
+
+    def test_another_disk_under_the_root_is_no_empty_root(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        store.begin()
+        monkeypatch.setattr(store, "_found_device", lambda: -1)
+        with pytest.raises(StoreError, match="another disk lies under it now"):
+            store.read("a/1")
+
+    def test_whoever_begins_again_takes_the_root_as_it_is(self, tmp_path: Path) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path / "wal")))
+        store.begin()
+        store.create("1", b"x")
+        shutil.rmtree(tmp_path / "wal")
+        with pytest.raises(StoreError, match="it is gone"):
+            store.begin(is_there=True)
+
+        store.begin()
+        store.create("2", b"x")
+        store.begin(is_there=True)
+        assert store.list("") == ["2"]
+
+    def test_a_root_that_does_not_answer_is_neither_there_nor_gone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = LocalStore(StoreSpec(str(tmp_path)))
+        store.begin()
+        monkeypatch.setattr(Path, "stat", raising(OSError(116, "Stale file handle")))
+        with pytest.raises(StoreError, match=r"cannot find .*: Stale file handle") as caught:
+            store.read("a/1")
+        assert not isinstance(caught.value, ObjectMissing)
 
     def test_a_file_in_the_way_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")

@@ -30,6 +30,9 @@ class CountedStore(Store):
     def root(self) -> str:
         return self._inner.root
 
+    def begin(self, *, is_there: bool = False) -> None:
+        self._inner.begin(is_there=is_there)
+
     def create(self, path: str, data: bytes) -> None:
         self._count(path, Requests(puts=1))
         self._inner.create(path, data)

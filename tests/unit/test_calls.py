@@ -33,6 +33,20 @@ def test_every_call_runs_on_one_thread_that_is_not_the_callers(caller: ThreadCal
     assert threads != {threading.get_ident()}
 
 
+def test_where_the_system_gives_no_thread_the_next_call_tries_again(
+    caller: ThreadCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"):
+            caller.call(lambda: 1, timeout_s=10)
+
+    assert caller.call(lambda: 1, timeout_s=10) == 1
+
+
 def test_two_callers_have_two_threads(caller: ThreadCaller) -> None:
     other = ThreadCaller()
     try:

@@ -18,6 +18,7 @@ from wal_sink.calls import DirectCaller, ThreadCaller
 from wal_sink.carriers import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS, LocalCarrier, carry_out, copier, is_small
 from wal_sink.chunk import Chunk
 from wal_sink.errors import DeliveryError, PermanentError
+from wal_sink.guarantees import Ability, ability_of
 from wal_sink.orders import Assignment, Failure, FailureKind, Order
 from wal_sink.records import SegmentRef
 from wal_sink.run import Run
@@ -25,7 +26,7 @@ from wal_sink.serving import StoppedError
 from wal_sink.settings import Delivery
 from wal_sink.sink import Sink, SinkContext, as_sink
 from wal_sink.spark.executors import _DeliveryTask
-from wal_sink.spark.pickling import PickledSink
+from wal_sink.spark.pickling import PickledSink, pickled, problem_of
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.terms import Term
 from wal_sink.testing import simulated_runtime
@@ -129,6 +130,48 @@ def test_a_function_that_holds_state_is_not_copied() -> None:
     sink = as_sink(lambda chunk: seen.insert(0, chunk))
     assert isinstance(sink, Sink)
     assert copier(sink) is None
+
+
+class Plain(Sink):
+    def write(self, chunk: Chunk) -> None:
+        raise NotImplementedError
+
+
+class Changing(Sink):
+    """Idempotent, until it travels."""
+
+    idempotent = True
+
+    def __init__(self, becomes: Callable[[], object]) -> None:
+        self.becomes = becomes
+
+    def write(self, chunk: Chunk) -> None:
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        return self.becomes, ()
+
+
+@pytest.mark.parametrize(("becomes", "found"), [(Plain, "plain"), (dict, "dict")])
+def test_a_copy_of_another_kind_is_not_called(becomes: Callable[[], object], found: str) -> None:
+    make, make_other = copier(Plain()), copier(Changing(becomes))
+    assert make is not None
+    assert make_other is not None
+    assert isinstance(make(), Plain)
+
+    with pytest.raises(PermanentError, match=f"its copy is “{found}”, expected “idempotent”"):
+        make_other()
+
+
+@pytest.mark.parametrize(("becomes", "found"), [(Plain, "“plain”"), (dict, "“dict”")])
+def test_a_sink_that_is_of_another_kind_on_executors_is_told(becomes: Callable[[], object], found: str) -> None:
+    sink = Changing(becomes)
+
+    problem = problem_of(pickled(sink, "a").payload, ability_of(sink))
+
+    assert "it is “idempotent” in the driver" in problem
+    assert found in problem
+    assert problem_of(pickled(Plain(), "a").payload, Ability.ACCEPT) == ""
 
 
 # Delivery tasks.

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 import wal_sink.walsink
 from wal_sink.cli import options
 from wal_sink.cli.main import main
+from wal_sink.cli.output import text
 from wal_sink.records import WalRecord, decode, encode
 from wal_sink.run import Run
 from wal_sink.settings import Delivery, Settings
@@ -400,3 +401,20 @@ def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(wal: str
     assert str(moved) in (moved / "moves/0000000001.json").read_text()
     assert "lies at" in seen_before
     assert "lies at" not in invoke("status", str(moved)).output
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("\x1b[2J\x1b]0;title\x07", r"\x1b\[2J\x1b]0;title\x07"),
+        ("\x9b31m", r"\x9b31m"),
+        ("a\rb\x7f", r"a\rb\x7f"),
+        ("\u202ecba", r"\u202ecba"),
+        ("two\n\tlines, é and 😀", "two\n\tlines, é and 😀"),
+        (1234, "1,234"),
+        (None, "-"),
+    ],
+)
+def test_a_table_holds_nothing_that_a_terminal_obeys(value: object, shown: str) -> None:
+    """Names of columns, and reasons why rows were refused, may come from anybody."""
+    assert text(value) == shown

@@ -114,6 +114,16 @@ def test_beside_a_process_that_lives_here_it_is_refused(wal: str, living: subpro
     assert living.poll() is None
 
 
+def test_so_it_is_where_the_host_has_another_name_by_now(wal: str) -> None:
+    drain(wal, "--start-from", "earliest")
+    claim_as(wal, host="its-older-name")
+
+    for more in ((), ("--take-over",)):
+        assert "runs on this machine: stop it first" in drain(wal, *more, code=1).stderr
+
+    assert terms(wal) == [1, 2]
+
+
 def test_after_a_process_that_was_killed_here_it_goes_on(wal: str, living: subprocess.Popen[bytes]) -> None:
     living.kill()
     living.wait(30)
@@ -143,7 +153,7 @@ def test_after_a_process_that_ended_on_another_host_it_goes_on(wal: str, living:
 
 
 ELSEWHERE = {
-    "another host": {"host": "elsewhere"},
+    "another host": {"host": "elsewhere", "boot_id": "another"},
     "a machine of the same name, or this one before it was started again": {"boot_id": "another"},
     "another container of this machine": {"pid_namespace": "pid:[1]"},
     "a system that does not tell": {"boot_id": ""},

@@ -63,7 +63,9 @@ def test_an_end_that_was_recorded_counts_more_than_a_process_that_lives() -> Non
 
 
 STATES: dict[str, tuple[dict[str, Any], Holding]] = {
-    "another host": ({"host": "elsewhere"}, Holding.UNKNOWN),
+    "this process, whose host has another name by now": ({"host": "elsewhere"}, Holding.RUNNING),
+    "another host": ({"host": "elsewhere", "boot_id": "another"}, Holding.UNKNOWN),
+    "a copy of this machine": ({"host": "elsewhere", "pid": 2**22 + 1}, Holding.UNKNOWN),
     "another boot": ({"boot_id": "another"}, Holding.UNKNOWN),
     "another container": ({"pid_namespace": "pid:[1]"}, Holding.UNKNOWN),
     "no boot id": ({"boot_id": ""}, Holding.UNKNOWN),

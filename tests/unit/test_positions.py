@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from decimal import Decimal
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from tests.simulation.small_run import Place, Recorder
@@ -19,6 +22,7 @@ from wal_sink.delivery import SegmentDelivery
 from wal_sink.errors import CorruptError, DeliveryError, ForgottenError, HistoryError
 from wal_sink.log import Log
 from wal_sink.orders import FailureKind, Outcome, Witness, kind_of
+from wal_sink.positions import stored_position
 from wal_sink.records import SegmentRef
 from wal_sink.run import Run
 from wal_sink.runtime import SYSTEM
@@ -116,6 +120,62 @@ def test_an_answer_that_leaves_slots_out_is_refused_for_good(answer: Any) -> Non
     ):
         run.deliver_all()
     assert not place.wal.list(paths.markers("a"))
+
+
+ODD: dict[str, Callable[[str], object]] = {
+    "a tuple": lambda slot: (slot, 0, 2, "x"),
+    "false": lambda _: False,
+    "zero": lambda _: 0,
+    "another slot": lambda slot: Position(f"{slot}x", 0, 2, "x"),
+    "text": lambda slot: Position(slot, cast("int", "0"), 2, "x"),
+    "true": lambda slot: Position(slot, 0, True, "x"),
+    "no rows": lambda slot: Position(slot, 0, cast("int", None), "x"),
+    "below 0": lambda slot: Position(slot, 0, -1, "x"),
+    "a half": lambda slot: Position(slot, 0, cast("int", 0.5), "x"),
+    "no number": lambda slot: Position(slot, 0, cast("int", math.nan), "x"),
+    "bytes": lambda slot: Position(slot, 0, 2, cast("str", b"x")),
+}
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("call", ["last", "positions"])
+def test_an_answer_that_is_no_position_of_its_slot_is_refused_for_good(call: str, odd: str) -> None:
+    class Odd(Forgetful):
+        def last(self, slot: str) -> Position | None:
+            return cast("Position", ODD[odd](slot)) if call == "last" else super().last(slot)
+
+        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+            return {slot: cast("Position", ODD[odd](slot)) for slot in slots}
+
+    place = Place(rows=lambda _: [2])
+    run = place.open({"a": Odd(Target())})
+    complete(place, run)
+
+    with pytest.raises(DeliveryError, match=r"returned .*: expected None, or a Position of the slot '.*/a/0' whose"):
+        run.deliver_all()
+    assert not place.wal.list(paths.markers("a"))
+
+
+@pytest.mark.parametrize("number", [Decimal, float, np.int64])
+def test_numbers_of_another_kind_are_taken_as_plain_ones(number: Callable[[int], Any]) -> None:
+    found = stored_position("last", "w/a/0", Position("w/a/0", number(3), number(2), "x"))
+
+    assert found == Position("w/a/0", 3, 2, "x")
+    assert (type(found.batch_id), type(found.rows)) == (int, int)
+
+
+def test_more_rows_than_the_segment_has_are_history() -> None:
+    stage = Stage()
+
+    class Boasting(Forgetful):
+        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+            return {slot: Position(slot, stage.given.batch_id, 6, stage.segment.id) for slot in slots}
+
+    (found,) = confirmed(stage, Boasting(Target()), [stage.segment])
+
+    assert found.failure is not None
+    assert found.failure.kind is FailureKind.HISTORY
+    assert f"holds 6 rows of segment {stage.segment.id}, which has 5" in found.failure.message
 
 
 def test_what_a_target_forgot_is_a_failure_of_its_own_kind() -> None:

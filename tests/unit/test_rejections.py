@@ -18,9 +18,10 @@ from wal_sink.orders import FailureKind, Outcome
 from wal_sink.positions import slot_name
 from wal_sink.records import Marker
 from wal_sink.rejections import Rejections, refused_rows
+from wal_sink.replaying import DeadLetters
 from wal_sink.settings import Delivery
 from wal_sink.sink import Lookup, Rejected, Sink, TransactionalSink
-from wal_sink.testing import crash_matrix
+from wal_sink.testing import FakeQuery, crash_matrix
 
 BATCHES = [pa.table({"id": list(range(start, start + 4))}) for start in (0, 4)]
 
@@ -127,6 +128,33 @@ def rows_in(target: Target) -> list[dict[str, Any]]:
 
 def keeping(make: Callable[[Target], Sink]) -> Callable[[Target], Delivery]:
     return lambda target: Delivery(make(target), on_rejected="dead_letter")
+
+
+class SelfDestructing(Sink):
+    """Empties the table that it is given, as pandas does to spare memory. Who reads that table then dies of it."""
+
+    def __init__(self, taken: list[Any]) -> None:
+        self.taken = taken
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        refused = refused_of(chunk)
+        ids = chunk.table.to_pandas(self_destruct=True, split_blocks=True)["id"].tolist()
+        self.taken += [number for index, number in enumerate(ids) if index not in refused]
+        return Rejected(refused) if refused else None
+
+
+def test_a_sink_may_empty_the_table_it_is_given() -> None:
+    taken: list[Any] = []
+    place = Place()
+    run = place.open({"a": Delivery(SelfDestructing(taken), on_rejected="dead_letter")})
+    query = FakeQuery(place.checkpoint, lambda batch_id, _: [BATCHES[batch_id]])
+
+    for _ in query.batches(run, 2):
+        run.deliver_all()
+
+    letters = DeadLetters(run.log, name="a").all()
+    kept = [row for letter in letters for row in ids_of(letter.chunk)]
+    assert (taken, kept) == ([0, 2, 3, 5, 6], [1, 4, 7])
 
 
 @pytest.mark.parametrize("make", [Keyed, Ledger, OneAtATime, Changing])

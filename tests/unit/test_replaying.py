@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +19,12 @@ from tests.unit.time_limits import noting_limits
 from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult, paths
 from wal_sink.chunk import Chunk, Position, refusal_key
 from wal_sink.dead_letters import keep_rejected, keep_unknown
-from wal_sink.errors import FencedError
+from wal_sink.errors import FencedError, HistoryError
+from wal_sink.ledger import LedgerEntry
 from wal_sink.log import Log
 from wal_sink.records import Replayed, WalRecord
 from wal_sink.settings import Delivery
-from wal_sink.sink import Rejected, Sink, SinkContext
+from wal_sink.sink import Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink.stores.base import Store
 from wal_sink.terms import claim
 from wal_sink.testing import FakeQuery
@@ -451,3 +454,46 @@ def _refused_by(make: Callable[[Target], Sink]) -> tuple[Place, Target]:
     next(query.batches(run, 1))
     run.deliver_all()
     return place, target
+
+
+class OneForAll(TransactionalSink):
+    """A target with one position for all slots, which does while each batch has one segment."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        self.refuses = refuses
+        self.at: LedgerEntry | None = None
+        self.rows: list[Any] = []
+
+    def last(self, slot: str) -> Position | None:
+        return replace(self.at.position, slot=slot) if self.at else None
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        if LedgerEntry.is_known(self.at, chunk, "this target"):
+            return None
+        if self.refuses and (rejected := refusing(chunk)) is not None:
+            return rejected
+        self.rows += _numbers_of(chunk)
+        self.at = LedgerEntry.of(chunk)
+        return None
+
+
+def test_a_target_that_does_not_keep_its_slots_apart_is_refused_and_nothing_counts_as_sent() -> None:
+    """It would say of each dead letter that it has it, since it has a later row."""
+    sink = OneForAll(refuses=True)
+    place = delivered(sink)
+    sink.refuses = False
+
+    with pytest.raises(HistoryError, match=r"slot of this dead letter is at batch 0, row 9 .*keep its slots apart"):
+        letters(place).replay(sink)
+
+    assert left(place) == REFUSED
+
+
+@pytest.mark.parametrize("limit", [0, -1, math.inf, math.nan, None, "5"])
+def test_a_limit_that_is_no_time_is_refused_before_anything_is_sent(limit: Any) -> None:
+    place = delivered()
+
+    with pytest.raises(ConfigError, match=r"attempt_timeout_s=.*: expected a number of seconds above 0"):
+        letters(place).replay(lambda _: None, attempt_timeout_s=limit)
+
+    assert not place.wal.list(paths.terms(paths.replayer_role("a")))

@@ -446,3 +446,21 @@ def test_a_batch_before_the_newest_is_asked_for_at_once(monkeypatch: pytest.Monk
 
     assert eventually(lambda: sink.batches == [0])
     ended(thread)
+
+
+def test_where_the_system_gives_no_thread_nobody_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = CommitterThread(run := Place().open({"a": Recorder()}), run.committers[0], on_failure=lambda _: None)
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"):
+            thread.start()
+
+    assert thread.caught_up.is_set()
+    thread.finish()
+    assert thread.wait_caught_up(None), "it has given up, for ever"
+    assert str(thread.error) == "can't start new thread"
+    assert thread.join(None)

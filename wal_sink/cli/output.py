@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import IO, Any
@@ -16,6 +17,10 @@ from rich.table import Table
 PIPE_WIDTH = 160
 """Columns a table may take where there is no terminal to ask."""
 NULL = "NULL"
+_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters but tab and newline, and those that turn the direction of writing: what rows, names of columns and
+reasons hold may come from anybody.
+"""
 
 
 def print_json(value: object) -> None:
@@ -60,9 +65,13 @@ def facts(rows: Sequence[tuple[str, object]]) -> Table:
 
 
 def text(value: object) -> str:
-    """A value as a cell shows it, with rich's markup taken literally."""
+    """A value as a cell shows it, with rich's markup taken literally, and with nothing that a terminal obeys."""
     shown = "-" if value is None else f"{value:,}" if type(value) is int else str(value)
-    return shown.replace("[", r"\[")
+    return _OBEYED.sub(_escaped, shown).replace("[", r"\[")
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return repr(found[0])[1:-1]
 
 
 def cell(value: object, *, longest: int | None = None) -> str:

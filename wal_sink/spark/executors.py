@@ -153,6 +153,7 @@ class _DeliveryTask:
             return failed(orders, Failure(FailureKind.LOST, text))
         try:
             log = Log(open_store(self.store), SYSTEM, self.run_id)
+            log.store.begin(is_there=True)
         except WalSinkError as error:
             return failed(orders, Failure(kind_of(error), str(error)))
         except Exception as error:  # noqa: BLE001 - Spark's own retries must never repeat what the outcome decides

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from pyspark import cloudpickle
 
 from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.guarantees import Ability, ability_of
 from wal_sink.sink import Sink
 from wal_sink.spark.thread_properties import described
 from wal_sink.texts import name_of, told
@@ -53,16 +55,30 @@ def unpickle(payload: bytes) -> Sink:
 
 
 def check_on_executor(spark: SparkSession, travelling: PickledSink, sink: Sink, name: str) -> None:
-    """Unpickle the sink in one task, before any batch depends on it. Raises `ConfigError`. Runs one small Spark job."""
+    """Unpickle the sink in one task, before any batch depends on it, and see that it is there what it is here.
+
+    Raises `ConfigError`. Runs one small Spark job.
+    """
+    ask = partial(problem_of, expected=ability_of(sink))
     with described(spark.sparkContext, f"wal-sink: can sink {name} be used on executors?"):
-        problem = spark.sparkContext.parallelize([travelling.payload], 1).map(_problem).collect()[0]
+        problem = spark.sparkContext.parallelize([travelling.payload], 1).map(ask).collect()[0]
     if problem:
         raise ConfigError(f"sink {name!r}: {name_of(sink)} cannot be used on executors ({problem}). {_WAYS_OUT}")
 
 
-def _problem(payload: bytes) -> str:
+def problem_of(payload: bytes, expected: Ability) -> str:
+    """Why a pickled sink cannot be used in this process; empty if it can.
+
+    One of another kind would not keep what the sink promises: rows that are sent without their position, for example.
+    """
     try:
-        unpickle(payload)
+        sink: object = unpickle(payload)
+        found = ability_of(sink).value if isinstance(sink, Sink) else type(sink).__name__
     except Exception as error:  # noqa: BLE001 - the answer is the error, whatever it is
         return told(error)
-    return ""
+    if found == expected.value:
+        return ""
+    return (
+        f"it is “{expected.value}” in the driver, and “{found}” once it is unpickled on an executor: its __reduce__ or "
+        "__getstate__ makes something else of it, or another version of its module is installed there"
+    )

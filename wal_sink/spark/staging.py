@@ -95,6 +95,7 @@ class _StagingTask:
         renamed = (batch.rename_columns(names) for batch in batches)
         with marked_errors():
             log = Log(open_store(self.store), SYSTEM, self.order.run_id)
+            log.store.begin(is_there=True)
             staged = stage_partition(self.order, renamed, log, partition=partition, on_executor=True)
         if staged.segments:
             yield pa.record_batch(

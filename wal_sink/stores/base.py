@@ -67,6 +67,14 @@ class Store(ABC):
         """
         return ""
 
+    def begin(self, *, is_there: bool = False) -> None:  # noqa: ARG002 - where nothing can be swapped
+        """A run or a task begins to use it: from now on it may not be swapped for another one under the same address.
+
+        A mount that is lost leaves an empty folder, in which a newer process could not be seen. `is_there`: whether the
+        run has used it already, so that it must be there. Raises `StoreError`.
+        """
+        return
+
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
         """Create a small object, atomically and durably, if the path is free; else `ObjectExists`.

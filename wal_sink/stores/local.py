@@ -46,6 +46,9 @@ class LocalStore(Store):
         self._folder = Path(spec.location)
         self._durable: set[Path] = set()
         """Folders whose own entry was fsynced by this store; only `delete` removes folders."""
+        self._has_begun = False
+        self._device: int | None = None
+        """The disk under the root, once it has begun and the root is there. No inode: on some mounts it changes."""
 
     @property
     def root(self) -> str:
@@ -55,6 +58,11 @@ class LocalStore(Store):
     def create_doubt(self) -> str:
         """Of a folder on a network: its client may remember that a file is absent which another machine created."""
         return doubt_of(str(self._folder))
+
+    def begin(self, *, is_there: bool = False) -> None:
+        self._has_begun, self._device = True, self._found_device()
+        if is_there and self._device is None:
+            raise self._lost_root()
 
     def create(self, path: str, data: bytes) -> None:
         for _ in range(_MAKE_ATTEMPTS):
@@ -71,6 +79,7 @@ class LocalStore(Store):
         try:
             return self._file(path).read_bytes()
         except _ABSENT as error:
+            self._refuse_lost_root()
             raise ObjectMissing(f"{self.url_of(path)} does not exist") from error
         except OSError as error:
             raise self.failure("read", self.url_of(path), error) from error
@@ -81,6 +90,8 @@ class LocalStore(Store):
             names = _names(self._folder / folder, "", after, recursive=recursive)
         except OSError as error:
             raise self.failure("list", self.url_of(folder), error) from error
+        if not names:
+            self._refuse_lost_root()
         return sorted(names)
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -103,8 +114,10 @@ class LocalStore(Store):
     def in_folder(self, folder: Path, action: Callable[[], _T]) -> _T:
         """Make `folder` durably, then run `action` in it; again if a cleaner removed the folder meanwhile."""
         for _ in range(_MAKE_ATTEMPTS):
+            self._refuse_lost_root()
             try:
                 self._make(folder)
+                self._refuse_lost_root()  # if the root was made just now, it is known from here on
                 return action()
             except FileNotFoundError:
                 self._durable -= {folder, *folder.parents}
@@ -114,6 +127,29 @@ class LocalStore(Store):
         """The one place where an operating system's error becomes ours."""
         step = _NEXT_STEP.get(error.errno or 0, "check the disk and the mount")
         return StoreError(f"cannot {action} {url}: {error.strerror or type(error).__name__}; {step}, then start again")
+
+    def _refuse_lost_root(self) -> None:
+        """Nothing is absent, and nothing is made, in a folder that only lies where the root was."""
+        if not self._has_begun or (found := self._found_device()) == self._device:
+            return
+        if self._device is not None:
+            raise self._lost_root()
+        self._device = found  # it was made since
+
+    def _found_device(self) -> int | None:
+        try:
+            return self._folder.stat().st_dev
+        except _ABSENT:
+            return None
+        except OSError as error:
+            raise self.failure("find", self._root, error) from error
+
+    def _lost_root(self) -> StoreError:
+        return StoreError(
+            f"{self._root}: this folder was there, and it is gone, or another disk lies under it now. Was it moved or "
+            "deleted, or was its mount lost? Nothing goes on without it, since a newer process could not be seen. Put "
+            "it back, or mount it again, then start again"
+        )
 
     def _file(self, path: str) -> Path:
         return self._folder / check_path(path)
@@ -131,7 +167,8 @@ class LocalStore(Store):
 
     def _remove_empty(self, folder: Path) -> None:
         """Remove a folder that holds no object, with the temporaries of crashes, and then its empty parents."""
-        _sweep(folder)
+        with contextlib.suppress(OSError):  # a folder that cannot be looked into stays, and is never shown
+            _sweep(folder)
         while folder != self._folder:
             self._durable.discard(folder)
             try:
@@ -184,8 +221,11 @@ class LocalSegment(SegmentStream):
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        os.close(descriptor)
-        with contextlib.suppress(FileNotFoundError):
+        # What may stay behind is a temporary, which no listing shows. An error here hides no error of `commit`, and
+        # makes no failure of its success.
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+        with contextlib.suppress(OSError):
             self._temporary.unlink()
 
     def _open(self) -> int:

@@ -26,6 +26,9 @@ class FaultyStore(Store):
     def root(self) -> str:
         return self._inner.root
 
+    def begin(self, *, is_there: bool = False) -> None:
+        self._inner.begin(is_there=is_there)
+
     def create(self, path: str, data: bytes) -> None:
         self._hook("before create", path)
         self._inner.create(path, data)
