@@ -11,6 +11,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import SupportsIndex
 
 from wal_sink.chunk import Position
 from wal_sink.errors import HistoryError
@@ -48,7 +49,7 @@ def _whole(value: object) -> int | None:
     number: int | None = None
     if isinstance(value, (float, Decimal)) and math.isfinite(value) and value == int(value):
         number = int(value)
-    elif hasattr(value, "__index__") and not isinstance(value, bool):
+    elif isinstance(value, SupportsIndex) and not isinstance(value, bool):
         number = operator.index(value)
     return number if number is not None and number >= 0 else None
 

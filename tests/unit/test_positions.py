@@ -160,6 +160,7 @@ def test_an_answer_that_is_no_position_of_its_slot_is_refused_for_good(call: str
 def test_numbers_of_another_kind_are_taken_as_plain_ones(number: Callable[[int], Any]) -> None:
     found = stored_position("last", "w/a/0", Position("w/a/0", number(3), number(2), "x"))
 
+    assert found is not None
     assert found == Position("w/a/0", 3, 2, "x")
     assert (type(found.batch_id), type(found.rows)) == (int, int)
 
