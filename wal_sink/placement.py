@@ -152,3 +152,4 @@ def check_environment(spark: SparkSession, store: StoreSpec, settings: Settings)
     modules = environment.WORKER_MODULES
     environment.check_workers(spark, (*modules, "s3fs") if store.scheme == S3 else modules)
     environment.check_kept_batches(spark, settings.retention_batches)
+    environment.warn_of_unchecked_shuffles(spark)

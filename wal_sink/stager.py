@@ -11,10 +11,13 @@ from wal_sink.errors import DivergentReplay, FencedError, HistoryGone, MissingBa
 from wal_sink.history import History
 from wal_sink.inventory import Lost, lost
 from wal_sink.log import Log
+from wal_sink.logs import logger_of
 from wal_sink.passing import pass_over
 from wal_sink.records import Manifest, Release, SegmentRef
 from wal_sink.segments import chunk_ends
 from wal_sink.terms import Term
+
+_logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class Stager:
                 "process under the same term; stop one of the two"
             )
         self._gate.close_from(batch_id)  # a batch that Spark runs is not complete, whatever was known of it
+        if batch_id <= self._history.newest_known:
+            self._tell_of_other_rows(manifest)
         self._history.note_staged(manifest)
         return manifest
 
@@ -81,11 +86,14 @@ class Stager:
     def _begin(self, batch_id: int, planned_ms: int) -> Attempt | None:
         offsets = self._checkpoint.require_offsets(batch_id)
         self._refuse_foreign(batch_id, offsets, planned_ms)
+        if self._history.wal is None:
+            self._refuse_completed(batch_id)  # before the WAL is made
         self._history.bind(batch_id)
         # Spark chose a query's first batch after the WAL was read: others may have staged and released it meanwhile.
-        may_be_known = batch_id <= self._history.newest_known or not self._attempts
-        if may_be_known and self._is_replay(batch_id, offsets):
-            return None
+        if batch_id <= self._history.newest_known or not self._attempts:
+            if self._is_replay(batch_id, offsets):
+                return None
+            self._refuse_completed(batch_id)
         self._refuse_gap(batch_id)
         self._attempts += 1
         folder = paths.attempt_folder(batch_id, self._term.number, self._attempts)
@@ -102,6 +110,21 @@ class Stager:
                 f"batch {batch_id}: {self._checkpoint.root}/offsets/{batch_id} was planned {found}, "
                 f"but the running query planned this batch at {planned_ms}: another query runs on this checkpoint, or "
                 "it was restored to another state. Nothing was written; stop this query"
+            )
+
+    def _refuse_completed(self, batch_id: int) -> None:
+        """Entries of `commits/` from another past would open the gate of this batch before Spark completes it.
+
+        Nothing is refused that could go on: Spark never runs such a batch, and cannot complete it either.
+        """
+        if self._gate.is_open_now(batch_id):
+            self._refuse_collected(batch_id)
+            self._term.check(self._log.store)
+            raise FencedError(
+                f"batch {batch_id}: expected that {self._checkpoint.root}/commits has neither this batch, which runs "
+                "now, nor a later one, found such an entry: another query runs on this checkpoint, 'offsets' was "
+                "restored to an older state without 'commits', or foreachBatch did not wait for the thread that calls "
+                "stage(). Nothing was written; stop this query, and restore the whole checkpoint if it is the only one"
             )
 
     def _is_replay(self, batch_id: int, offsets: Offsets) -> bool:
@@ -155,6 +178,36 @@ class Stager:
             "failed while foreachBatch swallowed the error, or were deleted from it; restore them, restore the "
             "checkpoint to before them, or start a new WAL"
         )
+
+    def _tell_of_other_rows(self, manifest: Manifest) -> None:
+        """Compare with the attempt before, of which nothing was released: another number of rows is worth a warning.
+
+        A file that was deleted since then shows nowhere else: Spark replays its batch without it.
+        """
+        before = self._history.staged(manifest.batch_id) or self._attempt_before(manifest)
+        # Of another input another number is no wonder.
+        if before is None or (before.fingerprint, before.rule) != (manifest.fingerprint, manifest.rule):
+            return
+        if before.rows != manifest.rows:
+            _logger.warning(
+                "batch %d of %s: staged again with %d rows, which are what sinks get; an earlier attempt, which Spark "
+                "did not complete, had %d rows of the same input (%s). The source did not replay what it gave (was a "
+                "file deleted or overwritten?), or the query is not deterministic",
+                manifest.batch_id,
+                self._log.store.root,
+                manifest.rows,
+                before.rows,
+                paths.manifest(before.batch_id, before.term, before.attempt),
+            )
+
+    def _attempt_before(self, manifest: Manifest) -> Manifest | None:
+        """The newest manifest below this one, of an earlier run; None if there is none. A listing and a read."""
+        names = (paths.parse_manifest(name) for name in self._log.store.list(paths.batch(manifest.batch_id)))
+        own = (manifest.term, manifest.attempt)
+        found = max((name for name in names if name is not None and name < own), default=None)
+        if found is None:
+            return None
+        return self._log.find(Manifest, paths.manifest(manifest.batch_id, found.term, found.attempt))
 
     def _chunks(self, segments: Sequence[SegmentRef]) -> int:
         return sum(len(chunk_ends(segment, self._chunk_rows)) for segment in segments)

@@ -136,6 +136,23 @@ def test_a_restored_older_checkpoint_that_reads_other_rows_is_refused(spark: Spa
     assert place.lines.ids() == list(range(15))
 
 
+def test_offsets_that_were_rolled_back_without_their_commits_open_no_gate(spark: SparkSession, place: Place) -> None:
+    """Spark runs batch 1 again, and `commits/1` is there. Before: a new WAL delivered it while it was under way."""
+    place.feed.add([0], [1], [2])
+    place.run(spark)
+    newer = copy_of(place.checkpoint, "newer")
+    for name in ("2", ".2.crc"):
+        (place.checkpoint / "offsets" / name).unlink()
+    place.lines.path.unlink()
+    shutil.rmtree(place.wal)
+    fails(spark, place, FencedError, "batch 1: expected that", "'offsets' was restored", "restore the whole checkpoint")
+    assert place.lines.ids() == []
+    restore(newer, place.checkpoint)
+    place.feed.add([3])
+    place.run(spark)
+    assert place.lines.ids() == [3]
+
+
 def test_a_restored_older_checkpoint_that_reads_the_same_rows_goes_on_and_repeats_nothing(
     spark: SparkSession, place: Place
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from tests.golden_checkpoints import goldens, written_by
 from tests.integration.streams import Place
@@ -16,7 +18,7 @@ from tests.spark_versions import VERSIONS, each_version, run_on
 from wal_sink import DivergentReplay
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -143,6 +145,31 @@ def test_a_replay_of_another_number_of_rows_is_told(
     (told,) = [record.getMessage() for record in caplog.records if "replay" in record.getMessage()]
     assert "batch 1: the replay had 1 rows, but 3 were released and are what sinks get" in told
     assert place.lines.ids() == [1, 2, 3, 4]
+
+
+def test_a_file_that_was_deleted_between_two_attempts_is_told(
+    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark replays the batch without the file, and fails no job. Before: not a word, though the WAL had the rows."""
+    place.feed.add([1], [2, 3], [4])
+
+    def dies(df: DataFrame, batch_id: int) -> None:
+        sink.stage(df, batch_id)
+        if batch_id == 1:
+            raise RuntimeError("the driver died")
+
+    with contextlib.suppress(StreamingQueryException), place.sink() as sink:
+        writer = place.writer(spark).option("checkpointLocation", str(place.checkpoint))
+        writer.foreachBatch(dies).start().awaitTermination()
+    (place.feed.folder / "000001.json").unlink()
+
+    with caplog.at_level(logging.WARNING, logger="wal_sink"):
+        place.run(spark)
+
+    (told,) = [record.getMessage() for record in caplog.records if "staged again" in record.getMessage()]
+    assert "staged again with 0 rows, which are what sinks get; an earlier attempt" in told
+    assert "had 2 rows of the same input" in told
+    assert place.lines.ids() == [1, 4]
 
 
 def test_a_replay_of_the_same_rows_is_not_worth_a_word(

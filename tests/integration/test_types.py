@@ -267,6 +267,13 @@ class TestRefused:
         with pytest.raises(ConfigError, match=r"`the month`\[\] is of type 'interval year to month'"):
             check_schema(t.StructType([t.StructField("the month", Months())]))
 
+    @pytest.mark.parametrize("kind", [t.CharType(5), t.VarcharType(5)], ids=["char", "varchar"])
+    def test_text_of_a_length(self, kind: t.DataType) -> None:
+        """`spark.sql.preserveCharVarcharTypeInfo` keeps it. Before: it was staged; no wrapped writer could read it."""
+        inside = t.StructType([t.StructField("b", t.ArrayType(kind))])
+        with pytest.raises(ConfigError, match=r"a\.b\[\] is of type '(var)?char\(5\)'.*cast it to a string"):
+            check_schema(t.StructType([t.StructField("a", inside)]))
+
     def test_all_problems_are_told_at_once(self, spark: SparkSession) -> None:
         df = spark.range(1).selectExpr(f"{self.MONTHS} as a", "named_struct() as b")
         with pytest.raises(ConfigError, match=r"a is of type .*; b is a struct"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -22,7 +22,7 @@ from wal_sink.checkpoint_files import current_session
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.cluster import task_slots
 from wal_sink.spark.data_source_writer import DataSourceSink, _WritingTask
-from wal_sink.spark.environment import check_kept_batches
+from wal_sink.spark.environment import _REPEAT_CHECKS, check_kept_batches, warn_of_unchecked_shuffles
 from wal_sink.spark.hadoop import HadoopFiles, default_file_system
 from wal_sink.spark.query import session_of, start_query
 from wal_sink.spark.rows import spark_rows
@@ -103,6 +103,29 @@ def test_as_many_batches_as_spark_keeps_must_be_in_the_wal() -> None:
     check_kept_batches(told("100"), 100)
     with pytest.raises(ConfigError, match="minBatchesToRetain is 100, but retention_batches=99"):
         check_kept_batches(told("100"), 99)
+
+
+# Shuffles that Spark repeats.
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ((None, None), ["orderIndependentChecksum.enabled is not known", "or use Spark 4.1 or newer"]),
+        (("false", "false"), ["orderIndependentChecksum.enabled is false", "or set them to true"]),
+        (("true", "false"), ["enableFullRetryOnMismatch is false", "or set them to true"]),
+        (("true", "true"), []),
+    ],
+)
+def test_a_spark_that_does_not_check_a_repeated_shuffle_is_told_of(
+    answers: tuple[str | None, ...], told: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    spark = SimpleNamespace(conf=dict(zip(_REPEAT_CHECKS, answers, strict=True)))
+
+    warn_of_unchecked_shuffles(cast("SparkSession", spark))
+
+    assert len(caplog.messages) == bool(told)
+    assert all(part in caplog.text for part in told)
 
 
 # Hadoop's file system, in the JVM.

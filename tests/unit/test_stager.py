@@ -287,3 +287,80 @@ def test_a_collected_batch_that_a_restored_checkpoint_asks_for_is_gone() -> None
     query.start_batch(0, 0)
     with pytest.raises(HistoryGone, match=r"batch 0 .*collected \(low water 0\).*restore a newer checkpoint"):
         query.stage(run, 0)
+
+
+@pytest.mark.parametrize("stale", [1, 3], ids=["of this batch", "of a later one"])
+def test_a_batch_that_is_complete_before_it_ran_is_refused_before_anything_is_written(stale: int) -> None:
+    """`offsets` was rolled back and `commits` was not: the old entry would open the gate. Before: it did."""
+    place = Place()
+    place.query().start_batch(1, 1)
+    place.query().complete_batch(stale)
+    sink = Recorder()
+    run = place.open({"a": sink})
+
+    with pytest.raises(FencedError, match=r"batch 1: expected that .*/commits has neither .* restore the whole"):
+        place.query().stage(run, 1)
+    run.deliver_all()
+
+    assert sink.batches == []
+    assert place.wal.list(paths.BATCHES) == []
+    assert run.history.wal is None
+    place.checkpoint.delete([f"commits/{stale}"])
+    assert place.query().stage(run, 1)
+    run.deliver_all()
+    assert sink.batches == []
+    place.query().complete_batch(1)
+    run.deliver_all()
+    assert sink.batches == [1]
+
+
+def staged_twice(place: Place, rows: list[int]) -> None:
+    """Batch 0 with two rows, by a run that died before Spark completed it, then again."""
+    place.rows = lambda _: [2]
+    place.query().start_batch(0, 0)
+    place.query().stage(place.open({}), 0)
+    place.rows = lambda _: rows
+    place.query().stage(place.open({}), 0)
+
+
+@pytest.mark.parametrize("rows", [[], [1], [2, 1]], ids=["none", "fewer", "more"])
+def test_another_number_of_rows_than_an_earlier_attempt_had_is_told(
+    rows: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a file was deleted after a crash: Spark replays its batch without it. Before: not a word."""
+    place = Place()
+
+    staged_twice(place, rows)
+
+    (told,) = caplog.messages
+    assert f"batch 0 of {place.wal.root}: staged again with {sum(rows)} rows" in told
+    assert f"had 2 rows of the same input ({paths.manifest(0, 1, 1)})" in told
+
+
+def test_the_same_number_of_rows_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    staged_twice(Place(), [1, 1])
+
+    assert caplog.messages == []
+
+
+def test_nor_are_the_rows_of_another_input(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    place.query().start_batch(0, 0)
+    place.query().stage(place.open({}), 0)
+    place.query().roll_back(-1)
+    place.rows = lambda _: [2]
+    place.query().start_batch(0, 77)
+    place.query().stage(place.open({}), 0)
+
+    assert caplog.messages == []
+
+
+def test_nor_is_an_earlier_attempt_whose_manifest_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """Only its folder is left: nothing tells how many rows it had."""
+    place = Place()
+    staged_twice(place, [2])
+    place.wal.delete([paths.manifest(0, 1, 1), paths.manifest(0, 2, 1)])
+    place.rows = lambda _: [1]
+    place.query().stage(place.open({}), 0)
+
+    assert caplog.messages == []

@@ -20,6 +20,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_]+")
 _CASTS = {
     spark_types.YearMonthIntervalType: "cast it to a number of months or to a string",
     spark_types.CalendarIntervalType: "use a day-time interval, or cast it to a string",
+    spark_types.CharType: "cast it to a string",
+    spark_types.VarcharType: "cast it to a string",
 }
 
 
