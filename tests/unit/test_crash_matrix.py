@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import sqlite3
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+
 from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, Sink
 from wal_sink.sink import BatchSink, ReleasedBatch
 from wal_sink.testing import CrashMatrix, FakeQuery, crash_matrix
+from wal_sink.testing.own_lines import OwnLines
 from wal_sink.testing.points import chosen, points_of
 from wal_sink.testing.verdict import EVERYTHING
 
@@ -348,3 +351,30 @@ def test_a_sink_that_fails_fails_the_query() -> None:
 
     with pytest.raises(DeliveryError, match="no room"), FakeQuery.over(Delivery(refuse, max_attempts=2)) as query:
         query.batch(*SHORT)
+
+
+class HandlesAnError:
+    """A sink whose method has an `except` clause."""
+
+    def write(self) -> str:
+        try:
+            raise ValueError("one")
+        except ValueError as error:
+            return str(error)
+
+
+def test_an_interruption_in_an_except_clause_leaves_no_handled_exception_behind() -> None:
+    """Whatever this thread raised later had the sink's error as its context, secrets included."""
+    sink, lines = HandlesAnError(), list[str]()
+    OwnLines(sink).call(sink.write, on_line=lines.append)
+    assert len(lines) >= 4
+    for number in range(len(lines)):
+        moments = iter(range(len(lines)))
+
+        def interrupt(_: str, moments: Iterator[int] = moments, number: int = number) -> None:
+            if next(moments) == number:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            OwnLines(sink).call(sink.write, on_line=interrupt)
+        assert sys.exc_info() == (None, None, None), lines[number]

@@ -43,7 +43,7 @@ class OwnLines:
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            return function(*args)
+            return next(_apart(function, args))
         finally:
             sys.settrace(before)
 
@@ -58,6 +58,13 @@ class OwnLines:
         if any(code.co_filename == file and _is_in(code.co_qualname, name) for file, name in self._own):
             return "own"
         return "helper" if _is_of_module(code) and any(code.co_filename == file for file, _ in self._own) else ""
+
+
+def _apart(function: Callable[..., T], args: tuple[object, ...]) -> Iterator[T]:
+    """Call it in a generator, which has a state of handled exceptions to itself. One that a trace function raises where
+    an `except` clause begins leaves the handled one there, and everything this thread raises later would show it.
+    """
+    yield function(*args)
 
 
 def _is_in(name: str, function: str) -> bool:
