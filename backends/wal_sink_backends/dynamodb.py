@@ -20,7 +20,7 @@ from wal_sink_backends.dynamodb_calls import (
     waits,
 )
 from wal_sink_backends.dynamodb_items import Item, Nulls, encoded
-from wal_sink_backends.dynamodb_tables import RowsRefusedError, check_name
+from wal_sink_backends.dynamodb_tables import RowsRefusedError, check_name, is_same_table
 from wal_sink_backends.pacing import Patience
 from wal_sink_backends.url_options import options_in
 
@@ -81,7 +81,7 @@ class DynamoDbSink(TransactionalSink):
         self._create_ledger = create_ledger
         self._calls: Calls | None = None
         check_name(ledger_table, "ledger_table")
-        if ledger_table == table:
+        if is_same_table(ledger_table, table):
             raise ConfigError(f"ledger_table={ledger_table!r}: expected the name of a table other than {table!r}")
 
     def describe(self) -> str:

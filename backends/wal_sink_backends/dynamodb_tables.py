@@ -34,6 +34,17 @@ def check_name(table: str, argument: str) -> None:
         )
 
 
+def is_same_table(one: str, other: str) -> bool:
+    """Whether two tables of one client are the same.
+
+    A name is in the client's own account and region, and a transaction reaches no other ones. So an ARN that ends with
+    that name is the same table.
+    """
+    if ":" in one and ":" in other:  # two ARNs: no name has a colon
+        return one == other
+    return one.rpartition("/")[2] == other.rpartition("/")[2]
+
+
 class RowsRefusedError(Exception):
     """A transaction was refused because of some rows, by their index in the chunk. Never leaves this package."""
 

@@ -54,6 +54,26 @@ def test_names_and_arns_of_tables(table: str) -> None:
     assert repr(table) in repr(DynamoDbSink(table))
 
 
+_ARN = "arn:aws:dynamodb:eu-central-1:123456789012:table/"
+
+
+@pytest.mark.parametrize("table", ["orders", f"{_ARN}orders"])
+@pytest.mark.parametrize("ledger", ["orders", f"{_ARN}orders"])
+def test_a_table_that_is_its_own_ledger_is_refused_by_name_and_by_arn(table: str, ledger: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"ledger_table='{ledger}': expected the name of a table other than '{table}'"
+    ):
+        DynamoDbSink(table, ledger_table=ledger)
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    ["other", f"{_ARN}other", f"{_ARN.replace('central', 'west')}orders", f"{_ARN.replace('123', '923')}orders"],
+)
+def test_two_arns_of_one_name_are_two_tables_in_other_regions_and_accounts(ledger: str) -> None:
+    assert "orders" in repr(DynamoDbSink(f"{_ARN}orders", ledger_table=ledger))
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
