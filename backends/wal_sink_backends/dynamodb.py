@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from wal_sink.arguments import spelled_class
@@ -20,7 +20,7 @@ from wal_sink_backends.dynamodb_calls import (
     waits,
 )
 from wal_sink_backends.dynamodb_items import Item, Nulls, encoded
-from wal_sink_backends.dynamodb_tables import RowsRefusedError, check_name
+from wal_sink_backends.dynamodb_tables import RowsRefusedError, check_name, is_same_table
 from wal_sink_backends.pacing import Patience
 from wal_sink_backends.url_options import options_in
 
@@ -55,6 +55,7 @@ class DynamoDbSink(TransactionalSink):
     key or an index's NULL or empty, nested too deep) is returned as `Rejected`.
 
     The ledger is the table `ledger_table`, of string key `slot`, made on demand unless `create_ledger=False`.
+    `recreated_table="accept"` goes on where the table was deleted and created again, and what was delivered is gone.
     Credentials and region come from where boto3 looks for them, on the machine where the sink runs. `timeout_s`: for an
     answer. Only ever tried against moto and DynamoDB Local. Raises `ConfigError` for arguments that cannot work.
 
@@ -75,13 +76,17 @@ class DynamoDbSink(TransactionalSink):
         ledger_table: str = "wal_sink_ledger",
         create_ledger: bool = True,
         timeout_s: float = 30.0,
+        recreated_table: Literal["refuse", "accept"] = "refuse",
     ) -> None:
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._ledger_table = ledger_table
         self._create_ledger = create_ledger
         self._calls: Calls | None = None
+        self._recreated_table = recreated_table
         check_name(ledger_table, "ledger_table")
-        if ledger_table == table:
+        if recreated_table not in ("refuse", "accept"):
+            raise ConfigError(f"recreated_table={recreated_table!r}: expected 'refuse' or 'accept'")
+        if is_same_table(ledger_table, table):
             raise ConfigError(f"ledger_table={ledger_table!r}: expected the name of a table other than {table!r}")
 
     def describe(self) -> str:
@@ -98,6 +103,7 @@ class DynamoDbSink(TransactionalSink):
         except BaseException:
             calls.close()
             raise
+        calls.recreated_is_fine = self._recreated_table == "accept"
         self._calls = calls
 
     def close(self) -> None:
@@ -112,10 +118,17 @@ class DynamoDbSink(TransactionalSink):
         return found.position if found else None
 
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The positions in the ledger, read consistently, 100 in a request. `TryAgainError` if DynamoDB leaves some of
-        them unread for longer than `timeout_s`.
+        """The positions in the ledger, read consistently, 100 in a request.
+
+        The table is looked at again, in one request: rows that it had when this sink was opened may be gone since.
+
+        Raises `HistoryError` if it was deleted and created again, `TryAgainError` if DynamoDB leaves some positions
+        unread for longer than `timeout_s`.
         """
-        found = self._opened().ledgers(self._ledger_table, slots, Patience(self._target.timeout_s))
+        calls = self._opened()
+        if slots:
+            calls.look()
+        found = calls.ledgers(self._ledger_table, slots, Patience(self._target.timeout_s))
         return {slot: found[slot].position if slot in found else None for slot in slots}
 
     def write(self, chunk: Chunk) -> Rejected | None:
@@ -281,7 +294,7 @@ def _bool(text: str) -> bool:
 
 _BOTH: Mapping[str, Any] = {"row_key": str, "nulls": str, "region": str, "endpoint_url": str, "timeout_s": float}
 _MODES: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
-    "transactional": (DynamoDbSink, {**_BOTH, "ledger_table": str, "create_ledger": _bool}),
+    "transactional": (DynamoDbSink, {**_BOTH, "ledger_table": str, "create_ledger": _bool, "recreated_table": str}),
     "put": (DynamoDbPutSink, {**_BOTH, "max_wait_s": float, "idempotent": _bool}),
 }
 _OPTIONS = ("mode", *dict.fromkeys(name for _, known in _MODES.values() for name in known))

@@ -18,6 +18,7 @@ from wal_sink.runtime import SYSTEM
 from wal_sink_backends.dynamodb_items import Item, Nulls
 from wal_sink_backends.dynamodb_tables import (
     ITEM_IS_WRONG,
+    Identity,
     Keys,
     RowsRefusedError,
     cancelled_for,
@@ -99,6 +100,8 @@ class Calls:
         self.target = target
         self.client, self._session = _client(target)
         self.keys = Keys({}, ())
+        self._identity = Identity("", "")
+        self.recreated_is_fine = False
         self._is_renewed = False
         """Whether the credentials were read anew, and nothing has succeeded since."""
 
@@ -107,21 +110,22 @@ class Calls:
         calls = cls(target)
         try:
             with suppress(StaleCredentialsError):  # it has read new ones by then
-                return calls._look()
-            return calls._look()
+                return calls.look()
+            return calls.look()
         except BaseException:
             calls.close()
             raise
 
-    def _look(self) -> Calls:
+    def look(self) -> Calls:
+        """Take the table as it is now, in one request. `PermanentError` if it is missing or does not fit."""
         with self._asking(repr(self.target)):
-            self.keys = _keys(self.client, self.target)
+            self.keys, self._identity = _keys_and_identity(self.client, self.target)
         return self
 
     def check_unchanged(self, what: str) -> None:
         """Raise `TryAgainError` if the table's keys are others by now, for which no row is to blame."""
         before = self.keys
-        self._look()
+        self.look()
         if self.keys != before:
             raise TryAgainError(
                 f"{what}: the table's keys were {before}, and are {self.keys}: it was altered meanwhile"
@@ -166,7 +170,7 @@ class Calls:
                 found = self.client.get_item(TableName=table, Key={"slot": {"S": slot}}, ConsistentRead=True)
             except self.client.exceptions.ResourceNotFoundException as error:
                 raise _ledger_missing(what, error) from error
-        return _entry_in(found["Item"]) if "Item" in found else None
+        return self._entry_in(found["Item"]) if "Item" in found else None
 
     def ledgers(self, table: str, slots: Sequence[str], patience: Patience) -> dict[str, LedgerEntry]:
         """The same of any number of slots, 100 in a request; those that hold nothing are left out."""
@@ -194,7 +198,13 @@ class Calls:
             except self.client.exceptions.ResourceNotFoundException as error:
                 raise _ledger_missing(what, error) from error
         left: list[dict[str, Any]] = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
-        return [_entry_in(item) for item in answer.get("Responses", {}).get(table, [])], left
+        return [self._entry_in(item) for item in answer.get("Responses", {}).get(table, [])], left
+
+    def _entry_in(self, item: Mapping[str, Any]) -> LedgerEntry:
+        """What an item of the ledger tells. `HistoryError` if it tells of rows that went with their table."""
+        if not self.recreated_is_fine:
+            self._identity.check(item, repr(self.target))
+        return _entry_in(item)
 
     def transact(
         self, items: Sequence[Item], ledger_table: str, stored: LedgerEntry | None, due: LedgerEntry, what: str
@@ -206,7 +216,11 @@ class Calls:
         emptied. The condition on the ledger is what keeps a repeat harmless.
         """
         puts = [{"Put": {"TableName": self.target.table, "Item": item.attributes}} for item in items]
-        ledger = {"TableName": ledger_table, "Item": _attributes(due), **_unchanged(stored)}
+        ledger = {
+            "TableName": ledger_table,
+            "Item": _attributes(due) | self._identity.attributes(),
+            **_unchanged(stored),
+        }
         with self._asking(what):
             try:
                 self.client.transact_write_items(TransactItems=[*puts, {"Put": ledger}])
@@ -308,7 +322,7 @@ def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what
     raise TryAgainError(f"{what}: DynamoDB cancelled the transaction: {told}")
 
 
-def _keys(client: Any, target: Target) -> Keys:
+def _keys_and_identity(client: Any, target: Target) -> tuple[Keys, Identity]:
     found = _described(client, target.table, repr(target))
     if found is None:
         raise PermanentError(f"{target!r}: there is no such table; create it, or correct name and region")
@@ -318,7 +332,7 @@ def _keys(client: Any, target: Target) -> Keys:
             f"{target!r}: its key is {keys.types}; row_key={target.row_key!r} needs a table whose key is that string "
             "alone"
         )
-    return keys
+    return keys, Identity.of(found, repr(target))
 
 
 def _described(client: Any, table: str, what: str) -> dict[str, Any] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
-from wal_sink.errors import ConfigError
+from wal_sink.errors import ConfigError, HistoryError, PermanentError
 
 if TYPE_CHECKING:
     from wal_sink_backends.dynamodb_items import Item
@@ -32,6 +32,17 @@ def check_name(table: str, argument: str) -> None:
             f"{len(table)} characters with others among them. They are not shown because they may hold credentials. "
             "Give the name alone: boto3 finds credentials where the sink runs, in the environment, a profile or a role"
         )
+
+
+def is_same_table(one: str, other: str) -> bool:
+    """Whether two tables of one client are the same.
+
+    A name is in the client's own account and region, and a transaction reaches no other ones. So an ARN that ends with
+    that name is the same table.
+    """
+    if ":" in one and ":" in other:  # two ARNs: no name has a colon
+        return one == other
+    return one.rpartition("/")[2] == other.rpartition("/")[2]
 
 
 class RowsRefusedError(Exception):
@@ -60,6 +71,45 @@ class Keys:
     types: Mapping[str, str]
     """S, N or B by the name of each attribute of the primary key."""
     indexes: tuple[IndexKey, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which table this is: one that is deleted and created again has the same name and another id."""
+
+    table: str
+    id: str
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any], what: str) -> Self:
+        """What a description tells. Where a server tells no id (DynamoDB always does), the time of creation is one."""
+        told = found.get("TableId") or found.get("CreationDateTime")
+        if not told:
+            raise PermanentError(
+                f"{what}: its description has neither TableId nor CreationDateTime, so a table that was emptied by "
+                "creating it again could not be told; use a server that tells one of them"
+            )
+        return cls(found["TableName"], str(told))
+
+    def attributes(self) -> dict[str, Any]:
+        """What the ledger holds of it, beside the position."""
+        return {"table": {"S": self.table}, "table_id": {"S": self.id}}
+
+    def check(self, item: Mapping[str, Any], what: str) -> None:
+        """Raise `HistoryError` if an item of the ledger tells of a table of this name that is gone.
+
+        An item without a table was written by an older version, which noted none: its slot is as it always was, and
+        the next chunk notes the table. One with another name tells of the table that the sink had before.
+        """
+        noted = item.get("table_id")
+        if noted is None or item["table"] != {"S": self.table} or noted == {"S": self.id}:
+            return
+        raise HistoryError(
+            f"{what}, slot {item['slot']['S']!r}: table {self.table!r} was deleted and created again since batch "
+            f"{item['batch_id']['N']}, row {item['rows']['N']}: expected the id {noted['S']}, found {self.id}. Rows "
+            "that were delivered before are gone. Restore the table and its ledger, or go on without those rows: "
+            "recreated_table='accept'"
+        )
 
 
 def keys_of(found: Mapping[str, Any]) -> Keys:

@@ -74,9 +74,9 @@ class FilesSink(Sink):
     def __repr__(self) -> str:
         return f"FilesSink({self._folder.spec.safe_url!r}, format={self._format!r})"
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - names come from the chunk alone
+    def open(self, context: SinkContext) -> None:
         """Read the environment and open the store. Raises `PermanentError` if either lacks something."""
-        self._folder.open(repr(self))
+        self._folder.open(repr(self), context)
 
     def close(self) -> None:
         """Forget what came from the environment."""

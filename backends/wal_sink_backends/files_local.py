@@ -68,6 +68,7 @@ class LocalHolder:
 
     def publish(self, transaction_id: str, handle: str) -> None:
         given = handle_of(_Handle, handle)
+        self._store.refuse_lost_root()  # what lies there would pass for gone
         held, final = self._held(transaction_id, given.held_in), self._folder / check_path(given.name)
         try:
             self._publish(held, final, given)
@@ -83,6 +84,7 @@ class LocalHolder:
     def drop(self, transaction_id: str, token: str) -> None:
         if token and not Path(token).is_absolute():
             raise ConfigError(f"{token[:80]!r} is no token of a held file: expected the absolute path of a folder")
+        self._store.refuse_lost_root()  # what lies there would pass for dropped
         for folder in dict.fromkeys(("", self._held_folder, token)):  # a process may have died before it told its token
             self._unlink(self._hidden(transaction_id, folder))
         self._unlink(self._once(transaction_id))

@@ -82,9 +82,9 @@ class TwoPhaseFilesSink(TwoPhaseSink):
     def __repr__(self) -> str:
         return f"TwoPhaseFilesSink({self._folder.spec.safe_url!r}, format={self._format!r})"
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - names come from the transaction
+    def open(self, context: SinkContext) -> None:
         """Read the environment and open the store. Raises `PermanentError` if either lacks something."""
-        self._folder.open(repr(self))
+        self._folder.open(repr(self), context)
 
     def close(self) -> None:
         """Forget what came from the environment, and a file that was not prepared."""

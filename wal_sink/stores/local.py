@@ -79,7 +79,7 @@ class LocalStore(Store):
         try:
             return self._file(path).read_bytes()
         except _ABSENT as error:
-            self._refuse_lost_root()
+            self.refuse_lost_root()
             raise ObjectMissing(f"{self.url_of(path)} does not exist") from error
         except OSError as error:
             raise self.failure("read", self.url_of(path), error) from error
@@ -91,7 +91,7 @@ class LocalStore(Store):
         except OSError as error:
             raise self.failure("list", self.url_of(folder), error) from error
         if not names:
-            self._refuse_lost_root()
+            self.refuse_lost_root()
         return sorted(names)
 
     def delete(self, paths: Iterable[str]) -> None:
@@ -114,10 +114,10 @@ class LocalStore(Store):
     def in_folder(self, folder: Path, action: Callable[[], _T]) -> _T:
         """Make `folder` durably, then run `action` in it; again if a cleaner removed the folder meanwhile."""
         for _ in range(_MAKE_ATTEMPTS):
-            self._refuse_lost_root()
+            self.refuse_lost_root()
             try:
                 self._make(folder)
-                self._refuse_lost_root()  # if the root was made just now, it is known from here on
+                self.refuse_lost_root()  # if the root was made just now, it is known from here on
                 return action()
             except FileNotFoundError:
                 self._durable -= {folder, *folder.parents}
@@ -128,8 +128,11 @@ class LocalStore(Store):
         step = _NEXT_STEP.get(error.errno or 0, "check the disk and the mount")
         return StoreError(f"cannot {action} {url}: {error.strerror or type(error).__name__}; {step}, then start again")
 
-    def _refuse_lost_root(self) -> None:
-        """Nothing is absent, and nothing is made, in a folder that only lies where the root was."""
+    def refuse_lost_root(self) -> None:
+        """Raise `StoreError` if the root was lost since `begin`.
+
+        Nothing is absent, and nothing is made, in a folder that only lies where the root was.
+        """
         if not self._has_begun or (found := self._found_device()) == self._device:
             return
         if self._device is not None:
@@ -147,8 +150,8 @@ class LocalStore(Store):
     def _lost_root(self) -> StoreError:
         return StoreError(
             f"{self._root}: this folder was there, and it is gone, or another disk lies under it now. Was it moved or "
-            "deleted, or was its mount lost? Nothing goes on without it, since a newer process could not be seen. Put "
-            "it back, or mount it again, then start again"
+            "deleted, or was its mount lost? Nothing is written or looked for without it: a newer process could not be "
+            "seen, and rows would lie where nobody reads them. Put it back, or mount it again, then start again"
         )
 
     def _file(self, path: str) -> Path:

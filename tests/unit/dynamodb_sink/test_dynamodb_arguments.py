@@ -24,6 +24,7 @@ from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink, dynamodb_s
         ("", {}, "expected the name of a DynamoDB table"),
         ("orders", {"nulls": "drop"}, "expected 'null' or 'omit'"),
         ("orders", {"row_key": ""}, "expected the name of the table's partition key"),
+        ("orders", {"recreated_table": "nix"}, "recreated_table='nix': expected 'refuse' or 'accept'"),
         ("orders", {"timeout_s": 0}, "timeout_s=0"),
         ("orders", {"endpoint_url": "ftp://u:hunter2@x"}, "endpoint_url='ftp://x': expected http"),
         ("orders", {"ledger_table": "orders"}, "a table other than 'orders'"),
@@ -52,6 +53,26 @@ def test_credentials_in_the_name_of_a_table_are_refused(kind: Any, table: str) -
 @pytest.mark.parametrize("table", ["orders", "a.b-c_9", "arn:aws:dynamodb:eu-central-1:123456789012:table/orders"])
 def test_names_and_arns_of_tables(table: str) -> None:
     assert repr(table) in repr(DynamoDbSink(table))
+
+
+_ARN = "arn:aws:dynamodb:eu-central-1:123456789012:table/"
+
+
+@pytest.mark.parametrize("table", ["orders", f"{_ARN}orders"])
+@pytest.mark.parametrize("ledger", ["orders", f"{_ARN}orders"])
+def test_a_table_that_is_its_own_ledger_is_refused_by_name_and_by_arn(table: str, ledger: str) -> None:
+    with pytest.raises(
+        ConfigError, match=f"ledger_table='{ledger}': expected the name of a table other than '{table}'"
+    ):
+        DynamoDbSink(table, ledger_table=ledger)
+
+
+@pytest.mark.parametrize(
+    "ledger",
+    ["other", f"{_ARN}other", f"{_ARN.replace('central', 'west')}orders", f"{_ARN.replace('123', '923')}orders"],
+)
+def test_two_arns_of_one_name_are_two_tables_in_other_regions_and_accounts(ledger: str) -> None:
+    assert "orders" in repr(DynamoDbSink(f"{_ARN}orders", ledger_table=ledger))
 
 
 @pytest.mark.parametrize(

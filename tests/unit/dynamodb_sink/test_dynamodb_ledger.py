@@ -8,12 +8,13 @@ import pyarrow as pa
 import pytest
 
 from tests.chunks import SLOT, chunk, ids
-from tests.contract.dynamodb_server import REGION, DynamoDbServer, Fault
+from tests.contract.dynamodb_server import REGION, DynamoDbServer, Fault, create_table
 from tests.unit.dynamodb_sink.tools import opened
 from wal_sink.chunk import Position
 from wal_sink.errors import DivergentReplay, FencedError, ForgottenError, HistoryError, PermanentError
 from wal_sink.testing import FakeQuery
 from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink, TryAgainError
+from wal_sink_backends.dynamodb_tables import Identity
 
 # The ledger.
 
@@ -45,8 +46,8 @@ def test_positions_are_read_consistently_a_hundred_in_a_request(server: DynamoDb
         requests = server.requests[:]
         assert sink.positions([]) == {}
         assert server.requests == requests
-    assert [operation for operation, _ in requests] == ["BatchGetItem"] * 3
-    asked = [one for _, body in requests for one in body["RequestItems"].values()]
+    assert [operation for operation, _ in requests] == ["DescribeTable"] + ["BatchGetItem"] * 3
+    asked = [one for _, body in requests[1:] for one in body["RequestItems"].values()]
     assert [len(one["Keys"]) for one in asked] == [100, 100, 50]
     assert all(one["ConsistentRead"] is True for one in asked)
     assert list(found) == slots
@@ -62,7 +63,7 @@ def test_slots_that_were_left_unread_are_asked_for_again(server: DynamoDbServer)
         server.requests.clear()
         server.faults += [Fault("BatchGetItem", unread=10), Fault("BatchGetItem", unread=4)]
         found = sink.positions(slots)
-    asked = [one["Keys"] for _, body in server.requests for one in body["RequestItems"].values()]
+    asked = [one["Keys"] for _, body in server.requests[1:] for one in body["RequestItems"].values()]
     assert [len(keys) for keys in asked] == [10, 10, 4]
     assert found == {slot: Position(slot, 0, 1, "a") for slot in slots}
 
@@ -217,3 +218,78 @@ def test_puts_take_chunks_of_any_size(server: DynamoDbServer) -> None:
     with opened(server, table, DynamoDbPutSink) as sink:
         sink.write(chunk(ids(*range(120))))
     assert server.ids(table) == list(range(120))
+
+
+# A table that was deleted and created again.
+
+
+def recreate(server: DynamoDbServer, table: str) -> None:
+    server.client.delete_table(TableName=table)
+    create_table(server.client, table, {"id": "N"})
+
+
+def sink_of(server: DynamoDbServer, table: str) -> DynamoDbSink:
+    return DynamoDbSink(table, region=REGION, endpoint_url=server.endpoint, ledger_table=f"{table}-ledger")
+
+
+def test_a_table_made_anew_in_mid_run_is_refused_before_the_next_marker(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    told = r"deleted and created again since batch 0, row 1.*recreated_table='accept'"
+    with pytest.raises(HistoryError, match=told), FakeQuery.over(sink_of(server, table)) as query:  # noqa: PT012
+        query.batch(ids(1))
+        recreate(server, table)
+        query.batch(ids(2))
+
+
+def test_a_table_made_anew_while_its_sink_is_open_is_told_with_the_positions(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(ids(1)))
+        recreate(server, table)
+        sink.write(chunk(ids(2), first=1))  # no request more than before: the marker is what counts
+        server.requests.clear()
+        with pytest.raises(HistoryError, match=f"table '{table}' was deleted and created again since batch 0, row 2"):
+            sink.positions([SLOT])
+        assert [operation for operation, _ in server.requests] == ["DescribeTable", "BatchGetItem"]
+        with pytest.raises(HistoryError, match="deleted and created again"):
+            sink.write(chunk(ids(3), first=2))
+    assert server.ids(table) == [2]
+
+
+def test_a_table_made_anew_is_accepted_where_the_user_says_so(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(ids(1)))
+    recreate(server, table)
+    with opened(server, table, recreated_table="accept") as sink:
+        sink.write(chunk(ids(2), first=1))
+        assert sink.positions([SLOT]) == {SLOT: Position(SLOT, 0, 2, "a")}
+    with opened(server, table) as sink:
+        assert sink.last(SLOT) == Position(SLOT, 0, 2, "a"), "the ledger tells of the new table now"
+
+
+def test_a_ledger_that_tells_of_another_table_is_as_it_was(server: DynamoDbServer) -> None:
+    """A sink that was given another table goes on there; so does a ledger of before tables were noted."""
+    table, other = server.new_table(), server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(ids(1)))
+    with opened(server, other, ledger_table=f"{table}-ledger") as sink:
+        assert sink.last(SLOT) == Position(SLOT, 0, 1, "a")
+    (item,) = server.items(f"{table}-ledger")
+    old = {name: value for name, value in item.items() if not name.startswith("table")}
+    server.client.put_item(TableName=f"{table}-ledger", Item=old)
+    with opened(server, table) as sink:
+        sink.write(chunk(ids(2), first=1))
+    (item,) = server.items(f"{table}-ledger")
+    assert item["table"] == {"S": table}
+    assert item["table_id"]["S"]
+
+
+def test_a_service_that_tells_neither_id_nor_creation_is_refused() -> None:
+    with pytest.raises(PermanentError, match="neither TableId nor CreationDateTime"):
+        Identity.of({"TableName": "orders"}, "'orders'")
+
+
+def test_the_id_of_a_table_comes_before_its_time_of_creation() -> None:
+    found = {"TableName": "orders", "TableId": "7f", "CreationDateTime": 1}
+    assert Identity.of(found, "'orders'") == Identity("orders", "7f")
