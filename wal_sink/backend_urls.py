@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from wal_sink.arguments import did_you_mean
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
-from wal_sink.sink import BatchSink, Sink
+from wal_sink.sink import BatchSink, Sink, as_sink
 
 GROUP = "wal_sink.backends"
 
@@ -28,7 +28,7 @@ def sink_from_url(url: str) -> Sink | BatchSink:
     found = entry_points(group=GROUP, name=name)
     for entry in found:
         make = cast("Callable[[str], Sink | BatchSink]", entry.load())
-        return make(url)
+        return as_sink(make(url))
     known = sorted({entry.name for entry in entry_points(group=GROUP)})
     if not url.strip():
         raise ConfigError("the URL of a target is empty: expected one such as sqlite:///orders.db?table=orders")

@@ -226,7 +226,7 @@ class History:
             )
         # It may have been made, and lost, since this run looked: then it must not be made again for a later batch.
         if (wal := take(self._log).wal) is not None:
-            return wal
+            return self._made_meanwhile(wal)
         record = WalRecord(
             wal_id=self._log.runtime.new_id(),
             query_id=query_id,
@@ -238,7 +238,13 @@ class History:
         )
         if self._log.create(paths.WAL, record):
             return record
-        return self._log.require(WalRecord, paths.WAL)
+        return self._made_meanwhile(self._log.require(WalRecord, paths.WAL))
+
+    def _made_meanwhile(self, wal: WalRecord) -> WalRecord:
+        """Another process made it, or somebody copied a WAL to this place since this run opened it."""
+        self._check_owner(wal)
+        check_location(self._log, wal, moved=True, moved_from=self._moved_from)
+        return wal
 
     def _check_owner(self, wal: WalRecord) -> None:
         if self.is_owned_by(wal.query_id):

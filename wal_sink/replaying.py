@@ -157,10 +157,10 @@ class DeadLetters:
         self._log.store.begin(is_there=True)
         role = paths.replayer_role(self._name)
         term = claim(self._log, role, take_over=take_over)  # first: what another sent by then shows as sent
-        if term.number == 1 and self._has_replayed():
-            term = claim_above(self._log, term.role, MARGIN)  # the terms of those who did so were lost
         letters = rows = rejected = 0
         try:
+            if term.number == 1 and self._has_replayed():
+                term = claim_above(self._log, term.role, MARGIN)  # the terms of those who did so were lost
             for kept in self.due(unknown=unknown):
                 done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
                 letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected

@@ -102,6 +102,14 @@ class Run:
             committer.abort_abandoned()
         self._warn_of_unserved(names)
 
+    def open_or_end(self, servings: Sequence[Serving], *, moved_from: str | None, take_over: TakeOver) -> None:
+        """`open`. If it raises (Ctrl-C too), records tell that nobody serves the terms that it had claimed."""
+        try:
+            self.open(servings, moved_from=moved_from, take_over=take_over)
+        except BaseException:  # there is no thread yet that could serve them
+            self.end()
+            raise
+
     def _warn_of_unserved(self, names: SinkNames) -> None:
         """Only committers collect, and they keep what any registered sink lacks. A listing and three reads a sink."""
         served = {committer.name for committer in self.committers}

@@ -31,10 +31,11 @@ def check_sink(sink: object, kinds: Iterable[type]) -> None:
 def check_claims(to: object) -> None:
     """Refuse a sink or a function that says of itself what means nothing. Raises `ConfigError`.
 
-    A method `idempotent`, or the text "no", is true for Python, and would be promised as exactly once.
+    A method `idempotent`, or the text "no", is true for Python, and would be promised as exactly once. A function, or a
+    `BatchSink`, that makes no claim has no such attribute: every place that reads the claim takes that for False.
     """
     name = name_of(to)
-    for claim in ("idempotent", "replaces_rows"):
+    for claim in ("idempotent", "replaces_rows", "driver_only"):
         check_bool(f"{name}.{claim}", getattr(to, claim, False))
     for limit in ("max_chunk_rows", "max_chunk_bytes", "max_concurrency"):
         if (most := getattr(to, limit, None)) is not None:

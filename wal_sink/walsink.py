@@ -310,7 +310,7 @@ class WalSink:
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
         servings = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
-        run.open(servings, moved_from=self._moved_from, take_over=self._take_over)
+        run.open_or_end(servings, moved_from=self._moved_from, take_over=self._take_over)
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
 

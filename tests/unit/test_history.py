@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.small_run import Place, Recorder
 from wal_sink import paths
-from wal_sink.errors import HistoryError, HistoryGone, MissingBatch, ObjectLost
+from wal_sink.errors import ConfigError, HistoryError, HistoryGone, MissingBatch, ObjectLost
 from wal_sink.history import KEPT_MANIFESTS
 from wal_sink.log import NOTHING
 from wal_sink.records import Manifest, WalRecord, decode, encode
@@ -61,6 +61,22 @@ def test_a_wal_that_another_query_created_meanwhile_is_refused() -> None:
     place.wal.create(paths.WAL, encode(other))
 
     with pytest.raises(HistoryError, match="belongs to query another, but the checkpoint"):
+        place.query().stage(run, 0)
+
+    assert place.wal.list(paths.BATCHES) == []
+
+
+def test_a_copy_of_a_wal_that_appeared_meanwhile_is_refused() -> None:
+    place = Place()
+    run = place.open({})
+    place.query().start_batch(0, 0)
+    query_id = run.checkpoint.query_id() or ""
+    other = WalRecord(
+        wal_id="w", query_id=query_id, checkpoint="c", first_batch=0, location="s3://other/wal", id="x", created="now"
+    )
+    place.wal.create(paths.WAL, encode(other))
+
+    with pytest.raises(ConfigError, match="holds the WAL w, which says that it lies at s3://other/wal"):
         place.query().stage(run, 0)
 
     assert place.wal.list(paths.BATCHES) == []

@@ -134,3 +134,9 @@ def test_a_missing_package_is_named(module: str, url: str, monkeypatch: pytest.M
 
 def test_single_writer_is_another_spec_of_the_same_place(tmp_path: Path) -> None:
     assert isinstance(open_store(StoreSpec(str(tmp_path), single_writer=True)), LocalStore)
+
+
+@pytest.mark.parametrize("path", ["/data/a::b", "wals::a/wal", "./a::b", "file:///data/a::b"])
+def test_a_local_path_with_two_colons_is_refused_in_plain_words(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"a local path must not contain '::'.*rename the folder.*symbolic link"):
+        StoreSpec(path)

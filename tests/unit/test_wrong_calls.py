@@ -288,6 +288,11 @@ WRONG_VALUES += [
         for name in ("max_chunk_rows", "max_chunk_bytes", "max_concurrency")
         for value in (0, -1, True, "5")
     ],
+    *[
+        (lambda value=value, name=name: as_sink(Claims(**{name: value})), rf"Claims\.{name}=.*True or False")
+        for name in [claim for claim, kind in Sink.__annotations__.items() if kind == "bool"]
+        for value in ("no", "", None, 0, 1, lambda: False)
+    ],
 ]
 
 
@@ -295,6 +300,26 @@ WRONG_VALUES += [
 def test_a_value_of_another_kind_is_told_with_the_right_one(call: Callable[[], object], said: str) -> None:
     with pytest.raises(ConfigError, match=f"(?s){said}"):
         call()
+
+
+def test_every_claim_of_a_sink_class_is_looked_at() -> None:
+    assert [name for name, kind in Sink.__annotations__.items() if kind == "bool"] == [
+        "idempotent",
+        "replaces_rows",
+        "driver_only",
+    ], "one that is new here must be looked at by check_claims, and one that is gone no longer"
+
+
+def test_the_claims_of_a_backend_that_is_named_by_a_url_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Found:
+        name = "odd"
+
+        def load(self) -> Callable[[str], Sink]:
+            return lambda _: Claims(driver_only="no")
+
+    monkeypatch.setattr("wal_sink.backend_urls.entry_points", lambda **_: [Found()])
+    with pytest.raises(ConfigError, match=r"Claims\.driver_only='no'.*True or False"):
+        sink_from_url("odd://host")
 
 
 @pytest.mark.parametrize(

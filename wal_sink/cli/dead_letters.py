@@ -12,6 +12,7 @@ from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.opened import require_wal
 from wal_sink.cli.output import cell, console, print_json, table, text
 from wal_sink.cli.targets import target
+from wal_sink.cli.termination import in_order
 from wal_sink.inspection import plain_rows
 from wal_sink.replaying import DeadLetters, KeptLetter
 from wal_sink.stores.opening import open_store
@@ -85,6 +86,7 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
 @_name
 @options.storage_options
 @options.as_json
+@in_order()
 def replay(
     *, wal: str, to: str, name: str, dry_run: bool, unknown: bool, take_over: bool, as_json: bool, **more: Any
 ) -> None:

@@ -16,6 +16,7 @@ from wal_sink.cli import options
 from wal_sink.cli.opened import NoWal, no_wal
 from wal_sink.cli.output import batch_text, print_json
 from wal_sink.cli.targets import target
+from wal_sink.cli.termination import in_order
 from wal_sink.errors import ConfigError, StoreError, UndeliveredError
 from wal_sink.inspection import SinkStatus, Status, read_status
 from wal_sink.location import is_plain
@@ -34,7 +35,7 @@ REFRESH_S = 0.5
 @click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 @click.option("--checkpoint", metavar="URL", help="The query's checkpoint, if it is not where the WAL says.")
 @click.option("--moved-from", metavar="URL", help="Where the WAL lay before it was moved here; to be said once.")
-@click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C) or --timeout.")
+@click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C, SIGTERM) or --timeout.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -49,12 +50,14 @@ REFRESH_S = 0.5
 @options.storage_options
 @options.checkpoint_options
 @options.as_json
+@in_order()
 def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool, **more: Any) -> None:
     """Deliver everything that is complete to a target. Needs no Spark.
 
     What was delivered before, by any process under the same --name, is not delivered again. A process that still serves
     the sink is not ended: the command is refused beside it. The target is the URL of a
-    backend, or a function or Sink in a module, which is looked for in the current directory too:
+    backend, or a function or Sink in a module, which is looked for in the current directory too. SIGTERM ends it as
+    Ctrl-C does: the chunk in hand is finished; with --follow the exit code is 0, otherwise 143.
 
     \b
         wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
@@ -123,7 +126,7 @@ def _recorded_checkpoint(status: Status) -> str:
 def _deliver(
     sink: WalSink, before: Status, name: str, *, follow: bool, timeout_s: float | None, progress: bool
 ) -> bool:
-    """Drain; True if Ctrl-C ended a drain that follows, which is how one ends it."""
+    """Drain; True if Ctrl-C or SIGTERM ended a drain that follows, which is how one ends it."""
     with _bar(sink, before, name) if progress else contextlib.nullcontext():
         try:
             with contextlib.ExitStack() as stack:

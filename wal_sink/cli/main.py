@@ -1,4 +1,6 @@
-"""The console script `wal-sink`. Exit codes: 0 fine, 1 the check found something or delivery failed, 2 bad use."""
+"""The console script `wal-sink`. Exit codes: 0 fine, 1 the check found something or delivery failed, 2 bad use,
+143 SIGTERM ended a command that delivers.
+"""
 
 from __future__ import annotations
 

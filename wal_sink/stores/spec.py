@@ -86,6 +86,7 @@ def _normalised(url: str) -> str:
     written = _scheme(url)
     scheme = _ALIASES.get(written or LOCAL, written or LOCAL)
     if "::" in url:
+        _refuse_local(url, scheme)
         return _known(url, scheme)
     if scheme == LOCAL:
         return f"{LOCAL}://{_absolute(url if written is None else url[len(written) + 1 :])}"
@@ -93,6 +94,16 @@ def _normalised(url: str) -> str:
     if scheme == S3:
         _check_s3(url, location)
     return f"{scheme}://{location.lstrip('/')}" if scheme in {S3, MEMORY} else _known(url.rstrip("/"), scheme)
+
+
+def _refuse_local(url: str, scheme: str) -> None:
+    """Refuse a local path with `::`, which fsspec would split there. A chain begins with a scheme that it knows."""
+    if scheme == LOCAL or ("://" not in url and scheme not in fsspec.available_protocols()):
+        raise ConfigError(
+            f"{mask_url(url)}: a local path must not contain '::', which joins the parts of a chained URL such as "
+            "simplecache::s3://bucket/folder. Nothing was started; rename the folder, or give the path of a symbolic "
+            "link to it"
+        )
 
 
 def _absolute(path: str) -> str:
