@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+    from wal_sink.spark.earlier_rows import BatchRows
     from wal_sink.spark.identity import QueryIdentity
 
 _logger = logger_of(__name__)
@@ -43,6 +44,8 @@ class OwnQuery:
         """Of the batch that was entered last."""
         self._checked_run: str | None = None
         """The run whose checkpoint was compared last."""
+        self._rows: BatchRows | None = None
+        """Of the batches that came; none before the first."""
         self._entries = Entries(owner, wal)
         self._stage_error: BaseException | None = None
         self._staging_thread: threading.Thread | None = None
@@ -82,10 +85,10 @@ class OwnQuery:
         """The time in which a batch is staged: who calls, told once, and the run's entry. See `Entries.entered`.
 
         On the calling thread `stop` does nothing from now on. The newest run is the one that is stopped when delivery
-        gives up or the `WalSink` closes. Raises `ConfigError` if no running query can be told, and if it runs on
-        another checkpoint.
+        gives up or the `WalSink` closes. Raises `ConfigError` if no running query can be told, if it runs on
+        another checkpoint, and if `df` holds rows of an earlier batch alone.
         """
-        from wal_sink.spark import identity, locations  # noqa: PLC0415
+        from wal_sink.spark import earlier_rows, identity, locations  # noqa: PLC0415
 
         with self._entries.unknown(batch_id):
             caller = identity.identity_of(df, batch_id)
@@ -99,6 +102,8 @@ class OwnQuery:
             if self._checked_run != caller.run_id:
                 locations.refuse_other_checkpoint(caller, checkpoint_location(checkpoint, caller.session))
                 self._checked_run = caller.run_id
+            self._rows = self._rows or earlier_rows.BatchRows()
+            self._rows.refuse_earlier(df, caller)
             yield caller, entry
 
     def refuse_inside(self, is_complete: Callable[[int], bool]) -> None:

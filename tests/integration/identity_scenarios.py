@@ -18,6 +18,7 @@ from tests.fixtures_spark import SPARK_CONF
 from tests.integration.streams import Place, wait_until
 from wal_sink import ConfigError
 from wal_sink.checkpoint_formats import planned_ms
+from wal_sink.spark.earlier_rows import BatchRows
 from wal_sink.spark.identity import QueryIdentity, identity_of
 from wal_sink.spark.leftovers import _Fields
 
@@ -70,12 +71,19 @@ def chain(spark: SparkSession, place: Place) -> None:
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", "1")
     beside = spark.readStream.format("rate").load().writeStream.format("noop")
+    kept: list[Any] = []
     other = beside.option("checkpointLocation", str(place.root / "beside")).start()
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
         seen.setdefault("first", []).append(identity_of(df, batch_id).is_first)
         if batch_id == 0:
             look(spark, place, df, batch_id)
+        if batch_id == 0:
+            rows = BatchRows()
+            rows.refuse_earlier(df.groupBy("id").count(), identity_of(df, batch_id))
+            kept.extend((df, rows))
+        else:
+            seen["kept"] = outcome(lambda: kept[1].refuse_earlier(kept[0], identity_of(df, batch_id)))
         first, second = df.where("id % 2 = 0"), df.where("id % 2 = 1")
         sink.stage(first.union(second), batch_id)
         seen["second call"] = outcome(lambda: other_sink.stage(second, batch_id))

@@ -301,6 +301,20 @@ def test_a_batch_whose_error_was_swallowed_is_not_overtaken(
     assert not list(place.wal.glob("batches/*/manifest*"))
 
 
+def test_a_dataframe_of_the_batch_before_is_refused(spark: SparkSession, place: Place) -> None:
+    """Its session is the query's own, and it was staged under the present batch's id: those rows came twice."""
+    place.feed.add(range(5), range(5, 10), range(10, 15))
+    kept: list[DataFrame] = []
+
+    def on_batch(df: DataFrame, batch_id: int) -> None:
+        kept.append(df)
+        sink.stage(kept[0].join(df, "id", "left_anti") if batch_id == 1 else kept[0], batch_id)
+
+    sink = place.sink(place.lines)
+    with pytest.raises(Exception, match=r"batch 2: .* holds rows of batch 0, and none of this batch"):
+        chain(spark, place, on_batch)
+
+
 def raise_with_notes(call: Callable[[], object]) -> None:
     """What tracebacks, and so Spark's account of it, show."""
     try:

@@ -26,6 +26,7 @@ def test_the_calling_query_and_what_a_writer_has_are_told(version: str, tmp_path
     names = {"batch", "static join", "static", "derived", "batch on a thread"}
     assert seen["told"] == dict.fromkeys(names, expected)
     assert seen["on its thread"] == [True, False]
+    assert "batch 1: the DataFrame given to stage() holds rows of batch 0" in seen["kept"]
     assert seen["first"] == [True, False, True, False], "two batches of each of two runs"
     assert "on the thread that calls foreachBatch" in seen["static on a thread"]
     assert "runs batch 0, but stage() was given batch 1" in seen["another batch"]

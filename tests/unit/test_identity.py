@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JError
 
 from wal_sink.errors import ConfigError
 from wal_sink.spark import locations
+from wal_sink.spark.earlier_rows import BatchRows
 from wal_sink.spark.identity import QueryIdentity, identity_of
 from wal_sink.spark.leftovers import refuse_leftovers
 from wal_sink.spark.locations import Place, compare, refuse_other_checkpoint
@@ -61,10 +63,15 @@ def dataframe(execution: object) -> Any:
     return Odd(sparkSession=session, _jdf=Odd(sparkSession=lambda: java_session))
 
 
-def running(*, planned_ms: object = 17, is_first: object = True) -> Odd:
+def running(*, planned_ms: object = 17, is_first: object = True, rows_id: object = 8) -> Odd:
     """The execution of batch 3."""
-    metadata = Odd(batchTimestampMs=lambda: planned_ms)
-    return Odd(currentBatchId=lambda: 3, offsetSeqMetadata=lambda: metadata, isFirstBatch=lambda: is_first)
+    metadata, rows = Odd(batchTimestampMs=lambda: planned_ms), Odd(id=lambda: rows_id)
+    return Odd(
+        currentBatchId=lambda: 3,
+        offsetSeqMetadata=lambda: metadata,
+        isFirstBatch=lambda: is_first,
+        toRdd=lambda: rows,
+    )
 
 
 def execution(**answers: Any) -> Odd:
@@ -88,6 +95,7 @@ NOT_UNDERSTOOD: dict[str, dict[str, Any]] = {
     "no time": {"lastExecution": lambda: running(planned_ms=None)},
     "time that was not set": {"lastExecution": lambda: running(planned_ms=0)},
     "no word on the batches before": {"lastExecution": lambda: running(is_first=None)},
+    "no rows": {"lastExecution": lambda: running(rows_id=None)},
     "no id": {"id": lambda: None},
     "no run id": {"runId": lambda: None},
     "no checkpoint": {"resolvedCheckpointRoot": lambda: None},
@@ -115,9 +123,44 @@ def test_a_writer_that_cannot_be_read_is_an_error_that_names_it() -> None:
         refuse_leftovers(writer, session, "/checkpoint")  # type: ignore[arg-type]
 
 
+def batch_frame(*rows_ids: int) -> Any:
+    """A DataFrame over these RDDs, and one file."""
+    leaf = "org.apache.spark.sql.execution.LogicalRDD"
+    leaves = [(leaf, Odd(id=lambda number=number: number)) for number in rows_ids] + [("…LogicalRelation", None)]
+    each = [Odd(rdd=lambda rdd=rdd: rdd, getClass=lambda name=name: Odd(getName=lambda: name)) for name, rdd in leaves]
+    plan = Odd(collectLeaves=lambda: Odd(size=lambda: len(each), apply=each.__getitem__))
+    return Odd(sparkSession=Odd(version="9.9"), _jdf=Odd(queryExecution=lambda: Odd(analyzed=lambda: plan)))
+
+
+def test_a_dataframe_that_was_kept_from_an_earlier_batch_is_refused() -> None:
+    rows = BatchRows()
+    third, fourth = identity("/c"), replace(identity("/c"), batch_id=4, rows_id=11)
+    rows.refuse_earlier(batch_frame(8), third)
+    rows.refuse_earlier(batch_frame(8, 11), fourth)  # joined to this one's
+    rows.refuse_earlier(batch_frame(2), fourth)  # a table of the user's
+    with pytest.raises(ConfigError, match=r"batch 4: .* holds rows of batch 3, and none of this batch"):
+        rows.refuse_earlier(batch_frame(8), fourth)
+    rows.refuse_earlier(batch_frame(8), replace(fourth, run_id="another"))  # another context numbers anew
+
+
+def test_as_many_batches_are_remembered_as_there_is_room_for() -> None:
+    rows = BatchRows()
+    for number in range(1001):
+        rows.refuse_earlier(batch_frame(), replace(identity("/c"), batch_id=number, rows_id=number))
+    present = replace(identity("/c"), batch_id=1000, rows_id=1000)
+    rows.refuse_earlier(batch_frame(0), present)
+    with pytest.raises(ConfigError, match="holds rows of batch 1,"):
+        rows.refuse_earlier(batch_frame(1), present)
+
+
+def test_a_spark_whose_plans_are_unknown_is_an_error_that_names_it() -> None:
+    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not tell wal-sink which batch a DataFrame is made of"):
+        BatchRows().refuse_earlier(cast("Any", Odd(sparkSession=Odd(version="9.9"), _jdf=Odd())), identity("/c"))
+
+
 def identity(checkpoint: str) -> QueryIdentity:
     nothing: Any = None
-    return QueryIdentity(3, "the-query", "the-run", checkpoint, 17, False, nothing, nothing)
+    return QueryIdentity(3, "the-query", "the-run", checkpoint, 17, False, 8, nothing, nothing)
 
 
 SAME = [

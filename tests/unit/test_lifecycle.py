@@ -35,7 +35,7 @@ from wal_sink import (
     WalSinkError,
 )
 from wal_sink.run import Run
-from wal_sink.spark import identity, leftovers, locations
+from wal_sink.spark import earlier_rows, identity, leftovers, locations
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
@@ -193,6 +193,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(query, "start_query", lambda through, _, on_batch: Stream(made, on_batch, through))
     monkeypatch.setattr(query, "stop_query", lambda stream: stream.stop())
     monkeypatch.setattr(identity, "identity_of", Caller)
+    monkeypatch.setattr(earlier_rows.BatchRows, "refuse_earlier", lambda *_: None)
     monkeypatch.setattr(locations, "refuse_other_checkpoint", lambda *_: None)
     monkeypatch.setattr(query, "sleep_in_stream", lambda stream, seconds: stream.sleep(seconds), raising=False)
     monkeypatch.setattr(

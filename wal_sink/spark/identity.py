@@ -41,6 +41,8 @@ class QueryIdentity:
     """When Spark planned the batch, in milliseconds since 1970, as in its `offsets` entry (`batchTimestampMs`)."""
     is_first: bool
     """Whether this run completed no batch before it. Where it is not, the run completed the batch before."""
+    rows_id: int
+    """Of Spark's RDD that holds the batch. No other batch of the run has it."""
     session: SparkSession
     """The user's session that started the query. It outlives the run, whose own is a clone."""
     query: StreamingQuery
@@ -84,6 +86,7 @@ def _identity(df: DataFrame, batch_id: int, execution: Any, running: Any) -> Que
         checkpoint=_text(execution.resolvedCheckpointRoot()),
         planned_ms=_positive(running.offsetSeqMetadata().batchTimestampMs()),
         is_first=_flag(running.isFirstBatch()),
+        rows_id=_number(running.toRdd().id()),
         session=SparkSession(df.sparkSession.sparkContext, execution.sparkSession()),
         query=StreamingQuery(execution),
     )
@@ -134,6 +137,12 @@ def _text(value: object) -> str:
 def _flag(value: object) -> bool:
     if not isinstance(value, bool):
         raise TypeError(f"expected True or False, found {value!r}")
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected the number of an RDD, found {value!r}")
     return value
 
 
