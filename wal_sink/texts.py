@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+_LONGEST = 200_000
+"""How many characters of a text are kept. Masking what is secret in one of megabytes would take minutes."""
+
 
 class Described(Protocol):
     """A sink, as far as messages are concerned."""
@@ -49,4 +52,14 @@ def _made(name: str, make: Callable[..., object], thing: object) -> str:
         text = "".join((made if isinstance(made, str) else repr(made),))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - of a user's own; nothing of it may end the program
         return f"<a {type(thing).__name__} without text: {name} raised {type(error).__name__}>"
-    return text.encode(errors="backslashreplace").decode()
+    return _cut(text).encode(errors="backslashreplace").decode()
+
+
+def _cut(text: str) -> str:
+    """Its beginning and its end, of whole words: nobody would know a part of a password for one."""
+    if len(text) <= _LONGEST:
+        return text
+    head = text[: _LONGEST // 2].rsplit(maxsplit=1)
+    tail = text[-_LONGEST // 2 :].split(maxsplit=1)
+    first, last = head[0] if len(head) > 1 else "", tail[1] if len(tail) > 1 else ""
+    return f"{first} … {len(text) - len(first) - len(last):,} characters are left out … {last}"

@@ -74,6 +74,34 @@ def test_a_text_is_plain_and_can_be_written(make: Callable[[], Any], expected: s
         assert text.encode()
 
 
+LEFT_OUT = " … {} characters are left out … "
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("a" * 200_000, "a" * 200_000),
+        ("b" * 200_001, LEFT_OUT.format("200,001")),
+        ("first " + "b" * 300_000, "first" + LEFT_OUT.format("300,001")),
+        ("b" * 300_000 + " last", LEFT_OUT.format("300,001") + "last"),
+    ],
+    ids=["of the greatest length", "of one word", "with a first word", "with a last word"],
+)
+def test_of_a_text_of_megabytes_its_ends_are_kept(text: str, kept: str) -> None:
+    """Each text is searched for secrets, which took minutes for the text of one exception."""
+    assert text_of(text) == kept
+
+
+def test_no_part_of_a_word_is_kept_where_a_text_is_cut() -> None:
+    """A part of a password is masked by nothing."""
+    words = " ".join(f"password={number:07}-secret" for number in range(20_000))
+    kept = text_of(words)
+    assert len(kept) < 201_000
+    assert {len(word) for word in kept.split(" ") if "=" in word} == {len("password=0000000-secret")}
+    assert kept.startswith("password=0000000-secret ")
+    assert kept.endswith(" password=0019999-secret")
+
+
 def test_what_is_told_of_an_ordinary_error_is_its_class_and_text() -> None:
     assert told(ValueError("expected a number")) == "ValueError: expected a number"
 
