@@ -202,8 +202,10 @@ from pyspark.sql.functions import udf
 from tests.fixtures_spark import SPARK_CONF
 from tests.integration.streams import Place
 from tests.integration.test_cluster_losses import PARTITIONS, killing
+from wal_sink.spark.environment import REPEAT_CHECKS
 
 conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
+conf |= dict.fromkeys(REPEAT_CHECKS, sys.argv[3])
 spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("WARN")
 place = Place(Path(sys.argv[1]))
@@ -227,9 +229,27 @@ def test_a_random_shuffle_that_spark_repeats_ends_its_attempt_and_loses_nothing(
     place = Place(tmp_path)
     for first in range(0, 80, 20):
         place.feed.add(range(first, first + 20))
-    with Child.python(RANDOM_STAGER, place.root, cluster.url, log=tmp_path / "driver.log", limit_s=LIMIT_S) as child:
+    log = tmp_path / "driver.log"
+    with Child.python(RANDOM_STAGER, place.root, cluster.url, "true", log=log, limit_s=LIMIT_S) as child:
         output = child.succeed()
     assert "FetchFailed" in output
     assert "REFUSED True" in output
     assert place.lines.ids() == list(range(80))
     assert place.lines.repeats() == 0
+
+
+def test_a_random_shuffle_that_spark_repeats_unchecked_is_staged_again_from_its_beginning(
+    cluster: Standalone, tmp_path: Path
+) -> None:
+    """Without Spark's check: the only one of Spark 4.0, and the default of 4.1."""
+    place = Place(tmp_path)
+    for first in range(0, 80, 20):
+        place.feed.add(range(first, first + 20))
+    log = tmp_path / "driver.log"
+    with Child.python(RANDOM_STAGER, place.root, cluster.url, "false", log=log, limit_s=LIMIT_S) as child:
+        output = child.succeed()
+    assert "FetchFailed" in output
+    assert "REFUSED" not in output
+    assert sorted(place.lines.ids()) == list(range(80))
+    assert place.lines.repeats() == 0
+    assert "its rows are computed again" in output

@@ -14,12 +14,14 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import types as t
+from pyspark.sql.functions import rand
 
 from wal_sink.errors import ConfigError, CorruptError, StoreError
 from wal_sink.preparing import StagingOrder
 from wal_sink.segment_writer import SegmentLimits
 from wal_sink.segments import load_segment
 from wal_sink.spark import staging
+from wal_sink.spark.environment import REPEAT_CHECKS
 from wal_sink.spark.reading import read_segments
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
 from wal_sink.spark.task_errors import SparkJobError, surfaced_errors
@@ -262,3 +264,29 @@ def worker_peak_mib() -> int:
         ours += [child for child, status in processes.items() if int(status["PPid"]) == pid]
     workers = [processes[pid] for pid in ours[1:] if "python" in processes[pid]["Name"]]
     return max(int(status["VmHWM"].split()[0]) >> 10 for status in workers if "VmHWM" in status)
+
+
+def test_shuffles_that_nobody_repeated_are_staged_whatever_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """Also with partitions that have no rows."""
+    before = {key: spark.conf.get(key, None) for key in REPEAT_CHECKS}
+    for key in REPEAT_CHECKS:
+        spark.conf.set(key, "false")
+    base = spark.range(0, 20, 1, 3)
+    try:
+        for number, df in enumerate(
+            [
+                base.repartition(30, "id"),
+                base.repartition(4, rand()).groupBy("id").count(),
+                base.limit(5).filter("id > 1"),
+                base.orderBy("id").limit(3),
+                base.orderBy("id"),
+                base.join(base.filter("id > 5"), "id"),
+                base.filter("id < 0").repartition(3, "id"),
+                base.filter("id < 0").groupBy().count(),
+            ]
+        ):
+            staged = stage(df, tmp_path, under=f"staged-{number}")
+            assert sum(segment.rows for segment in staged) == df.count()
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value or "false")

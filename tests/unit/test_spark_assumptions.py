@@ -22,11 +22,11 @@ from wal_sink.checkpoint_files import current_session
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.spark.cluster import task_slots
 from wal_sink.spark.data_source_writer import DataSourceSink, _WritingTask
-from wal_sink.spark.environment import _REPEAT_CHECKS, check_kept_batches, warn_of_unchecked_shuffles
+from wal_sink.spark.environment import _OLD_FETCHES, REPEAT_CHECKS, check_kept_batches, warn_of_unchecked_shuffles
 from wal_sink.spark.hadoop import HadoopFiles, default_file_system
 from wal_sink.spark.query import session_of, start_query
 from wal_sink.spark.rows import spark_rows
-from wal_sink.spark.staging import _in_order, _partition
+from wal_sink.spark.staging import _in_order, _task
 from wal_sink.spark.task_errors import SparkJobError
 from wal_sink.spark.thread_properties import is_running
 from wal_sink.stores.base import ObjectMissing
@@ -120,12 +120,17 @@ def test_as_many_batches_as_spark_keeps_must_be_in_the_wal() -> None:
 def test_a_spark_that_does_not_check_a_repeated_shuffle_is_told_of(
     answers: tuple[str | None, ...], told: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    spark = SimpleNamespace(conf=dict(zip(_REPEAT_CHECKS, answers, strict=True)))
+    spark = SimpleNamespace(conf=dict(zip(REPEAT_CHECKS, answers, strict=True)) | {_OLD_FETCHES: "true"})
 
     warn_of_unchecked_shuffles(cast("SparkSession", spark))
 
     assert len(caplog.messages) == bool(told)
     assert all(part in caplog.text for part in told)
+
+
+def test_a_spark_whose_shuffles_tell_their_writers_needs_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    warn_of_unchecked_shuffles(cast("SparkSession", SimpleNamespace(conf={})))
+    assert not caplog.messages
 
 
 # Hadoop's file system, in the JVM.
@@ -232,4 +237,4 @@ def test_a_partition_that_comes_twice_is_staged_by_nobody() -> None:
 
 def test_a_task_that_spark_tells_nothing_of_stages_nothing() -> None:
     with pytest.raises(RuntimeError, match="outside of a Spark task"):
-        _partition()
+        _task()

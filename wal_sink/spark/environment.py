@@ -294,10 +294,12 @@ def _ways_out(context: SparkContext) -> str:
 
 # --- what Spark remembers -----------------------------------------------------------------------------------------
 
-_REPEAT_CHECKS = tuple(
+REPEAT_CHECKS = tuple(
     f"spark.sql.shuffle.orderIndependentChecksum.{name}" for name in ("enabled", "enableFullRetryOnMismatch")
 )
 """Whether Spark notices that a shuffle it repeats comes out otherwise. On since 4.2; 4.0 does not know them."""
+_OLD_FETCHES = "spark.shuffle.useOldFetchProtocol"
+"""With it the outputs of a shuffle do not tell which task wrote them: `wal_sink.spark.repeated_shuffles`."""
 _KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 
@@ -323,18 +325,21 @@ def check_kept_batches(spark: SparkSession, retention_batches: int) -> None:
 
 
 def warn_of_unchecked_shuffles(spark: SparkSession) -> None:
-    """Tell that this Spark does not notice if a shuffle that it repeats gives the tasks other rows.
+    """Tell that nobody notices if a shuffle that Spark repeats gives the tasks other rows: neither Spark nor wal-sink.
 
     Only the user can switch it on: Spark plans the shuffles of a batch before `foreachBatch` is called.
     """
-    found = {key: spark.conf.get(key, None) for key in _REPEAT_CHECKS}
+    if spark.conf.get(_OLD_FETCHES, "false") != "true":
+        return  # every staging job looks for itself
+    found = {key: spark.conf.get(key, None) for key in REPEAT_CHECKS}
     if all(value == "true" for value in found.values()):
         return
     way_out = "use Spark 4.1 or newer" if None in found.values() else "set them to true before the query starts"
     LOG.warning(
         "%s: if an executor is lost after a shuffle by a value that is not deterministic (such as repartition by a "
         "random function), Spark loses and doubles rows of the batch, and nobody sees it. If the query has such a "
-        "shuffle, make its value deterministic, or %s",
-        ", ".join(f"{key} is {value or 'not known'}" for key, value in found.items()),
+        "shuffle, make its value deterministic, set %s to false, or %s",
+        ", ".join(f"{key} is {value or 'not known'}" for key, value in {_OLD_FETCHES: "true", **found}.items()),
+        _OLD_FETCHES,
         way_out,
     )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError
 from wal_sink.logs import logger_of
+from wal_sink.records import Manifest
 from wal_sink.run import Run
+from wal_sink.spark.environment import REPEAT_CHECKS
 from wal_sink.spark.identity import QueryIdentity
 from wal_sink.spark.schema import schema_json
 from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
+from wal_sink.spark.task_errors import RepeatedShuffleError
 from wal_sink.stager import Attempt, Staged
 from wal_sink.stores.spec import StoreSpec
 
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _logger = logger_of(__name__)
+_ATTEMPTS = 3
+"""How often in a row a batch is staged if Spark repeats its shuffles."""
 
 
 def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity) -> None:
@@ -31,9 +37,24 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity
         staged = stage_dataframe(df, store=store, order=order, description=f"{what}: stage attempt {attempt.number}")
         return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 
-    if run.stage(caller.batch_id, write, planned_ms=caller.planned_ms) is None:
+    if _stage(run, caller, write) is None:
         found = evaluate_without_staging(df, description=f"{what}: replay, already released")
         _compare_rows(run, what, caller.batch_id, found)
+
+
+def _stage(run: Run, caller: QueryIdentity, write: Callable[[Attempt], Staged]) -> Manifest | None:
+    """Stage a batch, in a new attempt after one of which Spark may have lost rows: that one has no manifest."""
+    for left in reversed(range(_ATTEMPTS)):
+        try:
+            return run.stage(caller.batch_id, write, planned_ms=caller.planned_ms)
+        except RepeatedShuffleError as error:
+            if not left:
+                raise RepeatedShuffleError(
+                    f"{error}; {_ATTEMPTS} attempts in a row ended so, and nothing was staged. See why executors are "
+                    f"lost, set {' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"
+                ) from None
+            _logger.warning("%s: nothing of this attempt is used, its rows are computed again", error)
+    raise AssertionError("the last attempt returns or raises")
 
 
 def _compare_rows(run: Run, what: str, batch_id: int, found: int) -> None:

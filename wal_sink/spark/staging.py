@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
@@ -15,8 +15,9 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, St
 from wal_sink.log import Log
 from wal_sink.preparing import StagedPartition, StagingOrder, joined, stage_partition
 from wal_sink.runtime import SYSTEM
+from wal_sink.spark.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
-from wal_sink.spark.task_errors import SparkJobError, marked_errors, surfaced_errors
+from wal_sink.spark.task_errors import RepeatedShuffleError, SparkJobError, marked_errors, surfaced_errors
 from wal_sink.spark.thread_properties import described
 from wal_sink.stores.opening import open_store
 
@@ -33,7 +34,9 @@ ARROW_BATCH_BYTES = 4 << 20
 _BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
 _SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
 _COUNT = StructType([StructField("rows", LongType())])
-_RESULT = StructType([StructField("partition", IntegerType()), StructField("staged", BinaryType())])
+_RESULT = StructType(
+    [StructField("partition", IntegerType()), StructField("task", LongType()), StructField("staged", BinaryType())]
+)
 
 
 def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, description: str) -> StagedPartition:
@@ -45,7 +48,8 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, des
 
     Raises `ConfigError` for a schema that cannot be staged and for a null in a column declared 'not null', `StoreError`
     if the store fails in a task as often as Spark tries, and for what goes wrong in the DataFrame PySpark's own errors,
-    or `SparkJobError` where those are a page of Java.
+    or `SparkJobError` where those are a page of Java. `RepeatedShuffleError` if Spark repeated a part of a shuffle
+    meanwhile: the next job computes all shuffles again.
     """
     schema = df.schema
     check_schema(schema)
@@ -58,8 +62,13 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, des
         surfaced_errors(description, not_null, in_stream=True),
     ):
         resolved = df if are_resolved_by_name(schema) else df.toDF(*names)
-        rows = resolved.mapInArrow(task, _RESULT).collect()
+        collected = resolved.mapInArrow(task, _RESULT)
+        rows = collected.collect()
     in_order = _in_order(rows, description)
+    shuffles = RepeatedShuffles(collected)
+    if found := shuffles.found([row.task for row in in_order]):
+        shuffles.forget()
+        raise RepeatedShuffleError(f"{description}: Spark repeated a part of a shuffle while others read it ({found})")
     return joined([msgspec.json.decode(row.staged, type=StagedPartition) for row in in_order])
 
 
@@ -82,7 +91,7 @@ def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _StagingTask:
-    """What runs on executors, once per partition, given its record batches; yields the references as one row."""
+    """What runs on executors, once per partition, given its record batches; yields references and its id as one row."""
 
     store: StoreSpec
     order: StagingOrder
@@ -90,17 +99,20 @@ class _StagingTask:
     """Of the columns inside a segment, whatever the batches call them."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        partition = _partition()
+        context = _task()
+        partition = context.partitionId()
         names = list(self.names)
         renamed = (batch.rename_columns(names) for batch in batches)
         with marked_errors():
             log = Log(open_store(self.store), SYSTEM, self.order.run_id)
             log.store.begin(is_there=True)
             staged = stage_partition(self.order, renamed, log, partition=partition, on_executor=True)
-        if staged.segments:
-            yield pa.record_batch(
-                [pa.array([partition], pa.int32()), pa.array([msgspec.json.encode(staged)])], _RESULT.names
-            )
+        result: list[pa.Array[Any]] = [
+            pa.array([partition], pa.int32()),
+            pa.array([context.taskAttemptId()], pa.int64()),
+            pa.array([msgspec.json.encode(staged)]),
+        ]
+        yield pa.record_batch(result, _RESULT.names)
 
 
 def _in_order(rows: Iterable[Row], description: str) -> list[Row]:
@@ -121,11 +133,11 @@ def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield pa.record_batch([pa.array([rows], pa.int64())], _COUNT.names)
 
 
-def _partition() -> int:
+def _task() -> TaskContext:
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("a staging task was called outside of a Spark task")
-    return context.partitionId()
+    return context
 
 
 def _batch_bytes(setting: str | None) -> int:

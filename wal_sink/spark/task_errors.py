@@ -40,6 +40,10 @@ class SparkJobError(Exception):
     """A Spark job failed with a page of Java, of which this is the line that tells. Raised on the driver."""
 
 
+class RepeatedShuffleError(SparkJobError):
+    """Spark may have lost and doubled rows between the tasks of a job. Nothing of it may be used."""
+
+
 class TaskError(Exception):
     """One of our errors as it crosses the JVM. Raised in Python workers only; nobody needs to catch it."""
 
