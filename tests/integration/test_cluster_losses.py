@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,32 @@ def rows_of(file: Path) -> list[int]:
         return sorted(row for (row,) in connection.execute("select id from rows"))
 
 
+def put_to_sleep(host: Child, file: Path) -> None:
+    """Stop every process of a host, at a moment when none of them holds a lock on the database: SQLite's locks end with
+    their process, so nobody else could open it until the host wakes up.
+    """
+    deadline = time.monotonic() + 30
+    while True:
+        host.send_to_all(signal.SIGSTOP)
+        if not file.exists() or not is_locked(file):
+            return
+        assert time.monotonic() < deadline, f"whenever the host is stopped, {file} is locked"
+        host.send_to_all(signal.SIGCONT)
+        time.sleep(0.05)
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process keeps its lock for longer than one that runs does."""
+    try:
+        with closing(sqlite3.connect(file, timeout=1)) as connection:
+            connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.OperationalError as error:
+        if "locked" not in str(error):
+            raise
+        return True
+    return False
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Standalone]:
     with standalone(tmp_path / "cluster") as running:
@@ -119,7 +146,7 @@ def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_th
         caller = min(callers(first)["plain"])
         host = next(worker for worker in cluster.workers if os.getsid(caller) == worker.pid)
         if asleep:
-            host.send_to_all(signal.SIGSTOP)
+            put_to_sleep(host, tmp_path / "out.db")
         child.kill()
     with driver(2) as child:
         child.succeed()
