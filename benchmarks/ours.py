@@ -71,6 +71,7 @@ class Ours:
         df = work.batch(self.spark)
         settings = Settings()
         limits = SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes)
+        (place / "wal").mkdir(exist_ok=True)  # a run makes it when it opens the WAL; a task must find it
         watch = Stopwatch()
         order = StagingOrder(folder="staged", limits=limits)
         refs = stage_dataframe(df, store=StoreSpec(str(place / "wal")), order=order, description="benchmark").segments
