@@ -199,12 +199,28 @@ class SlotProducer:
 
     @contextmanager
     def _in_transaction(self, what: str) -> Iterator[None]:
-        """As `Cluster.translated`, by what broke the transaction: `produce` may say "fatal error" alone."""
+        """As `Cluster.translated`, by what broke the transaction: `produce` may say "fatal error" alone.
+
+        No error if a message was refused meanwhile: librdkafka then takes no other one, and the reports tell which it
+        was.
+        """
         try:
             yield
         except CLIENT_ERRORS as error:
+            if self._has_refused():
+                return
             problem = self._broken() or kafka_error(error)
             raise self._cluster.translate(what, problem) from self._cluster.cause(error)
+
+    def _has_refused(self) -> bool:
+        """Whether the brokers refused a message. Its report may come a little after the error that follows from it."""
+        deadline_s = SYSTEM.monotonic_s() + _ABORT_S
+        while True:
+            left = self._producer.flush(_FLUSH_S)
+            if any(error.code() in _REFUSALS for error in self._reports.problems):
+                return True
+            if not left or SYSTEM.monotonic_s() > deadline_s:
+                return False
 
     def put_record(self, ledger: str, key: bytes, value: bytes, what: str) -> None:
         """Add the ledger's record and wait until the brokers have it, uncommitted. Raises if they refuse it.

@@ -150,6 +150,46 @@ def test_a_row_is_named_though_the_client_purges_messages_late(
     assert made[0].purges == 2
 
 
+class _SendsAtOnce:
+    """A producer whose broker has refused a large message before the next one is produced."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+        self.errors: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def produce(self, topic: str, value: bytes, *more: Any, **options: Any) -> None:
+        try:
+            self._producer.produce(topic, value, *more, **options)
+        except KafkaException as error:
+            self.errors.append(error.args[0].name())
+            raise
+        if len(value) > 20_000:
+            time.sleep(1)
+
+
+def test_a_row_is_named_though_it_is_refused_before_all_are_sent(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine: the client then takes no other message, which was an attempt that failed."""
+    made: list[_SendsAtOnce] = []
+
+    def sending(conf: dict[str, Any]) -> _SendsAtOnce:
+        made.append(_SendsAtOnce(Producer({**conf, "linger.ms": 0})))
+        return made[-1]
+
+    monkeypatch.setattr(kafka_producer, "Producer", sending)
+    topic = new_topic(kafka.address, max_message_bytes="20000")
+    (chunk,) = chunks_of(pa.table({"v": ["x" * 900] * 6 + ["x" * 30_000] + ["x" * 900] * 6}), chunk_rows=13)
+    sink = sink_of(kafka, topic, value="string:v", conf={"message.max.bytes": 5_000_000})
+    (refused,) = deliver(sink, [chunk])
+    assert isinstance(refused, Rejected)
+    assert list(refused.reasons) == [6]
+    assert set(made[0].errors) == {"_STATE"}
+
+
 def test_a_row_without_a_key_for_a_compacted_topic_is_named(kafka: KafkaBroker) -> None:
     topic = new_topic(kafka.address, partitions=1, cleanup_policy="compact")
     (chunk,) = chunks_of(pa.table({"k": ["a", None, "b"]}), chunk_rows=3)

@@ -66,6 +66,7 @@ def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -
     context = classic_context(spark)
     tries = min(task_slots(context) or _MOST_TRIED, _MOST_TRIED) if spec.scheme == LOCAL else 1
     objects = [new_object(runtime) for _ in range(tries)]
+    open_store(spec).begin()  # an earlier run of this process may have lost another folder of the same name
     for path, _ in objects:
         _refuse_known(path, spec)
     try:
@@ -98,6 +99,7 @@ class _CreateThere:
     def __call__(self, wanted: tuple[str, bytes]) -> _Answer:
         try:
             store = open_store(self.spec)
+            store.begin()  # as on the driver, where the worker served an earlier run
             with suppress(ObjectExists):  # of this task's first attempt
                 store.create(*wanted)
             if self.spec.scheme == LOCAL and not self.spec.single_writer:
