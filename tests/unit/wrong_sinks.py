@@ -603,7 +603,7 @@ class TestHasAPositionForEverySlot(Contract):
         def last(self, slot: str) -> Position:
             return super().last(slot) or Position(slot, -1, 0, "")
 
-    fails = frozenset({LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE, WAKES})
+    fails = frozenset({LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG})
 
 
 class TestTellsAnotherSlot(Contract):
@@ -620,7 +620,7 @@ class TestTellsAnotherSlot(Contract):
             stored = super().last(slot)
             return stored and Position("slot", stored.batch_id, stored.rows, stored.segment_id)
 
-    fails = frozenset({LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FOUND_OUT, WAKES})
+    fails = frozenset({LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FOUND_OUT, SHUTS_OUT, FORGETS, *GOES_WRONG})
 
 
 class TestHasOneSlot(Contract):
