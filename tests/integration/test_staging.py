@@ -43,7 +43,8 @@ DESCRIPTION = "wal-sink orders: batch 7, stage"
 
 
 def stage(df: DataFrame, folder: Path, *, limits: SegmentLimits = LIMITS, under: str = "staged") -> list[SegmentRef]:
-    folder.mkdir(exist_ok=True)  # a run makes it when it opens the WAL; a task must find it
+    if not folder.exists():
+        folder.mkdir()  # a run makes it when it opens the WAL; a task must find it
     store = StoreSpec(url=folder.as_uri())
     order = StagingOrder(folder=under, limits=limits)
     return list(stage_dataframe(df, store=store, order=order, description=DESCRIPTION).segments)
