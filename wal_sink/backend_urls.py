@@ -19,13 +19,14 @@ GROUP = "wal_sink.backends"
 
 _DATABASE_FILES = {".db", ".sqlite", ".sqlite3"}
 _SERVERS = {"postgresql", "mysql", "mariadb"}
+_TOLD_BY = dict.fromkeys(("redis+sentinel", "rediss+sentinel", "sentinel"), "redis")
+"""Schemes that no backend serves, and the one that tells in its own words why."""
 
 
 def sink_from_url(url: str) -> Sink | BatchSink:
     """The sink a URL such as `sqlite:///orders.db?table=orders` names; `ConfigError` if no backend knows its scheme."""
     scheme = urlsplit(url).scheme
-    name = "redis" if "sentinel" in scheme else scheme  # which tells in its own words why it takes no Sentinel
-    found = entry_points(group=GROUP, name=name)
+    found = entry_points(group=GROUP, name=scheme) or entry_points(group=GROUP, name=_TOLD_BY.get(scheme, scheme))
     for entry in found:
         make = cast("Callable[[str], Sink | BatchSink]", entry.load())
         return as_sink(make(url))

@@ -10,12 +10,12 @@ from functools import lru_cache
 from typing import Any
 
 from wal_sink.certificates import is_certificate_error
-from wal_sink.chunk import Position
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.ledger import LedgerEntry
 from wal_sink.redaction import mask_url
 from wal_sink.runtime import SYSTEM
 from wal_sink_backends.dynamodb_items import Item, Nulls
+from wal_sink_backends.dynamodb_ledger import attributes, entry_in, unchanged
 from wal_sink_backends.dynamodb_tables import (
     ITEM_IS_WRONG,
     Identity,
@@ -202,9 +202,10 @@ class Calls:
 
     def _entry_in(self, item: Mapping[str, Any]) -> LedgerEntry:
         """What an item of the ledger tells. `HistoryError` if it tells of rows that went with their table."""
+        entry = entry_in(item, repr(self.target))
         if not self.recreated_is_fine:
             self._identity.check(item, repr(self.target))
-        return _entry_in(item)
+        return entry
 
     def transact(
         self, items: Sequence[Item], ledger_table: str, stored: LedgerEntry | None, due: LedgerEntry, what: str
@@ -218,8 +219,8 @@ class Calls:
         puts = [{"Put": {"TableName": self.target.table, "Item": item.attributes}} for item in items]
         ledger = {
             "TableName": ledger_table,
-            "Item": _attributes(due) | self._identity.attributes(),
-            **_unchanged(stored),
+            "Item": attributes(due) | self._identity.attributes(),
+            **unchanged(stored),
         }
         with self._asking(what):
             try:
@@ -277,37 +278,9 @@ def waits() -> Iterator[float]:
         wait_s = min(5.0, wait_s * 2)
 
 
-def _entry_in(item: Mapping[str, Any]) -> LedgerEntry:
-    batch_id, rows = int(item["batch_id"]["N"]), int(item["rows"]["N"])
-    return LedgerEntry(int(item["term"]["N"]), Position(item["slot"]["S"], batch_id, rows, item["segment_id"]["S"]))
-
-
-def _attributes(entry: LedgerEntry) -> dict[str, Any]:
-    at = entry.position
-    return {
-        "slot": {"S": at.slot},
-        "term": {"N": str(entry.term)},
-        "batch_id": {"N": str(at.batch_id)},
-        "rows": {"N": str(at.rows)},
-        "segment_id": {"S": at.segment_id},
-    }
-
-
 def _ledger_missing(what: str, error: Exception) -> TryAgainError:
     """It was there when the sink was opened: servers that do not know yet of a new table, or it was deleted."""
     return TryAgainError(f"{what}: the ledger's table is not found, or not yet: {error}")
-
-
-def _unchanged(stored: LedgerEntry | None) -> dict[str, Any]:
-    """The condition that an item of the ledger is as it was read."""
-    if stored is None:
-        return {"ConditionExpression": "attribute_not_exists(#slot)", "ExpressionAttributeNames": {"#slot": "slot"}}
-    compared = {name: value for name, value in _attributes(stored).items() if name != "slot"}
-    return {
-        "ConditionExpression": " AND ".join(f"#{name} = :{name}" for name in compared),
-        "ExpressionAttributeNames": {f"#{name}": name for name in compared},
-        "ExpressionAttributeValues": {f":{name}": value for name, value in compared.items()},
-    }
 
 
 def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what: str) -> bool:

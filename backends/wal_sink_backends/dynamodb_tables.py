@@ -102,6 +102,11 @@ class Identity:
         the next chunk notes the table. One with another name tells of the table that the sink had before.
         """
         noted = item.get("table_id")
+        if noted is not None and "table" not in item:
+            raise PermanentError(
+                f"{what}: the ledger's item of slot {item['slot']} is damaged: expected the name 'table' beside "
+                "'table_id', found none. Restore the item"
+            )
         if noted is None or item["table"] != {"S": self.table} or noted == {"S": self.id}:
             return
         raise HistoryError(

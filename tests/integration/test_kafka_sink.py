@@ -107,6 +107,16 @@ def test_a_row_that_is_too_large_is_named_and_nothing_is_committed(kafka: KafkaB
     assert deliver(sink, [chunk]) == [None], "the ledger has it"
 
 
+def refused_by_the_broker(kafka: KafkaBroker) -> list[int]:
+    """Which rows of a chunk are refused whose seventh is too large, as the broker alone knows."""
+    topic = new_topic(kafka.address, max_message_bytes="20000")
+    (chunk,) = chunks_of(pa.table({"v": ["x" * 900] * 6 + ["x" * 30_000] + ["x" * 900] * 6}), chunk_rows=13)
+    sink = sink_of(kafka, topic, value="string:v", conf={"message.max.bytes": 5_000_000})
+    (refused,) = deliver(sink, [chunk])
+    assert isinstance(refused, Rejected)
+    return list(refused.reasons)
+
+
 class _PurgesLate:
     """A producer that empties its queues a little after an abort: the next transaction loses what it has queued."""
 
@@ -141,12 +151,7 @@ def test_a_row_is_named_though_the_client_purges_messages_late(
         return made[-1]
 
     monkeypatch.setattr(kafka_producer, "Producer", purging)
-    topic = new_topic(kafka.address, max_message_bytes="20000")
-    (chunk,) = chunks_of(pa.table({"v": ["x" * 900] * 6 + ["x" * 30_000] + ["x" * 900] * 6}), chunk_rows=13)
-    sink = sink_of(kafka, topic, value="string:v", conf={"message.max.bytes": 5_000_000})
-    (refused,) = deliver(sink, [chunk])
-    assert isinstance(refused, Rejected)
-    assert list(refused.reasons) == [6]
+    assert refused_by_the_broker(kafka) == [6]
     assert made[0].purges == 2
 
 
@@ -181,12 +186,7 @@ def test_a_row_is_named_though_it_is_refused_before_all_are_sent(
         return made[-1]
 
     monkeypatch.setattr(kafka_producer, "Producer", sending)
-    topic = new_topic(kafka.address, max_message_bytes="20000")
-    (chunk,) = chunks_of(pa.table({"v": ["x" * 900] * 6 + ["x" * 30_000] + ["x" * 900] * 6}), chunk_rows=13)
-    sink = sink_of(kafka, topic, value="string:v", conf={"message.max.bytes": 5_000_000})
-    (refused,) = deliver(sink, [chunk])
-    assert isinstance(refused, Rejected)
-    assert list(refused.reasons) == [6]
+    assert refused_by_the_broker(kafka) == [6]
     assert set(made[0].errors) == {"_STATE"}
 
 

@@ -257,5 +257,9 @@ def test_whom_to_take_over_from_is_one_of_three_words() -> None:
 
 def test_asking_of_a_role_that_nobody_held_is_one_listing() -> None:
     place = Place()
+    asked: list[str] = []
+    store = FaultyStore(place.wal, lambda what, where: asked.append(f"{what.removeprefix('before ')} {where}"))
 
-    refuse_held(log_of(place), ROLE, take_over=TakeOver.IF_GONE)
+    refuse_held(Log(store, simulated_runtime(7), "tool"), ROLE, take_over=TakeOver.IF_GONE)
+
+    assert [request for request in asked if not request.startswith("after")] == [f"list {paths.terms(ROLE)}"]

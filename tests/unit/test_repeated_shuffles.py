@@ -9,8 +9,10 @@ import pytest
 
 import wal_sink.spark.repeated_shuffles
 from wal_sink.errors import ConfigError
+from wal_sink.spark import stage_batch
 from wal_sink.spark.environment import REPEAT_CHECKS
 from wal_sink.spark.repeated_shuffles import RepeatedShuffles
+from wal_sink.spark.task_errors import RepeatedShuffleError
 
 
 class Sequence(list[Any]):
@@ -111,3 +113,40 @@ def test_a_spark_that_tells_nothing_is_an_error() -> None:
     untold: Any = SimpleNamespace()
     with pytest.raises(ConfigError, match=r"Spark 4\.0\.5 does not tell wal-sink whether it repeated a shuffle"):
         Played({}, rdd=untold).found([4, 5])
+
+
+class Staging:
+    """A run whose first attempts to stage a batch meet repeated shuffles."""
+
+    def __init__(self, repeated: int) -> None:
+        self.attempts = 0
+        self._repeated = repeated
+
+    def stage(self, batch_id: int, _write: object, *, planned_ms: int) -> str:
+        self.attempts += 1
+        if self.attempts <= self._repeated:
+            raise RepeatedShuffleError(f"batch {batch_id} planned at {planned_ms}: seen by attempt {self.attempts}")
+        return "the manifest"
+
+
+def staged(run: Staging) -> object:
+    return stage_batch._stage(
+        cast("Any", run), cast("Any", SimpleNamespace(batch_id=7, planned_ms=17)), cast("Any", None)
+    )
+
+
+@pytest.mark.parametrize("repeated", [0, 1, 2])
+def test_a_batch_whose_shuffles_were_repeated_is_staged_again(repeated: int, caplog: pytest.LogCaptureFixture) -> None:
+    run = Staging(repeated)
+    assert staged(run) == "the manifest"
+    assert run.attempts == repeated + 1
+    assert caplog.text.count("nothing of this attempt is used") == repeated
+
+
+def test_after_three_such_attempts_in_a_row_the_batch_fails_and_the_error_tells_the_ways_out() -> None:
+    run = Staging(3)
+    with pytest.raises(
+        RepeatedShuffleError, match=r"^batch 7 planned at 17: seen by attempt 3; 3 attempts in a row.*set"
+    ):
+        staged(run)
+    assert run.attempts == 3

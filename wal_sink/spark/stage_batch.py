@@ -44,17 +44,17 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity
 
 def _stage(run: Run, caller: QueryIdentity, write: Callable[[Attempt], Staged]) -> Manifest | None:
     """Stage a batch, in a new attempt after one of which Spark may have lost rows: that one has no manifest."""
-    for left in reversed(range(_ATTEMPTS)):
+    seen = ""
+    for _ in range(_ATTEMPTS):
         try:
             return run.stage(caller.batch_id, write, planned_ms=caller.planned_ms)
         except RepeatedShuffleError as error:
-            if not left:
-                raise RepeatedShuffleError(
-                    f"{error}; {_ATTEMPTS} attempts in a row ended so, and nothing was staged. See why executors are "
-                    f"lost, set {' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"
-                ) from None
-            _logger.warning("%s: nothing of this attempt is used, its rows are computed again", error)
-    raise AssertionError("the last attempt returns or raises")
+            seen = str(error)
+            _logger.warning("%s: nothing of this attempt is used, and the shuffles are computed again", seen)
+    raise RepeatedShuffleError(
+        f"{seen}; {_ATTEMPTS} attempts in a row ended so, and nothing was staged. See why executors are lost, set "
+        f"{' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"
+    )
 
 
 def _compare_rows(run: Run, what: str, batch_id: int, found: int) -> None:

@@ -268,6 +268,34 @@ def test_a_table_made_anew_is_accepted_where_the_user_says_so(server: DynamoDbSe
         assert sink.last(SLOT) == Position(SLOT, 0, 2, "a"), "the ledger tells of the new table now"
 
 
+NUMBERS_AND_TEXTS = ["term", "batch_id", "rows", "segment_id"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "is_gone"),
+    [("table", True), *((name, gone) for name in NUMBERS_AND_TEXTS for gone in (True, False))],
+)
+def test_a_damaged_item_of_the_ledger_is_refused(server: DynamoDbServer, damage: str, *, is_gone: bool) -> None:
+    """It was a KeyError that was tried again."""
+    table = server.new_table()
+    with opened(server, table) as sink:
+        sink.write(chunk(ids(1)))
+        (item,) = server.items(f"{table}-ledger")
+        if is_gone:
+            del item[damage]
+        else:
+            item[damage] = {"BOOL": True}
+        server.client.put_item(TableName=f"{table}-ledger", Item=item)
+        for ask in (
+            lambda: sink.last(SLOT),
+            lambda: sink.positions([SLOT]),
+            lambda: sink.write(chunk(ids(2), first=1)),
+        ):
+            with pytest.raises(PermanentError, match=r"item of slot .* is damaged.*Restore the item"):
+                ask()
+    assert server.ids(table) == [1]
+
+
 def test_a_ledger_that_tells_of_another_table_is_as_it_was(server: DynamoDbServer) -> None:
     """A sink that was given another table goes on there; so does a ledger of before tables were noted."""
     table, other = server.new_table(), server.new_table()
