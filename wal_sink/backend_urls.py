@@ -19,7 +19,7 @@ GROUP = "wal_sink.backends"
 
 _DATABASE_FILES = {".db", ".sqlite", ".sqlite3"}
 _SERVERS = {"postgresql", "mysql", "mariadb"}
-_TOLD_BY = dict.fromkeys(("redis+sentinel", "rediss+sentinel", "sentinel"), "redis")
+_TOLD_BY = {"redis+sentinel": "redis", "rediss+sentinel": "redis", "sentinel": "redis"}
 """Schemes that no backend serves, and the one that tells in its own words why."""
 
 
