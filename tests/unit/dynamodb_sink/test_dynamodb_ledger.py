@@ -286,13 +286,13 @@ def test_a_damaged_item_of_the_ledger_is_refused(server: DynamoDbServer, damage:
         else:
             item[damage] = {"BOOL": True}
         server.client.put_item(TableName=f"{table}-ledger", Item=item)
-        for ask in (
-            lambda: sink.last(SLOT),
-            lambda: sink.positions([SLOT]),
-            lambda: sink.write(chunk(ids(2), first=1)),
-        ):
-            with pytest.raises(PermanentError, match=r"item of slot .* is damaged.*Restore the item"):
-                ask()
+        told = r"item of slot .* is damaged.*Restore the item"
+        with pytest.raises(PermanentError, match=told):
+            sink.last(SLOT)
+        with pytest.raises(PermanentError, match=told):
+            sink.positions([SLOT])
+        with pytest.raises(PermanentError, match=told):
+            sink.write(chunk(ids(2), first=1))
     assert server.ids(table) == [1]
 
 
