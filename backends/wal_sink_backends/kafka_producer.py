@@ -216,7 +216,10 @@ class SlotProducer:
         """Whether the brokers refused a message. Its report may come a little after the error that follows from it."""
         deadline_s = SYSTEM.monotonic_s() + _ABORT_S
         while True:
-            left = self._producer.flush(_FLUSH_S)
+            try:
+                left = self._producer.flush(_FLUSH_S)
+            except CLIENT_ERRORS:  # fatal: this producer reports no message any more, and `_broken` tells why
+                return False
             if any(error.code() in _REFUSALS for error in self._reports.problems):
                 return True
             if not left or SYSTEM.monotonic_s() > deadline_s:

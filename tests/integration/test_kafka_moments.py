@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import admin as _admin
 
 from tests.fixtures_kafka import admin, new_topic
@@ -20,6 +21,7 @@ from tests.integration.test_kafka_sink import grant, login
 from tests.kafka_broker import USER, KafkaBroker
 from tests.kafka_writer import batch, sink_of
 from wal_sink.errors import OutcomeUnknownError, PermanentError
+from wal_sink_backends import kafka_producer
 from wal_sink_backends.kafka import KafkaSink
 from wal_sink_backends.kafka_client import KafkaAttemptError
 from wal_sink_backends.kafka_producer import TRANSACTIONAL_IDS, SlotProducer
@@ -196,3 +198,56 @@ def test_a_right_that_is_withdrawn_in_mid_run_is_named(
         for number in (1, 2):
             persistently(partial(sink.write, batch(number)))
     assert stored_ids(broker, topic) == ids_of(0, 1, 2)
+
+
+class _DiesLate:
+    """A producer whose fatal error comes to light in `flush`, after `produce` has failed without its reason."""
+
+    def __init__(self, conf: dict[str, Any]) -> None:
+        self._producer, self.is_dead = Producer(conf), False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._producer, name)
+
+    def produce(self, *given: Any, **options: Any) -> None:
+        if self.is_dead:
+            raise KafkaException(KafkaError(KafkaError._STATE, "fatal error"))
+        self._producer.produce(*given, **options)
+
+    def flush(self, *given: Any) -> Any:
+        return self._unless_dead(self._producer.flush, *given)
+
+    def begin_transaction(self) -> None:
+        self._unless_dead(self._producer.begin_transaction)
+
+    def _unless_dead(self, call: Callable[..., Any], *given: Any) -> Any:
+        if self.is_dead:
+            code = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            raise KafkaException(KafkaError(code, "no right to the transactional id", fatal=True))
+        return call(*given)
+
+
+def test_a_fatal_error_is_named_though_only_waiting_for_reports_shows_it(
+    broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which call of librdkafka raises a fatal error is a matter of moments."""
+    made: list[_DiesLate] = []
+
+    def dying(conf: dict[str, Any]) -> _DiesLate:
+        made.append(_DiesLate(conf))
+        return made[-1]
+
+    monkeypatch.setattr(kafka_producer, "Producer", dying)
+    topic, inner = new_topic(broker.address), _DiesLate.begin_transaction
+
+    def begin_and_die(self: _DiesLate) -> None:
+        inner(self)
+        self.is_dead = len(made) == 1
+
+    with opened(sink_of(broker.address, topic)) as sink:
+        monkeypatch.setattr(_DiesLate, "begin_transaction", begin_and_die)
+        with pytest.raises(PermanentError, match=r"grant the rights that docs/sinks/kafka\.md lists"):
+            sink.write(batch(0))
+        persistently(partial(sink.write, batch(0)))
+    assert len(made) > 1
+    assert stored_ids(broker, topic) == ids_of(0)
