@@ -39,7 +39,7 @@ def stored_position(what: str, slot: str, found: object) -> Position | None:
     raise SinkFailedError(
         FailureKind.PERMANENT,
         f"{what} returned {redacted(repr_of(found))[:_MOST_SHOWN]}: expected None, or a Position of the slot {slot!r} "
-        "whose batch_id and rows are whole numbers from 0 on. Each slot has a position of its own: store it with the "
+        "whose batch_id and rows are whole numbers from 0 on. Each slot has a separate position: store it with the "
         "rows, under the slot",
     )
 

@@ -2,7 +2,7 @@
 
 A row belongs to the newest refusal of its chunk that holds it. What a sink refuses once more becomes such a newer one,
 which names the one it came from. A record beside the dead letter tells that it was sent again. For a transactional sink
-every dead letter has a slot of its own, and terms are those of replaying alone: nobody who delivers is fenced.
+every dead letter has a separate slot, and terms are those of replaying alone: nobody who delivers is fenced.
 """
 
 from __future__ import annotations

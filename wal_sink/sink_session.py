@@ -143,9 +143,9 @@ class SinkSession:
 
 
 def handed(chunk: Chunk) -> Chunk:
-    """The chunk as a sink gets it, with a table object of its own over the same rows.
+    """The chunk as a sink gets it, with a new table object over the same rows.
 
-    `to_pandas(self_destruct=True)` empties the object that it is called on: whoever looks at that afterwards, as for
+    `to_pandas(self_destruct=True)` empties the object that it is called on: reading it afterwards, as for
     rows that the sink refused, ends the process by a segmentation fault.
     """
     table = chunk.table

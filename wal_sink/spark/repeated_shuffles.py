@@ -1,7 +1,7 @@
 """Whether the tasks of a job read one and the same output of each shuffle, or Spark repeated a part of it in between.
 
 Spark gives its tasks ids that only grow, and the output of a shuffle carries the ids of the tasks that wrote it. A part
-that was written by a later task than one that read the shuffle was repeated after that read. All of it is asked of the
+that was written by a later task than one that read the shuffle was repeated after that read. All of it is read from the
 driver's own tables, which are up to date when the job ends; events and what Spark's UI keeps are late or dropped.
 """
 
