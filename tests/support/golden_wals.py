@@ -1,0 +1,452 @@
+"""WALs of earlier versions: `tests/golden/wals/<version>/<kind>.json`, each with its checkpoint and targets.
+
+`python -m tests.support.golden_wals VERSION` writes those of the present code. Those that lie there stay as they are:
+each is what a user may still have on a store. Nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import msgspec
+import pyarrow as pa
+
+from tests.golden_checkpoints import goldens as golden_checkpoints
+from tests.processes import CHECKOUT
+from tests.support.golden_targets import (
+    ByBatch,
+    BySegment,
+    Idempotent,
+    LookedUp,
+    Plain,
+    Target,
+    Transactional,
+    TwoPhase,
+)
+from wal_sink import inspection, paths, sink_changes, terms
+from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
+from wal_sink.guarantees import promise
+from wal_sink.holders import TakeOver
+from wal_sink.log import Log
+from wal_sink.orders import Assignment
+from wal_sink.preparing import Preparation, joined, stage_partition
+from wal_sink.records import Manifest
+from wal_sink.replaying import DeadLetters
+from wal_sink.retention import Collector
+from wal_sink.run import Run
+from wal_sink.runtime import SYSTEM, ProcessIdentity
+from wal_sink.segments import load_segment, read_chunks
+from wal_sink.serving import Serving
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sink import BatchSink, ReleasedBatch, TwoPhaseSink, as_sink
+from wal_sink.stager import Attempt, Staged
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
+from wal_sink.testing.tables import spark_schema_of
+
+GOLDEN = CHECKOUT / "tests" / "golden" / "wals"
+CHUNK_ROWS = 2
+BATCH_ROWS = 10_000
+"""Ids of a batch begin at its number times this."""
+_SETTINGS = Settings(chunk_rows=CHUNK_ROWS)
+_HOST = ProcessIdentity(host="golden", pid=4711, boot_id="a boot that is over", pid_namespace="pid:[1]", started=1)
+
+Make = Callable[[Target, Callable[[str], None]], object]
+"""Makes what is given to `WalSink`: a sink or a `Delivery`."""
+
+SINKS: Mapping[str, Make] = {
+    "plain": Plain,
+    "once": lambda target, hook: Delivery(Plain(target, hook), guarantee="at_most_once"),
+    "keyed": Idempotent,
+    "looked-up": LookedUp,
+    "ledger": Transactional,
+    "vault": TwoPhase,
+    "segments": BySegment,
+    "batches": lambda target, _: ByBatch(target),
+    "refusing": lambda target, hook: Delivery(Plain(target, hook), on_rejected="dead_letter"),
+    "refusing-ledger": lambda target, hook: Delivery(Transactional(target, hook), on_rejected="dead_letter"),
+    "unkept": lambda target, hook: Delivery(TwoPhase(target, hook), keep_segments=False),
+    "renamed": Plain,
+    "anew": Plain,
+    "retired": Plain,
+}
+"""What each name means in every golden WAL."""
+
+
+@dataclass
+class World:
+    """A WAL with its checkpoint and targets."""
+
+    kind: str
+    version: str
+    sinks: list[str]
+    """Which are served, by their first names."""
+    targets: dict[str, Target] = field(default_factory=dict)
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    """Of each batch: how many rows each partition has."""
+    partitions: list[int] = field(default_factory=list)
+    """Numbers of the partitions, where they are not simply counted."""
+    processes: int = 0
+
+    def __post_init__(self) -> None:
+        self.wal = MemoryStore(StoreSpec(self.url))
+        self.checkpoint = MemoryStore(StoreSpec(f"memory://golden/{self.version}/{self.kind}/checkpoint"))
+        for name in self.sinks:
+            self.targets.setdefault(name, Target())
+        self.armed: list[str] = []
+        self.is_dead = False
+
+    @property
+    def url(self) -> str:
+        return f"memory://golden/{self.version}/{self.kind}/wal"
+
+    # Lives.
+
+    def hook(self, what: str, where: str = "") -> None:
+        """A point of a process, which may be its last: the first one of `armed`, the others having come before."""
+        if self.is_dead:
+            raise Crash("dead")
+        if self.armed and f"{what} {where}".startswith(self.armed[0]):
+            self.armed.pop(0)
+            if not self.armed:
+                self.is_dead = True
+                raise Crash(what)
+
+    def process(self, *, stages: bool = True, sinks: Sequence[str] | None = None, moved_from: str | None = None) -> Run:
+        """Start another process, which serves all sinks, or some."""
+        self.processes += 1
+        self.armed, self.is_dead = [], False
+        store = FaultyStore(self.wal, self.hook)
+        seed = sum(self.kind.encode()) * 1_000 + self.processes
+        run = Run(store, FaultyStore(self.checkpoint, self.hook), _SETTINGS, runtime=simulated_runtime(seed=seed))
+        served = [name for name in self.sinks if sinks is None or name in sinks]
+        run.open([self._serving(run, name) for name in served], moved_from=moved_from)
+        if stages:
+            run.become_stager()
+        return run
+
+    def batch(self, run: Run, *rows: int, is_completed: bool = True) -> int:
+        """Stage the next batch, of so many rows by partition."""
+        batch_id = max(self.rows, default=-1) + 1
+        self.rows[batch_id] = list(rows)
+        self.stage(run, batch_id)
+        if is_completed:
+            self.query().complete_batch(batch_id)
+        return batch_id
+
+    def stage(self, run: Run, batch_id: int) -> None:
+        query = self.query()
+        query.start_batch(batch_id, batch_id)
+        run.stage(batch_id, lambda attempt: self._stage(run, attempt), planned_ms=query.planned_ms(batch_id))
+
+    def query(self) -> FakeQuery:
+        return FakeQuery(self.checkpoint, lambda *_: [])
+
+    def deliver_until(self, sink: str, *points: str) -> None:
+        """A process that delivers one sink, until it dies: at the last of the points, which follow each other."""
+        run = self.process(stages=False)
+        run.gate.search()
+        self.armed = list(points)
+        try:
+            while run.deliver_next(next(one for one in run.committers if one.name == sink)):
+                pass
+        except Crash:
+            return
+        raise AssertionError(f"{sink} came to none of {self.armed}")
+
+    def drain(self) -> Run:
+        """A process that delivers what is there, and stages nothing."""
+        run = self.process(stages=False)
+        run.gate.search()
+        run.deliver_all()
+        return run
+
+    def table_of(self, batch_id: int, partition: int) -> pa.Table:
+        rows = self.rows[batch_id]
+        first = batch_id * BATCH_ROWS + sum(rows[:partition])
+        ids = range(first, first + rows[partition])
+        return pa.table({"id": pa.array(ids, pa.int64()), "word": [f"word {number}" for number in ids]})
+
+    def ids(self, *, through: int | None = None) -> list[int]:
+        """Of all rows, of batches up to one."""
+        each = (range(batch * BATCH_ROWS, batch * BATCH_ROWS + sum(rows)) for batch, rows in self.rows.items()
+                if through is None or batch <= through)  # fmt: skip
+        return [number for ids in each for number in ids]
+
+    def _stage(self, run: Run, attempt: Attempt) -> Staged:
+        tables = [self.table_of(attempt.batch_id, index) for index in range(len(self.rows[attempt.batch_id]))]
+        columns, schema = ("id", "word"), spark_schema_of(tables[0].schema)
+        order = run.staging_order(attempt, columns=columns, spark_schema=schema)
+        numbers = self.partitions or range(len(tables))
+        parts = [
+            stage_partition(
+                order, table.rename_columns(["c0", "c1"]).to_batches(), run.log, partition=number, on_executor=False
+            )
+            for number, table in zip(numbers, tables, strict=True)
+        ]
+        staged = joined(parts)
+        return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
+
+    def _serving(self, run: Run, name: str) -> Serving:
+        given = SINKS[name](self.targets[name], self.hook)
+        delivery = given if isinstance(given, Delivery) else Delivery(given)
+        if run.history.wal is not None and not run.log.store.list(f"{paths.SINKS}/{name}"):
+            delivery = dataclasses.replace(delivery, start_from="earliest")
+        sink = as_sink(delivery.to)
+        kept = promise(sink, delivery, name)
+        if isinstance(sink, BatchSink):
+            carrier = WholeBatchCarrier(_batch_writer(sink, run.log), run.log, what=name, limit_s=60)
+            return Serving(name, delivery, kept, carrier, identity=sink.describe())
+        serving = Serving(
+            name, delivery, kept, LocalCarrier(lambda: sink, run.log, should_stop=lambda: False), sink.describe()
+        )
+        if not isinstance(sink, TwoPhaseSink):
+            return serving
+        preparation = Preparation(name, lambda: sink, delivery.attempt_timeout_s)
+        return dataclasses.replace(serving, make_sink=lambda: sink, preparation=preparation)
+
+    # What it holds.
+
+    def log(self) -> Log:
+        """For those that only look."""
+        return Log(self.wal, SYSTEM, "f" * 32)
+
+    def seen(self) -> dict[str, Any]:
+        """All that `wal_sink.inspection` shows of it, as plain data."""
+        batches = inspection.read_batches(self.wal)
+        details = {batch.batch_id: inspection.read_batch(self.wal, batch.batch_id) for batch in batches}
+        known = [sink.name for sink in inspection.read_status(self.wal).sinks]
+        letters = {name: DeadLetters(self.log(), name=name).all() for name in known}
+        found = {
+            "status": inspection.read_status(self.wal),
+            "batches": batches,
+            "details": details,
+            "rows": {
+                batch_id: inspection.read_rows(self.wal, detail.manifest, 1_000)
+                for batch_id, detail in details.items()
+                if detail is not None and all(segment.kept for segment in detail.manifest.segments)
+            },
+            "dead letters": {name: [_letter(letter) for letter in found] for name, found in letters.items()},
+        }
+        plain: dict[str, Any] = json.loads(msgspec.json.encode(found))
+        return plain
+
+
+def _letter(letter: Any) -> dict[str, Any]:
+    chunk = letter.chunk
+    return {
+        "path": letter.letter.path,
+        "kept": letter.letter.kept,
+        "key": chunk.key,
+        "ids": chunk.table.column("id").to_pylist(),
+        "reasons": letter.reasons,
+        "replayed": letter.replayed,
+    }
+
+
+def _batch_writer(sink: BatchSink, log: Log) -> Callable[[Assignment, Manifest], object]:
+    def write(given: Assignment, manifest: Manifest) -> None:
+        rows, columns = manifest.chunk_rows, manifest.columns
+        parts = [
+            table
+            for segment in manifest.segments
+            for _, _, table in read_chunks(
+                load_segment(log.store, segment), segment, chunk_rows=rows, columns=columns, where=segment.path
+            )
+        ]
+        frame: Any = pa.concat_tables(parts)
+        spark: Any = None
+        sink.write_batch(ReleasedBatch(manifest.batch_id, given.term.number, spark, lambda: frame))
+
+    return write
+
+
+# What is written.
+
+
+def _kinds(world: World) -> None:
+    """A sink of each kind: two batches delivered, one half-delivered, one that nobody has, one that is incomplete."""
+    run = world.process()
+    for rows in ([3, 2], [5]):
+        world.batch(run, *rows)
+        run.deliver_all()
+    world.targets["vault"].is_away = True
+    world.batch(run, 5, 3)
+    world.targets["vault"].is_away = False
+    world.batch(run, 4)
+    world.batch(run, 2, 1, is_completed=False)
+    for name in ("plain", "once", "looked-up"):
+        recorded = f"after create {paths.SINKS}/{name}/progress"
+        world.deliver_until(name, recorded, recorded)
+    world.deliver_until("keyed", "after write", "after write")
+    world.deliver_until("ledger", "after write", "after write", "after write")
+    world.deliver_until("vault", "after commit")
+    world.deliver_until("segments", f"after create {paths.SINKS}/segments/progress")
+
+
+def _dead_letters(world: World) -> None:
+    """Refused rows, some sent again, and rows of unknown outcome."""
+    world.targets["refusing"].refused = [1, 4, 10_002]
+    world.targets["refusing-ledger"].refused = [0, 10_003]
+    run = world.process()
+    for rows in ([3, 2], [5]):
+        world.batch(run, *rows)
+        run.deliver_all()
+    world.batch(run, 4)
+    world.deliver_until("once", f"after create {paths.SINKS}/once/progress")
+    world.process(stages=False, sinks=["once"]).deliver_all()
+    refusing = world.targets["refusing"]
+    refusing.refused = [4]
+    letters = DeadLetters(Log(world.wal, simulated_runtime(seed=5), "e" * 32), name="refusing")
+    letters.replay(Plain(refusing, world.hook))
+    refusing.refused = []
+
+
+def _collected(world: World) -> None:
+    """Low water; a sink that was retired, one that was renamed; runs that ended in order; a WAL that was moved."""
+    here, before = world.wal, MemoryStore(StoreSpec(f"{world.url}-before"))
+    world.wal = before
+    run = world.process()
+    for _ in range(6):
+        world.batch(run, 2)
+        run.deliver_all()
+    Collector(run.shared, retention_batches=2).collect(run.committers[0].term)
+    run.end()
+    for name in before.list("", recursive=True):
+        here.create(name, before.read(name))
+    world.wal = here
+    world.process(stages=False, sinks=["plain"], moved_from=before.root).end()
+    log = Log(here, simulated_runtime(seed=7), "d" * 32)
+    sink_changes.retire(log, "retired", drop_pending=0, take_over=TakeOver.ALWAYS)
+    sink_changes.rename(log, "renamed", "anew", take_over=TakeOver.ALWAYS)
+    world.sinks.remove("retired")
+    world.sinks[world.sinks.index("renamed")] = "anew"
+    world.targets["anew"] = world.targets.pop("renamed")
+
+
+def _spread(world: World) -> None:
+    """More than 1,024 chunks in a batch; a partition of a number above 1,023; half delivered."""
+    world.partitions = [0, 1_500]
+    run = world.process()
+    world.batch(run, 20, 2_100)
+    world.deliver_until("plain", *[f"after create {paths.SINKS}/plain/progress"] * 30)
+
+
+def _unkept(world: World) -> None:
+    """Rows that the target of a two-phase sink alone holds."""
+    run = world.process()
+    world.batch(run, 3, 2)
+    run.deliver_all()
+    world.batch(run, 5)
+    world.batch(run, 1, is_completed=False)
+
+
+def _passed_over(world: World) -> None:
+    """A batch that Spark wrote without running it, as 4.2.1 does."""
+    (golden,) = golden_checkpoints("repartitioned", version="4.2.1")
+    files = golden.store()
+    for name in ("metadata", *(path for path in golden.files if path.startswith("sources/"))):
+        world.checkpoint.create(name, files.read(name))
+    for batch_id in golden.batches:
+        world.checkpoint.create(f"offsets/{batch_id}", files.read(f"offsets/{batch_id}"))
+        if batch_id in golden.read:
+            world.rows[batch_id] = [3]
+            world.stage(world.process(), batch_id)
+        world.checkpoint.create(f"commits/{batch_id}", files.read(f"commits/{batch_id}"))
+        world.drain()
+
+
+WRITERS: Mapping[str, tuple[Sequence[str], Callable[[World], None]]] = {
+    "kinds": (("plain", "once", "keyed", "looked-up", "ledger", "vault", "segments", "batches"), _kinds),
+    "dead_letters": (("refusing", "refusing-ledger", "once"), _dead_letters),
+    "collected": (("plain", "ledger", "renamed", "retired"), _collected),
+    "spread": (("plain", "ledger"), _spread),
+    "unkept": (("unkept",), _unkept),
+    "passed_over": (("plain",), _passed_over),
+}
+
+
+@contextmanager
+def _elsewhere() -> Iterator[None]:
+    """What is written names a process that is gone, and no machine."""
+    with (
+        mock.patch.object(terms, "process_identity", return_value=_HOST),
+        mock.patch.object(terms, "process_name", return_value=f"{_HOST.host}:{_HOST.pid}"),
+    ):
+        yield
+
+
+def written(kind: str, version: str) -> World:
+    """A WAL of the present code."""
+    sinks, write = WRITERS[kind]
+    world = World(kind, version, list(sinks))
+    with _elsewhere():
+        write(world)
+    return world
+
+
+# Files.
+
+
+def save(world: World) -> None:
+    path = GOLDEN / world.version / f"{world.kind}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {
+        "sinks": world.sinks,
+        "targets": {name: dataclasses.asdict(target) for name, target in world.targets.items()},
+        "rows": world.rows,
+        "partitions": world.partitions,
+        "processes": world.processes,
+        "seen": world.seen(),
+        "checkpoint": _dumped(world.checkpoint),
+        "wal": _dumped(world.wal),
+    }
+    path.write_text(json.dumps(state, indent=1, ensure_ascii=False) + "\n")
+
+
+def load(path: Path) -> tuple[World, dict[str, Any]]:
+    """A world of its own as it was written, and what was seen of it then."""
+    state = json.loads(path.read_text())
+    world = World(path.stem, path.parent.name, state["sinks"], partitions=state["partitions"])
+    world.processes = state["processes"]
+    world.rows = {int(batch_id): rows for batch_id, rows in state["rows"].items()}
+    world.targets = {name: _target(found) for name, found in state["targets"].items()}
+    for store, objects in ((world.wal, state["wal"]), (world.checkpoint, state["checkpoint"])):
+        store.delete(store.list("", recursive=True))
+        for name, data in objects.items():
+            store.create(name, data.encode() if isinstance(data, str) else base64.b64decode(data[0]))
+    return world, state["seen"]
+
+
+def _target(found: dict[str, Any]) -> Target:
+    return Target(**{**found, "ledger": {slot: tuple(entry) for slot, entry in found["ledger"].items()}})
+
+
+def _dumped(store: MemoryStore) -> dict[str, str | list[str]]:
+    """Texts as texts; a file as a list of its base64 text alone."""
+    found: dict[str, str | list[str]] = {}
+    for name in store.list("", recursive=True):
+        data = store.read(name)
+        is_text = not name.endswith(".parquet")
+        found[name] = data.decode() if is_text else [base64.b64encode(data).decode()]
+    return found
+
+
+def main(version: str) -> None:
+    for kind in WRITERS:
+        save(written(kind, version))
+        sys.stdout.write(f"{version} {kind}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
