@@ -51,13 +51,14 @@ spark.stop()
 
 @dataclass(frozen=True)
 class SlowLines(Lines):
-    """Notes each call before it sleeps; the rows show after that."""
+    """Notes each call before it sleeps; the rows show after that, and then a second note."""
 
     calls: Path = Path()
 
     def write(self, chunk: Chunk) -> None:
         note(self.calls, "plain")
         super().write(chunk)
+        note(self.calls, "sent")
 
 
 class SlowSql(SqlSink):
@@ -85,11 +86,22 @@ def note(file: Path, what: str) -> None:
 
 def callers(file: Path) -> dict[str, set[int]]:
     """The processes that called each sink so far."""
-    found: dict[str, set[int]] = {"plain": set(), "exact": set()}
-    for line in file.read_text().splitlines() if file.exists() else ():
-        what, pid = line.split()
-        found[what].add(int(pid))
+    found: dict[str, set[int]] = {"plain": set(), "sent": set(), "exact": set()}
+    for what, pid in noted(file):
+        found[what].add(pid)
     return found
+
+
+def noted(file: Path) -> list[tuple[str, int]]:
+    """Each note, and the process that made it."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [(what, int(pid)) for what, pid in map(str.split, lines)]
+
+
+def has_chunk_in_hand(file: Path, caller: int) -> bool:
+    """Whether a process began to send a chunk that does not show yet."""
+    notes = noted(file)
+    return notes.count(("plain", caller)) > notes.count(("sent", caller))
 
 
 def rows_of(file: Path) -> list[int]:
@@ -97,16 +109,16 @@ def rows_of(file: Path) -> list[int]:
         return sorted(row for (row,) in connection.execute("select id from rows"))
 
 
-def put_to_sleep(host: Child, file: Path) -> None:
-    """Stop every process of a host, at a moment when none of them holds a lock on the database: SQLite's locks end with
-    their process, so nobody else could open it until the host wakes up.
+def put_to_sleep(host: Child, file: Path, is_sending: Callable[[], bool]) -> None:
+    """Stop every process of a host, at a moment when one of them is sending, and none holds a lock on the database:
+    SQLite's locks end with their process, so nobody else could open it until the host wakes up.
     """
     deadline = time.monotonic() + 30
     while True:
         host.send_to_all(signal.SIGSTOP)
-        if not file.exists() or not is_locked(file):
+        if is_sending() and not (file.exists() and is_locked(file)):
             return
-        assert time.monotonic() < deadline, f"whenever the host is stopped, {file} is locked"
+        assert time.monotonic() < deadline, f"whenever the host is stopped, {file} is locked, or nothing is being sent"
         host.send_to_all(signal.SIGCONT)
         time.sleep(0.05)
 
@@ -146,7 +158,7 @@ def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_th
         caller = min(callers(first)["plain"])
         host = next(worker for worker in cluster.workers if os.getsid(caller) == worker.pid)
         if asleep:
-            put_to_sleep(host, tmp_path / "out.db")
+            put_to_sleep(host, tmp_path / "out.db", lambda: has_chunk_in_hand(first, caller))
         child.kill()
     with driver(2) as child:
         child.succeed()
