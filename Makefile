@@ -27,17 +27,17 @@ demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
 
 # Hundreds of Pythons are started: where they may write no bytecode, each compiles all of it.
 test: need-java $(STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
-	@$(BIN)/python -m tests.quick_java
+	@$(BIN)/python -m tests.support.programs.quick_java
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(or $(ARGS),--cov -n 2 --dist worksteal)
 	$(if $(ARGS),,@echo "branch coverage of the committing core: 100 %")
 
-mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/terms.py chooses; resumable
+mutation: $(STAMP) ## test the tests of the core on mutants, for hours; ARGS=wal_sink/wal/fencing.py chooses; resumable
 	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[mutation]'
 	$(BIN)/python benchmarks/mutation/run.py $(ARGS)
 
 .PHONY: chaos
 chaos: need-java $(STAMP) ## crash, race and corrupt it, for hours; the report: benchmarks/CHAOS.md; ARGS="--share 0.05", ARGS=--resume
-	@$(BIN)/python -m tests.quick_java
+	@$(BIN)/python -m tests.support.programs.quick_java
 	$(BIN)/python -m tests.chaos $(ARGS)
 
 spec: need-java $(STAMP) ## check the TLA+ specification: every model, every planted bug; ARGS="--deep" for more

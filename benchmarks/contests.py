@@ -14,7 +14,7 @@ from benchmarks.ours import Ours
 from benchmarks.sizes import Sizes
 from benchmarks.spark_rivals import FOREACH_ARROW, FOREACH_PARQUET, MOVED, WRITE_PARQUET, SparkRivals
 from benchmarks.workloads import Workloads
-from tests.jars import java
+from tests.support.servers.jars import java
 
 FLINK_FILE = "Flink's WAL sink, log on files"
 FLINK_MEMORY = "Flink's WAL sink, log in memory"

@@ -1,7 +1,7 @@
 """What staging does with a partition's rows, without Spark: how long it takes, and what other choices would save.
 
 `python -m benchmarks.encoding`: one core, the table's first 250,000 rows, the best of several turns each. The lines
-below the first change one choice of `wal_sink.encoding` at a time, on Parquet alone.
+below the first change one choice of `wal_sink.wal.parquet` at a time, on Parquet alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.workloads import table_of
-from wal_sink.segment_writer import SegmentLimits, SegmentWriter
 from wal_sink.settings import Settings
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 
 ROWS = 250_000
 SPARKS_BATCH = 10_000

@@ -1,4 +1,7 @@
-"""Fixtures of all tests. `tests.components.require` decides between skipping and failing for a missing component."""
+"""Fixtures of all tests.
+
+`tests.support.components.require` decides between skipping and failing for a missing component.
+"""
 
 import gc
 from pathlib import Path
@@ -6,13 +9,13 @@ from pathlib import Path
 import pytest
 
 pytest_plugins = [
-    "tests.fixtures_dynamodb",
-    "tests.fixtures_http",
-    "tests.fixtures_kafka",
-    "tests.fixtures_redis",
-    "tests.fixtures_s3",
-    "tests.fixtures_spark",
-    "tests.fixtures_sql",
+    "tests.support.fixtures.dynamodb",
+    "tests.support.fixtures.http",
+    "tests.support.fixtures.kafka",
+    "tests.support.fixtures.redis",
+    "tests.support.fixtures.s3",
+    "tests.support.fixtures.spark",
+    "tests.support.fixtures.sql",
     "tests.simulation.telling",
 ]
 

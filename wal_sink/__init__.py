@@ -1,7 +1,6 @@
 """wal-sink: a write-ahead-log sink for Spark Structured Streaming."""
 
 from wal_sink import wrap
-from wal_sink.chunk import Chunk, Position
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -23,10 +22,9 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.inspection import Status
-from wal_sink.ledger import LedgerEntry
-from wal_sink.replaying import DeadLetters, ReplayResult
+from wal_sink.replay import DeadLetters, ReplayResult
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import (
+from wal_sink.sinks.base import (
     BatchSink,
     Rejected,
     SegmentSink,
@@ -37,6 +35,8 @@ from wal_sink.sink import (
     TwoPhaseSink,
     idempotent,
 )
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.walsink import WalSink
 
 __all__ = [

@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from wal_sink import paths
+from wal_sink.delivery.progress import furthest_rows, recorded_chunks
 from wal_sink.errors import ConfigError
-from wal_sink.holders import holder_of
-from wal_sink.inventory import (
+from wal_sink.recovery.inventory import (
     Inventory,
     Lost,
     check_unserved_sinks,
@@ -21,15 +20,16 @@ from wal_sink.inventory import (
     newest_marker,
     take,
 )
-from wal_sink.json_rows import decimal_texts, plain_values
-from wal_sink.location import current_location
-from wal_sink.log import NOTHING, Log
-from wal_sink.progress import furthest_rows, recorded_chunks
-from wal_sink.records import Manifest, Marker, Release, SinkRecord
-from wal_sink.runtime import SYSTEM
-from wal_sink.segments import load_segment, read_chunks
-from wal_sink.sink_names import KnownSink, read_names
+from wal_sink.recovery.location import current_location
+from wal_sink.recovery.sink_names import KnownSink, read_names
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.sinks.json_rows import decimal_texts, plain_values
 from wal_sink.stores.base import Store
+from wal_sink.wal import paths
+from wal_sink.wal.holders import holder_of
+from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.records import Manifest, Marker, Release, SinkRecord
+from wal_sink.wal.segment_reader import load_segment, read_chunks
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,23 +1,170 @@
-"""Texts that are put together from several layers, each of which names what it works on."""
+"""What is handed to whoever delivers, and what comes back: assignments, orders, outcomes."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
+from enum import StrEnum
 
-_NAME = r"(?:batch \d+|sink '[^']*'|chunk [\w-]+|segment [\w-]+)"
-_NAMES = re.compile(rf"(?<!\w){_NAME}(?:, {_NAME})*: ")
+from wal_sink.errors import (
+    CorruptError,
+    DeliveryError,
+    FencedError,
+    ForgottenError,
+    HistoryError,
+    OutcomeUnknownError,
+    StoreError,
+    WalSinkError,
+)
+from wal_sink.reporting.layers import said_once
+from wal_sink.sinks.base import SinkContext
+from wal_sink.wal.fencing import Term
+from wal_sink.wal.records import Marker, SegmentRef
 
 
-def said_once(text: str) -> str:
-    """The text with each batch, sink, chunk and segment named where it is named first, and not again after that.
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What a transactional target must at least hold, slot by slot. Less means that it lost what it acknowledged."""
 
-    `batch 3, sink 'a': gave up: batch 3, chunk k: no route` becomes `batch 3, sink 'a': gave up: chunk k: no route`.
+    slots: tuple[tuple[int, int], ...]
+    """Of each slot, the newest batch that had rows in it, and how many."""
+
+    @classmethod
+    def of(cls, marker: Marker | None) -> Witness | None:
+        """What a marker stands for. None where nothing that had rows was marked: then a target owes nothing."""
+        if marker is None or not marker.witness_rows:
+            return None
+        newest = [(marker.witness_batch, rows) for rows in marker.witness_rows]
+        older = [(part.batch_id, rows) for part in marker.witness_older for rows in part.rows]
+        return cls((*newest, *older))
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What all segments of a batch have in common when they are delivered to one sink."""
+
+    wal_id: str
+    sink: str
+    term: Term
+    batch_id: int
+    columns: tuple[str, ...]
+    spark_schema: str
+    chunk_rows: int
+    segments: int
+    at_most_once: bool
+    keeps_rejected: bool
+    """Whether rows that the sink refuses become dead letters; else the first of them ends the delivery."""
+    attempt_timeout_s: float
+    witness: Witness | None
+    prepares_again: bool = False
+    """Of a two-phase sink: whether a handle that is gone is prepared again although it may have been published."""
+    rows_per_s: float | None = None
+    """Most rows a second that each delivery task sends, on average."""
+    spread: bool = False
+    """Whether the batch's progress lies in shards: its manifest's."""
+
+    def context(self, *, on_executor: bool) -> SinkContext:
+        """What the sink is told when it is opened."""
+        return SinkContext(
+            wal_id=self.wal_id,
+            sink=self.sink,
+            term=self.term.number,
+            batch_id=self.batch_id,
+            columns=self.columns,
+            on_executor=on_executor,
+            spark_schema=self.spark_schema,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One segment to deliver, from a row on."""
+
+    ordinal: int
+    segment: SegmentRef
+    start: int
+    maybe_sent: bool
+    """Whether the chunk at `start` may have been sent before."""
+    sent_through: int = 0
+    """Every chunk that begins before this row may have been sent before: a transactional target has forgotten it."""
+    term_checked: bool = False
+    """Whether the committer checked its term so shortly before that the first chunk needs no check of its own."""
+    handle: str | None = None
+    """Of a two-phase sink: what the segment was prepared as while it was staged."""
+
+
+class FailureKind(StrEnum):
+    RETRIABLE = "retriable"
+    UNKNOWN = "unknown"
+    """The sink may have the chunk."""
+    LOST = "lost"
+    """The same, and whoever sent it may still be sending."""
+    GONE = "gone"
+    """What a two-phase sink prepared is no longer there; it may have been published. Handled where it is met."""
+    NEVER_PUBLISHED = "never published"
+    """The same, and it was certainly not published."""
+    PERMANENT = "permanent"
+    FENCED = "fenced"
+    CORRUPT = "corrupt"
+    HISTORY = "history"
+    FORGOTTEN = "forgotten"
+    """A transactional target no longer has what it acknowledged; nothing of the chunk was written."""
+    STOPPED = "stopped"
+    """The run asked to end; not a failure of the sink."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    kind: FailureKind
+    message: str
+    retry_after_s: float = 0.0
+    """No attempt before so many seconds: the target said so."""
+    term: int = 0
+    """Of a fenced one: the term that the target names; 0 if it names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How far a segment came."""
+
+    ordinal: int
+    rows: int
+    """Rows from the segment's beginning that are settled: delivered, or given up by an at-most-once delivery. Of a
+    transactional target never more than it acknowledged in this attempt.
     """
-    said: set[str] = set()
+    chunks: int = 0
+    """Chunks the sink took and the log knows of, in this attempt: what counts as progress."""
+    failure: Failure | None = None
+    rejected: int = 0
+    """Rows that were kept as dead letters in this attempt, since the sink refused them."""
 
-    def rest(names: re.Match[str]) -> str:
-        new = [name for name in names[0].removesuffix(": ").split(", ") if name not in said]
-        said.update(new)
-        return f"{', '.join(new)}: " if new else ""
 
-    return _NAMES.sub(rest, text)
+class SinkFailedError(Exception):
+    """Leaves the calls of a sink with a failure that is the sink's or the store's. Never leaves this package."""
+
+    def __init__(self, kind: FailureKind, message: str, *, retry_after_s: float = 0.0, term: int = 0) -> None:
+        super().__init__(message)
+        self.failure = Failure(kind, message, retry_after_s, term)
+
+
+def kind_of(error: WalSinkError) -> FailureKind:
+    if isinstance(error, FencedError):
+        return FailureKind.FENCED
+    if isinstance(error, CorruptError):
+        return FailureKind.CORRUPT
+    if isinstance(error, HistoryError):
+        return FailureKind.HISTORY
+    if isinstance(error, ForgottenError):
+        return FailureKind.FORGOTTEN
+    if isinstance(error, (StoreError, OutcomeUnknownError)):
+        return FailureKind.UNKNOWN
+    return FailureKind.PERMANENT
+
+
+def failure_error(failure: Failure, what: str) -> WalSinkError:
+    """The exception a committer raises for a failure it cannot retry."""
+    errors: dict[FailureKind, type[WalSinkError]] = {
+        FailureKind.FENCED: FencedError,
+        FailureKind.CORRUPT: CorruptError,
+        FailureKind.HISTORY: HistoryError,
+    }
+    return errors.get(failure.kind, DeliveryError)(said_once(f"{what}: {failure.message}"))

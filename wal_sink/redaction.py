@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
-from wal_sink.texts import text_of
+from wal_sink.reporting.texts import text_of
 
 MASK = "***"
 SHORTEST_SECRET = 4

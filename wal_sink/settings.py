@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from wal_sink.arguments import check_bool, check_count, check_seconds, is_number, one_of, spelled_class
+from wal_sink.arguments.values import check_bool, check_count, check_seconds, is_number, one_of, spelled_class
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url, redacted
 

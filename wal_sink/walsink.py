@@ -9,33 +9,40 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from wal_sink.arguments import check_timeout, spelled, spelled_as
-from wal_sink.checkpoint_files import checkpoint_files, checkpoint_location, current_session
-from wal_sink.crew import Crew
+from wal_sink.arguments.values import check_timeout, spelled, spelled_as
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
-from wal_sink.exit_hooks import Owner, at_exit
-from wal_sink.given import ELSEWHERE, check_arguments, deliveries_of, folder_of, refuse_shared_folder, sinks_of
-from wal_sink.guarantees import promise
-from wal_sink.held import hold
-from wal_sink.holders import TakeOver
 from wal_sink.inspection import Status, read_status
-from wal_sink.logs import logger_of
-from wal_sink.own_query import OwnQuery
-from wal_sink.placement import Placement, check_environment
-from wal_sink.run import Run
-from wal_sink.runtime import SYSTEM
+from wal_sink.lifecycle.committer_pool import Crew
+from wal_sink.lifecycle.given import (
+    ELSEWHERE,
+    check_arguments,
+    deliveries_of,
+    folder_of,
+    refuse_shared_folder,
+    sinks_of,
+)
+from wal_sink.lifecycle.run import Run
+from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.texts import name_of, text_of
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.runtime.exit_hooks import Owner, at_exit
 from wal_sink.settings import GuaranteeName, Settings, check_chunks
-from wal_sink.sink import Sink
+from wal_sink.sinks.base import Sink
+from wal_sink.sinks.guarantees import promise
+from wal_sink.sinks.held import hold
+from wal_sink.spark.placement import Placement, check_environment
+from wal_sink.spark.session.checkpoint_files import checkpoint_files, checkpoint_location, current_session
+from wal_sink.spark.streaming_query import OwnQuery
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.texts import name_of, text_of
+from wal_sink.wal.holders import TakeOver
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from wal_sink.spark.identity import QueryIdentity
+    from wal_sink.spark.session.identity import QueryIdentity
 
 _logger = logger_of(__name__)
 
@@ -149,8 +156,8 @@ class WalSink:
         leaving the `with` block tell that everything was delivered.
         """
         self._refuse_fork()
-        from wal_sink.spark.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
-        from wal_sink.spark.query import session_of  # noqa: PLC0415
+        from wal_sink.spark.session.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
+        from wal_sink.spark.session.query import session_of  # noqa: PLC0415
 
         self._refuse_large_chunks()
         spark = session_of(writer)

@@ -21,12 +21,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.arguments import check_options, name_of, one_of, spelled
+from wal_sink.arguments.targets import check_batch_function, check_row_writer
+from wal_sink.arguments.values import check_options, name_of, one_of, spelled
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import Redactor, named_secrets
-from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink
-from wal_sink.target_checks import check_batch_function, check_row_writer
-from wal_sink.texts import text_of
+from wal_sink.reporting.texts import text_of
+from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ def foreach_writer(writer: object, *, idempotent: bool = False) -> SegmentSink:
 
     Raises `ConfigError` if `writer` is nothing that `DataStreamWriter.foreach` takes.
     """
-    from wal_sink.spark.foreach import ForeachWriterSink  # noqa: PLC0415 - the core imports no pyspark
+    from wal_sink.spark.writers.foreach import ForeachWriterSink  # noqa: PLC0415 - the core imports no pyspark
 
     sink = ForeachWriterSink(writer, name=name_of(writer), idempotent=idempotent)
     check_row_writer(writer)
@@ -115,7 +115,7 @@ def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink
 
     Raises `ConfigError` if `writer` is no such object or cannot be pickled.
     """
-    from wal_sink.spark.data_source_writer import DataSourceSink  # noqa: PLC0415 - the core imports no pyspark
+    from wal_sink.spark.writers.data_source import DataSourceSink  # noqa: PLC0415 - the core imports no pyspark
 
     return DataSourceSink(writer, idempotent=idempotent)
 

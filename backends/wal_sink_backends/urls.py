@@ -6,14 +6,14 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
-from wal_sink.json_rows import Maps
 from wal_sink.redaction import mask_url
-from wal_sink_backends.files import FilesSink
-from wal_sink_backends.files_formats import Format
-from wal_sink_backends.files_two_phase import TwoPhaseFilesSink
-from wal_sink_backends.sql import SqlSink
-from wal_sink_backends.sql_addresses import parsed_option
-from wal_sink_backends.url_options import options_in
+from wal_sink.sinks.json_rows import Maps
+from wal_sink_backends.common.url_options import options_in
+from wal_sink_backends.files.chunk_sink import FilesSink
+from wal_sink_backends.files.formats import Format
+from wal_sink_backends.files.two_phase_sink import TwoPhaseFilesSink
+from wal_sink_backends.sql.addresses import parsed_option
+from wal_sink_backends.sql.sink import SqlSink
 
 _SQLITE_OPTIONS = ("table", "mode", "key", "newer_by", "create_table", "may_drop_rows", "busy_timeout_s", "maps")
 _TWO_PHASE_OPTIONS = ("name_template", "part_bytes", "held_folder")

@@ -13,7 +13,7 @@ from benchmarks.backends.http import Http
 from benchmarks.backends.kafka import Kafka
 from benchmarks.backends.redis import Redis
 from benchmarks.backends.sql import Mariadb, Postgresql, Sqlite
-from tests.databases import servers_folder
+from tests.support.servers.databases import servers_folder
 
 
 class Backends:

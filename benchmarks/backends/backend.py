@@ -46,7 +46,7 @@ class Backend(ABC, Generic[T]):
         self._stack = stack
 
     def require(self) -> None:
-        """Ask for what has to be installed, as a test does (`tests.components`)."""
+        """Ask for what has to be installed, as a test does (`tests.support.components`)."""
 
     @abstractmethod
     def empty(self, folder: Path) -> T:

@@ -16,12 +16,12 @@ import pyarrow as pa
 from benchmarks.backends.backend import ISO, Backend, Tables, Way, rows_of, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
-from tests.contract.dynamodb_server import ACCESS, REGION, create_table, dynamodb_client
-from tests.processes import CHECKOUT, Child
-from wal_sink_backends.dynamodb import MOST_ROWS, DynamoDbSink
+from tests.support.processes import CHECKOUT, Child
+from tests.support.servers.dynamodb_server import ACCESS, REGION, create_table, dynamodb_client
+from wal_sink_backends.dynamodb.sink import MOST_ROWS, DynamoDbSink
 
 TRANSACT = "boto3's transact_write_items"
-PROGRAM = CHECKOUT / "tests" / "contract" / "dynamodb_server.py"
+PROGRAM = CHECKOUT / "tests" / "support" / "servers" / "dynamodb_server.py"
 
 
 class DynamoDb(Backend[str]):

@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 from benchmarks.backends.backend import Backend, Tables, Way, chunks_in, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
-from wal_sink.segment_writer import ROW_GROUP_ROWS
-from wal_sink.testing.bench import commit, opened, prepare
-from wal_sink_backends.files import FilesSink
-from wal_sink_backends.files_two_phase import TwoPhaseFilesSink
+from wal_sink.testing.contract.calls import commit, opened, prepare
+from wal_sink.wal.segment_writer import ROW_GROUP_ROWS
+from wal_sink_backends.files.chunk_sink import FilesSink
+from wal_sink_backends.files.two_phase_sink import TwoPhaseFilesSink
 
 WRITE_TABLE = "pyarrow's write_table, synced"
 PARQUET_WRITER = "pyarrow's ParquetWriter, synced"

@@ -16,12 +16,12 @@ import pyarrow as pa
 from benchmarks.backends.backend import ISO, Backend, Tables, Way, rows_of, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
-from tests.databases import free_port
-from tests.processes import CHECKOUT, Child
-from wal_sink_backends.http import HttpSink
+from tests.support.processes import CHECKOUT, Child
+from tests.support.servers.databases import free_port
+from wal_sink_backends.http.sink import HttpSink
 
 POSTS = "httpx, a POST a chunk"
-PROGRAM = CHECKOUT / "tests" / "contract" / "http_target.py"
+PROGRAM = CHECKOUT / "tests" / "support" / "servers" / "http_target.py"
 
 
 class Http(Backend[str]):

@@ -15,9 +15,9 @@ from confluent_kafka import Producer
 from benchmarks.backends.backend import Backend, Tables, Way, expect, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
-from tests.fixtures_kafka import delete_topic, new_topic, read
-from tests.kafka_broker import KafkaBroker, kafka_jars
-from wal_sink_backends.kafka import KafkaSink
+from tests.support.fixtures.kafka import delete_topic, new_topic, read
+from tests.support.servers.kafka_broker import KafkaBroker, kafka_jars
+from wal_sink_backends.kafka.sink import KafkaSink
 
 TRANSACTIONS = "confluent-kafka, a transaction a chunk"
 PRODUCER = "confluent-kafka without transactions"

@@ -11,9 +11,9 @@ from typing import Any
 from benchmarks.backends.backend import ISO, Backend, Tables, Way, rows_of, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
-from tests.components import require
-from tests.fixtures_redis import PASSWORD, RedisServer
-from wal_sink_backends.redis import RedisSink
+from tests.support.components import require
+from tests.support.fixtures.redis import PASSWORD, RedisServer
+from wal_sink_backends.redis.sink import RedisSink
 
 PIPELINE = "redis-py's pipeline with MULTI"
 NO_REWRITING = ("--auto-aof-rewrite-percentage", "0")

@@ -17,8 +17,8 @@ import pymysql
 from benchmarks.backends.backend import Backend, Tables, Way, rows_of, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
-from tests.components import require
-from tests.databases import (
+from tests.support.components import require
+from tests.support.servers.databases import (
     HOW_TO_GET_THEM,
     PASSWORD,
     USER,
@@ -27,7 +27,7 @@ from tests.databases import (
     Server,
     program,
 )
-from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.sql.sink import SqlSink
 
 TABLE = "orders"
 EXECUTEMANY = "sqlite3's executemany"

@@ -17,13 +17,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from wal_sink.spark.environment import check_java, prepare_python
+from wal_sink.spark.session.workers import check_java, prepare_python
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for what this checkout's tests have
 
-from tests.kafka_broker import KafkaBroker
-from tests.kafka_connector import kafka_connector
-from tests.processes import Child
+from tests.support.processes import Child
+from tests.support.servers.kafka_broker import KafkaBroker
+from tests.support.servers.kafka_connector import kafka_connector
 
 __all__ = ["Child", "Topic", "brokers_at", "kill", "spark_with_kafka", "wait_at_most"]
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.chaos.report import Report, Row, code_version, read_rows, save_rows
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.processes import CHECKOUT
+from tests.support.processes import CHECKOUT
 
 MODULES = (
     "races",

@@ -17,9 +17,9 @@ from tests.chaos.backend_life import NAME, ids_of
 from tests.chaos.lives import tally
 from tests.chaos.moments import Seen, query_met
 from tests.chaos.scenario import Effort, Outcome
-from tests.integration.streams import Place
-from tests.processes import Child
-from wal_sink import paths
+from tests.support.processes import Child
+from tests.support.streams import Place
+from wal_sink.wal import paths
 
 KILLS = 30
 LEAST_HITS = 1 / 3

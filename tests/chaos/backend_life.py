@@ -15,15 +15,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from tests.chaos.made_up import in_two, live_through, serving
-from wal_sink.backend_urls import sink_from_url
-from wal_sink.preparing import Preparation
-from wal_sink.run import Run
-from wal_sink.serving import Serving
+from wal_sink.delivery.served_sink import Serving
+from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import BatchSink, Sink, TwoPhaseSink
+from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
+from wal_sink.sinks.urls import sink_from_url
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
+from wal_sink.two_phase.prepare import Preparation
 
 ROWS = 60
 CHUNK_ROWS = 15

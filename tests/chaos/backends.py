@@ -17,15 +17,22 @@ import pyarrow.parquet as pq
 
 from tests.chaos.backend_deaths import Target, killed_before
 from tests.chaos.scenario import Scenario
-from tests.contract.dynamodb_server import ACCESS, REGION, DynamoDbServer
-from tests.contract.http_target import HttpTarget
-from tests.contract.s3_server import S3Server
-from tests.databases import PASSWORD as SQL_PASSWORD
-from tests.databases import PASSWORD_VARIABLE, USER, MariadbServer, PostgresqlServer, Server, servers_folder
-from tests.fixtures_kafka import new_topic, read
-from tests.fixtures_redis import PASSWORD as REDIS_PASSWORD
-from tests.fixtures_redis import RedisServer
-from tests.kafka_broker import KafkaBroker
+from tests.support.fixtures.kafka import new_topic, read
+from tests.support.fixtures.redis import PASSWORD as REDIS_PASSWORD
+from tests.support.fixtures.redis import RedisServer
+from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
+from tests.support.servers.databases import (
+    PASSWORD_VARIABLE,
+    USER,
+    MariadbServer,
+    PostgresqlServer,
+    Server,
+    servers_folder,
+)
+from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer
+from tests.support.servers.http_target import HttpTarget
+from tests.support.servers.kafka_broker import KafkaBroker
+from tests.support.servers.s3_server import S3Server
 
 REDIS_VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
 

@@ -16,8 +16,8 @@ from typing import Any
 
 from tests.simulation.scenarios import lower_retention
 from tests.simulation.world import BATCHES, Life, Shape, Target, World, crash_at, effects
+from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError, CorruptError
-from wal_sink.retention import COLLECT_EVERY_BATCHES
 from wal_sink.settings import Settings
 from wal_sink.stores.memory import MemoryStore
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.chaos.dying import HalfSteps
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.small_lives import BATCHES, WINDOW_ROWS, Ground, counted, live
-from tests.processes import Child
+from tests.support.processes import Child
 
 DEATHS = 2
 """A life that dies is followed by one that dies while it recovers, at most so soon after; then by one that may live."""

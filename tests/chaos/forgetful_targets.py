@@ -14,14 +14,14 @@ from urllib.parse import quote
 
 from tests.chaos.forgetting import ForgetfulTarget, forgetting
 from tests.chaos.scenario import Scenario
-from tests.databases import PASSWORD as SQL_PASSWORD
-from tests.databases import USER, servers_folder
-from tests.fixtures_redis import PASSWORD as REDIS_PASSWORD
-from tests.fixtures_redis import RedisServer
-from tests.pgbouncer import PgBouncer
-from tests.postgres_pair import PostgresPair
-from tests.processes import POLL_S
-from tests.sql_proxy import SqlProxy
+from tests.support.fixtures.redis import PASSWORD as REDIS_PASSWORD
+from tests.support.fixtures.redis import RedisServer
+from tests.support.processes import POLL_S
+from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
+from tests.support.servers.databases import USER, servers_folder
+from tests.support.servers.pgbouncer import PgBouncer
+from tests.support.servers.postgres_pair import PostgresPair
+from tests.support.servers.sql_proxy import SqlProxy
 
 LAW = (
     "each row is in the surviving target or a dead letter once; where rows of a marked batch are gone, an error says so"

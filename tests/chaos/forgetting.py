@@ -28,13 +28,13 @@ import pyarrow as pa
 from tests.chaos.lives import tally
 from tests.chaos.made_up import live_through, serving
 from tests.chaos.scenario import Effort, Outcome
-from wal_sink.backend_urls import sink_from_url
-from wal_sink.chunk import Chunk
 from wal_sink.errors import WalSinkError
-from wal_sink.replaying import DeadLetters
-from wal_sink.run import Run
+from wal_sink.lifecycle.run import Run
+from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import Rejected, TransactionalSink
+from wal_sink.sinks.base import Rejected, TransactionalSink
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.urls import sink_from_url
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery

@@ -19,8 +19,8 @@ from tests.chaos.driver import CHUNK_ROWS, STOP, TURN, Job
 from tests.chaos.moments import Moment, Seen, moment, too_early
 from tests.chaos.scenario import Outcome
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, Targets, count, row_of, source_rows, text_of
-from tests.processes import Child, ChildError
-from tests.quick_java import QUICK
+from tests.support.processes import Child, ChildError
+from tests.support.programs.quick_java import QUICK
 
 AHEAD = 6
 """Files that wait in the folder before the query takes them."""

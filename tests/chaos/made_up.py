@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from wal_sink.carriers import LocalCarrier
-from wal_sink.guarantees import promise
-from wal_sink.run import Run
-from wal_sink.serving import Serving
+from wal_sink.delivery.local import LocalCarrier
+from wal_sink.delivery.served_sink import Serving
+from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery
-from wal_sink.sink import Sink
+from wal_sink.sinks.base import Sink
+from wal_sink.sinks.guarantees import promise
 from wal_sink.testing import FakeQuery
 
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from tests.chaos import executors
 from tests.chaos.driver import CHUNK_ROWS, Job
 from tests.chaos.lives import Chain, Ending, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.processes import Child
+from tests.support.processes import Child
 
 KILLS = 200
 CHAINS = 4

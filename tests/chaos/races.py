@@ -19,7 +19,7 @@ from tests.chaos.racing import WON, race, race_in_process
 from tests.chaos.s3_world import quiet_s3_server
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from wal_sink.stores.base import Store
-from wal_sink.stores.generic import GenericStore
+from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 

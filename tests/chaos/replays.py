@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.chaos.lives import SINKS, Chain, Turns, add_counts, guarded, tally
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import PLAIN
-from tests.integration.streams import copy_of, restore
+from tests.support.streams import copy_of, restore
 
 SEGMENTS = 2
 DELETED, RESTORED, GONE = 30, 20, 12

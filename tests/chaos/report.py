@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tests.chaos.scenario import Outcome, Scenario
-from tests.processes import CHECKOUT
+from tests.support.processes import CHECKOUT
 
 GIB = 1 << 30
 WHAT = """\

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from tests.chaos.faulty_proxy import FaultyProxy
-from tests.contract.s3_server import S3Server
 from tests.simulation.world import Hook, Life, Shape, World
+from tests.support.servers.s3_server import S3Server
 from wal_sink.stores.s3 import S3Store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FaultyStore

@@ -15,10 +15,10 @@ import pyarrow as pa
 from tests.chaos.made_up import in_two, live_through, serving
 from tests.chaos.scenario import Outcome
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, TABLE, Plain, Row, Targets, count, row_of
-from wal_sink.run import Run
-from wal_sink.runtime import SYSTEM
+from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import Sink
+from wal_sink.sinks.base import Sink
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec

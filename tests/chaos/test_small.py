@@ -17,9 +17,9 @@ from tests.chaos.moments import Moment
 from tests.chaos.processes import beyond_windows
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.chaos.targets import Plain
-from tests.chunks import chunk
-from tests.components import require
-from tests.databases import HOW_TO_GET_THEM, program
+from tests.support.chunks import chunk
+from tests.support.components import require
+from tests.support.servers.databases import HOW_TO_GET_THEM, program
 
 SEED = 20
 SCENARIOS: dict[str, Scenario] = {

@@ -10,10 +10,10 @@ import pytest
 from tests.chaos import forgetful_targets
 from tests.chaos.forgetting import BATCHES, CHUNKS, ONCE, SILENT, Moment, Verdict, count, spans
 from tests.chaos.scenario import Effort, Outcome, Scenario
-from tests.components import require
-from tests.databases import HOW_TO_GET_THEM, program
-from tests.pgbouncer import HOW_TO_GET_IT
-from tests.processes import PROC
+from tests.support.components import require
+from tests.support.processes import PROC
+from tests.support.servers.databases import HOW_TO_GET_THEM, program
+from tests.support.servers.pgbouncer import HOW_TO_GET_IT
 
 SEED = 352
 MOMENTS = 3

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from boto3.dynamodb.types import TypeDeserializer
 
-from tests.contract.dynamodb_server import ACCESS, REGION, DynamoDbServer
-from tests.dynamodb_local import DynamoDbLocal
+from tests.support.servers.dynamodb_local import DynamoDbLocal
+from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer
 from wal_sink.testing import SinkContract
-from wal_sink_backends.dynamodb import DynamoDbPutSink, DynamoDbSink
+from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.components import require
-from tests.simulation.small_run import Place, Recorder, serving
+from tests.support.components import require
+from tests.support.small_run import Place, Recorder, serving
 from wal_sink.cli.main import main
 from wal_sink.errors import ConfigError
-from wal_sink.run import Run
+from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Settings
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.contract.http_target import HttpTarget
+from tests.support.servers.http_target import HttpTarget
 from wal_sink.testing import SinkContract
-from wal_sink_backends.http import HttpLookupSink, HttpSink
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
 
 SECRET = "hunter2-of-the-orders"  # noqa: S105 - a test's own
 VARIABLE = "WAL_SINK_TEST_HTTP_AUTH"

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures_kafka import new_topic, read
-from tests.kafka_broker import KafkaBroker
+from tests.support.fixtures.kafka import new_topic, read
+from tests.support.servers.kafka_broker import KafkaBroker
 from wal_sink.testing import SinkContract
-from wal_sink_backends.kafka import KafkaSink
+from wal_sink_backends.kafka.sink import KafkaSink
 
 SECRET = "hunter2-from-the-environment"  # noqa: S105 - a test's own
 VARIABLE = "WAL_SINK_TEST_KAFKA_PASSWORD"

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures_redis import PASSWORD, RedisServer
+from tests.support.fixtures.redis import PASSWORD, RedisServer
 from wal_sink.testing import SinkContract
-from wal_sink_backends.redis import RedisSink
+from wal_sink_backends.redis.sink import RedisSink
 
 VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
 _numbers = itertools.count()

@@ -18,24 +18,24 @@ import pyarrow as pa
 import pytest
 
 from tests.chaos.made_up import serving
-from tests.contract.s3_server import Fault, S3Server
-from wal_sink import paths
-from wal_sink.chunk import Chunk
-from wal_sink.creation import create_once
+from tests.support.servers.s3_server import Fault, S3Server
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.log import Log
-from wal_sink.run import Run
-from wal_sink.runtime import SYSTEM
+from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import Sink
+from wal_sink.sinks.base import Sink
+from wal_sink.sinks.chunk import Chunk
 from wal_sink.stores.base import ObjectExists, ObjectMissing
+from wal_sink.stores.create_once import create_once
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import probe
 from wal_sink.stores.s3 import S3Store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.terms import claim
 from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import claim
+from wal_sink.wal.log import Log
 
 new_id = SYSTEM.new_id
 pytestmark = [pytest.mark.s3, pytest.mark.no_cover]

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.databases import PASSWORD, PASSWORD_VARIABLE, MariadbServer, PostgresqlServer, Server
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, MariadbServer, PostgresqlServer, Server
 from wal_sink.testing import SinkContract
-from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.sql.sink import SqlSink
 
 _numbers = itertools.count()
 

@@ -21,18 +21,18 @@ import pytest
 from botocore.exceptions import ClientError
 from fsspec.implementations.memory import MemoryFileSystem
 
-from tests.contract.contending import contend_for_names
-from tests.contract.s3_server import S3Server
+from tests.support.contending import contend_for_names
+from tests.support.servers.s3_server import S3Server
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
-from wal_sink.runtime import SYSTEM
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
-from wal_sink.stores.generic import GenericStore
+from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.local import LocalStore, sync_folder
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.probe import LEFT_BEHIND_S, new_object, probe
 from wal_sink.stores.spec import StoreSpec
 
-pytest_plugins = ["tests.fixtures_s3"]
+pytest_plugins = ["tests.support.fixtures.s3"]
 
 _numbers = itertools.count()
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.contract.s3_server import S3Server
 from tests.contract.test_backends import READERS
+from tests.support.servers.s3_server import S3Server
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import SinkContract

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
-import wal_sink.spark.query
-from tests.integration.streams import Lines, Place, copy_of, flip, quick, restore, wait_until
+import wal_sink.spark.session.query
+from tests.support.streams import Lines, Place, copy_of, flip, quick, restore, wait_until
 from wal_sink import (
     BatchSink,
     Chunk,
@@ -34,7 +34,7 @@ from wal_sink import (
     WalSink,
     WalSinkError,
 )
-from wal_sink.spark.query import check_classic
+from wal_sink.spark.session.query import check_classic
 from wal_sink.stores.local import LocalStore
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from wal_sink.sink import ReleasedBatch
+    from wal_sink.sinks.base import ReleasedBatch
 
 pytestmark = pytest.mark.spark
 
@@ -107,13 +107,13 @@ def test_a_checkpoint_that_is_deleted_right_before_spark_looks_at_it_is_refused(
 ) -> None:
     place.feed.add(range(5))
     place.run(spark)
-    start = wal_sink.spark.query.start_query
+    start = wal_sink.spark.session.query.start_query
 
     def deleted_first(*given: Any) -> Any:
         shutil.rmtree(place.checkpoint)
         return start(*given)
 
-    monkeypatch.setattr(wal_sink.spark.query, "start_query", deleted_first)
+    monkeypatch.setattr(wal_sink.spark.session.query, "start_query", deleted_first)
     fails(spark, place, HistoryError, str(place.wal), "belongs to query", "give this one a new WAL")
     assert place.lines.ids() == list(range(5)), "nothing of the other query was delivered"
 

@@ -28,7 +28,7 @@ from benchmarks.results import Results
 from benchmarks.sizes import SIZES, TINY
 from benchmarks.spark_rivals import SparkRivals
 from benchmarks.workloads import table_of, write_workloads
-from tests.components import require
+from tests.support.components import require
 from wal_sink import Chunk
 
 if TYPE_CHECKING:

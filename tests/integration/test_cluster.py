@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.streams import SESSION, Lines, Place
-from tests.processes import Child
+from tests.support.processes import Child
+from tests.support.streams import SESSION, Lines, Place
 from wal_sink import Chunk, ConfigError, Delivery, Settings, WalSink
-from wal_sink.spark.cluster import task_slots
+from wal_sink.spark.session.cluster import task_slots
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 SLOTS = (
     SESSION.format(master="local[3]")
     + """
-from wal_sink.spark.cluster import task_slots
+from wal_sink.spark.session.cluster import task_slots
 print("SLOTS", task_slots(spark.sparkContext), spark.sparkContext.defaultParallelism)
 spark.stop()
 print("STOPPED", task_slots(spark.sparkContext))

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.streams import Lines, Place, wait_until
-from tests.processes import Child, is_running
-from tests.standalone import Standalone, executor_of, standalone
+from tests.support.processes import Child, is_running
+from tests.support.servers.standalone import Standalone, executor_of, standalone
+from tests.support.streams import Lines, Place, wait_until
 from wal_sink import Chunk
 from wal_sink_backends import SqlSink
 
@@ -30,8 +30,8 @@ DRIVER = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from tests.fixtures_spark import SPARK_CONF
-from tests.integration.streams import Place
+from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.streams import Place
 from tests.integration.test_cluster_losses import CHUNK_ROWS, PAUSE_S, SEGMENTS, SlowLines, SlowSql
 from wal_sink import Delivery, Settings
 
@@ -184,8 +184,8 @@ STAGER = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from tests.fixtures_spark import SPARK_CONF
-from tests.integration.streams import Place
+from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.streams import Place
 from tests.integration.test_cluster_losses import PARTITIONS, killing
 
 conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
@@ -245,10 +245,10 @@ from pathlib import Path
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
-from tests.fixtures_spark import SPARK_CONF
-from tests.integration.streams import Place
+from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.streams import Place
 from tests.integration.test_cluster_losses import PARTITIONS, killing
-from wal_sink.spark.environment import REPEAT_CHECKS
+from wal_sink.spark.session.workers import REPEAT_CHECKS
 
 conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
 conf |= dict.fromkeys(REPEAT_CHECKS, sys.argv[3])

@@ -1,7 +1,7 @@
 """What a WAL costs as it grows: requests of a start and of waiting, memory of workers and of the driver.
 
-The requests of a steady batch are counted in `tests/unit/test_retention.py` and, on S3, in `test_s3.py`; the memory of
-staging in `test_staging.py`; what an hour of waiting costs in `tests/unit/test_threads_idle.py`.
+The requests of a steady batch are counted in `tests/unit/committer/test_retention.py` and, on S3, in `test_s3.py`; the
+memory of staging in `test_staging.py`; what an hour of waiting costs in `tests/unit/lifecycle/test_threads_idle.py`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
-from tests.components import require
-from tests.processes import PROC
-from tests.simulation import small_run
-from tests.simulation.small_run import Place
-from wal_sink.chunk import Chunk, Position
-from wal_sink.guarantees import promise
-from wal_sink.records import SegmentRef
-from wal_sink.run import Run
-from wal_sink.segment_writer import SegmentLimits, SegmentWriter
-from wal_sink.serving import Serving
+from tests.support import small_run
+from tests.support.components import require
+from tests.support.processes import PROC
+from tests.support.small_run import Place
+from wal_sink.delivery.served_sink import Serving
+from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import Sink, TransactionalSink, as_sink
-from wal_sink.slots import DeliverySlots
-from wal_sink.stager import Attempt, Staged
+from wal_sink.sinks.base import Sink, TransactionalSink, as_sink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.guarantees import promise
+from wal_sink.staging.stager import Attempt, Staged
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
+from wal_sink.wal.records import SegmentRef
+from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -231,8 +231,8 @@ class OnExecutors:
         assert self.run.committers[0].marked_through == 0
 
     def _serving(self) -> Serving:
-        from wal_sink.spark.executors import ExecutorCarrier  # noqa: PLC0415 - tests without Spark import this module
-        from wal_sink.spark.pickling import pickled  # noqa: PLC0415
+        from wal_sink.spark.delivery.executors import ExecutorCarrier  # noqa: PLC0415 - tests without Spark import this module
+        from wal_sink.spark.delivery.pickling import pickled  # noqa: PLC0415
 
         carrier = ExecutorCarrier(
             self._spark,

@@ -18,20 +18,32 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka import admin as _admin
 
-from tests.contract.dynamodb_server import ACCESS, REGION
-from tests.databases import PASSWORD as SQL_PASSWORD
-from tests.databases import PASSWORD_VARIABLE, Server
-from tests.dead_letter_lives import ALL, BAD, BATCH_ROWS, BATCHES, Death, Life, batch_ids, deliver, is_bad, replay
-from tests.fixtures_kafka import admin, new_topic, read
-from tests.fixtures_redis import PASSWORD as REDIS_PASSWORD
-from tests.sql_chunks import as_owner
-from wal_sink import DeadLetters, paths
+from tests.support.fixtures.kafka import admin, new_topic, read
+from tests.support.fixtures.redis import PASSWORD as REDIS_PASSWORD
+from tests.support.programs.dead_letter_lives import (
+    ALL,
+    BAD,
+    BATCH_ROWS,
+    BATCHES,
+    Death,
+    Life,
+    batch_ids,
+    deliver,
+    is_bad,
+    replay,
+)
+from tests.support.servers.databases import PASSWORD as SQL_PASSWORD
+from tests.support.servers.databases import PASSWORD_VARIABLE, Server
+from tests.support.servers.dynamodb_server import ACCESS, REGION
+from tests.support.sql_chunks import as_owner
+from wal_sink import DeadLetters
 from wal_sink.cli.main import main
-from wal_sink.log import Log
-from wal_sink.records import Marker
-from wal_sink.runtime import SYSTEM
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Marker
 
 _ADMIN: Any = _admin
 REDIS_VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.components import require
-from tests.fixtures_spark import JAVA_HINT
-from tests.processes import Child, python_environment
-from tests.quick_workers import SUBMIT
+from tests.support.components import require
+from tests.support.fixtures.spark import JAVA_HINT
+from tests.support.processes import Child, python_environment
+from tests.support.programs.quick_workers import SUBMIT
 from wal_sink.cli.demo import command, proof, source
 from wal_sink.cli.demo.controller import Killed, Result, Wishes
 from wal_sink.cli.demo.job import CARRIER_NAME, DELAY_CLASS, DELIVERED_COLUMNS

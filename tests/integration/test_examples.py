@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kafka_connector import kafka_connector
-from tests.processes import CHECKOUT, Child
-from tests.quick_workers import SUBMIT
+from tests.support.processes import CHECKOUT, Child
+from tests.support.programs.quick_workers import SUBMIT
+from tests.support.servers.kafka_connector import kafka_connector
 
 pytestmark = pytest.mark.spark
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.streams import SESSION, Place
-from tests.processes import Child
+from tests.support.processes import Child
+from tests.support.streams import SESSION, Place
 
 pytestmark = pytest.mark.spark
 
@@ -15,7 +15,7 @@ BATCHES, ROWS = 6, 10
 DRIVER = """
 import os, sys, time
 from pathlib import Path
-from tests.integration.streams import Place, wait_until
+from tests.support.streams import Place, wait_until
 
 place = Place(Path(sys.argv[1]))
 with place.sink() as sink:

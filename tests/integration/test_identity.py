@@ -16,8 +16,8 @@ import pytest
 from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 
-from tests.integration.streams import SESSION, Place, quick, wait_until
-from tests.processes import Child
+from tests.support.processes import Child
+from tests.support.streams import SESSION, Place, quick, wait_until
 from wal_sink import ConfigError, MissingBatch, WalSink, WalSinkError
 
 if TYPE_CHECKING:
@@ -514,7 +514,7 @@ SECOND_DRIVER = (
     + """
 import sys
 from pathlib import Path
-from tests.integration.streams import Place
+from tests.support.streams import Place
 place = Place(Path(sys.argv[1]), wal_url=sys.argv[2])
 with place.sink(None) as sink:
     sink.run(place.writer(spark))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import identity_scenarios
-from tests.spark_versions import each_version, run_on
+from tests.support.programs import identity_scenarios
+from tests.support.spark_versions import each_version, run_on
 
 pytestmark = pytest.mark.spark
 

@@ -17,18 +17,18 @@ from typing import Any
 
 import pytest
 
-from tests.fixtures_kafka import delete_topic, new_topic, read
-from tests.kafka_broker import KafkaBroker
-from tests.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
-from tests.kafka_writer import batch, sink_of
-from tests.processes import CHECKOUT, Child
+from tests.support.fixtures.kafka import delete_topic, new_topic, read
+from tests.support.processes import CHECKOUT, Child
+from tests.support.programs.kafka_writer import batch, sink_of
+from tests.support.servers.kafka_broker import KafkaBroker
+from tests.support.servers.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
 from wal_sink.errors import FencedError, ForgottenError, HistoryError, OutcomeUnknownError
-from wal_sink.sink import SinkContext
+from wal_sink.sinks.base import SinkContext
 from wal_sink.testing import FakeQuery
-from wal_sink_backends.kafka import KafkaSink
-from wal_sink_backends.kafka_client import Cluster, KafkaAttemptError, KafkaFencedError
-from wal_sink_backends.kafka_ledger import Ledger
-from wal_sink_backends.kafka_producer import SlotProducer
+from wal_sink_backends.kafka.client import Cluster, KafkaAttemptError, KafkaFencedError
+from wal_sink_backends.kafka.ledger import Ledger
+from wal_sink_backends.kafka.producer import SlotProducer
+from wal_sink_backends.kafka.sink import KafkaSink
 
 _CONTEXT = SinkContext("kafka-writer", "default", 1, 0, ("id", "ordinal"), on_executor=False)
 
@@ -228,7 +228,7 @@ def test_a_query_stops_if_its_target_forgot(kafka: KafkaBroker, topic: str, gone
 
 
 def writer(kafka: KafkaBroker, topic: str, log: Path, *terms: int, ordinal: int = 0, count: int = 10**6) -> Child:
-    program = CHECKOUT / "tests" / "kafka_writer.py"
+    program = CHECKOUT / "tests" / "support" / "programs" / "kafka_writer.py"
     return Child.python(program, kafka.address, topic, str(ordinal), str(count), *map(str, terms), log=log, limit_s=60)
 
 

@@ -15,16 +15,16 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import admin as _admin
 
-from tests.fixtures_kafka import admin, new_topic
 from tests.integration.test_kafka_failures import ids_of, opened, persistently, stored_ids
 from tests.integration.test_kafka_sink import grant, login
-from tests.kafka_broker import USER, KafkaBroker
-from tests.kafka_writer import batch, sink_of
+from tests.support.fixtures.kafka import admin, new_topic
+from tests.support.programs.kafka_writer import batch, sink_of
+from tests.support.servers.kafka_broker import USER, KafkaBroker
 from wal_sink.errors import OutcomeUnknownError, PermanentError
-from wal_sink_backends import kafka_producer
-from wal_sink_backends.kafka import KafkaSink
-from wal_sink_backends.kafka_client import KafkaAttemptError
-from wal_sink_backends.kafka_producer import TRANSACTIONAL_IDS, SlotProducer
+from wal_sink_backends.kafka import producer as kafka_producer
+from wal_sink_backends.kafka.client import KafkaAttemptError
+from wal_sink_backends.kafka.producer import TRANSACTIONAL_IDS, SlotProducer
+from wal_sink_backends.kafka.sink import KafkaSink
 
 _ADMIN: Any = _admin
 _TIMEOUT_S = 4.0

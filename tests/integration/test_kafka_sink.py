@@ -16,17 +16,18 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka import admin as _admin
 
-from tests.chunks import CONTEXT
-from tests.fixtures_kafka import admin, delete_topic, new_name, new_topic, read
-from tests.kafka_broker import PASSWORD, USER, KafkaBroker
-from wal_sink.chunk import Chunk
+from tests.support.chunks import CONTEXT
+from tests.support.fixtures.kafka import admin, delete_topic, new_name, new_topic, read
+from tests.support.servers.kafka_broker import PASSWORD, USER, KafkaBroker
 from wal_sink.errors import CorruptError, DivergentReplay, ForgottenError, HistoryError, PermanentError
-from wal_sink.sink import Rejected
-from wal_sink.testing.bench import chunks_of, deliver, opened, send, slot
-from wal_sink_backends import kafka_ledger, kafka_producer
-from wal_sink_backends.kafka import KafkaSink
-from wal_sink_backends.kafka_client import ClusterSpec, KafkaAttemptError, Topic
-from wal_sink_backends.kafka_producer import TRANSACTIONAL_IDS, SlotProducer
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.testing.contract.calls import chunks_of, deliver, opened, send, slot
+from wal_sink_backends.kafka import ledger as kafka_ledger
+from wal_sink_backends.kafka import producer as kafka_producer
+from wal_sink_backends.kafka.client import ClusterSpec, KafkaAttemptError, Topic
+from wal_sink_backends.kafka.producer import TRANSACTIONAL_IDS, SlotProducer
+from wal_sink_backends.kafka.sink import KafkaSink
 
 _ADMIN: Any = _admin
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.streams import SESSION, Place, leading
-from tests.processes import Child
+from tests.support.processes import Child
+from tests.support.streams import SESSION, Place, leading
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ import sys
 from pathlib import Path
 import wal_sink.walsink
 from wal_sink import Delivery
-from tests.integration.streams import Lines, Place, small_chunks
+from tests.support.streams import Lines, Place, small_chunks
 
 wal_sink.walsink.GRACE_S = 3.0
 place = Place(Path(sys.argv[1]))
@@ -130,7 +130,7 @@ UNCLOSED = (
     + """
 import sys
 from pathlib import Path
-from tests.integration.streams import Lines, Place, wait_until
+from tests.support.streams import Lines, Place, wait_until
 place = Place(Path(sys.argv[1]))
 with place.sink() as first:
     query = first.start(place.feed.stream(spark).writeStream)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import malicious_manifest
-from tests.spark_versions import VERSIONS, run_on
+from tests.support.programs import malicious_manifest
+from tests.support.spark_versions import VERSIONS, run_on
 
 pytestmark = pytest.mark.spark
 

@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from tests.fixtures_spark import SPARK_CONF
-from tests.processes import CHECKOUT, Child
+from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.processes import CHECKOUT, Child
 
 ROWS = 60
 

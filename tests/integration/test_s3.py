@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.integration.streams import SESSION, Place, wait_until
-from tests.processes import Child
+from tests.support.processes import Child
+from tests.support.streams import SESSION, Place, wait_until
 from wal_sink import Delivery, StoreError
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.contract.s3_server import S3Server
+    from tests.support.servers.s3_server import S3Server
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
-SECRET = "test-secret-key"  # noqa: S105 - the dummy of tests.contract.s3_server
+SECRET = "test-secret-key"  # noqa: S105 - the dummy of tests.support.servers.s3_server
 KEY = "test-access-key"
 
 
@@ -127,7 +127,7 @@ LEAKS = (
     + """
 import sys
 from pathlib import Path
-from tests.integration.streams import Place
+from tests.support.streams import Place
 from wal_sink import Delivery
 import logging
 logging.basicConfig(level=logging.DEBUG)

@@ -12,13 +12,15 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
-from tests.integration.streams import SESSION, Place
-from tests.processes import Child
+from tests.support.processes import Child
+from tests.support.streams import SESSION, Place
 from wal_sink import ConfigError
-from wal_sink.spark import data_source_writer, staging, thread_properties
-from wal_sink.spark.environment import check_kept_batches
-from wal_sink.spark.private import private
-from wal_sink.spark.thread_properties import described
+from wal_sink.spark.session import job_properties as thread_properties
+from wal_sink.spark.session.job_properties import described
+from wal_sink.spark.session.private import private
+from wal_sink.spark.session.workers import check_kept_batches
+from wal_sink.spark.staging import job as staging
+from wal_sink.spark.writers import data_source as data_source_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +52,7 @@ def test_spark_tells_how_many_batches_it_keeps(spark: SparkSession) -> None:
 def test_a_setting_that_spark_does_not_know_is_not_guessed(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    monkeypatch.setattr("wal_sink.spark.environment._KEPT_BATCHES", key)
+    monkeypatch.setattr("wal_sink.spark.session.workers._KEPT_BATCHES", key)
     with pytest.raises(ConfigError, match=f"this Spark does not tell {re.escape(key)}"):
         check_kept_batches(spark, 1000)
 
@@ -129,7 +131,7 @@ REPEATED = (
     SESSION.format(master="local[1,2]")
     + """
 from pyspark import TaskContext
-from wal_sink.spark.executors import _is_repeated
+from wal_sink.spark.delivery.executors import _is_repeated
 
 def fails_once(_):
     repeated = _is_repeated()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from tests.golden_checkpoints import goldens, written_by
-from tests.integration.streams import Place
-from tests.spark_versions import VERSIONS, each_version, run_on
+from tests.support.golden.checkpoints import goldens, written_by
+from tests.support.spark_versions import VERSIONS, each_version, run_on
+from tests.support.streams import Place
 from wal_sink import DivergentReplay
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ import json, sys
 from pathlib import Path
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
-from tests.fixtures_spark import SPARK_CONF
-from tests.integration.streams import Place
+from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.streams import Place
 from pyspark.sql import SparkSession
 
 place = Place(Path(sys.argv[1]))
@@ -87,7 +87,7 @@ def place(tmp_path: Path) -> Place:
 @each_version
 @pytest.mark.timeout(1200)  # a first run fetches that Spark
 def test_each_spark_writes_what_its_golden_checkpoints_hold(version: str, tmp_path: Path) -> None:
-    """The kinds without state; `python -m tests.golden_checkpoints` writes all of them anew."""
+    """The kinds without state; `python -m tests.support.golden.checkpoints` writes all of them anew."""
     folder = tmp_path / "written"
     folder.mkdir()
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.processes import Child, is_running
+from tests.support.processes import Child, is_running
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.streams import Lines, Place
-from tests.processes import Child
-from tests.standalone import Standalone, executor_of, standalone
+from tests.support.processes import Child
+from tests.support.servers.standalone import Standalone, executor_of, standalone
+from tests.support.streams import Lines, Place
 from wal_sink import Chunk, Position, TransactionalSink
 
 pytestmark = pytest.mark.spark
@@ -26,8 +26,8 @@ DRIVER = """
 import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from tests.fixtures_spark import SPARK_CONF
-from tests.integration.streams import Place
+from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.streams import Place
 from tests.integration import test_speculation
 from tests.integration.test_speculation import CHUNK_ROWS, CONF
 from wal_sink import Delivery, Settings

@@ -17,23 +17,23 @@ from pyspark.sql import types as t
 from pyspark.sql.functions import rand
 
 from wal_sink.errors import ConfigError, CorruptError, StoreError
-from wal_sink.preparing import StagingOrder
-from wal_sink.segment_writer import SegmentLimits
-from wal_sink.segments import load_segment
-from wal_sink.spark import staging
-from wal_sink.spark.environment import REPEAT_CHECKS
-from wal_sink.spark.reading import read_segments
-from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
-from wal_sink.spark.task_errors import SparkJobError, surfaced_errors
+from wal_sink.spark.delivery.reading import read_segments
+from wal_sink.spark.session.task_errors import SparkJobError, surfaced_errors
+from wal_sink.spark.session.workers import REPEAT_CHECKS
+from wal_sink.spark.staging import job as staging
+from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.two_phase.prepare import StagingOrder
+from wal_sink.wal.segment_reader import load_segment
+from wal_sink.wal.segment_writer import SegmentLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from wal_sink.records import SegmentRef
+    from wal_sink.wal.records import SegmentRef
 
 pytestmark = pytest.mark.spark
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import CHECKOUT, python_environment
+from tests.support.processes import CHECKOUT, python_environment
 
 GUIDE = (CHECKOUT / "docs" / "testing-your-sink.md").read_text()
 LIMIT_S = 280.0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import functions as f
 
-from tests.integration.held_folder import HeldFolder
-from tests.integration.streams import Place, small_chunks
+from tests.support.programs.held_folder import HeldFolder
+from tests.support.streams import Place, small_chunks
 from wal_sink import Delivery
 
 if TYPE_CHECKING:

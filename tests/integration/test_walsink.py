@@ -15,17 +15,17 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
-from tests.integration.streams import SESSION, Lines, Place, quick, small_chunks, wait_until
-from tests.processes import Child
+from tests.support.processes import Child
+from tests.support.streams import SESSION, Lines, Place, quick, small_chunks, wait_until
 from wal_sink import BatchSink, Chunk, ConfigError, Delivery, Settings, UndeliveredError, idempotent
-from wal_sink_backends.files import FilesSink
-from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.files.chunk_sink import FilesSink
+from wal_sink_backends.sql.sink import SqlSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from wal_sink.settings import Where
-    from wal_sink.sink import ReleasedBatch
+    from wal_sink.sinks.base import ReleasedBatch
 
 pytestmark = pytest.mark.spark
 
@@ -154,7 +154,7 @@ def test_a_batch_left_uncommitted_at_the_end_is_staged_again_and_arrives_once(
 DRAIN = """
 import sys
 from wal_sink import Delivery, WalSink
-from tests.integration.streams import Lines, Place
+from tests.support.streams import Lines, Place
 from pathlib import Path
 place = Place(Path(sys.argv[1]))
 print("started", flush=True)
@@ -204,7 +204,7 @@ def test_where_a_sink_runs_is_logged_and_true(
         place.run(spark, {where: Delivery(sink, where=where) for where, sink in sinks.items()})
     on_driver = {where: [sent.pid == os.getpid() for sent in sink.sent()] for where, sink in sinks.items()}
     assert on_driver == {"driver": [True], "auto": [True], "executors": [False]}
-    said = [record.getMessage() for record in caplog.records if record.name == "wal_sink.placement"]
+    said = [record.getMessage() for record in caplog.records if record.name == "wal_sink.spark.placement"]
     assert [line.rpartition("runs ")[2] for line in said] == [
         "in this process",
         "on executors, for small batches as a copy in the driver",
@@ -497,7 +497,7 @@ ONE_CORE = (
 import sys
 from pathlib import Path
 from wal_sink import Delivery
-from tests.integration.streams import Place
+from tests.support.streams import Place
 place = Place(Path(sys.argv[1]))
 place.feed.add(*(range(number * 10, number * 10 + 10) for number in range(4)))
 place.run(spark, Delivery(place.lines, where="executors"))

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.contract.s3_server import S3Server
-from tests.integration.streams import SESSION, Place, flip
-from tests.integration.writers import ArrowWriter, Notes, NotingForeachWriter, RowWriter, SilentWriter
-from tests.processes import Child
+from tests.support.processes import Child
+from tests.support.servers.s3_server import S3Server
+from tests.support.streams import SESSION, Place, flip
+from tests.support.writers import ArrowWriter, Notes, NotingForeachWriter, RowWriter, SilentWriter
 from wal_sink import CorruptError, Delivery, DeliveryError, PermanentError, Settings, WalSinkError, wrap
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def test_after_a_crash_in_the_middle_the_same_rows_come_again(spark: SparkSessio
     program = f"""
 import os, signal
 from pathlib import Path
-from tests.integration.streams import Place
+from tests.support.streams import Place
 from tests.integration.test_wrap import noting, run
-from tests.integration.writers import Notes
+from tests.support.writers import Notes
 from wal_sink import wrap
 {SESSION.format(master="local[2]")}
 note = noting(Notes(Path({str(notes.folder)!r})))

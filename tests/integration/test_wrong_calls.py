@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import udf
 
-from tests.integration.streams import Place, wait_until
+from tests.support.streams import Place, wait_until
 from wal_sink import ConfigError, WalSink, wrap
 from wal_sink_backends import SqlSink
 

@@ -8,32 +8,32 @@ from typing import Any
 
 import pytest
 
-import wal_sink.batch_delivery
-import wal_sink.committer
-import wal_sink.inventory
-import wal_sink.log
-import wal_sink.registry
-import wal_sink.retention
-import wal_sink.run
-import wal_sink.terms
-from wal_sink import paths
-from wal_sink.batch_delivery import BatchDelivery
-from wal_sink.checkpoint import Gate
-from wal_sink.committer import Committer
-from wal_sink.delivery import SegmentDelivery
+import wal_sink.committer.collection
+import wal_sink.committer.committer
+import wal_sink.delivery.batch
+import wal_sink.lifecycle.run
+import wal_sink.recovery.inventory
+import wal_sink.recovery.registration
+import wal_sink.wal.fencing
+import wal_sink.wal.log
+from wal_sink.checkpoint.reader import Gate
+from wal_sink.committer.collection import Collector
+from wal_sink.committer.committer import Committer
+from wal_sink.committer.release import Released, Releaser
+from wal_sink.delivery.batch import BatchDelivery
+from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import StoreError
-from wal_sink.guarantees import Promise
-from wal_sink.inventory import newest_marker
-from wal_sink.log import Log
-from wal_sink.orders import FailureKind, SinkFailedError
-from wal_sink.publishing import Publisher
-from wal_sink.records import Manifest
-from wal_sink.releasing import Released, Releaser
-from wal_sink.retention import Collector
-from wal_sink.runtime import Runtime
-from wal_sink.stager import Stager
+from wal_sink.messages import FailureKind, SinkFailedError
+from wal_sink.recovery.inventory import newest_marker
+from wal_sink.runtime.clock import Runtime
+from wal_sink.sinks.guarantees import Promise
+from wal_sink.staging.stager import Stager
 from wal_sink.stores.base import Store
-from wal_sink.terms import Term
+from wal_sink.two_phase.commit import Publisher
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -121,7 +121,7 @@ def highest_manifest_not_chosen(patch: Patch) -> None:
 
 
 def dead_letters_not_kept_at_takeover(patch: Patch) -> None:
-    patch.setattr(wal_sink.batch_delivery, "keep_last_recorded", lambda *_: None)
+    patch.setattr(wal_sink.delivery.batch, "keep_last_recorded", lambda *_: None)
 
 
 def no_second_read_at_takeover(patch: Patch) -> None:
@@ -178,7 +178,7 @@ def ambiguous_answer_taken_for_success(patch: Patch) -> None:
             return True
         return True
 
-    patch.setattr(wal_sink.log, "create_once", create)
+    patch.setattr(wal_sink.wal.log, "create_once", create)
 
 
 def ambiguous_answer_taken_for_failure(patch: Patch) -> None:
@@ -189,7 +189,7 @@ def ambiguous_answer_taken_for_failure(patch: Patch) -> None:
             return False
         return True
 
-    patch.setattr(wal_sink.log, "create_once", create)
+    patch.setattr(wal_sink.wal.log, "create_once", create)
 
 
 def term_not_renewed_after_a_lost_job(patch: Patch) -> None:
@@ -288,12 +288,12 @@ def every_sink_served_in_groups(patch: Patch) -> None:
 
 
 def absence_of_the_record_means_a_new_wal(patch: Patch) -> None:
-    patch.setattr(wal_sink.inventory, "_explained_wal", lambda *_: None)
+    patch.setattr(wal_sink.recovery.inventory, "_explained_wal", lambda *_: None)
 
 
 def absence_of_a_registration_means_a_new_sink(patch: Patch) -> None:
-    patch.setattr(wal_sink.registry, "find_new_sink", lambda *_: None)
-    patch.setattr(wal_sink.run, "check_unserved_sinks", lambda *_: list[str]())
+    patch.setattr(wal_sink.recovery.registration, "find_new_sink", lambda *_: None)
+    patch.setattr(wal_sink.lifecycle.run, "check_unserved_sinks", lambda *_: list[str]())
     patch.setattr(Collector, "expect", lambda *_: None)
 
 
@@ -301,23 +301,23 @@ def a_claim_goes_by_the_terms_alone(patch: Patch) -> None:
     def from_the_listing(log: Log, role: str, *, was_held: bool) -> Term:  # noqa: ARG001
         return claim(log, role)
 
-    claim = wal_sink.terms.claim
-    patch.setattr(wal_sink.run, "claim", from_the_listing)
-    for module in (wal_sink.run, wal_sink.committer):
+    claim = wal_sink.wal.fencing.claim
+    patch.setattr(wal_sink.lifecycle.run, "claim", from_the_listing)
+    for module in (wal_sink.lifecycle.run, wal_sink.committer.committer):
         patch.setattr(module, "claim_above_seen", lambda _, term, *__: term)
 
 
 def a_claim_that_jumps_fences_nobody(patch: Patch) -> None:
-    patch.setattr(wal_sink.terms, "_missing", lambda *_: [])
+    patch.setattr(wal_sink.wal.fencing, "_missing", lambda *_: [])
 
 
 def absence_of_low_water_means_that_nothing_was_collected(patch: Patch) -> None:
-    patch.setattr(wal_sink.inventory, "_begins_late", lambda *_: False)
+    patch.setattr(wal_sink.recovery.inventory, "_begins_late", lambda *_: False)
 
 
 def absence_of_a_marker_means_that_nothing_was_delivered(patch: Patch) -> None:
     for name in ("check_marker", "check_not_marked", "check_marked_batch"):
-        patch.setattr(wal_sink.committer, name, lambda *_: None)
+        patch.setattr(wal_sink.committer.committer, name, lambda *_: None)
 
 
 def absence_of_a_release_means_that_nothing_was_released(patch: Patch) -> None:

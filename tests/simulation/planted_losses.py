@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from wal_sink.batch_delivery import BatchDelivery
-from wal_sink.chunk import Chunk
-from wal_sink.committer import Committer
-from wal_sink.delivery import SegmentDelivery
-from wal_sink.ledger import LedgerEntry
-from wal_sink.orders import Order, Outcome
-from wal_sink.positions import Positions
-from wal_sink.records import SegmentRef
-from wal_sink.rejections import Rejections
+from wal_sink.committer.committer import Committer
+from wal_sink.dead_letters.rejections import Rejections
+from wal_sink.delivery.batch import BatchDelivery
+from wal_sink.delivery.segment import SegmentDelivery
+from wal_sink.messages import Order, Outcome
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.sinks.positions import Positions
+from wal_sink.wal.records import SegmentRef
 
 Patch = pytest.MonkeyPatch
 
@@ -94,7 +94,7 @@ def only_the_chunk_in_hand_may_have_been_sent(patch: Patch) -> None:
     """What was sent before it, and forgotten since, is taken for new."""
     patch.setattr(BatchDelivery, "_maybe_through", lambda *_: 0)
     patch.setattr(BatchDelivery, "_note_sent", lambda *_: None)
-    patch.setattr("wal_sink.batch_delivery.kept_through", lambda *_: {})
+    patch.setattr("wal_sink.delivery.batch.kept_through", lambda *_: {})
 
 
 def witness_not_read_at_the_start(patch: Patch) -> None:

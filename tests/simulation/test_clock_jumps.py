@@ -17,18 +17,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import CHECKOUT
+from tests.support.processes import CHECKOUT
 from wal_sink import Chunk, idempotent
-from wal_sink.retries import AttemptFailedError, Budget
-from wal_sink.runtime import SYSTEM, Runtime
+from wal_sink.delivery.retry import AttemptFailedError, Budget
+from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Delivery
-from wal_sink.testing import crash_matrix, process
-from wal_sink.testing.rows import Row
-from wal_sink.testing.simulated import simulated_runtime
-from wal_sink_backends import TwoPhaseFilesSink, files_names
-from wal_sink_backends.files_local import HELD_FOLDER
-from wal_sink_backends.pacing import NotNowError, Pace, Pacing, Patience, retry_after_s
-from wal_sink_backends.sql import SqlSink
+from wal_sink.testing import crash_matrix
+from wal_sink.testing.data.rows import Row
+from wal_sink.testing.simulation import process
+from wal_sink.testing.simulation.runtime import simulated_runtime
+from wal_sink_backends import TwoPhaseFilesSink
+from wal_sink_backends.common.pacing import NotNowError, Pace, Pacing, Patience, retry_after_s
+from wal_sink_backends.files import names as files_names
+from wal_sink_backends.files.local import HELD_FOLDER
+from wal_sink_backends.sql.sink import SqlSink
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EVERY = 5
@@ -36,10 +38,10 @@ EVERY = 5
 
 ASKING = {
     "wal_sink/stores/probe.py",
-    "wal_sink/runtime.py",
-    "wal_sink/retries.py",
-    "backends/wal_sink_backends/http_api.py",
-    "backends/wal_sink_backends/files_names.py",
+    "wal_sink/runtime/clock.py",
+    "wal_sink/delivery/retry.py",
+    "backends/wal_sink_backends/http/api.py",
+    "backends/wal_sink_backends/files/names.py",
 }
 """Who may ask for the time of day: the name of a probe and records for people, Retry-After's date, a day in a name, and
 the message of a failed attempt."""

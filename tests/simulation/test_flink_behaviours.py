@@ -9,18 +9,18 @@ from dataclasses import replace
 
 import pytest
 
-import wal_sink.retention
+import wal_sink.committer.collection
 from tests.simulation.scenarios import lower_retention
-from tests.simulation.small_run import Place, Recorder
 from tests.simulation.world import KINDS, Life, World, crash_at, crash_then_finish, effects
-from wal_sink import paths
-from wal_sink.chunk import Chunk
+from tests.support.small_run import Place, Recorder
 from wal_sink.errors import DeliveryError, FencedError
-from wal_sink.run import Run
-from wal_sink.runtime import SYSTEM, Runtime
+from wal_sink.lifecycle.committer_thread import CommitterThread
+from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Delivery
+from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import Crash, simulated_runtime
-from wal_sink.threads import CommitterThread
+from wal_sink.wal import paths
 
 IDEAL = ((20,), (20,), (20,))
 
@@ -384,7 +384,7 @@ def test_hole_7_what_is_complete_is_delivered_on_restore_without_a_new_batch() -
 
 
 def test_hole_7_markers_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_sink.retention, "COLLECT_EVERY_BATCHES", 1)
+    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
     place = Place()
 
     place.stream(place.open({"a": Recorder()}, settings=lower_retention(3)), 20)

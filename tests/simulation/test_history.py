@@ -7,11 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-import wal_sink.retention
+import wal_sink.committer.collection
 from tests.simulation.scenarios import LONG, lower_retention
 from tests.simulation.world import Life, World, crash_at
-from wal_sink import paths
-from wal_sink.checkpoint import Checkpoint
+from wal_sink.checkpoint.reader import Checkpoint
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -22,9 +21,10 @@ from wal_sink.errors import (
     ObjectLost,
     WalSinkError,
 )
-from wal_sink.run import Run
+from wal_sink.lifecycle.run import Run
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.testing import Crash, FakeQuery
+from wal_sink.wal import paths
 
 
 def delivered(batches: tuple[tuple[int, ...], ...] = ((3,), (2,), (1,))) -> World:
@@ -210,7 +210,7 @@ def _dies_before_release(life: Life, what: str, where: str) -> None:  # noqa: AR
 
 
 def test_a_checkpoint_rolled_back_beyond_the_retention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal_sink.retention, "COLLECT_EVERY_BATCHES", 1)
+    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
     world = World(batches=LONG, settings=lower_retention(1))
     assert world.life().live()
     low_water = world.low_water()

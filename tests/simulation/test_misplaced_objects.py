@@ -6,8 +6,8 @@ import pytest
 
 from tests.simulation.test_history import damage
 from tests.simulation.world import Life, World, crash_at
-from wal_sink import paths
 from wal_sink.errors import CorruptError
+from wal_sink.wal import paths
 
 BATCHES = ((3,), (3,), (1,))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-import wal_sink.retention
+import wal_sink.committer.collection
 from tests.simulation.scenarios import (
     LONG,
     SHORT,
@@ -16,11 +16,11 @@ from tests.simulation.scenarios import (
     lower_retention,
     successions,
 )
-from tests.simulation.small_run import Place, Recorder
 from tests.simulation.world import KINDS, Life, Puppet, World
-from wal_sink import paths
+from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, FencedError
 from wal_sink.testing import Crash
+from wal_sink.wal import paths
 
 LEAST_POINTS = 80
 
@@ -86,7 +86,7 @@ def _dies_before_release(life: Life, what: str, where: str) -> None:  # noqa: AR
 def test_an_object_that_a_succeeded_process_creates_after_its_collection_changes_nothing(
     object_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal_sink.retention, "COLLECT_EVERY_BATCHES", 1)
+    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
     batches = ((3,), *LONG)
     world = World(batches=batches, settings=lower_retention(1), zombies=True)
     old = Puppet(world, stop_at=lambda _, what, where: what == "before create" and object_kind in where)
@@ -106,7 +106,7 @@ def test_an_object_that_a_succeeded_process_creates_after_its_collection_changes
 def test_a_succeeded_collector_moves_low_water_neither_back_nor_forward_beyond_markers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(wal_sink.retention, "COLLECT_EVERY_BATCHES", 1)
+    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
     world = World(batches=LONG, settings=lower_retention(1), zombies=True)
     old = Puppet(world, stop_at=lambda _, what, where: what == "before create" and where.startswith("low-water"))
     assert old.run_to_stop()

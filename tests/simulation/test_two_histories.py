@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.simulation.small_run import Place, Recorder, numbers
 from tests.simulation.world import World
-from wal_sink import paths
-from wal_sink.checkpoint import Checkpoint, Gate
+from tests.support.small_run import Place, Recorder, numbers
+from wal_sink.checkpoint.reader import Checkpoint, Gate
+from wal_sink.delivery.served_sink import CarrierLostError, Serving
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError
-from wal_sink.guarantees import promise
-from wal_sink.history import KEPT_MANIFESTS
-from wal_sink.orders import Assignment, Failure, FailureKind, Order, Outcome
-from wal_sink.records import Manifest
-from wal_sink.run import Run
-from wal_sink.serving import CarrierLostError, Serving
+from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome
+from wal_sink.recovery.history import KEPT_MANIFESTS
 from wal_sink.settings import Delivery
-from wal_sink.sink import as_sink
+from wal_sink.sinks.base import as_sink
+from wal_sink.sinks.guarantees import promise
 from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+from wal_sink.wal.records import Manifest
 
 
 def query_of(place: Place, *, first_row: int = 0) -> FakeQuery:

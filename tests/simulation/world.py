@@ -16,23 +16,23 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
-from wal_sink.chunk import Chunk, Position
-from wal_sink.delivery import chunks_of
+from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier
+from wal_sink.delivery.segment import chunks_of
+from wal_sink.delivery.served_sink import Serving
 from wal_sink.errors import FencedError
-from wal_sink.guarantees import promise
-from wal_sink.log import Log
-from wal_sink.orders import Assignment
-from wal_sink.records import Manifest
-from wal_sink.run import Run
-from wal_sink.segments import load_segment
-from wal_sink.serving import Serving
+from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Assignment
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
+from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.guarantees import promise
 from wal_sink.stores.base import ObjectExists
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest
+from wal_sink.wal.segment_reader import load_segment
 
 Shape = tuple[tuple[int, ...], ...]
 """Rows by batch and partition."""

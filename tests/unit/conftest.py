@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.vault import Vault
+from tests.support.vault import Vault
 
 
 @pytest.fixture

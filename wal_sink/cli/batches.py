@@ -8,8 +8,8 @@ from wal_sink.cli import options
 from wal_sink.cli.opened import require_wal
 from wal_sink.cli.output import console, print_json, size, table, text
 from wal_sink.inspection import BatchView, read_batches
-from wal_sink.log import NOTHING
 from wal_sink.stores.opening import open_store
+from wal_sink.wal.log import NOTHING
 
 
 @click.command(short_help="Every batch a WAL still holds.")

@@ -14,10 +14,10 @@ from wal_sink.cli.output import cell, console, print_json, table, text
 from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
 from wal_sink.inspection import plain_rows
-from wal_sink.replaying import DeadLetters, KeptLetter
+from wal_sink.replay import DeadLetters, KeptLetter
+from wal_sink.reporting.texts import name_of
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.texts import name_of
 
 _name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 

@@ -19,7 +19,7 @@ from wal_sink.cli.targets import target
 from wal_sink.cli.termination import in_order
 from wal_sink.errors import ConfigError, StoreError, UndeliveredError
 from wal_sink.inspection import SinkStatus, Status, read_status
-from wal_sink.location import is_plain
+from wal_sink.recovery.location import is_plain
 from wal_sink.redaction import mask_url
 from wal_sink.settings import Delivery, GuaranteeName
 from wal_sink.stores.opening import open_store

@@ -14,8 +14,8 @@ from wal_sink.cli.output import console, facts, plain, print_json, size, table
 from wal_sink.estimation.advice import advise
 from wal_sink.estimation.estimate import Estimate, estimate
 from wal_sink.estimation.plan import STORES, Plan, Prices, StoreModel
-from wal_sink.guarantees import Ability
 from wal_sink.settings import Settings, Where
+from wal_sink.sinks.guarantees import Ability
 
 EXECUTORS = (1, 10, 100, 1000, 10_000)
 KINDS = {ability.value.partition(" ")[0]: ability for ability in Ability}

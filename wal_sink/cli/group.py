@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import click
 
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.texts import told
+from wal_sink.reporting.texts import told
 
 DEBUG_VARIABLE = "WAL_SINK_DEBUG"
 FOUND_SOMETHING = 1

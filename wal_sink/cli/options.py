@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from wal_sink.errors import ConfigError
-from wal_sink.holders import TakeOver
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal.holders import TakeOver
 
 F = TypeVar("F", bound=Callable[..., Any])
 

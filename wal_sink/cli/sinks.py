@@ -10,10 +10,10 @@ from wal_sink.cli import options
 from wal_sink.cli.opened import require_wal
 from wal_sink.cli.output import batch_text, console, plain, print_json, table, text
 from wal_sink.inspection import SinkStatus
-from wal_sink.log import Log
-from wal_sink.runtime import SYSTEM
-from wal_sink.sink_changes import rename, retire
+from wal_sink.recovery.sink_changes import rename, retire
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.opening import open_store
+from wal_sink.wal.log import Log
 
 
 @click.group("sinks", short_help="The sinks of a WAL: list, retire, rename.")

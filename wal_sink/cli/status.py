@@ -12,7 +12,7 @@ from wal_sink.cli.opened import no_wal
 from wal_sink.cli.output import batch_text, console, facts, plain, print_json, table, text
 from wal_sink.cli.sinks import held_back
 from wal_sink.inspection import Status, read_status
-from wal_sink.location import canonical
+from wal_sink.recovery.location import canonical
 from wal_sink.stores.opening import open_store
 
 

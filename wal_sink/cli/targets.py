@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from wal_sink.backend_urls import sink_from_url
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.redaction import mask_url
-from wal_sink.sink import BatchSink, Sink, as_sink
-from wal_sink.texts import told
+from wal_sink.reporting.texts import told
+from wal_sink.sinks.base import BatchSink, Sink, as_sink
+from wal_sink.sinks.urls import sink_from_url
 
 
 def target(named: str) -> Sink | BatchSink:

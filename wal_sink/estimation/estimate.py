@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from wal_sink import paths
-from wal_sink.carriers import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS
+from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
+from wal_sink.delivery.local import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS
 from wal_sink.estimation import sizes
 from wal_sink.estimation.plan import Plan, Shape, StoreModel, shape_of
 from wal_sink.estimation.requests import (
@@ -22,9 +22,9 @@ from wal_sink.estimation.requests import (
     scaled,
     total,
 )
-from wal_sink.guarantees import Ability
-from wal_sink.retention import COLLECT_EVERY_BATCHES
-from wal_sink.threads import FIRST_POLL_S, LONGEST_POLL_S
+from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, LONGEST_POLL_S
+from wal_sink.sinks.guarantees import Ability
+from wal_sink.wal import paths
 
 MONTH_S = 730 * 3600
 JOB_S = 0.11

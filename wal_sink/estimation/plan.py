@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from wal_sink import paths
 from wal_sink.errors import ConfigError
-from wal_sink.guarantees import Ability
 from wal_sink.settings import Settings, Where
+from wal_sink.sinks.guarantees import Ability
+from wal_sink.wal import paths
 
 PRICES_AS_OF = "2026-11-21"
 """When the prices of `S3_PRICES` were looked up; see docs/SCALE.md for where."""

@@ -1,5 +1,6 @@
-"""How many requests the protocol sends, counted as its code sends them: `tests/unit/test_estimation.py` runs the code
-and compares.
+"""How many requests the protocol sends, counted as its code sends them.
+
+`tests/unit/estimation/test_estimation.py` runs the code and compares.
 
 Only what a run without failures sends is counted, and what takes a batch over after a crash. A request that finds
 nothing, as the look for a successor's term does, is a request.
@@ -11,10 +12,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from wal_sink import paths
+from wal_sink.committer.collection import COLLECT_EVERY_BATCHES, KEPT_LOW_WATERS
 from wal_sink.estimation.plan import Shape, StoreModel
-from wal_sink.guarantees import Ability
-from wal_sink.retention import COLLECT_EVERY_BATCHES, KEPT_LOW_WATERS
+from wal_sink.sinks.guarantees import Ability
+from wal_sink.wal import paths
 
 TERMS = "terms"
 ROOT = ""

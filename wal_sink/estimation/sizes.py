@@ -6,10 +6,10 @@ import json
 
 import msgspec
 
-from wal_sink import paths
+from wal_sink.checkpoint.fingerprints import RULE
 from wal_sink.estimation.plan import Plan, Shape
-from wal_sink.fingerprints import RULE
-from wal_sink.records import Manifest, Marker, Progress, Release, SegmentRef, encode
+from wal_sink.wal import paths
+from wal_sink.wal.records import Manifest, Marker, Progress, Release, SegmentRef, encode
 
 _ID = "0123456789abcdef0123456789abcdef"
 _CREATED = "2026-01-01T00:00:00.000+00:00"

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError
-from wal_sink.logs import logger_of
-from wal_sink.records import Manifest
-from wal_sink.run import Run
-from wal_sink.spark.environment import REPEAT_CHECKS
-from wal_sink.spark.identity import QueryIdentity
-from wal_sink.spark.schema import schema_json
-from wal_sink.spark.staging import evaluate_without_staging, stage_dataframe
-from wal_sink.spark.task_errors import RepeatedShuffleError
-from wal_sink.stager import Attempt, Staged
+from wal_sink.lifecycle.run import Run
+from wal_sink.reporting.logs import logger_of
+from wal_sink.spark.session.identity import QueryIdentity
+from wal_sink.spark.session.task_errors import RepeatedShuffleError
+from wal_sink.spark.session.workers import REPEAT_CHECKS
+from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
+from wal_sink.spark.staging.schema import schema_json
+from wal_sink.staging.stager import Attempt, Staged
 from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal.records import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

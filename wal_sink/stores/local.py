@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, StoreError
 from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
+from wal_sink.stores.listing import HIDDEN, check_path, folder_of, shown
 from wal_sink.stores.mounts import doubt_of
-from wal_sink.stores.naming import HIDDEN, check_path, folder_of, shown
 from wal_sink.stores.spec import StoreSpec
 
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from wal_sink.errors import StoreError
 from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
-from wal_sink.stores.naming import check_path, names_in
+from wal_sink.stores.listing import check_path, names_in
 from wal_sink.stores.spec import StoreSpec
 
 

@@ -7,7 +7,7 @@ import threading
 
 from wal_sink.errors import ConfigError
 from wal_sink.stores.base import Store
-from wal_sink.stores.generic import GenericStore
+from wal_sink.stores.fsspec_store import GenericStore
 from wal_sink.stores.local import LocalStore
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec

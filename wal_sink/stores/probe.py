@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from wal_sink.errors import ConfigError, StoreError
-from wal_sink.runtime import Runtime
+from wal_sink.runtime.clock import Runtime
 from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
 
 _FOLDER = "probe"

@@ -5,15 +5,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-from wal_sink.testing.crash_matrix import crash_matrix
-from wal_sink.testing.fake_query import FakeQuery, StoppedByQuery
-from wal_sink.testing.faults import Crash, FaultyStore
-from wal_sink.testing.simulated import simulated_runtime
-from wal_sink.testing.sink_query import SinkQuery
-from wal_sink.testing.verdict import CrashMatrix, Violation
+from wal_sink.testing.matrix.crash_matrix import crash_matrix
+from wal_sink.testing.matrix.verdict import CrashMatrix, Violation
+from wal_sink.testing.simulation.fake_query import FakeQuery, StoppedByQuery
+from wal_sink.testing.simulation.faults import Crash, FaultyStore
+from wal_sink.testing.simulation.runtime import simulated_runtime
+from wal_sink.testing.simulation.sink_query import SinkQuery
 
 if TYPE_CHECKING:
-    from wal_sink.testing.contract import SinkContract
+    from wal_sink.testing.contract.sink import SinkContract
 
 __all__ = [
     "Crash",
@@ -31,7 +31,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "SinkContract":
-        from wal_sink.testing.contract import SinkContract  # noqa: PLC0415 - everything else works without pytest
+        from wal_sink.testing.contract.sink import SinkContract  # noqa: PLC0415 - everything else works without pytest
 
         return SinkContract
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

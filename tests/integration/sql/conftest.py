@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.databases import PASSWORD, PASSWORD_VARIABLE, MariadbServer, PostgresqlServer, Server
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, MariadbServer, PostgresqlServer, Server
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.chunks import SLOT, chunk, ids
-from tests.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, Server
-from tests.sql_chunks import as_owner, opened, sink_to, stored, write
-from wal_sink.chunk import Position
+from tests.support.chunks import SLOT, chunk, ids
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, USER, PostgresqlServer, Server
+from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import DivergentReplay, FencedError, PermanentError
-from wal_sink.ledger import LedgerEntry
-from wal_sink.sink import Rejected
-from wal_sink_backends.sql import SqlSink
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Position
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink_backends.sql.sink import SqlSink
 
 UTC = dt.UTC
 AT = dt.datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)

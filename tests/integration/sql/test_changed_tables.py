@@ -7,13 +7,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.chunks import SLOT, chunk, ids
-from tests.databases import MariadbServer, PostgresqlServer, Server
-from tests.sql_chunks import as_owner, opened, sink_to, stored
-from wal_sink.chunk import Position
+from tests.support.chunks import SLOT, chunk, ids
+from tests.support.servers.databases import MariadbServer, PostgresqlServer, Server
+from tests.support.sql_chunks import as_owner, opened, sink_to, stored
 from wal_sink.errors import PermanentError
-from wal_sink.sink import Rejected
-from wal_sink_backends.sql_dialects import TableAltered
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Position
+from wal_sink_backends.sql.base.dialect import TableAltered
 
 
 def decimals(*values: float) -> pa.Table:

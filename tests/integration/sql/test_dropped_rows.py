@@ -8,15 +8,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.chunks import SLOT, chunk, ids
-from tests.databases import MariadbServer, PostgresqlServer
-from tests.sql_chunks import as_owner, opened, sink_to, stored, write
-from wal_sink.chunk import Position
+from tests.support.chunks import SLOT, chunk, ids
+from tests.support.servers.databases import MariadbServer, PostgresqlServer
+from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import DeliveryError
 from wal_sink.settings import Delivery
-from wal_sink.sink import Rejected
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Position
 from wal_sink.testing import FakeQuery
-from wal_sink_backends.sql_mariadb_session import Session
+from wal_sink_backends.sql.mariadb.session import Session
 
 REASON = (
     "the table kept 0 of 1 rows and told no error: a trigger or the table's definition drops rows. If that is meant, "

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.components import require
-from tests.databases import HOW_TO_GET_THEM, MariadbServer, PostgresqlServer, program, servers_folder
-from tests.postgres_pair import PostgresPair
-from tests.sql_chunks import opened, sink_to
-from wal_sink_backends.durability import warn_once
+from tests.support.components import require
+from tests.support.servers.databases import HOW_TO_GET_THEM, MariadbServer, PostgresqlServer, program, servers_folder
+from tests.support.servers.postgres_pair import PostgresPair
+from tests.support.sql_chunks import opened, sink_to
+from wal_sink_backends.common.durability import warn_once
 
 
 @pytest.fixture(autouse=True)

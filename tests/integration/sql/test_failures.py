@@ -12,17 +12,17 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-import wal_sink_backends.sql_dialects as dialects_module
-from tests.chunks import SLOT, chunk, ids
-from tests.databases import USER, PostgresqlServer, Server, program, servers_folder
-from tests.sql_chunks import as_owner, opened, sink_to, write
-from tests.sql_proxy import How, SqlProxy
-from wal_sink.chunk import Chunk, Position
+import wal_sink_backends.sql.base.dialect as dialects_module
+from tests.support.chunks import SLOT, chunk, ids
+from tests.support.servers.databases import USER, PostgresqlServer, Server, program, servers_folder
+from tests.support.servers.sql_proxy import How, SqlProxy
+from tests.support.sql_chunks import as_owner, opened, sink_to, write
 from wal_sink.errors import DeliveryError, FencedError, ForgottenError, HistoryError, PermanentError
-from wal_sink.ledger import LedgerEntry
 from wal_sink.settings import Delivery
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.testing import FakeQuery
-from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.sql.sink import SqlSink
 
 PASSING: tuple[type[Exception], ...] = (psycopg.Error, pymysql.MySQLError, OSError)
 """What may be tried again: whatever is not of ours."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chunks import SLOT, chunk, ids
-from tests.databases import MariadbServer, PostgresqlServer, Server
-from tests.sql_chunks import as_owner, opened, sink_to, stored, write
+from tests.support.chunks import SLOT, chunk, ids
+from tests.support.servers.databases import MariadbServer, PostgresqlServer, Server
+from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import PermanentError
 
 PARTED = "CREATE TABLE flights (id bigint) PARTITION BY RANGE (id)"

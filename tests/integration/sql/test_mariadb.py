@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.chunks import chunk, ids
-from tests.databases import USER, MariadbServer
-from tests.sql_chunks import as_owner, opened, sink_to, stored, write
-from wal_sink.chunk import Position
+from tests.support.chunks import chunk, ids
+from tests.support.servers.databases import USER, MariadbServer
+from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import PermanentError
-from wal_sink.sink import Rejected
-from wal_sink_backends.sql_dialects import LEDGER
-from wal_sink_backends.sql_mariadb_tables import UNIQUE
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Position
+from wal_sink_backends.sql.base.dialect import LEDGER
+from wal_sink_backends.sql.mariadb.tables import UNIQUE
 
 
 def test_rejects_numbers_it_cannot_hold(mariadb: MariadbServer, maria: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chunks import chunk, ids
-from tests.databases import PostgresqlServer
-from tests.interrupter import Interrupter
-from tests.sql_chunks import opened, sink_to
+from tests.support.chunks import chunk, ids
+from tests.support.interrupter import Interrupter
+from tests.support.servers.databases import PostgresqlServer
+from tests.support.sql_chunks import opened, sink_to
 
 ERROR = b"SFATAL\x00C08P01\x00Mserver conn crashed\x00\x00"
 MESSAGE = b"E" + (len(ERROR) + 4).to_bytes(4, "big") + ERROR

@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tests.chunks import SLOT, chunk, ids
-from tests.databases import USER, PostgresqlServer
-from tests.sql_chunks import as_owner, opened, sink_to, stored, write
-from wal_sink.chunk import Position
+from tests.support.chunks import SLOT, chunk, ids
+from tests.support.servers.databases import USER, PostgresqlServer
+from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import PermanentError
-from wal_sink.sink import Rejected
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Position
 
 
 def test_types_by_name(postgresql: PostgresqlServer, pg: str) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.databases import PASSWORD, PASSWORD_VARIABLE, PostgresqlServer, Server
-from tests.sql_writers import BATCH_ROWS, FENCED, writers
+from tests.support.programs.sql_writers import BATCH_ROWS, FENCED, writers
+from tests.support.servers.databases import PASSWORD, PASSWORD_VARIABLE, PostgresqlServer, Server
 from wal_sink.testing import crash_matrix
-from wal_sink_backends.sql import SqlSink
+from wal_sink_backends.sql.sink import SqlSink
 
 
 def check(server: Server, database: str, story: str) -> int:

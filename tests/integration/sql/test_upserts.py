@@ -14,15 +14,15 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from tests.chunks import SLOT, chunk, ids
-from tests.databases import MariadbServer, PostgresqlServer, Server
-from tests.side_by_side import side_by_side
-from tests.sql_chunks import as_owner, opened, sink_to, stored, write
-from wal_sink.chunk import Position
+from tests.support.chunks import SLOT, chunk, ids
+from tests.support.servers.databases import MariadbServer, PostgresqlServer, Server
+from tests.support.side_by_side import side_by_side
+from tests.support.sql_chunks import as_owner, opened, sink_to, stored, write
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.sink import Rejected
-from wal_sink_backends.sql import SqlSink
-from wal_sink_backends.sql_mariadb_order import FOLDED, folded
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Position
+from wal_sink_backends.sql.mariadb.order import FOLDED, folded
+from wal_sink_backends.sql.sink import SqlSink
 
 KEYS, CHUNKS = 400, 6
 JANUARY = dt.datetime(2023, 1, 1, tzinfo=dt.UTC).replace(tzinfo=None)

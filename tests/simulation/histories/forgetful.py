@@ -14,9 +14,9 @@ from tests.simulation.histories.losses import LossJudge
 from tests.simulation.histories.plans import Deed
 from tests.simulation.histories.segments import ROWS, numbers_in
 from tests.simulation.histories.targets import Caller, Target
-from wal_sink.chunk import Chunk, Position
-from wal_sink.ledger import LedgerEntry
-from wal_sink.sink import Rejected, SinkContext, TransactionalSink
+from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.ledger import LedgerEntry
 
 _BAD_OF_FOUR = (1, 2)
 """Rows that are refused, so that a chunk of two has one, and a chunk of one or three may have nothing else."""

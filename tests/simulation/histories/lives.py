@@ -19,17 +19,17 @@ from tests.simulation.histories.stores import SimulatedStore, failure_of
 from tests.simulation.histories.targets import Target, batch_writer, sink_of
 from tests.simulation.histories.unreliable import JobLost, UnreliableCarrier
 from tests.simulation.histories.world import World
-from wal_sink.carriers import LocalCarrier, WholeBatchCarrier
+from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier
+from wal_sink.delivery.served_sink import Carrier, Serving
 from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
-from wal_sink.guarantees import Promise, promise
-from wal_sink.preparing import Preparation
-from wal_sink.run import Run
-from wal_sink.serving import Carrier, Serving
+from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sink import BatchSink, Sink, TwoPhaseSink
-from wal_sink.stager import Attempt as Folder
-from wal_sink.stager import Staged
+from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
+from wal_sink.sinks.guarantees import Promise, promise
+from wal_sink.staging.stager import Attempt as Folder
+from wal_sink.staging.stager import Staged
 from wal_sink.testing import Crash
+from wal_sink.two_phase.prepare import Preparation
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
 """What happens only while a delivery job is under way: at the given point, or as soon as there is one."""

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tests.simulation.histories.facts import Attempt, SinkFacts
 from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.plans import Shape
-from wal_sink.chunk import Position
+from wal_sink.sinks.chunk import Position
 
 _EMPTY = (-1, 0)
 """Where a slot is that holds nothing."""

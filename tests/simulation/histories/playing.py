@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-import wal_sink.retention
+import wal_sink.committer.collection
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.lives import MOST_ATTEMPTS, Life
@@ -48,13 +48,13 @@ class Ended:
 @contextmanager
 def small_world() -> Iterator[None]:
     """Collect after every batch, and tell nobody of failures that are meant to be."""
-    every, level = wal_sink.retention.COLLECT_EVERY_BATCHES, logging.getLogger("wal_sink").level
-    wal_sink.retention.COLLECT_EVERY_BATCHES = 1
+    every, level = wal_sink.committer.collection.COLLECT_EVERY_BATCHES, logging.getLogger("wal_sink").level
+    wal_sink.committer.collection.COLLECT_EVERY_BATCHES = 1
     logging.getLogger("wal_sink").setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        wal_sink.retention.COLLECT_EVERY_BATCHES = every
+        wal_sink.committer.collection.COLLECT_EVERY_BATCHES = every
         logging.getLogger("wal_sink").setLevel(level)
 
 

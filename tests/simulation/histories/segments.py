@@ -13,13 +13,13 @@ from typing import cast
 import msgspec
 import pyarrow as pa
 
-from wal_sink import paths
 from wal_sink.errors import CorruptError
-from wal_sink.log import Log
-from wal_sink.preparing import Preparer, StagedPartition, StagingOrder, joined
-from wal_sink.records import SegmentRef
-from wal_sink.segments import chunk_ends
-from wal_sink.stager import Staged
+from wal_sink.staging.stager import Staged
+from wal_sink.two_phase.prepare import Preparer, StagedPartition, StagingOrder, joined
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import SegmentRef
+from wal_sink.wal.segment_reader import chunk_ends
 
 ROWS = 64
 """Most rows of a batch."""

@@ -8,15 +8,10 @@ from typing import Protocol
 
 from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.segments import numbers_in
-from wal_sink.chunk import Chunk, Position
-from wal_sink.delivery import chunks_of
+from wal_sink.delivery.segment import chunks_of
 from wal_sink.errors import HandleGoneError
-from wal_sink.ledger import LedgerEntry
-from wal_sink.log import Log
-from wal_sink.orders import Assignment
-from wal_sink.records import Manifest
-from wal_sink.segments import load_segment
-from wal_sink.sink import (
+from wal_sink.messages import Assignment
+from wal_sink.sinks.base import (
     BatchSink,
     ReleasedBatch,
     SegmentSink,
@@ -26,6 +21,11 @@ from wal_sink.sink import (
     TransactionalSink,
     TwoPhaseSink,
 )
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest
+from wal_sink.wal.segment_reader import load_segment
 
 
 class Caller(Protocol):

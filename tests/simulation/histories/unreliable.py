@@ -7,9 +7,9 @@ from typing import Protocol, cast
 
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.plans import Deed
-from wal_sink.orders import Assignment, Order, Outcome
-from wal_sink.records import Manifest
-from wal_sink.serving import Carrier, CarrierLostError
+from wal_sink.delivery.served_sink import Carrier, CarrierLostError
+from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.wal.records import Manifest
 
 
 class JobLost(BaseException):

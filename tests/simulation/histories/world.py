@@ -15,8 +15,8 @@ from tests.simulation.histories.plans import NAMES, Deed, Losable, Plan, Tamper,
 from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import Space
 from tests.simulation.histories.targets import Target
-from wal_sink.calls import DirectCaller
-from wal_sink.runtime import Runtime
+from wal_sink.runtime.clock import Runtime
+from wal_sink.runtime.timed_calls import DirectCaller
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _START_TEXT = _START.isoformat(timespec="milliseconds")

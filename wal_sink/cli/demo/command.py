@@ -22,7 +22,7 @@ from wal_sink.cli.demo.report import Reporter
 from wal_sink.cli.group import FOUND_SOMETHING
 from wal_sink.cli.options import as_json as json_option
 from wal_sink.cli.output import console, facts, plain, print_json, table
-from wal_sink.spark.environment import check_java
+from wal_sink.spark.session.workers import check_java
 
 LARGEST_SEED = 1_000_000
 

@@ -19,7 +19,7 @@ from wal_sink.cli.demo import source
 from wal_sink.cli.demo.plain_sink import PlainSink
 from wal_sink.cli.demo.process import end_with_parent
 from wal_sink.cli.options import STORAGE_VARIABLE
-from wal_sink.spark.environment import check_java, prepare_python
+from wal_sink.spark.session.workers import check_java, prepare_python
 from wal_sink_backends import SqlSink
 
 if TYPE_CHECKING:

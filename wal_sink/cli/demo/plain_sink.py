@@ -10,8 +10,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 
-from wal_sink.chunk import Chunk
-from wal_sink.sink import Sink
+from wal_sink.sinks.base import Sink
+from wal_sink.sinks.chunk import Chunk
 
 ROW_KEY = "row_key"
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from wal_sink.checkpoint_files import checkpoint_files
 from wal_sink.cli.demo.job import JOB_VARIABLE, Job
 from wal_sink.cli.demo.s3_server import BUCKET, start_server, storage_options
 from wal_sink.cli.demo.s3a import s3a_conf, s3a_environment, s3a_jars
 from wal_sink.cli.demo.watch import Watch
 from wal_sink.cli.options import STORAGE_VARIABLE
 from wal_sink.errors import ConfigError
+from wal_sink.spark.session.checkpoint_files import checkpoint_files
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec

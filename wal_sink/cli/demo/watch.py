@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wal_sink import paths
-from wal_sink.checkpoint_formats import CheckpointFiles
+from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.cli.demo.job import EXACT, PLAIN
 from wal_sink.inspection import read_manifest
-from wal_sink.log import NOTHING, Log
-from wal_sink.runtime import SYSTEM
+from wal_sink.runtime.clock import SYSTEM
 from wal_sink.stores.base import Store
+from wal_sink.wal import paths
+from wal_sink.wal.log import NOTHING, Log
 
 SINKS = (EXACT, PLAIN)
 

@@ -1,0 +1,199 @@
+"""How fast and how often a target is asked: a rate limit, a circuit breaker and `Retry-After`, for any backend.
+
+What they remember belongs to the process: a sink is opened anew for each delivery task. Processes know nothing of each
+other, so on a cluster each executor's worker has a rate and a breaker of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from wal_sink.errors import ConfigError, PermanentError, RetryLaterError
+from wal_sink.redaction import mask_url
+from wal_sink.runtime.clock import SYSTEM, Runtime
+
+_FIRST_PAUSE_S = 0.1
+_PAUSE_GROWTH = 4.0
+_LONGEST_PAUSE_S = 30.0
+"""As between two attempts of a delivery."""
+
+
+class NotNowError(RetryLaterError):
+    """Nothing was sent: the breaker is open, or the rate leaves no room in time. `after_s` tells when to come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pacing:
+    """How fast one target is asked, in one process. Plain data. Raises `ConfigError` for what cannot work."""
+
+    rows_per_s: float | None = None
+    """Most rows a second, on average; up to those of one second may go at once, and a chunk always goes whole."""
+    breaker_failures: int | None = None
+    """After so many failures in a row every call fails at once, without asking the target."""
+    breaker_pause_s: float = 30.0
+    """So long; then one call is let through to see whether the target is back."""
+    max_wait_s: float = 60.0
+    """The most seconds one call of the sink may wait in all, for the rate or because the target said when to come back.
+    Keep it below `Delivery.attempt_timeout_s`.
+    """
+
+    def __post_init__(self) -> None:
+        for name in ("rows_per_s", "breaker_failures", "breaker_pause_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name}={value!r}: expected a number above 0")
+        if not 0 <= self.max_wait_s < math.inf:
+            raise ConfigError(f"max_wait_s={self.max_wait_s!r}: expected a number of seconds, 0 or more")
+
+
+class Patience:
+    """What one call of a sink may still wait."""
+
+    def __init__(self, most_s: float, runtime: Runtime = SYSTEM) -> None:
+        self._left_s = most_s
+        self._runtime = runtime
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep; False at once if that is longer than what is left, and from then on."""
+        if seconds > self._left_s:
+            self._left_s = 0.0
+            return False
+        if seconds > 0:
+            self._runtime.sleep_s(seconds)
+        self._left_s -= seconds
+        return True
+
+
+class Pace:
+    """The rate and the breaker of one target in this process. Safe for several threads."""
+
+    def __init__(self, target: str, pacing: Pacing, runtime: Runtime = SYSTEM) -> None:
+        self._target = target
+        self._pacing = pacing
+        self._bucket = TokenBucket(pacing.rows_per_s, runtime) if pacing.rows_per_s else None
+        failures, pause_s = pacing.breaker_failures, pacing.breaker_pause_s
+        self._breaker = Breaker(failures, pause_s, runtime) if failures else None
+
+    def check_chunk(self, rows: int, what: str) -> None:
+        """`PermanentError` for a chunk that the rate never lets through in time, whatever is tried."""
+        rate, most_s = self._pacing.rows_per_s, self._pacing.max_wait_s
+        if rate is not None and rows / rate > most_s:
+            raise PermanentError(
+                f"{what}: {rows} rows take {rows / rate:.0f} s at rows_per_s={rate:g}, more than max_wait_s={most_s:g} "
+                f"permits. Stage smaller chunks, Settings(chunk_rows={max(1, int(rate * most_s))}) or less; for those "
+                "that are staged already, raise max_wait_s and Delivery(attempt_timeout_s=…)"
+            )
+
+    def admit(self, rows: int, patience: Patience) -> None:
+        """Return when so many rows may be sent; `NotNowError` while the breaker is open, or when patience is over."""
+        if self._breaker and (left_s := self._breaker.closed_in_s()) > 0:
+            raise NotNowError(
+                f"{self._target} failed {self._pacing.breaker_failures} times in a row and is not asked for another "
+                f"{left_s:.1f} s (breaker_pause_s={self._pacing.breaker_pause_s:g})",
+                after_s=left_s,
+            )
+        while self._bucket and (wait_s := self._bucket.take(rows)) > 0:
+            if not patience.wait(wait_s):
+                raise NotNowError(
+                    f"{self._target}: no room within max_wait_s={self._pacing.max_wait_s:g} for {rows} rows",
+                    after_s=wait_s,
+                )
+
+    def note(self, *, alive: bool) -> None:
+        """How a call went: whether the target answered in a way that shows it at work."""
+        if self._breaker:
+            self._breaker.note(alive=alive)
+
+
+class TokenBucket:
+    """So many rows a second, those of one second at once. What is larger waits for a full bucket and goes into debt."""
+
+    def __init__(self, rows_per_s: float, runtime: Runtime = SYSTEM) -> None:
+        self._rate = rows_per_s
+        self._most = max(1.0, rows_per_s)
+        self._rows = self._most
+        self._runtime = runtime
+        self._at_s = runtime.monotonic_s()
+        self._lock = threading.Lock()
+
+    def take(self, rows: int) -> float:
+        """0.0 if the rows may go now, and were taken; else how many seconds to wait before asking again."""
+        with self._lock:
+            now_s = self._runtime.monotonic_s()
+            self._rows = min(self._most, self._rows + (now_s - self._at_s) * self._rate)
+            self._at_s = now_s
+            needed = min(rows, self._most)
+            if self._rows < needed * (1 - 1e-9):  # rounding must not ask for a wait too short to be slept
+                return (needed - self._rows) / self._rate
+            self._rows -= rows
+            return 0.0
+
+
+class Breaker:
+    """Closed until `failures` come in a row; then open for a pause, after which one call is let through as a probe."""
+
+    def __init__(self, failures: int, pause_s: float, runtime: Runtime = SYSTEM) -> None:
+        self._limit = failures
+        self._pause_s = pause_s
+        self._runtime = runtime
+        self._failures = 0
+        self._open_until_s = -math.inf
+        self._lock = threading.Lock()
+
+    def closed_in_s(self) -> float:
+        """0.0 if a call may go; else the seconds until the next probe. One nobody reports on holds for a pause."""
+        with self._lock:
+            if self._failures < self._limit:
+                return 0.0
+            now_s = self._runtime.monotonic_s()
+            if now_s < self._open_until_s:
+                return self._open_until_s - now_s
+            self._open_until_s = now_s + self._pause_s  # this one is the probe; the others go on waiting
+            return 0.0
+
+    def note(self, *, alive: bool) -> None:
+        """The outcome of a call."""
+        with self._lock:
+            self._failures = 0 if alive else self._failures + 1
+            if self._failures >= self._limit:
+                self._open_until_s = self._runtime.monotonic_s() + self._pause_s
+
+
+_paces: dict[tuple[str, Pacing], Pace] = {}
+_paces_lock = threading.Lock()
+
+
+def pace_of(url: str, pacing: Pacing) -> Pace:
+    """The one pace of a target in this process. Its whole URL tells it from others, the query included.
+
+    Only a digest of the URL is kept, and messages show it without what may be secret.
+    """
+    digest = hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
+    with _paces_lock:
+        return _paces.setdefault((digest, pacing), Pace(mask_url(url), pacing))
+
+
+def own_pause_s(pauses: int, runtime: Runtime = SYSTEM) -> float:
+    """How long to wait before a request goes again, after so many pauses in a row. They grow, and have jitter."""
+    highest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * _PAUSE_GROWTH ** min(pauses, 16))
+    return highest * (0.5 + runtime.new_random().random() / 2)
+
+
+def retry_after_s(value: str | None, now: datetime) -> float | None:
+    """The seconds a `Retry-After` header asks to wait: a number, or an HTTP date. None if there is none to be read.
+
+    RFC 9110, section 10.2.3.
+    """
+    text = (value or "").strip()
+    if text.isascii() and text.isdecimal():
+        return float(text)
+    try:
+        due = parsedate_to_datetime(text)
+    except ValueError:
+        return None
+    return max(0.0, ((due if due.tzinfo else due.replace(tzinfo=UTC)) - now).total_seconds())

@@ -1,0 +1,40 @@
+"""Rows whose text is none: a Spark string may hold any bytes, and JSON shows those that are no UTF-8 as U+FFFD."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink_backends.sql.base.values import array_of, stored_type, texts_of
+
+_IS: Any = pa.types
+
+
+def is_text(kind: Any) -> bool:
+    """Whether a column of this type holds texts, wrapped or not. Not what is within arrays, maps and structs."""
+    stored = stored_type(kind)
+    return bool(_IS.is_string(stored) or _IS.is_large_string(stored) or _IS.is_string_view(stored))
+
+
+def text_bytes(column: Any) -> list[bytes | None]:
+    """A column of texts as they are stored, UTF-8 or not."""
+    found: list[bytes | None] = array_of(column).cast(pa.large_binary()).to_pylist()
+    return found
+
+
+def rows_without_utf8(table: pa.Table) -> dict[int, str]:
+    """Why rows are no text where a column should be, by row. Of two such values JSON may make one."""
+    refused: dict[int, str] = {}
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if is_text(column.type) and not _is_utf8(array_of(column)):
+            texts_of(array_of(column), name, refused)
+    return refused
+
+
+def _is_utf8(array: Any) -> bool:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,390 @@
+"""The requests to DynamoDB and what its errors mean; all that knows boto3."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.redaction import mask_url
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.sinks.certificates import is_certificate_error
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink_backends.common.pacing import Patience
+from wal_sink_backends.dynamodb.items import Item, Nulls
+from wal_sink_backends.dynamodb.ledger import attributes, entry_in, unchanged
+from wal_sink_backends.dynamodb.tables import (
+    ITEM_IS_WRONG,
+    Identity,
+    Keys,
+    RowsRefusedError,
+    cancelled_for,
+    check_name,
+    keys_of,
+    refused_alone,
+)
+
+_NEVER = frozenset(
+    {
+        "AccessDeniedException",
+        "IncompleteSignatureException",
+        "InvalidSignatureException",
+        "MissingAuthenticationTokenException",
+        "ResourceNotFoundException",
+        "SerializationException",
+        "ValidationException",
+    }
+)
+"""Codes that another attempt meets again."""
+_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException"})
+_UNKNOWN = frozenset({"InvalidClientTokenId", "UnrecognizedClientException"})
+"""Credentials that are no longer, or not known: others may be found where these were."""
+_USABLE = ("ACTIVE", "UPDATING")
+"""States of a table that takes requests."""
+_CONDITION = "ConditionalCheckFailed"
+MOST_KEYS = 100
+"""Of one BatchGetItem: the service's quota."""
+
+
+class TryAgainError(Exception):
+    """DynamoDB has no room for this now. A later attempt may succeed."""
+
+
+class StaleCredentialsError(TryAgainError):
+    """The service does not take these credentials (any more). Others may be found where these were."""
+
+    def __init__(self, told: str, *, expired: bool) -> None:
+        super().__init__(told)
+        self.expired = expired
+
+
+class ItemsRefusedError(Exception):
+    """One of some items was refused, and the server did not say which. Never leaves this package."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Target:
+    """Which table, and how it is reached. Plain data without secrets."""
+
+    table: str
+    row_key: str | None
+    nulls: Nulls
+    region: str | None
+    endpoint_url: str | None
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        check_name(self.table, "table")
+        if self.nulls not in ("null", "omit"):
+            raise ConfigError(f"nulls={self.nulls!r}: expected 'null' or 'omit'")
+        if self.row_key == "":
+            raise ConfigError("row_key='': expected the name of the table's partition key")
+        if not self.timeout_s > 0:
+            raise ConfigError(f"timeout_s={self.timeout_s!r}: expected a number of seconds above 0")
+        if self.endpoint_url is not None and not self.endpoint_url.startswith(("http://", "https://")):
+            raise ConfigError(f"endpoint_url={mask_url(self.endpoint_url)!r}: expected http://… or https://…")
+
+    def __repr__(self) -> str:
+        where = mask_url(self.endpoint_url) if self.endpoint_url else self.region
+        return f"{self.table!r}, {where!r}"
+
+
+class Calls:
+    """A connected client, and the table's keys. Not pickled; for one thread at a time."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.client, self._session = _client(target)
+        self.keys = Keys({}, ())
+        self._identity = Identity("", "")
+        self.recreated_is_fine = False
+        self._is_renewed = False
+        """Whether the credentials were read anew, and nothing has succeeded since."""
+
+    @classmethod
+    def connect(cls, target: Target) -> Calls:
+        calls = cls(target)
+        try:
+            with suppress(StaleCredentialsError):  # it has read new ones by then
+                return calls.look()
+            return calls.look()
+        except BaseException:
+            calls.close()
+            raise
+
+    def look(self) -> Calls:
+        """Take the table as it is now, in one request. `PermanentError` if it is missing or does not fit."""
+        with self._asking(repr(self.target)):
+            self.keys, self._identity = _keys_and_identity(self.client, self.target)
+        return self
+
+    def check_unchanged(self, what: str) -> None:
+        """Raise `TryAgainError` if the table's keys are others by now, for which no row is to blame."""
+        before = self.keys
+        self.look()
+        if self.keys != before:
+            raise TryAgainError(
+                f"{what}: the table's keys were {before}, and are {self.keys}: it was altered meanwhile"
+            )
+
+    def close(self) -> None:
+        self.client.close()
+
+    def check_ledger(self, table: str, *, create: bool) -> None:
+        """Make the ledger's table if it is missing and may be made; `PermanentError` if it is another table."""
+        what = f"ledger table {table!r} of {self.target!r}"
+        with self._asking(what):
+            found = _described(self.client, table, what)
+            if found is None and not create:
+                raise PermanentError(
+                    f"{what}: there is none; create it with the string partition key 'slot', or let us"
+                )
+            if found is None:
+                self._create_ledger(table)
+            elif keys_of(found).types != {"slot": "S"}:
+                raise PermanentError(
+                    f"{what}: its key is {keys_of(found).types}, expected the string 'slot' alone; name another table"
+                )
+            if found is None or found.get("TableStatus") not in _USABLE:
+                waiter = self.client.get_waiter("table_exists")
+                waiter.wait(TableName=table, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
+
+    def _create_ledger(self, table: str) -> None:
+        with suppress(self.client.exceptions.ResourceInUseException):  # another task makes it at this moment
+            self.client.create_table(
+                TableName=table,
+                KeySchema=[{"AttributeName": "slot", "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": "slot", "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+
+    def ledger(self, table: str, slot: str) -> LedgerEntry | None:
+        """What the ledger tells of a slot, read consistently."""
+        what = f"slot {slot!r} of table {table!r}"
+        with self._asking(what):
+            try:
+                found = self.client.get_item(TableName=table, Key={"slot": {"S": slot}}, ConsistentRead=True)
+            except self.client.exceptions.ResourceNotFoundException as error:
+                raise _ledger_missing(what, error) from error
+        return self._entry_in(found["Item"]) if "Item" in found else None
+
+    def ledgers(self, table: str, slots: Sequence[str], patience: Patience) -> dict[str, LedgerEntry]:
+        """The same of any number of slots, 100 in a request; those that hold nothing are left out."""
+        found: dict[str, LedgerEntry] = {}
+        names = list(dict.fromkeys(slots))  # the service refuses a key that comes twice
+        for first in range(0, len(names), MOST_KEYS):
+            left = [{"slot": {"S": slot}} for slot in names[first : first + MOST_KEYS]]
+            for wait_s in waits():
+                entries, left = self._entries(table, left)
+                found |= {entry.position.slot: entry for entry in entries}
+                if not left:
+                    break
+                if not patience.wait(wait_s):
+                    raise TryAgainError(
+                        f"table {table!r}: DynamoDB left {len(left)} slots unread for too long: it is throttled"
+                    )
+        return found
+
+    def _entries(self, table: str, keys: list[dict[str, Any]]) -> tuple[list[LedgerEntry], list[dict[str, Any]]]:
+        """What the ledger tells of up to 100 slots, read consistently, and the keys that were left unread."""
+        what = f"{len(keys)} slots of table {table!r}, from {keys[0]['slot']['S']!r} on"
+        with self._asking(what):
+            try:
+                answer = self.client.batch_get_item(RequestItems={table: {"Keys": keys, "ConsistentRead": True}})
+            except self.client.exceptions.ResourceNotFoundException as error:
+                raise _ledger_missing(what, error) from error
+        left: list[dict[str, Any]] = answer.get("UnprocessedKeys", {}).get(table, {}).get("Keys", [])
+        return [self._entry_in(item) for item in answer.get("Responses", {}).get(table, [])], left
+
+    def _entry_in(self, item: Mapping[str, Any]) -> LedgerEntry:
+        """What an item of the ledger tells. `HistoryError` if it tells of rows that went with their table."""
+        entry = entry_in(item, repr(self.target))
+        if not self.recreated_is_fine:
+            self._identity.check(item, repr(self.target))
+        return entry
+
+    def transact(
+        self, items: Sequence[Item], ledger_table: str, stored: LedgerEntry | None, due: LedgerEntry, what: str
+    ) -> bool:
+        """Put rows and ledger, if the ledger still is as it was read; False if it is not.
+
+        botocore sends a token of its own with the call and repeats it when it tries again by itself. We give none that
+        lasts: DynamoDB would answer a repeat with success for ten minutes without looking, even after a table was
+        emptied. The condition on the ledger is what keeps a repeat harmless.
+        """
+        puts = [{"Put": {"TableName": self.target.table, "Item": item.attributes}} for item in items]
+        ledger = {
+            "TableName": ledger_table,
+            "Item": attributes(due) | self._identity.attributes(),
+            **unchanged(stored),
+        }
+        with self._asking(what):
+            try:
+                self.client.transact_write_items(TransactItems=[*puts, {"Put": ledger}])
+            except self.client.exceptions.ResourceNotFoundException as error:
+                if _described(self.client, self.target.table, what) is None:
+                    raise
+                raise _ledger_missing(what, error) from error
+            except self.client.exceptions.TransactionCanceledException as error:
+                return _cancelled(error.response.get("CancellationReasons", []), items, what)
+            except self.client.exceptions.ClientError as error:
+                wrong = refused_alone(self.client, self.target.table, self.keys, items) if _is_invalid(error) else {}
+                if not wrong:
+                    raise
+                raise RowsRefusedError(wrong) from error
+        return True
+
+    def put(self, requests: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
+        """Put up to 25 items; those that were left unprocessed. Raises `ItemsRefusedError` if one cannot be put."""
+        with self._asking(what):
+            try:
+                answer = self.client.batch_write_item(RequestItems={self.target.table: requests})
+            except self.client.exceptions.ClientError as error:
+                if _code(error) not in ITEM_IS_WRONG:
+                    raise
+                raise ItemsRefusedError(str(error)) from error
+        left: list[dict[str, Any]] = answer.get("UnprocessedItems", {}).get(self.target.table, [])
+        return left
+
+    @contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """`translated`, and after stale credentials a client with what is found now; if that is no better, an end."""
+        try:
+            with translated(what):
+                yield
+        except StaleCredentialsError as error:
+            if self._is_renewed and not error.expired:  # expired ones are replaced in time, by whoever issued them
+                raise PermanentError(f"{error}; nor are those that are found now: correct them") from error
+            self._renew()
+            raise
+        self._is_renewed = False
+
+    def _renew(self) -> None:
+        _forget_session(self._session)
+        client, self._session = _client(self.target)
+        self.client.close()
+        self.client, self._is_renewed = client, True
+
+
+def waits() -> Iterator[float]:
+    """Backoff with jitter, without end; patience ends it."""
+    chance, wait_s = SYSTEM.new_random(), 0.05
+    while True:
+        yield wait_s * (0.5 + chance.random() / 2)
+        wait_s = min(5.0, wait_s * 2)
+
+
+def _ledger_missing(what: str, error: Exception) -> TryAgainError:
+    """It was there when the sink was opened: servers that do not know yet of a new table, or it was deleted."""
+    return TryAgainError(f"{what}: the ledger's table is not found, or not yet: {error}")
+
+
+def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what: str) -> bool:
+    """Why a transaction was cancelled: one reason an item, the ledger's last. False if the ledger moved."""
+    codes = [str(reason.get("Code")) for reason in reasons]
+    if len(codes) > len(items) and codes[len(items)] == _CONDITION:
+        return False
+    wrong = cancelled_for(reasons, items)
+    if wrong:
+        raise RowsRefusedError(wrong)
+    told = ", ".join(sorted(set(codes).difference({"None"}))) or "for no reason it told"
+    raise TryAgainError(f"{what}: DynamoDB cancelled the transaction: {told}")
+
+
+def _keys_and_identity(client: Any, target: Target) -> tuple[Keys, Identity]:
+    found = _described(client, target.table, repr(target))
+    if found is None:
+        raise PermanentError(f"{target!r}: there is no such table; create it, or correct name and region")
+    keys = keys_of(found)
+    if target.row_key is not None and keys.types != {target.row_key: "S"}:
+        raise PermanentError(
+            f"{target!r}: its key is {keys.types}; row_key={target.row_key!r} needs a table whose key is that string "
+            "alone"
+        )
+    return keys, Identity.of(found, repr(target))
+
+
+def _described(client: Any, table: str, what: str) -> dict[str, Any] | None:
+    """What the service tells of a table; None without such a table."""
+    with translated(what):
+        try:
+            found: dict[str, Any] = client.describe_table(TableName=table)["Table"]
+        except client.exceptions.ResourceNotFoundException:
+            return None
+    return found
+
+
+def _is_invalid(error: Any) -> bool:
+    return _code(error) == "ValidationException"
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code"))
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """boto3's errors become `PermanentError`, or pass if a retry may help."""
+    from botocore import exceptions as errors  # noqa: PLC0415 - an extra
+
+    try:
+        yield
+    except errors.ClientError as error:
+        if _code(error) in _NEVER:
+            raise PermanentError(f"{what}: {error}") from error
+        if _code(error) in _EXPIRED | _UNKNOWN:
+            raise StaleCredentialsError(f"{what}: {error}", expired=_code(error) in _EXPIRED) from error
+        raise
+    except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.NoRegionError) as error:
+        raise PermanentError(f"{what}: {error} Set them where the sink runs, as boto3 looks for them") from None
+    except errors.ParamValidationError as error:
+        raise PermanentError(f"{what}: {error}") from error
+    except errors.SSLError as error:
+        if is_certificate_error(error):
+            raise PermanentError(f"{what}: {error}; AWS_CA_BUNDLE names authorities to trust") from error
+        raise
+
+
+_session_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def session() -> Any:
+    """boto3's session, one in a process: it reads megabytes of descriptions, and sinks are opened for every task.
+
+    Raises `ConfigError` naming the extra if boto3 is missing.
+    """
+    try:
+        import boto3  # noqa: PLC0415 - an extra
+    except ImportError as error:
+        raise ConfigError("DynamoDbSink needs boto3: pip install 'wal-sink[dynamodb]'") from error
+    return boto3.session.Session()
+
+
+def _forget_session(old: Any) -> None:
+    """Make the next client read the credentials anew, unless another sink saw to that."""
+    with _session_lock:
+        if session() is old:
+            session.cache_clear()
+
+
+def _client(target: Target) -> tuple[Any, Any]:
+    """A client, and the session whose credentials it has."""
+    with _session_lock:  # sessions are for one thread at a time, clients are not
+        shared = session()
+        from botocore.config import Config  # noqa: PLC0415 - boto3 brings it
+
+        settings = Config(
+            connect_timeout=target.timeout_s,
+            read_timeout=target.timeout_s,
+            retries={"mode": "standard", "total_max_attempts": 3},
+        )
+        with translated(repr(target)):
+            client = shared.client(
+                "dynamodb", region_name=target.region, endpoint_url=target.endpoint_url, config=settings
+            )
+        return client, shared

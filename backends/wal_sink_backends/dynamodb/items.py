@@ -1,0 +1,229 @@
+"""Rows as DynamoDB items, and which rows can be none."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.sinks.chunk import Chunk
+from wal_sink_backends.common.texts import rows_without_utf8
+from wal_sink_backends.dynamodb.tables import MOST_KEY_BYTES, IndexKey, Keys
+
+Nulls: TypeAlias = Literal["null", "omit"]
+MOST_ITEM_BYTES = 400 * 1024
+_DIGITS = 38
+_SMALLEST, _LARGEST = -130, 125
+"""Decimal exponents of the first digit of a number: the service's range."""
+_EXACT = Context(prec=100)
+"""Rounds no number that Arrow has; the usual one keeps 28 digits."""
+_IS: Any = pa.types
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item to put."""
+
+    row: int
+    """The index of its row in the chunk."""
+    attributes: dict[str, Any]
+    size: int
+    """Bytes as DynamoDB counts them, or a few more."""
+
+
+class _Number(str):
+    """The digits of a number, as they stand in JSON."""
+
+    __slots__ = ()
+
+
+class _UnfitError(Exception):
+    """A value that no item can hold."""
+
+
+def encoded(
+    chunk: Chunk, row_key: str | None, nulls: Nulls, keys: Keys, what: str
+) -> tuple[list[Item], dict[int, str]]:
+    """Items by key, the last of each, and why some rows can be none.
+
+    Raises `PermanentError` for columns that cannot be carried, or that do not fit a key of the table.
+    """
+    try:
+        lines = chunk.to_json(lines=True, maps="entries").split(b"\n")[:-1]
+    except ConfigError as error:
+        raise PermanentError(f"{what}: {error}") from error
+    fields = {field.name: _bare(field.type) for field in chunk.table.schema}
+    _check_columns(list(fields), row_key, keys.types, what)
+    items: dict[str, Item] = {}
+    refused = rows_without_utf8(chunk.table)
+    for row, (line, own_key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
+        if row in refused:
+            continue
+        values = json.loads(line, parse_int=_Number, parse_float=_Number)
+        try:
+            attributes = {name: _attribute(value, fields[name]) for name, value in values.items()}
+            if row_key is not None:
+                attributes[row_key] = {"S": own_key}
+            key = _key(attributes, keys.types, fields, what)
+            kept = {name: value for name, value in attributes.items() if nulls == "null" or "NULL" not in value}
+            _check_indexes(kept, keys.indexes, fields, what)
+            items[key] = Item(row, kept, _checked_size(kept))
+        except _UnfitError as error:
+            refused[row] = str(error)
+    return list(items.values()), refused
+
+
+def _check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping[str, str], what: str) -> None:
+    listed = ", ".join(names)
+    if "" in names:
+        raise PermanentError(f"{what}: a column has no name ({listed}), which no attribute may; rename it")
+    if row_key is not None:
+        if row_key in names:
+            raise PermanentError(f"{what}: column {row_key!r} has the name of row_key; rename it ({listed})")
+        return
+    missing = [name for name in key_types if name not in names]
+    if missing:
+        raise PermanentError(
+            f"{what}: the table's key {missing[0]!r} is not among the columns {listed}; rename one in the query, or "
+            "use row_key with a table for it"
+        )
+
+
+def _key(attributes: Mapping[str, Any], key_types: Mapping[str, str], fields: Mapping[str, Any], what: str) -> str:
+    """The item's key, as a text to compare."""
+    parts: list[str] = []
+    for (name, expected), most_bytes in zip(key_types.items(), MOST_KEY_BYTES, strict=False):
+        ((kind, value),) = attributes[name].items()
+        if kind == "NULL":
+            raise _UnfitError(f"column {name!r} of its key is NULL")
+        place = _Place(f"column {name!r} of its key", "the table's key", expected, most_bytes)
+        place.check(name, attributes[name], fields.get(name), what)
+        parts.append(_same_for_equals(value) if kind == "N" else repr(value))
+    return " ".join(parts)
+
+
+def _check_indexes(
+    attributes: Mapping[str, Any], indexes: Sequence[IndexKey], fields: Mapping[str, Any], what: str
+) -> None:
+    """Refuse a row whose value no index of the table takes. An item without the attribute is in no such index."""
+    for one in indexes:
+        attribute = attributes.get(one.attribute)
+        if attribute is None:
+            continue
+        index = f"the key of index {one.index!r}"
+        if "NULL" in attribute:
+            raise _UnfitError(
+                f"column {one.attribute!r}, {index}, is NULL; nulls='omit' leaves it out of the item and of the index"
+            )
+        place = _Place(f"column {one.attribute!r}, {index},", index, one.kind, one.most_bytes)
+        place.check(one.attribute, attribute, fields.get(one.attribute), what)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A key whose type and length DynamoDB prescribes."""
+
+    subject: str
+    key: str
+    expected: str
+    most_bytes: int
+
+    def check(self, name: str, attribute: Mapping[str, Any], field: Any, what: str) -> None:
+        """Raise `_UnfitError` for a value, `PermanentError` for a column that cannot be such a key."""
+        ((kind, value),) = attribute.items()
+        if self.expected == "N" and kind == "S" and _is_number(field):
+            raise _UnfitError(f"{self.subject} is {value}, which no number of DynamoDB is")
+        if kind != self.expected:
+            raise PermanentError(
+                f"{what}: column {name!r} would be stored as {kind}, {self.key} is {self.expected}; cast it in the "
+                "query"
+            )
+        if kind != "N" and not 0 < len(_bytes(value)) <= self.most_bytes:
+            raise _UnfitError(f"{self.subject} has {len(_bytes(value))} bytes, expected 1 to {self.most_bytes}")
+
+
+def _same_for_equals(digits: str) -> str:
+    """A number's text, the same for 1 and 1.0, and for 0 and -0."""
+    return str(Decimal(digits).normalize(_EXACT) or Decimal(0))
+
+
+def _checked_size(attributes: Mapping[str, Any]) -> int:
+    size = sum(len(name.encode()) + _size(value) for name, value in attributes.items())
+    if size > MOST_ITEM_BYTES:
+        raise _UnfitError(f"it has about {size} bytes, and an item at most {MOST_ITEM_BYTES}")
+    return size
+
+
+def _size(attribute: Mapping[str, Any]) -> int:
+    """Bytes of a value; of a number, at most: https://docs.aws.amazon.com/amazondynamodb CapacityUnitCalculations."""
+    ((kind, value),) = attribute.items()
+    if kind == "L":
+        return 3 + sum(1 + _size(one) for one in value)
+    if kind == "M":
+        return 3 + sum(1 + len(name.encode()) + _size(one) for name, one in value.items())
+    if kind == "N":
+        return min(21, len(value) // 2 + 2)
+    return len(_bytes(value)) if kind in ("S", "B") else 1
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else value
+
+
+# Values: what stands in JSON to attributes, by the type of the column.
+
+
+def _bare(kind: Any) -> Any:
+    """The type of the values themselves."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _bare(kind.storage_type)
+    return _bare(kind.value_type) if _IS.is_dictionary(kind) else kind
+
+
+def _is_number(kind: Any) -> bool:
+    return kind is not None and bool(_IS.is_integer(kind) or _IS.is_floating(kind) or _IS.is_decimal(kind))
+
+
+def _attribute(value: Any, kind: Any) -> dict[str, Any]:
+    if isinstance(value, (dict, list)):
+        return _nested(value, kind)
+    if value is None:
+        return {"NULL": True}
+    if isinstance(value, bool):
+        return {"BOOL": value}
+    if isinstance(value, _Number):
+        return {"N" if _is_held(value) else "S": str(value)}
+    return {"B": base64.b64decode(value)} if "binary" in str(kind) else {"S": value}
+
+
+def _nested(value: Any, kind: Any) -> dict[str, Any]:
+    if _IS.is_map(kind):
+        return _map(value, kind)
+    if isinstance(value, dict):
+        return {"M": {field.name: _attribute(value[field.name], _bare(field.type)) for field in kind}}
+    return {"L": [_attribute(one, _bare(kind.value_type)) for one in value]}
+
+
+def _map(entries: Sequence[Mapping[str, Any]], kind: Any) -> dict[str, Any]:
+    key_kind, item_kind = _bare(kind.key_type), _bare(kind.item_type)
+    if "string" in str(key_kind):
+        keys = [entry["key"] for entry in entries]
+        if len(set(keys)) < len(keys):
+            twice = next(key for key in keys if keys.count(key) > 1)
+            raise _UnfitError(f"a map holds the key {twice!r} twice, and DynamoDB keeps only one of them")
+        return {"M": {entry["key"]: _attribute(entry["value"], item_kind) for entry in entries}}
+    pairs = [(_attribute(one["key"], key_kind), _attribute(one["value"], item_kind)) for one in entries]
+    return {"L": [{"M": {"key": key, "value": item}} for key, item in pairs]}
+
+
+def _is_held(digits: str) -> bool:
+    """Whether DynamoDB has such a number, to its last digit. Of Spark's, only some floating ones are beyond."""
+    number = Decimal(digits)
+    few = len(number.normalize(_EXACT).as_tuple().digits) <= _DIGITS
+    return not number or (_SMALLEST <= number.adjusted() <= _LARGEST and few)

@@ -1,0 +1,300 @@
+"""Rows as DynamoDB items: with the position in one transaction, exactly once, or by puts that may be repeated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from wal_sink.arguments.values import spelled_class
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.redaction import mask_url
+from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink_backends.common.pacing import Patience
+from wal_sink_backends.common.url_options import options_in
+from wal_sink_backends.dynamodb.calls import (
+    Calls,
+    ItemsRefusedError,
+    Target,
+    TryAgainError,
+    waits,
+)
+from wal_sink_backends.dynamodb.items import Item, Nulls, encoded
+from wal_sink_backends.dynamodb.tables import RowsRefusedError, check_name, is_same_table
+
+__all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError", "dynamodb_sink"]
+
+MOST_ROWS = 99
+"""A transaction has at most 100 items, one of which is the ledger's: the service's quota."""
+MOST_BYTES = 4_000_000
+"""And 4 MB in all."""
+_MOST_CHUNK_BYTES = 2_000_000
+"""Of a chunk as Arrow holds it: names and numbers take more in DynamoDB."""
+_LOOKS = 3
+_PUTS = 25
+"""Most items of one BatchWriteItem."""
+
+
+@spelled_class
+class DynamoDbSink(TransactionalSink):
+    """A DynamoDB table that gets rows and position in one transaction (`TransactWriteItems`). Runs anywhere.
+
+    A chunk has to fit into one transaction: at most 99 rows and 4 MB. Stage with
+    `Settings(chunk_rows=99, chunk_bytes=2_000_000)`; a query with larger ones is refused at start. For more rows a
+    second use `DynamoDbPutSink`.
+
+    The columns of a row become the attributes of an item. Those of the table's primary key have to be among them; an
+    item of the same key is replaced, and of two rows of one key in a chunk the last one stays. Or `row_key` names the
+    table's partition key, a string, which gets the row's own positional key: every row is an item.
+
+    Numbers are N (those it cannot hold, NaN and infinities are text), texts S, binary B, booleans
+    BOOL, lists L, structs and maps with text keys M, other maps L of `key` and `value`, moments ISO 8601 text. NULL is
+    an attribute of type NULL, or none at all with `nulls="omit"`. A row that DynamoDB can never hold (over 400 KB, its
+    key or an index's NULL or empty, nested too deep) is returned as `Rejected`.
+
+    The ledger is the table `ledger_table`, of string key `slot`, made on demand unless `create_ledger=False`.
+    `recreated_table="accept"` goes on where the table was deleted and created again, and what was delivered is gone.
+    Credentials and region come from where boto3 looks for them, on the machine where the sink runs. `timeout_s`: for an
+    answer. Only ever tried against moto and DynamoDB Local. Raises `ConfigError` for arguments that cannot work.
+
+        sink = DynamoDbSink("orders", region="eu-central-1")
+    """
+
+    max_chunk_rows = MOST_ROWS
+    max_chunk_bytes = _MOST_CHUNK_BYTES
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        row_key: str | None = None,
+        nulls: Nulls = "null",
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        ledger_table: str = "wal_sink_ledger",
+        create_ledger: bool = True,
+        timeout_s: float = 30.0,
+        recreated_table: Literal["refuse", "accept"] = "refuse",
+    ) -> None:
+        self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
+        self._ledger_table = ledger_table
+        self._create_ledger = create_ledger
+        self._calls: Calls | None = None
+        self._recreated_table = recreated_table
+        check_name(ledger_table, "ledger_table")
+        if recreated_table not in ("refuse", "accept"):
+            raise ConfigError(f"recreated_table={recreated_table!r}: expected 'refuse' or 'accept'")
+        if is_same_table(ledger_table, table):
+            raise ConfigError(f"ledger_table={ledger_table!r}: expected the name of a table other than {table!r}")
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"DynamoDbSink({self._target!r})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
+        """Look at both tables; make a missing ledger. `PermanentError`, or an error that a retry may help with."""
+        calls = Calls.connect(self._target)
+        try:
+            calls.check_ledger(self._ledger_table, create=self._create_ledger)
+        except BaseException:
+            calls.close()
+            raise
+        calls.recreated_is_fine = self._recreated_table == "accept"
+        self._calls = calls
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+
+    def last(self, slot: str) -> Position | None:
+        """The position in the ledger, read consistently; None if the slot never wrote."""
+        found = self._opened().ledger(self._ledger_table, slot)
+        return found.position if found else None
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """The positions in the ledger, read consistently, 100 in a request.
+
+        The table is looked at again, in one request: rows that it had when this sink was opened may be gone since.
+
+        Raises `HistoryError` if it was deleted and created again, `TryAgainError` if DynamoDB leaves some positions
+        unread for longer than `timeout_s`.
+        """
+        calls = self._opened()
+        if slots:
+            calls.look()
+        found = calls.ledgers(self._ledger_table, slots, Patience(self._target.timeout_s))
+        return {slot: found[slot].position if slot in found else None for slot in slots}
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Rows and position in one transaction; nothing if the ledger is there already.
+
+        Raises `FencedError` for a lower term than the ledger's, `HistoryError` for other rows than the ledger tells
+        of, `PermanentError` for a chunk that fits no transaction and for what no retry changes; anything else may be
+        tried again.
+        """
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
+        calls = self._opened()
+        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, calls.keys, what)
+        if refused:
+            return Rejected(refused)
+        _check_fits(items, what)
+        for _ in range(_LOOKS):
+            stored = calls.ledger(self._ledger_table, chunk.position.slot)
+            if LedgerEntry.is_known(stored, chunk, f"{self._ledger_table} for {self._target!r}"):
+                return None
+            try:
+                if calls.transact(items, self._ledger_table, stored, LedgerEntry.of(chunk), what):
+                    return None
+            except RowsRefusedError as error:
+                calls.check_unchanged(what)
+                return Rejected(error.reasons)
+        raise TryAgainError(f"{what}: others move the ledger of {chunk.position.slot} at the same time")
+
+    def _opened(self) -> Calls:
+        if self._calls is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return self._calls
+
+
+@spelled_class
+class DynamoDbPutSink(Sink):
+    """A DynamoDB table that gets rows by `BatchWriteItem`, in chunks of any size. Runs anywhere.
+
+    Repeats put the same items again. That is exactly once in effect with `row_key`, or where no key comes twice, which
+    you say by `idempotent=True`. Otherwise it delivers at least once: where later rows replace earlier ones of a key, a
+    repeated chunk may put an older item back until the newer chunk, which follows, is there again; and a process that
+    was succeeded may, with the chunk it still held, for good. `DynamoDbSink` refuses that.
+
+    Arguments, types and keys as with `DynamoDbSink`. `max_wait_s`: so long does one call wait for items that DynamoDB
+    leaves unprocessed, in all.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        *,
+        row_key: str | None = None,
+        nulls: Nulls = "null",
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        timeout_s: float = 30.0,
+        max_wait_s: float = 60.0,
+        idempotent: bool = False,
+    ) -> None:
+        self.idempotent = idempotent or row_key is not None
+        self.replaces_rows = row_key is None
+        self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
+        self._max_wait_s = max_wait_s
+        self._calls: Calls | None = None
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"DynamoDbPutSink({self._target!r})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - puts need nothing of it
+        """Look at the table. `PermanentError`, or an error a retry may help with."""
+        self._calls = Calls.connect(self._target)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._calls is not None:
+            self._calls.close()
+            self._calls = None
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Put every row that DynamoDB can hold, 25 in a request, and return the others.
+
+        Raises `PermanentError` for what no retry changes, `TryAgainError` if DynamoDB leaves items unprocessed for too
+        long; anything else may be tried again.
+        """
+        if self._calls is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
+        items, refused = encoded(chunk, self._target.row_key, self._target.nulls, self._calls.keys, what)
+        patience = Patience(self._max_wait_s)
+        told: dict[int, str] = {}
+        for start in range(0, len(items), _PUTS):
+            told |= self._put_or_tell(self._calls, items[start : start + _PUTS], patience, what)
+        if told:
+            self._calls.check_unchanged(what)
+        return Rejected(refused | told) if refused or told else None
+
+    def _put_or_tell(self, calls: Calls, items: Sequence[Item], patience: Patience, what: str) -> dict[int, str]:
+        """Put items, one by one if one of them is refused; why some were."""
+        try:
+            self._put(calls, items, patience, what)
+        except ItemsRefusedError as error:
+            if len(items) == 1:
+                return {items[0].row: str(error)}
+            told = [self._put_or_tell(calls, [item], patience, what) for item in items]
+            return {row: reason for reasons in told for row, reason in reasons.items()}
+        return {}
+
+    def _put(self, calls: Calls, items: Sequence[Item], patience: Patience, what: str) -> None:
+        left = [{"PutRequest": {"Item": item.attributes}} for item in items]
+        for wait_s in waits():
+            left = calls.put(left, what)
+            if not left:
+                return
+            if not patience.wait(wait_s):
+                raise TryAgainError(
+                    f"{what}: DynamoDB left {len(left)} items unprocessed for too long: it is throttled"
+                )
+
+
+def _check_fits(items: Sequence[Item], what: str) -> None:
+    size = sum(item.size for item in items)
+    if len(items) > MOST_ROWS or size > MOST_BYTES:
+        raise PermanentError(
+            f"{what}: {len(items)} rows, {size} bytes; a transaction takes {MOST_ROWS} rows and {MOST_BYTES} bytes. "
+            f"Stage with Settings(chunk_rows={MOST_ROWS}, chunk_bytes={_MOST_CHUNK_BYTES}); batches that are staged "
+            "already can only go to a DynamoDbPutSink"
+        )
+
+
+# By URL.
+
+
+def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
+    """A sink by URL: `dynamodb://orders?region=eu-central-1&mode=put`. `mode` is `transactional` (default) or `put`.
+
+    Further options are the arguments of both sinks, by their names.
+    """
+    parts = urlsplit(url)
+    given = options_in(parts.query, _OPTIONS, url)
+    mode = given.pop("mode", "transactional")
+    if mode not in _MODES:
+        raise ConfigError(f"{mask_url(url)}: mode={mode!r}: expected one of {', '.join(_MODES)}")
+    kind, known = _MODES[mode]
+    if unfit := sorted(set(given).difference(known)):
+        raise ConfigError(f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; it has {', '.join(known)}")
+    if not parts.netloc or parts.path.strip("/"):
+        raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")
+    try:
+        options = {name: known[name](text) for name, text in given.items()}
+    except (ValueError, KeyError):
+        raise ConfigError(
+            f"{mask_url(url)}: expected numbers of seconds, and true or false for other options"
+        ) from None
+    made: DynamoDbSink | DynamoDbPutSink = kind(parts.netloc, **options)
+    return made
+
+
+def _bool(text: str) -> bool:
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+
+
+_BOTH: Mapping[str, Any] = {"row_key": str, "nulls": str, "region": str, "endpoint_url": str, "timeout_s": float}
+_MODES: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
+    "transactional": (DynamoDbSink, {**_BOTH, "ledger_table": str, "create_ledger": _bool, "recreated_table": str}),
+    "put": (DynamoDbPutSink, {**_BOTH, "max_wait_s": float, "idempotent": _bool}),
+}
+_OPTIONS = ("mode", *dict.fromkeys(name for _, known in _MODES.values() for name in known))

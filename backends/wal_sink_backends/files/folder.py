@@ -1,0 +1,63 @@
+"""The folder that files are written to: its address, what is needed to reach it, and its store while a sink is open."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.stores.local import LocalStore
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink_backends.common.environment import from_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from wal_sink.sinks.base import SinkContext
+    from wal_sink.stores.base import Store
+
+_in_use: dict[tuple[StoreSpec, str, int], LocalStore] = {}
+"""Local folders by WAL and term. Each attempt opens its sink anew, and has to know which disk the run began with: the
+disk below a lost mount would pass for the target. A new start has a new term, and takes the folder as it is.
+"""
+
+
+class Folder:
+    """Plain data that travels with a sink. What it read from the environment is forgotten when it is closed."""
+
+    def __init__(
+        self, url: str, storage_options: Mapping[str, object] | None, options_from_env: Mapping[str, str] | None
+    ) -> None:
+        self.spec = StoreSpec(url, dict(storage_options or {}))
+        self._options_from_env = dict(options_from_env or {})
+        self._opened: tuple[StoreSpec, str, int] | None = None
+
+    def open(self, who: str, context: SinkContext) -> Store:
+        """Read the environment, open the store; `who` is for messages. `PermanentError` if either lacks something."""
+        options = from_environment(self._options_from_env, who)
+        spec = StoreSpec(self.spec.url, {**self.spec.options, **options})
+        self._opened = (spec, context.wal_id, context.term)
+        return self.store(who)
+
+    def store(self, who: str) -> Store:
+        """The store, once this is open. A local folder that is lost since makes it raise `StoreError`."""
+        if self._opened is None:
+            raise RuntimeError(f"{who} is not open: call open() first")
+        try:
+            store = open_store(self._opened[0])
+        except ConfigError as error:
+            raise PermanentError(str(error)) from error
+        return _local(self._opened) if isinstance(store, LocalStore) else store
+
+    def close(self) -> None:
+        self._opened = None
+
+
+def _local(key: tuple[StoreSpec, str, int]) -> LocalStore:
+    """The run's own store of a folder: it remembers the disk that the folder lay on when the run first opened it."""
+    store = _in_use.get(key)
+    if store is None:
+        begun = LocalStore(key[0])
+        begun.begin()
+        store = _in_use.setdefault(key, begun)  # another thread may have been faster: all go by what it saw
+    return store

@@ -1,0 +1,136 @@
+"""Names of files from templates, checked where a sink is made."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from itertools import pairwise
+from urllib.parse import unquote
+
+from wal_sink.errors import ConfigError, StoreError
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.sinks.base import Transaction
+from wal_sink.stores.listing import check_path
+
+CHUNK_TEMPLATE = "batch={batch:019d}/{ordinal:06d}-{rows:012d}-{key}.{ext}"
+"""Zero-padded, so that a listing is in the order of batches, of their segments, of the rows in them."""
+SEGMENT_TEMPLATE = "batch={batch_id:019d}/{partition:06d}-{roll:04d}-{wal_id}.{ext}"
+"""The same for whole segments. The WAL's id keeps a query that begins anew apart from what its predecessor wrote."""
+
+_CHUNK_SAMPLE = {"batch": 0, "ordinal": 0, "rows": 1, "key": "key", "ext": "ext"}
+_NUMBERS = ("batch_id", "partition", "roll")
+_TEXTS = ("wal_id", "sink", "ext")
+_NUMBER_SPEC = re.compile(r"(?:0[1-9]\d?)?d?")
+
+
+def check_chunk_template(template: str) -> None:
+    """Raise `ConfigError` for a name by which chunks could not be told apart, or that no store takes."""
+    try:
+        fields = {name: (spec, how) for _, name, spec, how in string.Formatter().parse(template) if name is not None}
+        check_path(template.format(**_CHUNK_SAMPLE))
+    except (StoreError, ValueError, LookupError) as error:
+        raise ConfigError(f"name_template={template!r}: {error}; expected something like {CHUNK_TEMPLATE!r}") from error
+    if "key" not in fields:
+        raise ConfigError(f"name_template={template!r}: expected {{key}} in it, since only the key tells chunks apart")
+    if any(fields["key"]):
+        raise ConfigError(
+            f"name_template={template!r}: expected {{key}} without ':' or '!', which could cut it short: two chunks "
+            "would have one name, and the second would be taken for a repeat of the first"
+        )
+
+
+def check_columns(columns: Sequence[str], path: str, what: str) -> None:
+    """Raise `ConfigError` for a column that has the name of a folder `name=…` in the path of its file.
+
+    Spark, Arrow and DuckDB read such a folder as a partition column. They take its value, not the file's, without a
+    word. Spark compares names without regard to case, and undoes `%` escapes.
+    """
+    folders = {unquote(part.partition("=")[0]).casefold(): part for part in path.split("/")[:-1] if "=" in part}
+    for column in columns:
+        folder = folders.get(column.casefold())
+        if folder is not None:
+            bare = folder.partition("=")[0]
+            raise ConfigError(
+                f"{what}: column {column!r} has the name of the folder {folder!r}, in which its file {path!r} would "
+                "lie. Spark, Arrow and DuckDB would read the folder's value in place of the column's. Nothing was "
+                f"written; rename the column in the query, or give a name_template without '{bare}='"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentNames:
+    """Names of a query's segments: `{batch_id}`, `{partition}` and `{roll}` in them make each lasting and its own.
+
+    Besides: `{wal_id}`, `{sink}`, `{ext}`, and `{date}`, the day in UTC on which the file was begun.
+    Raises `ConfigError` for a template that could give two segments one name.
+    """
+
+    template: str
+    ext: str
+
+    def __post_init__(self) -> None:
+        fields = self._fields()
+        for name in _NUMBERS:
+            if name not in [field.name for field in fields]:
+                raise self._error(f"{{{name}}} is missing, and without it two files could have one name")
+        for before, after in pairwise(fields):
+            if not after.literal.strip(string.digits):
+                raise self._error(
+                    f"{{{before.name}}} and {{{after.name}}} need a character between them that is no digit: batch 1, "
+                    "partition 11 would else have the name of batch 11, partition 1"
+                )
+        sample = Transaction("0" * 32, wal_id="0" * 32, sink="default", batch_id=0, partition=0, roll=0)
+        try:
+            check_path(self.name_of(sample))
+        except (StoreError, ValueError) as error:
+            raise self._error(str(error)) from error
+
+    def name_of(self, transaction: Transaction, today: Callable[[], date] = lambda: SYSTEM.now().date()) -> str:
+        """The path of the transaction's file in the folder."""
+        return self.template.format(
+            batch_id=transaction.batch_id,
+            partition=transaction.partition,
+            roll=transaction.roll,
+            wal_id=transaction.wal_id,
+            sink=transaction.sink,
+            ext=self.ext,
+            date=today(),
+        )
+
+    def _fields(self) -> list[_Field]:
+        try:
+            parsed = [part for part in string.Formatter().parse(self.template) if part[1] is not None]
+        except ValueError as error:
+            raise self._error(str(error)) from error
+        fields = []
+        for literal, name, spec, conversion in parsed:
+            allowed = _SPECS.get(name or "")
+            if allowed is None:
+                raise self._error(f"{{{name}}} is unknown; known are {', '.join(f'{{{known}}}' for known in _SPECS)}")
+            if conversion or not allowed.fullmatch(spec or ""):
+                raise self._error(
+                    f"{{{name}{f'!{conversion}' if conversion else ''}:{spec}}} could cut a value short or be read in "
+                    f"two ways; write {{{name}}}, numbers also as {{{name}:06d}}, dates as {{date:%Y/%m/%d}}"
+                )
+            fields.append(_Field(literal, name or ""))
+        return fields
+
+    def _error(self, why: str) -> ConfigError:
+        return ConfigError(f"name_template={self.template!r}: {why}; expected something like {SEGMENT_TEMPLATE!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    literal: str
+    """What stands before it."""
+    name: str
+
+
+_SPECS: Mapping[str, re.Pattern[str]] = {
+    **dict.fromkeys(_NUMBERS, _NUMBER_SPEC),
+    **dict.fromkeys(_TEXTS, re.compile("")),
+    "date": re.compile(r"[^{}]*"),
+}

@@ -1,0 +1,5 @@
+"""`HttpSink` and `HttpLookupSink`: rows to a web API, by idempotency keys or look-ups."""
+
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
+
+__all__ = ["HttpLookupSink", "HttpSink"]

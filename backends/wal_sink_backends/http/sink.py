@@ -1,0 +1,398 @@
+"""Rows to a web API: once in effect where it ignores keys it has seen, with a lookup nearly so, else at least once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from wal_sink.arguments.values import spelled_class
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.redaction import mask_url
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.sinks.base import Rejected, Sink, SinkContext
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.json_rows import Maps, check_maps
+from wal_sink_backends.common.environment import from_environment
+from wal_sink_backends.common.pacing import Pacing, Patience, pace_of
+from wal_sink_backends.common.url_options import options_in
+from wal_sink_backends.http.answers import ACCEPTED_ENCODINGS, Check
+from wal_sink_backends.http.api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
+from wal_sink_backends.http.secrets import hider_of
+
+__all__ = ["HttpLookupSink", "HttpSink", "Pacing", "Statuses", "TargetFailedError", "http_sink"]
+
+Body: TypeAlias = Literal["json", "jsonl", "rows"]
+_CONTENT_TYPES: dict[str, str] = {
+    "json": "application/json",
+    "jsonl": "application/x-ndjson",
+    "rows": "application/json",
+}
+_METHODS = ("POST", "PUT", "PATCH")
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROL = re.compile(r"[\0-\x1f\x7f]")
+_NO_CACHE = {"Cache-Control": "no-cache"}
+"""A cache on the way may keep a 404, which was true before the chunk was sent."""
+MOST_REFUSED = 100
+"""So many refused rows are looked for in a chunk that was refused as a whole."""
+
+
+@spelled_class
+class HttpSink(Sink):
+    """An API that takes rows as JSON, in requests of its own for each chunk or each row. Runs anywhere.
+
+    `body`: `"json"` sends a chunk as an array of objects, `"jsonl"` as one object a line, `"rows"` each row as one
+    object in a request of its own, one after the other. Values look as `Chunk.to_json` tells, with `maps` too.
+
+    Each request carries a key that never changes in the header `idempotency_header`: the chunk's, or with `"rows"` the
+    row's. Say `idempotent=True` if the API does a request of a known key only once: exactly once in effect, for as long
+    as it remembers keys. Otherwise a chunk may repeat after a crash, a retry or a takeover; see `HttpLookupSink` too.
+
+    `headers` travel with the sink, so keep secrets out of them: `headers_from_env={"Authorization": "ORDERS_AUTH"}`
+    reads whole header values where the sink runs, when it is opened. Neither is ever shown.
+    `statuses`: what the API's answers mean. `pacing`: how fast it is asked, in each process.
+    `timeout_s`: the most seconds between two signs of life of the API, and for connecting.
+    `verify`: False for no check of its certificate, or a file of certificates to trust.
+
+    `check`: reads answers that would count as done, those with 207 too, which are an error without it. It is called
+    with status, headers (names in lower case) and the whole body, of at most `max_answer_bytes`, and returns None or
+    `{}` if the API has all rows, else the reasons of those that it refused, by their index in the request. It may raise
+    `PermanentError`, `RetryLaterError` or `OutcomeUnknownError`; anything else that it raises is an unknown outcome. It
+    travels with the sink, so it has to be picklable. An idempotent API has to answer a known key as it did first.
+
+    A row refused for good is returned as `Rejected` with the answer's text, and the others are written: with `"rows"`;
+    else, where at least once is all that is kept, by halving a refused chunk until the rows are found. An idempotent
+    sink and one with a lookup never halve: the API may yet take the whole chunk, as it comes again after a crash or by
+    a request that was late, and could not know it from its halves, which have other keys. Use `"rows"` there.
+
+    Redirects are not followed. Raises `ConfigError` for arguments that cannot work.
+
+        sink = HttpSink("https://api.example.com/orders", idempotent=True, headers_from_env={"Authorization": "AUTH"})
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        body: Body = "json",
+        method: Literal["POST", "PUT", "PATCH"] = "POST",
+        idempotent: bool = False,
+        idempotency_header: str = "Idempotency-Key",
+        headers: Mapping[str, str] | None = None,
+        headers_from_env: Mapping[str, str] | None = None,
+        statuses: Statuses | None = None,
+        pacing: Pacing | None = None,
+        timeout_s: float = 30.0,
+        verify: bool | str = True,
+        check: Check | None = None,
+        max_answer_bytes: int = 1 << 20,
+        maps: Maps = "object",
+    ) -> None:
+        self.idempotent = idempotent
+        self._url = _checked_url(url)
+        self._body = body
+        self._method = method
+        self._idempotency_header = idempotency_header
+        self._headers = dict(headers or {})
+        self._headers_from_env = dict(headers_from_env or {})
+        self._statuses = statuses or Statuses()
+        self._pacing = pacing or Pacing()
+        self._timeout_s = timeout_s
+        self._verify = verify
+        self._check = check
+        self._max_answer_bytes = max_answer_bytes
+        self._maps: Maps = maps
+        self._api: Api | None = None
+        self._check_arguments()
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({mask_url(self._url)!r}, body={self._body!r}, idempotent={self.idempotent})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - requests need nothing of it
+        """Read the environment, make a client; nothing is sent. `PermanentError` if a variable is not set."""
+        headers = {**self._headers, **self._environment()}
+        client = self._client(headers)
+        self._api = Api(
+            client=client,
+            statuses=self._statuses,
+            pace=pace_of(self._url, self._pacing),
+            repeats_are_harmless=self.idempotent,
+            redactor=hider_of(self._urls(), headers),
+            most_bytes=self._max_answer_bytes,
+            check=self._check,
+        )
+
+    def close(self) -> None:
+        """Close the connections; forget what came from the environment."""
+        if self._api is not None:
+            self._api.client.close()
+            self._api = None
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Send the rows. Nothing is sent for a chunk without any.
+
+        Raises `PermanentError` for an answer that no retry changes and for columns JSON cannot carry;
+        `TargetFailedError` and `NotNowError` if a later attempt may succeed; `OutcomeUnknownError` if no answer came.
+        """
+        if not chunk.num_rows:
+            return None
+        chunk = chunk.maps_as(self._maps)
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}"
+        pace_of(self._url, self._pacing).check_chunk(chunk.num_rows, what)
+        patience = Patience(self._pacing.max_wait_s)
+        refused = self._write_rows(chunk, patience) if self._body == "rows" else self._write_whole(chunk, patience)
+        return Rejected(refused) if refused else None
+
+    def _write_rows(self, chunk: Chunk, patience: Patience) -> dict[int, str]:
+        """Each row in a request of its own; the reasons of those that were refused."""
+        refused: dict[int, str] = {}
+        lines = _json_of(chunk, lines=True).split(b"\n")[:-1]
+        for index, (line, key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
+            found = self._send(line, key, 1, f"batch {chunk.batch_id}, row {key}", patience)
+            if found:
+                refused[index] = found if isinstance(found, str) else found[0]
+        return refused
+
+    def _write_whole(self, chunk: Chunk, patience: Patience) -> dict[int, str]:
+        """The chunk in one request, or, where the rows may repeat, its refused rows found by halving."""
+        refused: dict[int, str] = {}
+        parts = [range(chunk.num_rows)]
+        while parts:
+            rows = parts.pop()
+            part = chunk.without(set(range(chunk.num_rows)).difference(rows))
+            what = f"batch {chunk.batch_id}, chunk {part.key}"
+            content = _json_of(part, lines=self._body == "jsonl")
+            found = self._send(content, part.key, len(rows), what, patience)
+            if isinstance(found, dict):
+                self._check_named(part, found)
+                refused |= {rows[index]: reason for index, reason in found.items()}
+            elif len(rows) == 1:
+                refused[rows[0]] = found
+                _check_refused(refused, what)
+            else:
+                self._check_halving(part, found)
+                half = len(rows) // 2
+                parts += [rows[half:], rows[:half]]  # the first half is taken first
+        return refused
+
+    def _send(self, content: bytes, key: str, rows: int, what: str, patience: Patience) -> dict[int, str] | str:
+        headers = {self._idempotency_header: key, "Content-Type": _CONTENT_TYPES[self._body]}
+        return self._opened().send(Call(self._method, self._url, content, headers, rows, what), patience)
+
+    def _check_halving(self, part: Chunk, reason: str) -> None:
+        if self.idempotent or isinstance(self, HttpLookupSink):
+            raise PermanentError(
+                f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, which "
+                f"names none: {reason}. It is not halved: the API may yet take it whole, and not know it from its "
+                "halves, which have other keys. With body='rows' each row goes alone and the refused ones are told; or "
+                "let the API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
+            )
+
+    def _check_named(self, part: Chunk, found: Mapping[int, str]) -> None:
+        """A check may name some rows of a chunk, unless a process that never heard of it only asks for the chunk."""
+        if isinstance(self, HttpLookupSink) and 0 < len(found) < part.num_rows:
+            raise PermanentError(
+                f"batch {part.batch_id}, chunk {part.key}: {len(found)} of {part.num_rows} rows were refused, the "
+                f"first with: {next(iter(found.values()))}. A look-up cannot tell which: after a crash they would "
+                "count as delivered, or the others would be sent twice. Let the API take chunks whole or not at "
+                "all, or use HttpSink with body='rows'"
+            )
+
+    def _opened(self) -> Api:
+        if self._api is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return self._api
+
+    def _urls(self) -> list[str]:
+        return [self._url]
+
+    def _client(self, headers: Mapping[str, str]) -> Any:
+        """A client of the whole task, so that its chunks share a connection."""
+        mask_logged_urls()
+        if "accept-encoding" not in {name.lower() for name in headers}:
+            headers = {"Accept-Encoding": ACCEPTED_ENCODINGS, **headers}
+        try:
+            return httpx().Client(
+                headers=headers,
+                timeout=self._timeout_s,
+                verify=tls_context(
+                    verify=self._verify, plain=not any(urlsplit(url).scheme == "https" for url in self._urls())
+                ),
+                follow_redirects=False,
+            )
+        except (OSError, ValueError, ImportError) as error:  # no file of certificates, no ASCII, a proxy of SOCKS
+            raise PermanentError(f"{self!r}: the client cannot be made: {type(error).__name__}") from None
+
+    def _environment(self) -> dict[str, str]:
+        found = from_environment(self._headers_from_env, repr(self))
+        values = {header: value.strip() for header, value in found.items()}
+        for header, value in values.items():
+            if _CONTROL.search(value) or not value.isascii():
+                raise PermanentError(
+                    f"{self!r}: the environment variable {self._headers_from_env[header]} is no header value: it has "
+                    "line breaks, control characters or letters beyond ASCII"
+                )
+        return values
+
+    def _check_arguments(self) -> None:
+        if self._body not in _CONTENT_TYPES:
+            raise ConfigError(f"body={self._body!r}: expected one of {', '.join(map(repr, _CONTENT_TYPES))}")
+        if self._method not in _METHODS:
+            raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, _METHODS))}")
+        check_maps(self._maps)
+        if not self._timeout_s > 0:
+            raise ConfigError(f"timeout_s={self._timeout_s!r}: expected a number of seconds above 0")
+        if self._check is not None and not callable(self._check):
+            raise ConfigError(f"check={self._check!r}: expected a function of status, headers and body")
+        if not (type(self._max_answer_bytes) is int and self._max_answer_bytes > 0):
+            raise ConfigError(f"max_answer_bytes={self._max_answer_bytes!r}: expected a whole number above 0")
+        names = [self._idempotency_header, "Content-Type", *self._headers, *self._headers_from_env]
+        folded = [name.lower() for name in names]
+        for name in names:
+            if not _TOKEN.fullmatch(name) or folded.count(name.lower()) > 1:
+                raise ConfigError(f"header {name!r}: expected names of headers, each once, other than Content-Type")
+        for name, value in self._headers.items():
+            if _CONTROL.search(value) or not value.isascii():
+                raise ConfigError(f"header {name!r}: its value has control characters or letters beyond ASCII")
+
+
+@spelled_class
+class HttpLookupSink(HttpSink):
+    """An `HttpSink` whose API tells whether it has a chunk: at least once, where only late requests repeat.
+
+    `lookup_url` holds `{key}`, which becomes the chunk's key: `https://api.example.com/chunks/{key}`. GET has to answer
+    with 200 if the API has the whole chunk of that key, and with 404 if it has nothing of it; anything else is an
+    error. It gets the same headers. Not for `body="rows"`, whose requests carry the keys of rows.
+    """
+
+    def __init__(self, url: str, *, lookup_url: str, **more: Any) -> None:
+        super().__init__(url, **more)
+        self._lookup_url = lookup_url
+        _checked_url(lookup_url.replace("{key}", "key"))
+        if "{key}" not in lookup_url:
+            raise ConfigError(f"lookup_url={mask_url(lookup_url)!r}: expected {{key}} in it, for the key of a chunk")
+        if self._body == "rows":
+            raise ConfigError("lookup_url with body='rows': the API sees keys of rows, never that of a chunk; use one")
+
+    def _urls(self) -> list[str]:
+        return [self._url, self._lookup_url]
+
+    def was_applied(self, key: str) -> bool:
+        """Ask the API, and not a cache before it. Raises what `write` raises.
+
+        `PermanentError` if it also says to have what nobody sent, as a page for a login does that stands in its way.
+        """
+        if not self._knows(key):
+            return False
+        never_sent = f"{SYSTEM.new_id()}-0-1"  # an API may look at the form of a key
+        if self._knows(never_sent):
+            raise PermanentError(
+                f"chunk {key}: {mask_url(self._lookup_url)} answered 200 for it, and for {never_sent}, which nobody "
+                "sent: expected 404 there. Its 200 says nothing, so the chunk may be missing: correct lookup_url, or "
+                "what answers in place of the API"
+            )
+        return True
+
+    def _knows(self, key: str) -> bool:
+        call = Call("GET", self._lookup_url.replace("{key}", key), b"", _NO_CACHE, 0, f"chunk {key}")
+        return self._opened().knows(call, Patience(self._pacing.max_wait_s))
+
+
+def _json_of(chunk: Chunk, *, lines: bool) -> bytes:
+    try:
+        return chunk.to_json(lines=lines)
+    except ConfigError as error:  # a type or names JSON cannot carry: no retry will help
+        raise PermanentError(f"batch {chunk.batch_id}, chunk {chunk.key}: {error}") from error
+
+
+def _check_refused(refused: Mapping[int, str], what: str) -> None:
+    if len(refused) > MOST_REFUSED:
+        raise PermanentError(
+            f"{what}: more than {MOST_REFUSED} rows are refused, the last with: {list(refused.values())[-1]}. Mend the "
+            "request or the API; with body='rows' any number of rows may be refused"
+        )
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url)
+    try:
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        usable = False
+    if not usable or _CONTROL.search(url) or " " in url:
+        raise ConfigError(f"{mask_url(url)!r}: expected http://host/path or https://host/path")
+    if parts.fragment:
+        raise ConfigError(f"{mask_url(url)!r}: expected no '#'; pass options as arguments, or the URL to http_sink")
+    return url
+
+
+# By URL.
+
+
+def http_sink(url: str) -> HttpSink:
+    """A sink by URL: the API's own, with options after `#`, which APIs never see.
+
+    `https://api.example.com/orders?site=7#idempotent=true&headers_from_env=Authorization:ORDERS_AUTH`. Options are
+    those of `HttpSink` and `HttpLookupSink` (`lookup_url`), of `Pacing` and of `Statuses` (`done`, `retry`, `refused`:
+    numbers with commas).
+    """
+    address, _, fragment = url.partition("#")
+    if "#" in fragment or ("@" in fragment and "@" not in address):  # perhaps the end of a secret: it must not show
+        raise ConfigError(
+            f"{mask_url(url)}: expected one '#' before the options; write # as %23, and @ in options as %40"
+        )
+    given = options_in(fragment, _OPTIONS, address)
+    options = {name: _read(address, name, text) for name, text in given.items()}
+    pacing = Pacing(**{name: options.pop(name) for name in _PACING if name in options})
+    statuses = Statuses(**{name: options.pop(name) for name in _STATUSES if name in options})
+    kind = HttpLookupSink if "lookup_url" in options else HttpSink
+    return kind(address, pacing=pacing, statuses=statuses, **options)
+
+
+def _read(address: str, name: str, text: str) -> Any:
+    try:
+        return _OPTIONS[name](text)
+    except (ValueError, KeyError):
+        raise ConfigError(f"{mask_url(address)}: option {name}={text!r} is not what it takes") from None
+
+
+def _bool(text: str) -> bool:
+    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+
+
+def _verify(text: str) -> bool | str:
+    return _bool(text) if text.lower() in ("true", "1", "false", "0") else text
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(",") if part)
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split(":") for pair in text.split(","))
+
+
+_PACING: dict[str, Any] = {
+    "rows_per_s": float,
+    "breaker_failures": int,
+    "breaker_pause_s": float,
+    "max_wait_s": float,
+}
+_STATUSES: dict[str, Any] = {"done": _numbers, "retry": _numbers, "refused": _numbers}
+_OPTIONS: dict[str, Any] = {
+    "body": str,
+    "method": str,
+    "idempotent": _bool,
+    "idempotency_header": str,
+    "lookup_url": str,
+    "maps": str,
+    "headers_from_env": _pairs,
+    "timeout_s": float,
+    "verify": _verify,
+    **_PACING,
+    **_STATUSES,
+}

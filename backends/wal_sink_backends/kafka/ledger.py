@@ -1,0 +1,259 @@
+"""How far each slot is, kept in a compacted topic: a record keyed by the slot, written in the transaction of its rows.
+
+    key   the slot, UTF-8
+    value {"format":1,"term":…,"batch_id":…,"rows":…,"segment_id":…,"topic":…,"topic_id":…}
+
+Committed offsets of a consumer group would not do: they expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Self
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from wal_sink.errors import CorruptError, HistoryError, PermanentError
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink_backends.kafka.client import Cluster, KafkaAttemptError, Topic
+
+FORMAT = 1
+_LEDGER_CONFIG = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.1",
+    "segment.ms": "3600000",  # only closed segments are compacted
+    "delete.retention.ms": "3600000",  # transaction markers go after that time
+}
+_READER = {
+    "group.id": "wal-sink-ledger",  # the client asks for one; nothing is committed to it
+    "enable.auto.commit": False,
+    "isolation.level": "read_committed",
+    "enable.partition.eof": True,
+    "auto.offset.reset": "error",
+    "fetch.wait.max.ms": 20,  # how late it learns that it reached the end
+    "check.crcs": True,
+}
+_WINDOW = 2_000
+"""Offsets that are read first, from the end: what a running query looks for is among the newest."""
+_WIDER = 8
+_POLL_S = 0.1
+_END = KafkaError._PARTITION_EOF  # noqa: SLF001 - its public name; looked up when the module is imported
+_GONE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - of an offset that the topic does not have, or not any more
+_ABORT_WAIT_S = 15.0
+"""How long past its time-out a broker may leave a transaction of a dead process open."""
+
+
+class _OffsetGoneError(KafkaAttemptError):
+    """The topic does not begin before an offset that was to be read, or ends before it."""
+
+
+class LedgerRecord(msgspec.Struct, frozen=True):
+    """What the ledger holds of a slot."""
+
+    format: int
+    term: int
+    batch_id: int
+    rows: int
+    segment_id: str
+    topic: str
+    """Where the rows went."""
+    topic_id: str
+
+    @classmethod
+    def of(cls, chunk: Chunk, topic: Topic) -> Self:
+        """What to write with a chunk's rows."""
+        at = chunk.position
+        return cls(FORMAT, chunk.term, at.batch_id, at.rows, at.segment_id, topic.name, topic.id)
+
+    def entry(self, slot: str) -> LedgerEntry:
+        return LedgerEntry(self.term, Position(slot, self.batch_id, self.rows, self.segment_id))
+
+    def check_topic(self, now: Topic, what: str) -> None:
+        """Refuse a topic that was emptied by creating it again."""
+        if self.topic != now.name or self.topic_id == now.id or "" in (self.topic_id, now.id):
+            return
+        raise HistoryError(
+            f"{what}: the topic was deleted and created again since batch {self.batch_id}, row {self.rows}; what was "
+            "delivered until then is gone. Nothing was sent. Restore the topic, or go on without those rows: "
+            "recreated_topic='accept'"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """One message of the ledger, which no other one is taken for. Where a log has it, it has all that came before."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes
+    value: bytes
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        return cls(message.offset() or 0, message.timestamp()[1], message.key() or b"", message.value() or b"")
+
+
+class Ledger:
+    """Reads the ledger topic, and no more of it than it has to: from its end backwards, until the slot is found."""
+
+    def __init__(self, cluster: Cluster, topic: str, replication: int) -> None:
+        self._cluster = cluster
+        self.topic = topic
+        self._marks: dict[bytes, Mark] = {}
+        self._newest: Mark | None = None
+        self._start = 0
+        self.stop = 0
+        """Offsets `start` to `stop` have been read."""
+        self._check(replication)
+        self._committed = cluster.consumer(_READER)
+        self._uncommitted: Consumer | None = None
+
+    def close(self) -> None:
+        self._committed.close()
+        if self._uncommitted is not None:
+            self._uncommitted.close()
+
+    def known(self, slot: str) -> LedgerRecord | None:
+        """What was read of this slot before."""
+        mark = self.mark(slot)
+        return self._decoded(mark) if mark else None
+
+    def mark(self, slot: str) -> Mark | None:
+        """The message in which that was read."""
+        return self._marks.get(slot.encode())
+
+    def newest(self, slot: str) -> LedgerRecord | None:
+        """The committed record of this slot as of now; None if there is none.
+
+        What a transaction under way hides is waited for, be it of another slot: a committed record may lie behind it.
+        """
+        return self.newest_of([slot])[slot]
+
+    def newest_of(self, slots: Sequence[str]) -> dict[str, LedgerRecord | None]:
+        """The same of several slots, in one reading of the ledger."""
+        self._read_on()
+        missing, width = {slot.encode() for slot in slots}.difference(self._marks), _WINDOW
+        first = self._cluster.first_offset(self.topic) if missing and self._start else 0
+        while missing and self._start > first:
+            start = max(first, self._start - width)
+            self._marks = _by_key(self._read(start, self._start)) | self._marks
+            self._start, width = start, width * _WIDER
+            missing.difference_update(self._marks)
+        return {slot: self.known(slot) for slot in slots}
+
+    def appended(self, key: bytes, value: bytes, after: Mark | None, since: int, what: str) -> Mark:
+        """The message that a transaction, not committed yet, has added for a slot.
+
+        `after` is the message that told where the slot was, None if there was none when the ledger was read up to
+        `since`. `KafkaAttemptError` if the log does not have it any more, so that this message follows a gap: another
+        leader may lack what the one before had, and so may a broker that lost power. If the log has both, nobody can
+        lose the earlier one without the later one.
+        """
+        start, end = after.offset if after else since, self._cluster.high_watermark(self.topic)
+        found = self._read(start, end, committed=False) if start < end else []
+        mine = [mark for mark in found if (mark.key, mark.value) == (key, value)]
+        if not mine or (after is not None and found[0] != after):
+            raise KafkaAttemptError(
+                f"{what}: the ledger topic {self.topic!r} has lost what it had at offset {start} when the slot was "
+                "read; nothing was committed, and the ledger is read again"
+            )
+        return mine[-1]  # an attempt that was aborted may have added the same
+
+    def _read_on(self) -> None:
+        """Read what was added since, from the newest message on that is known: all of it anew if that is gone."""
+        end = self._cluster.high_watermark(self.topic)
+        if self._newest is not None and self._newest.offset < end:
+            with suppress(_OffsetGoneError):
+                added = self._read(self._newest.offset, end)
+                if added[:1] == [self._newest]:
+                    self._marks |= _by_key(added)
+                    self._newest, self.stop = added[-1], end
+                    return
+        self._start, found = self._last_window(end)
+        self._marks, self._newest, self.stop = _by_key(found), found[-1] if found else None, end
+
+    def _last_window(self, end: int) -> tuple[int, list[Mark]]:
+        """The newest messages, and where they begin. The topic may begin later: it was one that deletes once."""
+        start = max(0, end - _WINDOW)
+        try:
+            return start, self._read(start, end) if end else []
+        except _OffsetGoneError:
+            first = self._cluster.first_offset(self.topic)
+            return first, self._read(first, end) if first < end else []
+
+    def _read(self, start: int, end: int, *, committed: bool = True) -> list[Mark]:
+        if not committed and self._uncommitted is None:
+            self._uncommitted = self._cluster.consumer({**_READER, "isolation.level": "read_uncommitted"})
+        consumer = self._committed if committed or self._uncommitted is None else self._uncommitted
+        return [Mark.of(message) for message in self._messages(consumer, start, end) if message.value()]
+
+    def _messages(self, consumer: Consumer, start: int, end: int) -> Iterator[Message]:
+        """The messages of these offsets, many of which are compacted, aborted, or markers."""
+        deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s + _ABORT_WAIT_S
+        what = f"offsets {start} to {end} of the ledger topic {self.topic!r}"
+        consumer.assign([TopicPartition(self.topic, 0, start)])
+        while SYSTEM.monotonic_s() < deadline_s:
+            message = consumer.poll(_POLL_S)
+            if message is None:
+                continue
+            error, offset = message.error(), message.offset() or 0
+            if error is not None:
+                if error.code() == _END:
+                    if offset >= end:
+                        return
+                elif error.code() == _GONE:
+                    raise _OffsetGoneError(f"{what}, {self._cluster!r}: {error.str()}")
+                elif isinstance(problem := self._cluster.translate(what, error), PermanentError):
+                    raise problem
+                continue
+            if offset < end:
+                yield message
+            if offset >= end - 1:
+                return
+        raise KafkaAttemptError(
+            f"{what}, {self._cluster!r}: could not be read to the end; a process that died or stands still holds a "
+            "transaction open until its transaction_timeout_s has passed, or a broker is away"
+        )
+
+    def _decoded(self, mark: Mark) -> LedgerRecord:
+        """What is wrong with a record is told to whom it concerns: several WALs share a ledger."""
+        where = f"offset {mark.offset} of the ledger topic {self.topic!r}, key {mark.key!r}"
+        try:
+            record = msgspec.json.decode(mark.value, type=LedgerRecord)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise CorruptError(
+                f"{where}: {error}; expected a record of wal-sink. Find out what else writes there"
+            ) from error
+        if record.format != FORMAT:
+            raise PermanentError(f"{where}: format {record.format}, expected {FORMAT}; a newer wal-sink wrote it")
+        return record
+
+    def _check(self, replication: int) -> None:
+        """Create the topic if it is missing; refuse one that would forget."""
+        name = self.topic
+        found = self._cluster.topic(name, attempts=1)
+        if found is None:
+            self._cluster.create_topic(name, replication, _LEDGER_CONFIG)
+            found = self._cluster.topic(name)
+        if found is None:
+            raise KafkaAttemptError(f"the ledger topic {name!r} was created and is not there yet, {self._cluster!r}")
+        if (policy := found.config.get("cleanup.policy")) != "compact":
+            raise PermanentError(
+                f"ledger topic {name!r}, {self._cluster!r}: cleanup.policy is {policy!r}, expected 'compact', since "
+                "the position of a slot must never expire; change it, or pass another ledger_topic"
+            )
+        if found.partitions != 1:
+            raise PermanentError(
+                f"ledger topic {name!r}, {self._cluster!r}: it has {found.partitions} partitions, expected 1, where "
+                "every position is found whatever happens to the topic; pass another ledger_topic"
+            )
+
+
+def _by_key(marks: Iterable[Mark]) -> dict[bytes, Mark]:
+    """The newest of each slot."""
+    return {mark.key: mark for mark in marks}

@@ -1,0 +1,367 @@
+"""Messages and position in one Kafka transaction: exactly once for whoever reads committed messages only."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+import msgspec
+
+from wal_sink.arguments.values import spelled_class
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.redaction import is_secret_name, mask_url
+from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.json_rows import Maps, check_maps
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink_backends.common.url_options import options_in
+from wal_sink_backends.kafka.client import Cluster, ClusterSpec, Conf, KafkaAttemptError, KafkaFencedError, Topic
+from wal_sink_backends.kafka.ledger import Ledger, LedgerRecord, Mark
+from wal_sink_backends.kafka.messages import MessageFormat, Messages
+from wal_sink_backends.kafka.producer import SlotProducer, most_bytes
+
+LEDGER_TOPIC = "wal-sink-ledger"
+Partitioner: TypeAlias = Literal[
+    "murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random"
+]
+_PARTITIONERS = ("murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random")
+_TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+_MOST_TIMEOUT_S = 900.0
+
+
+@spelled_class
+class KafkaSink(TransactionalSink):
+    """A topic that is delivered to exactly once, as consumers with `isolation.level=read_committed` see it.
+
+    Every chunk is one transaction: its messages, and the position of its slot as a record of the compacted topic
+    `ledger_topic`, which is created with one partition and `ledger_replication` replicas (-1: the brokers' default) if
+    it is missing. `topic` itself is never created. Idempotent producers, `acks=all`.
+
+    - `value`: `json`, an object of all columns; `json:a,b` of these; `string:a` or `bytes:a`, a column as it is. NULL
+      in it is refused row by row, unless `tombstones=True` makes it a message without value, which deletes its key.
+      `maps="entries"` writes maps as `Chunk.to_json` does then.
+    - `key`, `headers` (column names, or columns by name of the header): text and binary as they are, all else as JSON
+      writes it. NULL is no key, or a header without value.
+    - `partition`: a column of whole numbers. Where it is NULL, or not given, `partitioner` chooses by the key;
+      `murmur2_random` agrees with Java's producers and Spark's. Rows of a segment keep their order in each partition.
+
+    `transaction_timeout_s`: after so many seconds (1 to 900, and at most the brokers' `transaction.max.timeout.ms`) the
+    brokers end a transaction whose process fell silent. It is also the most that each step waits for them.
+
+    `conf`: properties of librdkafka, for instance for SASL and TLS. They travel to the executors with the sink, secrets
+    included, but are never shown; `conf_from_env` names environment variables instead, read in `open`, where the sink
+    runs. Raises `ConfigError` for arguments that cannot work, properties the guarantee rests on among them.
+
+    `recreated_topic="accept"` goes on where the topic was deleted and created again, and what was delivered is gone.
+
+        sink = KafkaSink("broker-1:9092,broker-2:9092", "flights", key="id")
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str,
+        *,
+        value: str = "json",
+        key: str | None = None,
+        headers: Sequence[str] | Mapping[str, str] | None = None,
+        partition: str | None = None,
+        partitioner: Partitioner = "murmur2_random",
+        tombstones: bool = False,
+        maps: Maps = "object",
+        ledger_topic: str = LEDGER_TOPIC,
+        ledger_replication: int = -1,
+        transaction_timeout_s: float = 45.0,
+        recreated_topic: Literal["refuse", "accept"] = "refuse",
+        conf: Conf | None = None,
+        conf_from_env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._check_arguments(topic, ledger_topic, partitioner, ledger_replication, transaction_timeout_s)
+        check_maps(maps)
+        if recreated_topic not in ("refuse", "accept"):
+            raise ConfigError(f"recreated_topic={recreated_topic!r}: expected 'refuse' or 'accept'")
+        named = {headers: headers} if isinstance(headers, str) else headers or {}
+        by_name = dict(named) if isinstance(named, Mapping) else {name: name for name in named}
+        self._format = MessageFormat(value, key, by_name, partition, tombstones)
+        self._spec = ClusterSpec(bootstrap_servers, dict(conf or {}), dict(conf_from_env or {}), transaction_timeout_s)
+        self._topic = topic
+        self._maps: Maps = maps
+        self._ledger_topic = ledger_topic
+        self._ledger_replication = ledger_replication
+        self._partitioner = partitioner
+        self._recreated_topic = recreated_topic
+        self._target: _Target | None = None
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        shown = self._format
+        options = {
+            "value": shown.value,
+            "key": shown.key,
+            "partition": shown.partition,
+            "ledger_topic": self._ledger_topic,
+        }
+        texts = (f"{name}={value!r}" for name, value in options.items() if value)
+        return f"KafkaSink({self._spec.servers!r}, {self._topic!r}, {', '.join(texts)})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - slots tell all it needs
+        """Connect, look at the topic, make the ledger if it is missing. Raises `PermanentError`, or may be repeated."""
+        self.close()
+        cluster = self._spec.connect()
+        topic = _found(cluster, self._topic, repr(self))
+        ledger = Ledger(cluster, self._ledger_topic, self._ledger_replication)
+        conf = {**self._spec.conf, "partitioner": self._partitioner}
+        accept = self._recreated_topic == "accept"
+        self._target = _Target(repr(self), cluster, topic, ledger, self._format, conf, recreated_is_fine=accept)
+
+    def close(self) -> None:
+        """Close the clients and forget what came from the environment."""
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()
+
+    def last(self, slot: str) -> Position | None:
+        """The position in the ledger as of now; None if the slot never wrote. `HistoryError` if its rows are gone.
+
+        A predecessor may still be writing: `write` shuts it out first and then looks again.
+        """
+        return self.positions([slot])[slot]
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """The same of several slots, in one reading of the ledger. The topic is looked at again: rows that it had when
+        this sink was opened may be gone since.
+        """
+        target = self._opened()
+        target.look_again()
+        found = target.newest(slots)
+        return {slot: stored.entry(slot).position if stored else None for slot, stored in found.items()}
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Write the messages and move the ledger on, in one transaction; nothing if the ledger is there already.
+
+        Rows that Kafka cannot take (too large, a partition that does not exist, a null value) are returned, with
+        nothing committed. Raises `FencedError` for a lower term than the ledger's, `HistoryError` for other rows than
+        it tells of, `PermanentError` for columns that do not fit and for missing rights, `OutcomeUnknownError` if the
+        brokers did not answer a commit; anything else may be tried again. After any error the slot starts afresh.
+        """
+        target, what = self._opened(), f"batch {chunk.batch_id}, chunk {chunk.key}: {self!r}"
+        with target.writing(chunk) as slot:
+            stored = slot.stored.entry(slot.name) if slot.stored else None
+            if LedgerEntry.is_known(stored, chunk, target.sink):
+                return None
+            messages, refused = target.messages(self._for_json(chunk), what)
+            refused = refused or slot.producer.send(messages, what)
+            if refused:
+                target.check_unaltered(what)
+                return Rejected(refused)
+            record = LedgerRecord.of(chunk, target.topic)
+            slot.producer.put_record(target.ledger.topic, slot.name.encode(), msgspec.json.encode(record), what)
+            mark = target.appended(slot, record, what)
+            slot.producer.commit(what)
+            slot.stored, slot.mark = record, mark
+        return None
+
+    def _for_json(self, chunk: Chunk) -> Chunk:
+        return chunk.maps_as(self._maps)
+
+    def _opened(self) -> _Target:
+        if self._target is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return self._target
+
+    @staticmethod
+    def _check_arguments(topic: str, ledger_topic: str, partitioner: str, replication: int, timeout_s: float) -> None:
+        for name, value in (("topic", topic), ("ledger_topic", ledger_topic)):
+            if not _TOPIC.fullmatch(value):
+                raise ConfigError(f"{name}={value!r}: expected 1 to 249 letters, digits or any of ._-")
+        if topic == ledger_topic:
+            raise ConfigError(f"topic and ledger_topic are both {topic!r}: expected two")
+        if partitioner not in _PARTITIONERS:
+            raise ConfigError(f"partitioner={partitioner!r}: expected one of {', '.join(_PARTITIONERS)}")
+        if replication != -1 and replication < 1:
+            raise ConfigError(f"ledger_replication={replication}: expected a number of brokers, or -1")
+        if not 1 <= timeout_s <= _MOST_TIMEOUT_S:
+            raise ConfigError(f"transaction_timeout_s={timeout_s}: expected 1 to {_MOST_TIMEOUT_S:g} seconds")
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A slot that is being written to."""
+
+    name: str
+    producer: SlotProducer
+    stored: LedgerRecord | None
+    """What the ledger holds, as it was read or as this producer wrote it: no other producer can write to the slot. The
+    ledger may have lost it since, so `mark` is looked for again before each commit.
+    """
+    mark: Mark | None
+    """The message of the ledger that says so; None if it held nothing."""
+    since: int
+    """Up to where the ledger had been read when the slot was."""
+
+
+@dataclass(slots=True)
+class _Target:
+    """What an open sink holds."""
+
+    sink: str
+    cluster: Cluster
+    topic: Topic
+    ledger: Ledger
+    format: MessageFormat
+    producer_conf: Conf = field(repr=False)
+    recreated_is_fine: bool
+    slot: _Slot | None = None
+    """The last one written to: a delivery task delivers one segment after the other."""
+
+    def newest(self, slots: Sequence[str]) -> dict[str, LedgerRecord | None]:
+        """What the ledger holds of some slots as of now. `HistoryError` if it tells of a topic that is gone."""
+        found = self.ledger.newest_of(slots)
+        for slot, stored in found.items():
+            if stored is not None and not self.recreated_is_fine:
+                stored.check_topic(self.topic, f"{self.sink}, slot {slot!r}")
+        return found
+
+    @contextmanager
+    def writing(self, chunk: Chunk) -> Iterator[_Slot]:
+        """The chunk's slot, alone in using its transactional id. Whatever is raised inside, it is not used again."""
+        name = chunk.position.slot
+        self._check_term(self.ledger.known(name), chunk)  # a succeeded process should not disturb its successor
+        slot = self._take(name) or self._start(name)
+        try:
+            yield slot
+        except KafkaFencedError:
+            self._check_term(self.ledger.newest(name), chunk)
+            raise
+        except Exception:
+            slot.producer.abandon()
+            raise
+        self.slot = slot
+
+    def look_again(self) -> bool:
+        """Whether the topic is another than it was, which it then is for this sink too. `PermanentError` without it."""
+        before, self.topic = self.topic, _found(self.cluster, self.topic.name, self.sink)
+        if before.what_counts == self.topic.what_counts:
+            return False
+        self.slot = None  # its producer was made for the topic as it was
+        return True
+
+    def check_unaltered(self, what: str) -> None:
+        """`KafkaAttemptError` if rows were refused by what is known of a topic that was altered since."""
+        if self.look_again():
+            raise KafkaAttemptError(
+                f"{what}: rows were refused while the topic was altered (its limits, its partitions, or all of it); "
+                "nothing was committed; another attempt sees it as it is now"
+            )
+
+    def appended(self, slot: _Slot, record: LedgerRecord, what: str) -> Mark:
+        """The record just written, if the ledger still has what it follows."""
+        return self.ledger.appended(slot.name.encode(), msgspec.json.encode(record), slot.mark, slot.since, what)
+
+    def messages(self, chunk: Chunk, what: str) -> tuple[Messages, dict[int, str]]:
+        """The chunk's messages, and why some of its rows can be none."""
+        topic, most = self.topic, most_bytes(self.topic, self.producer_conf)
+        try:
+            return self.format.messages(
+                chunk.table, partitions=topic.partitions, most_bytes=most, needs_keys=topic.needs_keys
+            )
+        except PermanentError as error:
+            raise PermanentError(f"{what}: {error}") from error
+
+    def close(self) -> None:
+        self.slot = None  # between two calls of write it has nothing under way
+        self.ledger.close()
+
+    def _check_term(self, stored: LedgerRecord | None, chunk: Chunk) -> None:
+        if stored is not None:
+            stored.entry(chunk.position.slot).check_term(chunk, self.sink)
+
+    def _take(self, name: str) -> _Slot | None:
+        """The slot of this name, if it is at hand; another one is dropped, as it has nothing under way."""
+        slot, self.slot = self.slot, None
+        return slot if slot is not None and slot.name == name else None
+
+    def _start(self, name: str) -> _Slot:
+        """Fence first, read then: what the ledger says now is final, until this producer writes or is fenced itself, or
+        the ledger loses it.
+        """
+        producer = SlotProducer(self.cluster, name, self.topic, self.producer_conf)
+        stored = self.newest([name])[name]
+        return _Slot(name, producer, stored, self.ledger.mark(name), self.ledger.stop)
+
+
+def _found(cluster: Cluster, name: str, sink: str) -> Topic:
+    """The topic as it is now. `PermanentError` if there is none."""
+    topic = cluster.topic(name)
+    if topic is None:
+        raise PermanentError(
+            f"{sink}: there is no topic {name!r}; create it with the partitions and the replication it needs, or "
+            "correct the name"
+        )
+    return topic
+
+
+# By URL.
+
+_OPTIONS = (
+    *(
+        "value",
+        "key",
+        "headers",
+        "partition",
+        "partitioner",
+        "tombstones",
+        "maps",
+        "ledger_topic",
+        "ledger_replication",
+    ),
+    *("transaction_timeout_s", "recreated_topic"),
+)
+
+
+def kafka_sink(url: str) -> KafkaSink:
+    """`kafka://host:9092,host2:9092/topic?key=id&value=json`: the arguments of `KafkaSink` as options.
+
+    `conf.NAME=value` sets a property of librdkafka, `env.NAME=VARIABLE` takes it from the environment, where secrets
+    have to be.
+    """
+    if re.search(r"\s", url):  # before anything of it is shown: what masks a password ends at a blank
+        raise ConfigError("kafka://…: the URL has blanks or line breaks; write a blank as %20")
+    parts = urlsplit(url)
+    if parts.fragment:
+        raise ConfigError(f"{parts.scheme}://…: the URL has a '#'; write it as %23")
+    servers, topic = parts.netloc, parts.path.strip("/")
+    options = options_in(parts.query, _OPTIONS, url, families=("conf.", "env."))
+    conf = {name[len("conf.") :]: options.pop(name) for name in list(options) if name.startswith("conf.")}
+    from_env = {name[len("env.") :]: options.pop(name) for name in list(options) if name.startswith("env.")}
+    secret = next(filter(is_secret_name, conf), "sasl.password" if "@" in servers + topic else None)
+    if secret is not None:
+        raise ConfigError(f"{mask_url(url)}: no secrets in a URL; say ?env.{secret}=VARIABLE, read where the sink runs")
+    if not servers or not topic:
+        raise ConfigError(f"{mask_url(url)}: expected kafka://host:9092,host2:9092/topic?key=COLUMN")
+    arguments: dict[str, Any] = {**options, **_typed(options, mask_url(url))}
+    return KafkaSink(servers, topic, **arguments, conf=conf, conf_from_env=from_env)
+
+
+def _typed(options: Mapping[str, str], url: str) -> dict[str, Any]:
+    """The options that are no texts."""
+    typed: dict[str, Any] = {}
+    for name, convert in (("ledger_replication", int), ("transaction_timeout_s", float)):
+        if name in options:
+            try:
+                typed[name] = convert(options[name])
+            except ValueError as error:
+                raise ConfigError(f"{url}: {name}={options[name]!r} is no number") from error
+    if "headers" in options:
+        typed["headers"] = [name for name in options["headers"].split(",") if name]
+    if "tombstones" in options:
+        if options["tombstones"] not in ("true", "false"):
+            raise ConfigError(f"{url}: tombstones={options['tombstones']!r}: expected true or false")
+        typed["tombstones"] = options["tombstones"] == "true"
+    return typed

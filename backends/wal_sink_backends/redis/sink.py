@@ -1,0 +1,386 @@
+"""Rows and position in one script of Redis: exactly once, for as long as Redis keeps what it acknowledged.
+
+The ledger is a hash for each slot, `wal_sink:ledger:<slot>`: term, batch_id, segment_id, rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
+
+from wal_sink.arguments.values import spelled_class
+from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
+from wal_sink.redaction import mask_url
+from wal_sink.reporting.logs import logger_of
+from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
+from wal_sink.sinks.certificates import is_certificate_error
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.json_rows import Maps, check_maps
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink_backends.common.environment import from_environment
+from wal_sink_backends.common.url_options import options_in
+from wal_sink_backends.redis.addresses import check_address, refuse_sentinel
+from wal_sink_backends.redis.durability import warn_of_losses, warn_of_truncation, warn_once
+from wal_sink_backends.redis.rows import MOST_ARGUMENTS, KeyTemplate, encoded
+from wal_sink_backends.redis.script import LEDGER, SCRIPT
+
+__all__ = ["RedisSink", "redis_sink"]
+
+Kind: TypeAlias = Literal["hash", "stream", "set"]
+_KINDS = ("hash", "stream", "set")
+_MAY_PASS = re.compile(
+    r"\b(OOM|READONLY|LOADING|BUSY|UNKILLABLE|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|max number of clients)\b"
+)
+"""Error codes of Redis that another attempt may not meet. redis-py knows some of them; others it leaves in the text, as
+older servers do with the errors of what a script called.
+"""
+_NOTHING = (-1, 0, "")
+"""What the script is told where the slot held nothing."""
+_TAKES_MANY = 7
+"""The major version since which a command may have more than a million arguments."""
+_IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
+
+_logger = logger_of(__name__)
+
+
+@spelled_class
+class RedisSink(TransactionalSink):
+    """Rows as Redis hashes, as entries of a stream, or as members of a set. Runs anywhere that reaches the server.
+
+    `url` is `redis://host:6379/0`, `rediss://…` (TLS) or `unix:///path/of.sock`. `key` names a row's Redis key, with
+    columns in braces: `"orders:{id}"`; two braces are one.
+
+    - `hash`: one hash a row, a field a column. A row of a known key replaces its fields; NULL removes a field.
+    - `stream`: `XADD`, a field a column, NULL left out; `maxlen` trims the stream to about so many entries.
+    - `set`: `SADD` of the row as a JSON object; equal rows are one member.
+
+    Texts are UTF-8, binary is bytes, numbers are decimal digits, booleans true and false, the rest as `Chunk.to_json`
+    has it. A row is returned as `Rejected`, with nothing written, if a column of `key` is NULL in it, if a value of
+    `key` holds the text between its field and the next one, or if Redis has something of another type under its key.
+
+    Each chunk is one Lua script: rows and position at once, a lower term refused. Redis serves nobody else meanwhile,
+    so keep `chunk_rows` moderate. Redis acknowledges before it has written to disk unless it runs with `appendonly yes`
+    and `appendfsync always`; what a crash takes from it, it takes together with the position, and delivery refuses to
+    go on if that was marked already. With `wait_replicas=n`, `write` returns only when n replicas have the chunk.
+    A stream needs `aof-load-truncated no` besides: see docs/sinks/redis.md.
+
+    A Redis that may evict the ledger (`maxmemory-policy allkeys-…`) and a Redis Cluster are refused. `password_env`
+    names an environment variable that is read where the sink runs. Raises `ConfigError` for arguments that cannot work.
+
+        sink = RedisSink("redis://cache:6379/0", kind="hash", key="orders:{id}", password_env="REDIS_PASSWORD")
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        key: str,
+        kind: Kind = "hash",
+        maxlen: int | None = None,
+        password_env: str | None = None,
+        ca_file: str | None = None,
+        wait_replicas: int = 0,
+        timeout_s: float = 30.0,
+        maps: Maps = "object",
+    ) -> None:
+        check_maps(maps)
+        self._maps: Maps = maps
+        self._url = url
+        self._template = KeyTemplate(key)
+        self._kind, self.replaces_rows = kind, kind == "hash"
+        self._maxlen = maxlen
+        self._password_env = password_env
+        self._ca_file = ca_file
+        self._wait_replicas = wait_replicas
+        self._timeout_s = timeout_s
+        self._client: Any = None
+        self._takes_many = False
+        self._check_arguments()
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        return f"RedisSink({mask_url(self._url)!r}, kind={self._kind!r}, key={self._template.text!r})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
+        """Connect and look at what kind of server it is. `PermanentError`, or redis-py's error if a retry may help."""
+        self._client = _connect(self._url, self._connection_options())
+        try:
+            with translated(f"opening {mask_url(self._url)}"):
+                version = _check_server(self._client, mask_url(self._url), self._wait_replicas)
+                self._takes_many = version >= _TAKES_MANY
+                if self._kind == "stream":
+                    warn_of_truncation(self._client, mask_url(self._url), refused=_redis().exceptions.ResponseError)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the connection; forget the password."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def last(self, slot: str) -> Position | None:
+        """The position in the ledger; None if the slot never wrote."""
+        return self.positions([slot])[slot]
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """The positions in the ledger, asked together on one connection."""
+        what = f"{len(slots)} slots in {LEDGER}… in {mask_url(self._url)}, from {slots[:1]} on"
+        with translated(what), self._opened().pipeline(transaction=False) as questions:
+            for slot in slots:
+                questions.hmget(f"{LEDGER}{slot}", "batch_id", "rows", "segment_id")
+            return {slot: _position(slot, found) for slot, found in zip(slots, questions.execute(), strict=True)}
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Rows and position in one script; nothing if the ledger is there already.
+
+        Returns `Rejected` for rows that Redis cannot take, with nothing written. Raises `FencedError` for a lower term
+        than the ledger's, `HistoryError` for other rows than the ledger tells of, `PermanentError` for what no retry
+        changes; anything else may be tried again.
+        """
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {mask_url(self._url)}"
+        keys, values, refused = encoded(chunk.maps_as(self._maps), self._kind, self._template, what)
+        if refused:
+            return Rejected(refused)
+        if len(keys) + len(values) > MOST_ARGUMENTS and not self._takes_many:
+            raise PermanentError(
+                f"{what}: {len(keys)} rows are {len(keys) + len(values)} arguments, and a Redis before 7 takes about "
+                f"{MOST_ARGUMENTS}; stage with a smaller Settings(chunk_rows=…), or use Redis 7"
+            )
+        arguments = (f"{LEDGER}{chunk.position.slot}", *keys, *self._head(chunk), *values)
+        with translated(what):
+            answer, replicas = self._run_script(1 + len(keys), arguments, what)
+            verdict, *details = [part.decode("utf-8", "replace") for part in answer]
+            if verdict == "WRONGTYPE":
+                return Rejected(self._reasons(keys, details, what))
+            self._check_verdict(verdict, details, chunk, what)
+            self._check_replicas(replicas, what)
+        return None
+
+    def _head(self, chunk: Chunk) -> tuple[Any, ...]:
+        """What the script is told of the chunk, before its rows."""
+        at, before = chunk.position, chunk.follows
+        follows = (before.batch_id, before.rows, before.segment_id) if before else _NOTHING
+        return (chunk.term, at.batch_id, at.rows, at.segment_id, chunk.start, self._kind, self._maxlen or 0, *follows)
+
+    def _run_script(self, keys: int, arguments: Sequence[Any], what: str) -> tuple[list[bytes], Any]:
+        """What the script answers, and of `wait_replicas`, how many replicas have its writes, or the error of WAIT.
+
+        WAIT speaks of what its own connection wrote: on another one it counts replicas that may lack the rows. So both
+        are sent together, and nothing of redis-py can connect anew between them.
+        """
+        client, errors = self._opened(), _redis().exceptions
+        if not self._wait_replicas:
+            return client.eval(SCRIPT, keys, *arguments), 0
+        with client.pipeline(transaction=False) as both:
+            both.eval(SCRIPT, keys, *arguments)
+            both.wait(self._wait_replicas, int(self._timeout_s * 500))
+            try:
+                answer, replicas = both.execute(raise_on_error=False)
+            except (errors.AuthenticationError, errors.AuthorizationError):  # which count as ConnectionError
+                raise
+            except (errors.ConnectionError, errors.TimeoutError) as error:
+                raise OutcomeUnknownError(
+                    f"{what}: the connection failed before {self._wait_replicas} replicas acknowledged: {error}; the "
+                    "chunk comes again, and is written where the server does not have it"
+                ) from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer, replicas
+
+    def _reasons(self, keys: Sequence[bytes], found: Sequence[str], what: str) -> dict[int, str]:
+        """Why rows are refused, given pairs of their numbers and the types of what Redis has under their keys."""
+        reasons = {
+            int(row): f"key {keys[int(row)].decode('utf-8', 'replace')!r} is a {kind} already; expected a {self._kind}"
+            for row, kind in zip(found[::2], found[1::2], strict=True)
+        }
+        if not self._template.columns:  # the key of every row, now and later: that is no fault of theirs
+            raise PermanentError(f"{what}: {reasons[0]}, or no key")
+        return reasons
+
+    def _check_verdict(self, verdict: str, details: list[str], chunk: Chunk, what: str) -> None:
+        """What the script found, as an error; `DONE` and `KNOWN` are none."""
+        if verdict == "BAD LEDGER":
+            slot = f"{LEDGER}{chunk.position.slot}"
+            raise PermanentError(f"{what}: key {slot!r} is a {details[0]} already; expected a hash, or no key")
+        if verdict == "REFUSED":
+            term, batch_id, rows, segment_id = details
+            at = Position(chunk.position.slot, int(batch_id), int(rows), segment_id)
+            entry, where = LedgerEntry(int(term), at), f"{LEDGER}… in {mask_url(self._url)}"
+            entry.check_term(chunk, where)
+            LedgerEntry.is_known(None if at.batch_id < 0 else entry, chunk, where)
+        if verdict not in ("DONE", "KNOWN"):
+            raise PermanentError(
+                f"{what}: the script answered {[verdict, *details]}, expected DONE or KNOWN; is its ledger damaged?"
+            )
+
+    def _check_replicas(self, replicas: Any, what: str) -> None:
+        if isinstance(replicas, Exception):
+            raise replicas
+        if replicas < self._wait_replicas:
+            raise OutcomeUnknownError(
+                f"{what}: {replicas} replicas have the rows, wait_replicas={self._wait_replicas}; the server itself "
+                "has them, and does nothing when they come again"
+            )
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        return self._client
+
+    def _connection_options(self) -> dict[str, Any]:
+        options: dict[str, Any] = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
+        if self._password_env is not None:
+            options |= from_environment({"password": self._password_env}, repr(self))
+        if urlsplit(self._url).scheme == "rediss":
+            options["ssl_check_hostname"] = True  # redis-py 5 checks no name by itself
+        if self._ca_file is not None:
+            options["ssl_ca_certs"] = self._ca_file
+        return options
+
+    def _check_arguments(self) -> None:
+        parts = urlsplit(self._url)
+        check_address(self._url)
+        if self._kind not in _KINDS:
+            raise ConfigError(f"kind={self._kind!r}: expected one of {', '.join(map(repr, _KINDS))}")
+        if self._kind == "hash" and not self._template.columns:
+            raise ConfigError(
+                f"key={self._template.text!r}: expected a column in it, as in 'orders:{{id}}', for kind='hash'"
+            )
+        if self._template.text.startswith(LEDGER):
+            raise ConfigError(f"key={self._template.text!r}: keys that begin with {LEDGER} are the ledger's")
+        if self._maxlen is not None and (self._kind != "stream" or self._maxlen < 1):
+            raise ConfigError(f"maxlen={self._maxlen!r}: expected a number above 0, and kind='stream'")
+        if self._wait_replicas < 0 or not self._timeout_s > 0:
+            raise ConfigError("expected wait_replicas of 0 or more, and timeout_s above 0")
+        if self._password_env is not None and parts.password:
+            raise ConfigError(
+                f"{mask_url(self._url)}: a password stands in the URL, and password_env is given; use one"
+            )
+        if self._ca_file is not None and parts.scheme != "rediss":
+            raise ConfigError(f"ca_file={self._ca_file!r}: expected a rediss:// URL, which is checked with it")
+
+
+def _position(slot: str, found: Sequence[bytes | None]) -> Position | None:
+    """What HMGET answers as a position. `PermanentError` for what the script never writes."""
+    batch_id, rows, segment_id = found
+    if batch_id is None:
+        return None
+    if rows is None or segment_id is None or not (batch_id.isdigit() and rows.isdigit()):
+        raise PermanentError(
+            f"key {LEDGER + slot!r} has batch_id, rows and segment_id {list(found)}: expected two whole numbers and a "
+            "text. Somebody altered the ledger: restore it together with the rows"
+        )
+    return Position(slot, int(batch_id), int(rows), segment_id.decode())
+
+
+def _connect(url: str, options: Mapping[str, Any]) -> Any:
+    library = _redis()
+    never = library.retry.Retry(library.backoff.NoBackoff(), 0)  # the core repeats, and says so
+    with translated(mask_url(url)):
+        return library.Redis.from_url(url, single_connection_client=False, retry=never, **options)
+
+
+def _check_server(client: Any, address: str, wait_replicas: int) -> int:
+    """Refuse a server that cannot keep the promise; what it does not tell is warned of. Its version, 0 if not told."""
+    library = _redis()
+    try:
+        info = client.info("all")
+    except library.exceptions.NoPermissionError:
+        client.ping()
+        warn_once(f"{address}: INFO is forbidden; make sure that it evicts no keys without expiry and is no cluster")
+        return 0
+    if info.get("redis_mode") == "sentinel":
+        raise PermanentError(
+            f"{address} is a Redis Sentinel, which holds no rows; give a name or a proxy that follows the primary"
+        )
+    if info.get("cluster_enabled"):
+        raise PermanentError(
+            f"{address} is a Redis Cluster, where one script cannot reach the keys of several slots; use a server "
+            "without cluster mode"
+        )
+    policy = str(info.get("maxmemory_policy", ""))
+    if policy.startswith("allkeys-"):
+        raise PermanentError(
+            f"{address} has maxmemory-policy {policy}, so it may drop the ledger with no word; set noeviction or "
+            "volatile-lru, or use another server"
+        )
+    refused = library.exceptions.ResponseError
+    warn_of_losses(client, info, address, wait_replicas=wait_replicas, refused=refused)
+    major = str(info.get("redis_version", "")).partition(".")[0]
+    return int(major) if major.isdecimal() else 0
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Errors of redis-py become `PermanentError`, or pass if a retry may help."""
+    errors = _redis().exceptions
+    try:
+        yield
+    except (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError) as error:
+        raise PermanentError(f"{what}: {error}; check user, password and rights") from None
+    except (errors.ConnectionError, errors.TimeoutError) as error:
+        if is_certificate_error(error):
+            raise PermanentError(f"{what}: {error}; pass ca_file= if its authority is to be trusted") from error
+        raise
+    except (errors.ReadOnlyError, errors.OutOfMemoryError, errors.TryAgainError, errors.MasterDownError):
+        raise
+    except errors.RedisError as error:
+        elsewhere = isinstance(error, errors.MovedError | errors.AskError | errors.ClusterCrossSlotError)
+        if elsewhere or _IS_CLUSTER.search(str(error)):
+            raise PermanentError(
+                f"{what}: it is a Redis Cluster ({error}); use a server without cluster mode"
+            ) from error
+        if _MAY_PASS.search(str(error)):
+            raise
+        raise PermanentError(f"{what}: {error}") from error
+
+
+@lru_cache(maxsize=1)
+def _redis() -> Any:
+    """The client library; `ConfigError` naming the extra if it is missing."""
+    try:
+        import redis as library  # noqa: PLC0415 - an extra
+        import redis.backoff  # noqa: PLC0415
+        import redis.retry  # noqa: PLC0415
+    except ImportError as error:
+        raise ConfigError("RedisSink needs redis-py: pip install 'wal-sink[redis]'") from error
+    return library
+
+
+def redis_sink(url: str) -> RedisSink:
+    """A sink by URL: `redis://:password@host:6379/0?kind=hash&key=orders:{id}`, `rediss://…`, `redis+unix:///path?…`.
+
+    Options: `key` (required), `kind`, `maxlen`, `password_env`, `ca_file`, `wait_replicas`, `timeout_s`.
+    """
+    refuse_sentinel(url)
+    bare, _, query = url.removeprefix("redis+").partition("?")
+    given = options_in(query, _OPTIONS, url)
+    if "key" not in given:
+        raise ConfigError(f"{mask_url(url)}: which keys? Add ?key=orders:{{id}}")
+    options: dict[str, Any] = {}
+    for name, text in given.items():
+        try:
+            options[name] = _OPTIONS[name](text)
+        except ValueError:
+            raise ConfigError(f"{mask_url(url)}: {name}={text!r}: expected a number") from None
+    return RedisSink(bare, **options)
+
+
+_OPTIONS: dict[str, Any] = {
+    "key": str,
+    "kind": str,
+    "maxlen": int,
+    "password_env": str,
+    "ca_file": str,
+    "wait_replicas": int,
+    "timeout_s": float,
+    "maps": str,
+}

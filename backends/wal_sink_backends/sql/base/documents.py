@@ -1,0 +1,40 @@
+"""Texts that become documents: a database that keeps a document's values, not its text, keeps no key twice."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from wal_sink_backends.sql.base.values import array_of, texts_of
+
+
+class _Repeated(Exception):
+    """A key that stands twice in an object."""
+
+
+def refuse_repeated_keys(column: Any, name: str, refused: dict[int, str], kept_as: str) -> None:
+    """Add the rows whose text repeats a key of an object, or cannot be searched for that."""
+    for row, text in enumerate(texts_of(array_of(column), name, {})):
+        if text is not None and (problem := _problem(text)) is not None:
+            refused.setdefault(row, f"column {name!r} {problem.format(kept_as)}")
+
+
+def _problem(text: str) -> str | None:
+    try:
+        json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str)
+    except _Repeated as repeated:
+        key = repr(repeated.args[0]).replace("{", "{{").replace("}", "}}")
+        return f"repeats the key {key}, of which {{}} would keep the last value only"
+    except RecursionError:
+        return "is nested too deeply to be searched for repeated keys"
+    except ValueError as error:
+        return f"is no JSON: {error.args[0]}".replace("{", "{{").replace("}", "}}")
+    return None
+
+
+def _once(pairs: list[tuple[str, Any]]) -> None:
+    seen = set[str]()
+    for key, _ in pairs:
+        if key in seen:
+            raise _Repeated(key)
+        seen.add(key)

@@ -1,0 +1,115 @@
+"""Settings of PostgreSQL, MariaDB and MySQL under which a commit is lost that was acknowledged.
+
+They are read with each new connection: after a fail-over the same address may lead to a server with other settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from wal_sink_backends.common.durability import warn_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from wal_sink_backends.sql.base.server import ServerSession
+
+    S = TypeVar("S", bound=ServerSession)
+
+_UNREADABLE = "its settings cannot be read ({}), so check the list in docs/sinks/sql.md by hand"
+_POSTGRESQL = """
+    SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
+           current_setting('synchronous_standby_names'),
+           (SELECT count(*) FROM pg_stat_replication r WHERE r.state IS DISTINCT FROM 'backup' AND NOT EXISTS
+            (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'))
+"""
+"""Standbys are counted by their processes, which every user may see; subscribers and backups are none."""
+_MARIADB = """
+    SHOW GLOBAL VARIABLES WHERE Variable_name IN
+    ('innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog')
+"""
+_UNTORN = frozenset({"ON", "DETECT_AND_RECOVER", "FAST", "1"})
+"""Of `innodb_doublewrite`, in upper case."""
+
+
+def checked(
+    session: S,
+    address: str,
+    losses: Callable[[S], Iterable[str]],
+    passes: Callable[[Any], bool],
+    error: type[Exception],
+) -> S:
+    """The session itself, after warnings of what its server may lose. Closes it if that fails in a way that may pass.
+
+    A server that refuses to tell is warned of: it can still be written to.
+    """
+    try:
+        found = list(losses(session))
+    except error as refused:
+        if passes(refused):
+            session.close()
+            raise
+        found = [_UNREADABLE.format(refused)]
+    except BaseException:
+        session.close()
+        raise
+    warn_of(found, address)
+    return session
+
+
+def postgresql_losses(session: ServerSession) -> Iterator[str]:
+    """Why commits may be lost that the session's server acknowledged."""
+    found = session.execute(_POSTGRESQL).fetchone()
+    if found is None:
+        yield _UNREADABLE.format("no answer")
+        return
+    fsync, full_pages, commit, names, standbys = found
+    if fsync != "on":
+        yield (
+            f"fsync is {fsync}: a crash of its machine may lose any commit and damage table and ledger, rows without "
+            "their position among them; set fsync = on"
+        )
+    if full_pages != "on":
+        yield (
+            f"full_page_writes is {full_pages}: a crash of its machine may tear pages of table or ledger; set "
+            "full_page_writes = on, unless its storage writes whole pages"
+        )
+    yield from _standby_losses(commit, names, int(standbys))
+
+
+def _standby_losses(commit: str, names: str, standbys: int) -> Iterator[str]:
+    if standbys and not names:
+        yield (
+            f"it sends its log to {standbys} standby(s) and waits for none (synchronous_standby_names is empty): a "
+            "fail-over may lose commits that it acknowledged. Delivery notices that at its next look at the ledger, "
+            "not after its last; set synchronous_standby_names to lose none"
+        )
+    if names and commit in ("local", "remote_write"):
+        yield (
+            f"synchronous_commit is {commit}: although synchronous_standby_names is set, a commit is acknowledged "
+            "before a standby has it on disk, and a fail-over may lose it; set synchronous_commit = on for this user"
+        )
+
+
+def mariadb_losses(session: ServerSession) -> Iterator[str]:
+    """The same of MariaDB and MySQL. Which replicas they have, no common user may ask."""
+    found: Mapping[str, str] = {
+        str(name).lower(): str(value).upper() for name, value in session.execute(_MARIADB).fetchall()
+    }
+    flush, pages = found.get("innodb_flush_log_at_trx_commit", "unknown"), found.get("innodb_doublewrite", "unknown")
+    if flush != "1":
+        yield (
+            f"innodb_flush_log_at_trx_commit is {flush}: a crash of its machine{' or of the server' * (flush == '0')} "
+            "may lose the commits of the last second; set it to 1"
+        )
+    if found.get("log_bin", "ON") != "OFF" and (sync := found.get("sync_binlog", "unknown")) != "1":
+        yield (
+            f"sync_binlog is {sync}: a crash of its machine may lose the newest commits, here or on its replicas; set "
+            "it to 1"
+        )
+    if pages not in _UNTORN:
+        yield (
+            f"innodb_doublewrite is {pages}: a crash of its machine may tear pages of table or ledger; set it to ON, "
+            "unless its storage writes whole pages"
+        )

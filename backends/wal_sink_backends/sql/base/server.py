@@ -1,0 +1,221 @@
+"""What `SqlSink` does alike on every database server: the ledger's row is locked in the rows' transaction."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink_backends.common.environment import from_environment
+from wal_sink_backends.sql.base.dialect import (
+    LEDGER,
+    LEDGER_COLUMNS,
+    Connection,
+    Dialect,
+    Limits,
+    Replacing,
+    entry_in,
+    ledger_values,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from wal_sink.sinks.ledger import LedgerEntry
+    from wal_sink_backends.sql.addresses import Address
+
+_EMPTY = -1
+"""The batch of a ledger's row that was only made to be locked."""
+
+
+class ServerSession(ABC):
+    """One connection to a server, which commits by itself outside of transactions. Not for use by two threads."""
+
+    @property
+    @abstractmethod
+    def usable(self) -> bool:
+        """False once it is known to be lost."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close it; a transaction under way is rolled back."""
+
+    def give_up(self) -> None:
+        """Close it whatever state it is in."""
+        self.close()
+
+    @abstractmethod
+    def execute(self, statement: str, values: tuple[Any, ...] | None = None) -> Any:
+        """Run a statement. The driver's cursor, as DB-API has it, with the whole answer."""
+
+    @abstractmethod
+    def begin(self) -> None:
+        """READ COMMITTED: what waited for the ledger's row then sees what the other transaction made of it."""
+
+    @abstractmethod
+    def commit(self) -> None:
+        """Raises unless everything was committed."""
+
+    def roll_back(self) -> None:
+        """Whatever state it is in; a connection that cannot is given up, which rolls back as well."""
+        try:
+            if self.usable:
+                self.execute("ROLLBACK")
+        except Exception:  # noqa: BLE001 - the error that led here is the one to tell
+            self.give_up()
+
+    def release(self, savepoint: str) -> None:
+        """Forget a savepoint, where a new one of its name would not take its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDialect(Dialect):
+    """A dialect whose connections are `ServerSession`s, by a driver as DB-API has it."""
+
+    at: Address
+    limits: Limits
+    schema_is: ClassVar[str | None] = "a schema"
+    is_read_only: ClassVar[str]
+    """An expression in a statement with placeholders: whether the server that computes it takes no rows."""
+    ledger_ddl: ClassVar[str]
+    """Stands in `docs/sinks/sql.md` too. With {} for the ledger's name."""
+
+    def __post_init__(self) -> None:
+        self.driver_error()
+        if self.at.schema is not None and ("\0" in self.at.schema or not self.at.schema):
+            raise ConfigError(f"schema={self.at.schema!r}: expected the name of {self.schema_is}")
+
+    @property
+    def address(self) -> str:  # type: ignore[override]
+        return f"{self.at}/{self.at.schema}" if self.at.schema else str(self.at)
+
+    @abstractmethod
+    def refuses_creation(self, error: Any) -> bool:
+        """Whether this user may not make a table here."""
+
+    # Connections.
+
+    def password(self) -> str | None:
+        """From the environment where the sink runs, if it is to come from there."""
+        name = self.at.password_env
+        if name is None:
+            return self.at.password
+        return from_environment({"password": name}, str(self.address))["password"]
+
+    def is_usable(self, connection: ServerSession) -> bool:
+        return connection.usable
+
+    @contextmanager
+    def transaction(self, connection: ServerSession) -> Iterator[None]:
+        connection.begin()
+        try:
+            yield
+            connection.commit()
+        except BaseException:
+            connection.roll_back()
+            raise
+
+    # The ledger.
+
+    def make_ledger(self, connection: ServerSession) -> None:
+        if self.columns(connection, LEDGER):
+            return
+        ddl = self.ledger_ddl.format(self.named(LEDGER))
+        try:
+            self.create_once(connection, LEDGER, ddl)
+        except self.driver_error() as error:
+            if not self.refuses_creation(error):
+                raise
+            raise PermanentError(
+                f"{self.address}: there is no ledger yet, and this user may not make it: {self.shown(error)}. Let one "
+                f"who may run: {ddl}; GRANT SELECT, INSERT, UPDATE ON {self.named(LEDGER)} TO this user"
+            ) from error
+
+    def reading(self, connection: ServerSession) -> AbstractContextManager[None]:
+        """A transaction that may write: a proxy that splits reads from writes sends all of it to the primary."""
+        return self.transaction(connection)
+
+    def stored(self, connection: ServerSession, slots: Sequence[str]) -> dict[str, LedgerEntry]:
+        """The answer itself tells whether the server is read only: also where it is alone on another server."""
+        condition, values = self.is_one_of("slot", slots)
+        columns, ledger = self.listed(LEDGER_COLUMNS), self._in_query(LEDGER)
+        found = connection.execute(
+            f"SELECT {self.is_read_only}, {columns} FROM (SELECT 1) AS answer "  # noqa: S608 - quoted
+            f"LEFT JOIN {ledger} AS ledger ON {condition}",
+            values,
+        ).fetchall()
+        if not found or any(row[0] for row in found):
+            connection.give_up()
+            raise ConnectionError(
+                f"{self.address}: the question for positions was answered by a server that is read only, perhaps a "
+                "replica that lags behind; lead the sink's connections to the primary"
+            )
+        asked = frozenset(slots)
+        entries = {row[1]: entry_in(row[1:], asked) for row in found if row[1] is not None}
+        return {slot: entry for slot, entry in entries.items() if entry.position.batch_id != _EMPTY}
+
+    @abstractmethod
+    def is_one_of(self, column: str, texts: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
+        """A condition and its values: that a column holds one of some texts."""
+
+    def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:  # noqa: ARG002 - the row is enough
+        return self.lock_row(connection, slot)
+
+    def lock_row(self, connection: ServerSession, slot: str) -> LedgerEntry | None:
+        """The slot's entry, locked. Where there is none, an empty row is inserted first, for which all others wait: it
+        never outlives the transaction as it is.
+        """
+        if (entry := self._read(connection, slot, " FOR UPDATE")) is not None:
+            return entry
+        connection.execute(
+            f"INSERT INTO {self._in_query(LEDGER)} ({self.listed(LEDGER_COLUMNS)}) "  # noqa: S608 - quoted
+            f"VALUES (%s, 0, {_EMPTY}, '', 0) {self.on_conflict(('slot',), Replacing(('slot',)))}",
+            (slot,),
+        )
+        return self._read(connection, slot, " FOR UPDATE")
+
+    def move_ledger(self, connection: ServerSession, entry: LedgerEntry) -> None:
+        slot, *moved = ledger_values(entry)
+        changes = ", ".join(f"{self.quote(name)} = %s" for name in LEDGER_COLUMNS[1:])
+        update = f"UPDATE {self._in_query(LEDGER)} SET {changes} WHERE slot = %s"  # noqa: S608 - quoted
+        count = connection.execute(update, (*moved, slot)).rowcount
+        if count != 1:
+            raise PermanentError(f"slot {slot!r} of {LEDGER}: {count} rows moved, expected 1")
+
+    def _read(self, connection: ServerSession, slot: str, how: str) -> LedgerEntry | None:
+        found = connection.execute(f"{self._entries} WHERE slot = %s{how}", (slot,)).fetchone()
+        entry = None if found is None else entry_in(found, [slot])
+        return None if entry is None or entry.position.batch_id == _EMPTY else entry
+
+    @property
+    def _entries(self) -> str:
+        return f"SELECT {self.listed(LEDGER_COLUMNS)} FROM {self._in_query(LEDGER)}"  # noqa: S608 - quoted
+
+    # The target table.
+
+    @abstractmethod
+    def create_once(self, connection: Connection, table: str, statement: str) -> None:
+        """Run a CREATE TABLE IF NOT EXISTS, also while another process does."""
+
+    def create_table(self, connection: Connection, table: str, statement: str) -> None:
+        self.create_once(connection, table, statement)
+
+    def release(self, connection: ServerSession, savepoint: str) -> None:
+        connection.release(savepoint)
+
+    # Names.
+
+    @property
+    def namespace(self) -> str | None:
+        """Where table and ledger are; None for wherever the server looks first."""
+        return self.at.schema
+
+    def named(self, table: str) -> str:
+        return self.quote(table) if self.namespace is None else f"{self.quote(self.namespace)}.{self.quote(table)}"
+
+    def _in_query(self, table: str) -> str:
+        """The same in a statement with placeholders."""
+        return self.named(table).replace("%", "%%")

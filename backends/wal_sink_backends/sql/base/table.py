@@ -1,0 +1,144 @@
+"""The target table of a `SqlSink`: made, or described and checked, and looked at again by each transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wal_sink.errors import PermanentError
+from wal_sink_backends.sql.base.dialect import TableAltered, TableMissing
+from wal_sink_backends.sql.base.values import kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wal_sink_backends.sql.base.dialect import Connection, Dialect, Look
+    from wal_sink_backends.sql.base.values import ArrowType
+
+_QUOTES = frozenset({'""', "``", "''", "[]"})
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A table that was checked against the columns of a chunk."""
+
+    schema: Any
+    look: Look
+    """The table and the ledger when they were checked. Another look that differs asks for another check."""
+    replaces_nulls: frozenset[str]
+    """Folded names of columns where the database would put a value in place of a NULL."""
+    collations: Mapping[str, str]
+    """By folded name, where the order of rows depends on them."""
+    documents: Mapping[str, str]
+    """Declared types by folded name of columns that keep no key of a document twice."""
+
+
+class TargetTable:
+    """One table, which columns go into it, and what is known of it on the present connection."""
+
+    def __init__(self, dialect: Dialect, name: str, key: Sequence[str], *, create: bool) -> None:
+        self._dialect = dialect
+        self._name = name
+        self._key = key
+        self.creates = create
+        self._known: Known | None = None
+
+    def forget(self) -> None:
+        """A new connection may lead to another server."""
+        self._known = None
+
+    def remember(self, known: Known) -> None:
+        """After the transaction of `fit` was committed."""
+        self._known = known
+
+    def fit(self, connection: Connection, schema: Any, what: str) -> Known:
+        """Make or check the table, within the transaction that writes to it.
+
+        A table that is known is looked at again: it may have been altered, or another one may have its name now. Raises
+        `PermanentError` if table and columns do not fit, `TableMissing` if the table has to be made outside of the
+        transaction, and `TableAltered` if somebody alters it at this moment.
+        """
+        known, columns = self._known, list(_types(schema))
+        if known is not None and schema.equals(known.schema) and self._is_still(connection, known.look, columns):
+            return known
+        look = self._described(connection, schema, what)
+        if not self._is_still(connection, look, columns):
+            raise TableAltered(f"{what}: the table was altered while it was described; try again")
+        replaces_nulls = self._dialect.replaces_nulls(connection, self._name)
+        collations = self._dialect.collations(connection, self._name) if self._key else {}
+        documents = self._dialect.documents(self._dialect.columns(connection, self._name))
+        return Known(schema, look, replaces_nulls, collations, documents)
+
+    def _is_still(self, connection: Connection, look: Look, columns: Sequence[str]) -> bool:
+        held = self._dialect.hold(connection, self._name, columns)
+        return held and self._dialect.look(connection, self._name) == look
+
+    def confirm(self, connection: Connection, known: Known, what: str) -> None:
+        """Look once more, after the rows, where `hold` keeps nobody from altering the table."""
+        if not self._dialect.holds and self._dialect.look(connection, self._name) != known.look:
+            raise TableAltered(
+                f"{what}: the table was altered while rows were written to it; nothing is kept; try again"
+            )
+
+    def make(self, connection: Connection, schema: Any) -> None:
+        """Create the table, unless another process was quicker."""
+        statement = self._dialect.create(self._name, _types(schema), self._key)
+        self._dialect.create_table(connection, self._name, statement)
+
+    def _described(self, connection: Connection, schema: Any, what: str) -> Look:
+        look = self._dialect.look(connection, self._name)
+        if look.problem:
+            raise PermanentError(f"{what}: {look.problem}")
+        wanted = _types(schema)
+        if not (found := self._dialect.columns(connection, self._name)):
+            self._make_missing(connection, schema, what)
+            return self._dialect.look(connection, self._name)
+        self._check_columns(wanted, found, what)
+        if problem := self._dialect.check_table(connection, self._name, list(wanted), self._key):
+            raise PermanentError(f"{what}: {problem}")
+        return look
+
+    def _make_missing(self, connection: Connection, schema: Any, what: str) -> None:
+        if self._known is not None:
+            raise PermanentError(
+                f"{what}: the table is gone since this process wrote to it, and its rows with it, of which the ledger "
+                "says that they are there; restore table and ledger together"
+            )
+        if advice := misread_name(self._name, self._dialect.schema_is):
+            raise PermanentError(f"{what}: there is no table of exactly the name {self._name!r}, and {advice}")
+        if not self.creates:
+            raise PermanentError(f"{what}: there is no such table; create it, or pass create_table=True")
+        if not self._dialect.creates_in_transaction:
+            raise TableMissing
+        self.make(connection, schema)
+
+    def _check_columns(self, wanted: Mapping[str, ArrowType], found: dict[str, str], what: str) -> None:
+        for name, kind in wanted.items():
+            declared = found.get(self._dialect.fold(name))
+            if declared is None:
+                raise PermanentError(
+                    f"{what}: it has no column {name!r}, only {sorted(found)}; add it, or drop it in the query"
+                )
+            if not self._dialect.fits(kind, declared):
+                raise PermanentError(
+                    f"{what}: column {name!r} is declared {declared!r}, which would alter {kind_of(kind)} values "
+                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table, or cast the column "
+                    "in the query"
+                )
+
+
+def misread_name(table: str, schema_is: str | None) -> str | None:
+    """Advice for a name that reads like a schema and a table, or like a quoted name; None for any other name."""
+    exactly = f"create the table {table!r} first if it is meant exactly so"
+    if table[:1] + table[-1:] in _QUOTES and len(table) > 1:
+        return f"the name is taken as it stands, with the quotes: write it without the quotes, or {exactly}"
+    schema, dot, last = table.rpartition(".")
+    if not dot:
+        return None
+    if schema_is is None:
+        return f"the name is not split at its dot: write table={last!r}, or {exactly}"
+    return f"{schema_is} is not part of it: write schema={schema!r} and table={last!r}, or {exactly}"
+
+
+def _types(schema: Any) -> dict[str, ArrowType]:
+    return {field.name: field.type for field in schema}

@@ -1,0 +1,148 @@
+"""Arrow columns as the databases of `SqlSink` take them, and the rows that a database cannot hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from wal_sink.errors import PermanentError
+from wal_sink.sinks.json_rows import plain_values
+
+Kind: TypeAlias = Literal["integer", "number", "boolean", "text", "decimal", "moment", "binary", "nested", "void"]
+"""What is told apart in a column; a `moment` is a date, time, timestamp or duration."""
+ArrowType: TypeAlias = Any  # pyarrow has no type of its own for "any of them"
+Array: TypeAlias = Any
+
+_IS: Any = pa.types
+_KINDS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
+    (_IS.is_null, "void"),
+    (_IS.is_boolean, "boolean"),
+    (_IS.is_integer, "integer"),
+    (_IS.is_floating, "number"),
+    (_IS.is_decimal, "decimal"),
+    (_IS.is_temporal, "moment"),
+    (_IS.is_nested, "nested"),
+    (lambda some: "binary" in str(some), "binary"),  # of any length, and views
+)
+_DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 6}
+
+T = TypeVar("T")
+Encode: TypeAlias = Callable[[Any, str, dict[int, str]], T]
+"""Makes of a column and its name what a database takes, and adds the rows it cannot take to those refused."""
+Fits: TypeAlias = Callable[[ArrowType, str, list[int]], bool]
+"""Whether a column keeps values of an Arrow type, by the name of its own type and the numbers in its brackets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of a chunk as one database takes them."""
+
+    columns: tuple[str, ...]
+    values: Sequence[Any]
+    """One for each row that can be sent at all."""
+    numbers: Sequence[int]
+    """The index of each of them in the chunk."""
+    refused: dict[int, str] = field(default_factory=dict)
+    """Why the others cannot, by their index in the chunk."""
+
+    @classmethod
+    def of(
+        cls, table: pa.Table, key: Collection[str], encode: Encode[T], join: Callable[[list[T]], Sequence[Any]]
+    ) -> Rows:
+        """The rows of a table, each column as `encode` makes it, joined to rows. Those without a key are refused."""
+        refused: dict[int, str] = {}
+        _refuse_missing_keys(table, key, refused)
+        named = zip(table.column_names, table.columns, strict=True)
+        values = join([encode(column, name, refused) for name, column in named])
+        if not refused:
+            return cls(tuple(table.column_names), values, range(len(values)))
+        numbers = [number for number in range(len(values)) if number not in refused]
+        return cls(tuple(table.column_names), [values[number] for number in numbers], numbers, refused)
+
+
+def stored_type(arrow_type: ArrowType) -> ArrowType:
+    """The type of the values, whatever they are wrapped in."""
+    if isinstance(arrow_type, pa.BaseExtensionType):
+        return stored_type(arrow_type.storage_type)
+    return stored_type(arrow_type.value_type) if _IS.is_dictionary(arrow_type) else arrow_type
+
+
+def kind_of(arrow_type: ArrowType) -> Kind:
+    stored = stored_type(arrow_type)
+    for test, kind in _KINDS:
+        if test(stored):
+            return kind
+    return "text"
+
+
+def decimals_of(moment: ArrowType) -> int:
+    """Digits after the second's point that a timestamp, time or duration has once it is `in_microseconds`."""
+    return _DIGITS[moment.unit]
+
+
+def array_of(column: Any) -> Array:
+    """A column as one array of plain values."""
+    array: Array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    while True:
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+        elif _IS.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        else:
+            return array
+
+
+def json_texts(array: Array, name: str) -> list[str | None]:
+    """Lists, maps and structs as JSON, as `Chunk.to_json` has them."""
+    values = plain_values(array, name)
+    return [None if value is None else msgspec.json.encode(value).decode() for value in values]
+
+
+def in_microseconds(array: Array, name: str) -> Array:
+    """Moments in a unit no finer than a microsecond. `PermanentError` if that would alter one."""
+    kind = array.type
+    if getattr(kind, "unit", "us") != "ns":
+        return array
+    coarse = pa.timestamp("us", kind.tz) if _IS.is_timestamp(kind) else pa.duration("us")
+    try:
+        return array.cast(pa.time64("us") if _IS.is_time(kind) else coarse)
+    except pa.ArrowInvalid as error:
+        raise PermanentError(f"column {name!r} has nanoseconds, the database microseconds: cast it: {error}") from error
+
+
+def texts_of(array: Array, name: str, refused: dict[int, str]) -> list[str | None]:
+    """Text, without the rows that are none: a Spark string may hold any bytes, lone surrogates among them."""
+    try:
+        texts: list[str | None] = array.to_pylist()
+    except UnicodeDecodeError:
+        texts = [
+            _text(value, row, name, refused) for row, value in enumerate(array.cast(pa.large_binary()).to_pylist())
+        ]
+    return texts
+
+
+def _text(value: bytes | None, row: int, name: str, refused: dict[int, str]) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError as error:
+        refused.setdefault(row, f"column {name!r} holds bytes that are no UTF-8 text: {error.reason}")
+        return None
+
+
+def _refuse_missing_keys(table: pa.Table, key: Collection[str], refused: dict[int, str]) -> None:
+    """A row without a key cannot be replaced, and each repetition would add it again."""
+    for name in key:
+        if name in table.column_names:
+            refuse_nulls(table[name], f"key column {name!r} is NULL", refused)
+
+
+def refuse_nulls(column: Any, reason: str, refused: dict[int, str]) -> None:
+    array = array_of(column)
+    if array.null_count:
+        for row, valid in enumerate(array.is_valid().to_pylist()):
+            if not valid:
+                refused.setdefault(row, reason)

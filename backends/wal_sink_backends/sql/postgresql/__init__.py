@@ -1,0 +1,1 @@
+"""PostgreSQL for `SqlSink`, by psycopg 3."""

@@ -1,0 +1,193 @@
+"""PostgreSQL for `SqlSink`, by psycopg 3: rows by COPY, the ledger's row locked in their transaction."""
+
+from __future__ import annotations
+
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from wal_sink.errors import PermanentError
+from wal_sink_backends.sql.base.dialect import LEDGER, LEDGER_COLUMNS, Replacing
+from wal_sink_backends.sql.base.dropped import Dropped
+from wal_sink_backends.sql.base.durability import checked, postgresql_losses
+from wal_sink_backends.sql.base.server import ServerDialect
+from wal_sink_backends.sql.postgresql.session import Session, connection_class, driver, passes, refuses_rows, refuses_us
+from wal_sink_backends.sql.postgresql.tables import look, mandatory
+from wal_sink_backends.sql.postgresql.types import copy_rows, fits, type_name
+from wal_sink_backends.sql.postgresql.upsert import Upsert
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import psycopg
+    import pyarrow as pa
+
+    from wal_sink.sinks.ledger import LedgerEntry
+    from wal_sink_backends.sql.base.dialect import Look, Put
+    from wal_sink_backends.sql.base.values import ArrowType, Rows
+
+_DENIED = frozenset({"42501", "3F000"})
+"""No right to it, or no such schema."""
+_TWICE = "21000"
+"""Cardinality violation. A subquery of more than one row is another one, of a single row."""
+_CREATION_LOCK = 0x77616C73
+"""Of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
+_COLUMNS = """
+    SELECT a.attname, CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'd' THEN format_type(t.typbasetype, t.typtypmod)
+                      ELSE format_type(a.atttypid, a.atttypmod) END
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+    WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped
+"""
+_EVICT = """
+    SELECT pg_terminate_backend(l.pid) FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+    WHERE d.datname = current_database() AND l.locktype = 'advisory' AND l.objsubid = 2 AND l.pid <> pg_backend_pid()
+    AND l.classid = (%s::bigint & 4294967295)::oid AND l.objid::bigint <= %s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Postgresql(ServerDialect):
+    """PostgreSQL from version 12 on, or behind a PgBouncer that pools transactions."""
+
+    longest_name = 63
+    holds = False  # LOCK TABLE keeps no partition as it is: one more look after the rows is enough, they can be undone
+    is_read_only = "pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'"
+    ledger_ddl = (
+        'CREATE TABLE IF NOT EXISTS {} (slot text COLLATE "C" PRIMARY KEY, term bigint NOT NULL, '
+        "batch_id bigint NOT NULL, segment_id text NOT NULL, rows bigint NOT NULL)"
+    )
+
+    # The driver's errors.
+
+    def driver_error(self) -> type[Exception]:
+        error: type[Exception] = driver().Error
+        return error
+
+    def passes(self, error: psycopg.Error) -> bool:
+        return passes(error)
+
+    def refuses_rows(self, error: psycopg.Error) -> bool:
+        return refuses_rows(error)
+
+    def refuses_together(self, error: psycopg.Error) -> bool:
+        """A statement replaces no row twice, which happens if rows are one key to the index, and not to the column: by
+        the index's own collation, or as a trigger alters them.
+        """
+        return error.sqlstate == _TWICE
+
+    def refuses_creation(self, error: psycopg.Error) -> bool:
+        return error.sqlstate in _DENIED
+
+    def shown(self, error: psycopg.Error) -> str:
+        """Less the details: these repeat whole rows."""
+        return str(error.diag.message_primary or str(error).strip())
+
+    def told(self, error: psycopg.Error) -> str:
+        return f"{self.shown(error)} (SQLSTATE {error.sqlstate})" if error.sqlstate else self.shown(error)
+
+    def retold(self, error: psycopg.Error, where: str) -> Exception:
+        return type(error)(f"{where}{self.told(error)}")
+
+    # Connections.
+
+    def connect(self) -> Session:
+        psycopg = driver()
+        try:
+            connection = connection_class().connect(**self._parameters())
+        except psycopg.Error as error:
+            if refuses_us(error):
+                raise PermanentError(f"opening {self.address}: {str(error).strip()}") from error
+            raise
+        session = Session(connection, self.limits)
+        return checked(session, self.address, postgresql_losses, self.passes, psycopg.Error)
+
+    def _parameters(self) -> dict[str, Any]:
+        at, seconds = self.at, self.limits.statement_timeout_s
+        given = {
+            "host": ",".join(host for host, _ in at.hosts),
+            "port": ",".join(str(port or "") for _, port in at.hosts) if any(port for _, port in at.hosts) else "",
+            "dbname": at.database,
+            "user": at.user,
+            "password": self.password(),
+            "application_name": "wal-sink",
+            "target_session_attrs": "read-write",  # after a failover an old address may lead to a standby
+            # libpq itself would not look at the name, and do without TLS where the certificate is wrong.
+            **({"sslmode": "verify-full"} if "sslrootcert" in at.options else {}),
+            **at.options,
+        }
+        return {
+            **{name: value for name, value in given.items() if value},
+            "autocommit": True,
+            "prepare_threshold": None,  # what was prepared is gone when a pooler changes the connection
+            "client_encoding": "utf8",
+            "connect_timeout": max(2, round(self.limits.connect_timeout_s)),
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": round(seconds * 1000),
+        }
+
+    # The ledger.
+
+    def is_one_of(self, column: str, texts: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
+        """As one array: a statement has at most 65,535 parameters."""
+        return f"{self.quote(column)} = ANY(%s)", (list(texts),)
+
+    def lock(self, connection: Session, slot: str, term: int) -> LedgerEntry | None:
+        """Lock the slot's row. A process that stands still in the middle of its COPY keeps it for ever, since no time
+        limit of the server counts there: whoever waited in vain ends the transactions of this and of lower terms.
+        """
+        mark = (zlib.crc32(slot.encode()) - (1 << 31), term % (1 << 31))
+        connection.execute("SELECT pg_advisory_xact_lock_shared(%s, %s)", mark)  # to be seen by, no one waits for it
+        psycopg = driver()
+        try:
+            return self.lock_row(connection, slot)
+        except psycopg.errors.LockNotAvailable:
+            connection.roll_back()
+            with suppress(psycopg.errors.InsufficientPrivilege):  # the other one is of another role
+                connection.execute(_EVICT, mark)
+            raise
+
+    # The target table.
+
+    def columns(self, connection: Session, table: str) -> dict[str, str]:
+        return dict(connection.execute(_COLUMNS, (self.named(table),)).fetchall())
+
+    def documents(self, declared: Mapping[str, str]) -> Mapping[str, str]:
+        return {name: kind for name, kind in declared.items() if kind == "jsonb"}
+
+    def look(self, connection: Session, table: str) -> Look:
+        return look(connection, table, self.named(table), self.named(LEDGER))
+
+    def check_table(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:  # noqa: ARG002 - ON CONFLICT itself asks for the key's index
+        for name, given in ((table, columns), (LEDGER, LEDGER_COLUMNS)):
+            if missing := mandatory(connection, self.named(name), given):
+                return f"column {missing[0]!r} of {name} needs a value and has no default; select it, or give it one"
+        return None
+
+    def create_once(self, connection: Session, table: str, statement: str) -> None:
+        with self.transaction(connection):
+            connection.execute(f"SELECT pg_advisory_xact_lock({_CREATION_LOCK})")
+            if not self.columns(connection, table):
+                connection.execute(statement)
+
+    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002 - a key may be of any
+        return type_name(kind)
+
+    def fits(self, kind: ArrowType, declared: str) -> bool:
+        return fits(kind, declared)
+
+    def encode(self, connection: Session, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
+        return copy_rows(table, key)
+
+    def putting(self, connection: Session, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        if replacing.key:
+            return Upsert(self, connection, table, columns, replacing).put
+        copy = f"COPY {self.named(table)} ({self.listed(columns)}) FROM STDIN"
+
+        def put(rows: Sequence[str]) -> Dropped | None:
+            kept = connection.copy(copy, rows)
+            return None if kept == len(rows) else Dropped(len(rows), kept)
+
+        return put

@@ -1,0 +1,213 @@
+"""A psycopg connection on which nothing takes for ever, and what PostgreSQL's errors mean."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import cache
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from wal_sink.errors import ConfigError
+from wal_sink.runtime.exit_hooks import Owner
+from wal_sink_backends.sql.base.server import ServerSession
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from wal_sink_backends.sql.base.dialect import Limits
+
+_PASSING_CLASSES = ("08", "40", "53", "57", "58")
+"""Connection, transaction rollback (deadlock, serialization), resources, operator intervention, system error:
+https://www.postgresql.org/docs/current/errcodes-appendix.html
+"""
+_PASSING = frozenset({"55P03", "55006", "25006", "25P03", "25P04", "XX000"})
+"""Lock timeout, object in use, a standby after a failover, a transaction that idled or lasted too long; internal."""
+_LASTING = frozenset({"57P04", "53400"})
+"""Database dropped, a limit of the configuration."""
+_ROW_CLASSES = ("22", "23", "P0")
+"""Values, constraints, and what PL/pgSQL raises in a trigger."""
+_OF_ROWS = frozenset({"44000", "54000"})
+"""WITH CHECK OPTION, too large for an index."""
+_REFUSALS = (
+    *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist", "permission denied"),
+    *("is not permitted to log in", "does not support SSL", "certificate", "invalid connection option"),
+)
+"""Of an attempt to connect: libpq passes on the server's text without its SQLSTATE."""
+
+
+def driver() -> ModuleType:
+    try:
+        import psycopg  # noqa: PLC0415 - an optional dependency
+    except ImportError as error:
+        raise ConfigError('PostgreSQL needs psycopg 3: pip install "wal-sink[postgresql]"') from error
+    return psycopg
+
+
+@cache
+def connection_class() -> Any:
+    """Connections that end without a word with a sink that nobody closed."""
+    import psycopg  # noqa: PLC0415 - an optional dependency
+
+    class Connection(psycopg.Connection[Any]):
+        def __init__(self, *args: Any, **options: Any) -> None:
+            self._owner = Owner()
+            super().__init__(*args, **options)
+
+        def __del__(self, *_: object) -> None:
+            if self._owner.is_here:
+                self.close()
+
+    return Connection
+
+
+def passes(error: psycopg.Error) -> bool:
+    """Whether another attempt may succeed. An error without SQLSTATE is the connection's or libpq's own."""
+    import psycopg  # noqa: PLC0415 - an error of it exists
+
+    state = error.sqlstate
+    if state is None:
+        return isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)) and not refuses_us(error)
+    return state in _PASSING or (state[:2] in _PASSING_CLASSES and state not in _LASTING)
+
+
+def refuses_rows(error: psycopg.Error) -> bool:
+    """Whether it is about single rows: a constraint, a value that a column cannot hold."""
+    state = error.sqlstate or ""
+    return state[:2] in _ROW_CLASSES or state in _OF_ROWS
+
+
+def refuses_us(error: psycopg.Error) -> bool:
+    """Whether a server (or libpq) refused a connection for good."""
+    if error.pgconn is not None and getattr(error.pgconn, "needs_password", False):
+        return True
+    return error.sqlstate is None and any(phrase in str(error) for phrase in _REFUSALS)
+
+
+class Session(ServerSession):
+    """One connection in autocommit mode."""
+
+    def __init__(self, connection: psycopg.Connection[Any], limits: Limits) -> None:
+        self._connection = connection
+        self._limit_s = limits.silence_s
+        try:
+            self._begin = self._beginning(limits)
+        except BaseException:
+            connection.close()
+            raise
+
+    @property
+    def usable(self) -> bool:
+        return not self._connection.closed
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def execute(self, statement: str, values: tuple[Any, ...] | None = None) -> psycopg.Cursor[Any]:
+        with self._bounded():
+            return self._connection.execute(statement.encode(), values)
+
+    def copy(self, statement: str, rows: Sequence[str]) -> int:
+        """COPY … FROM STDIN of a line for each row. How many rows the table kept, as the server counts them.
+
+        Where a pooler adds its own error to the server's last words, psycopg shows neither.
+        """
+        import psycopg  # noqa: PLC0415 - a connection of it exists
+
+        data = "\n".join([*rows, ""]).encode()
+        try:
+            with self._bounded(), self._connection.cursor() as cursor:
+                with cursor.copy(statement.encode()) as copy:
+                    copy.write(data)
+                return cursor.rowcount
+        except psycopg.ProgrammingError as error:
+            if error.sqlstate is not None:
+                raise
+            self.close()
+            raise ConnectionError(f"the server answered COPY with several results; it was cut off ({error})") from error
+
+    def begin(self) -> None:
+        try:
+            self.execute(self._begin)
+        except driver().errors.FeatureNotSupported as error:  # READ WRITE on a standby, as after a fail-over
+            self.close()
+            raise ConnectionError(f"the server takes no rows: {error}; lead the sink to the primary") from error
+
+    def commit(self) -> None:
+        """An aborted transaction answers COMMIT with ROLLBACK, and no error."""
+        if (answer := self.execute("COMMIT").statusmessage) != "COMMIT":
+            raise ConnectionError(f"the server answered COMMIT with {answer}: nothing was committed")
+
+    def release(self, savepoint: str) -> None:
+        """Forget a savepoint, unless the transaction cannot go on anyway."""
+        if self.usable and self._connection.info.transaction_status.name == "INTRANS":
+            self.execute(f"RELEASE SAVEPOINT {savepoint}")
+
+    def _beginning(self, limits: Limits) -> str:
+        """All limits within the transaction, where a pooler cannot mix them up; and commits that are durable."""
+        asked = self.execute("SELECT current_setting('synchronous_commit')").fetchone()
+        settings = {
+            "statement_timeout": _milliseconds(limits.statement_timeout_s),
+            "lock_timeout": _milliseconds(limits.busy_timeout_s),
+            "idle_in_transaction_session_timeout": _milliseconds(limits.busy_timeout_s),
+            "tcp_keepalives_idle": "10",  # a machine that vanished in the middle of a COPY keeps no lock for hours
+            "tcp_keepalives_interval": "5",
+            "tcp_keepalives_count": "3",
+            "intervalstyle": "postgres",
+            **({"synchronous_commit": "on"} if asked == ("off",) else {}),
+        }
+        return "; ".join(
+            [
+                "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
+                *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()),
+                "SET CONSTRAINTS ALL IMMEDIATE",  # what is deferred to COMMIT would name no row
+            ]
+        )
+
+    @contextmanager
+    def _bounded(self) -> Iterator[None]:
+        """Cut the connection off if the server says nothing at all: it stands still, or the network swallows it."""
+        watch = _Watch(self._connection.fileno(), self._limit_s)
+        try:
+            yield
+        except Exception as error:
+            if watch.cut:
+                raise TimeoutError(f"no answer within {self._limit_s:g} s; the connection was cut") from error
+            raise
+        finally:
+            watch.end()
+            if watch.cut:
+                self._connection.close()
+
+
+class _Watch:
+    """Shuts a socket down after a time, from a thread of its own."""
+
+    def __init__(self, descriptor: int, limit_s: float) -> None:
+        self.cut = False
+        self._ended = False
+        self._lock = threading.Lock()
+        self._descriptor = descriptor
+        self._timer = threading.Timer(limit_s, self._shut_down)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def end(self) -> None:
+        with self._lock:
+            self._ended = True
+        self._timer.cancel()
+
+    def _shut_down(self) -> None:
+        with self._lock:
+            if self._ended:
+                return
+            self.cut = True
+            with suppress(OSError), socket.socket(fileno=os.dup(self._descriptor)) as twin:
+                twin.shutdown(socket.SHUT_RDWR)
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{max(1, round(seconds * 1000))}ms"

@@ -1,0 +1,228 @@
+"""What Arrow types become in PostgreSQL, and rows as the text of its COPY.
+
+Text, not COPY's binary form: the server reads it with the column's own input function, so that it is right for every
+type a column may have, and what is out of a type's range is refused there. Not CSV either: before version 18 the server
+takes a line `\\.` for the end of the data even within quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wal_sink.sinks.json_rows import plain_values
+from wal_sink_backends.sql.base.values import (
+    Array,
+    ArrowType,
+    Encode,
+    Fits,
+    Kind,
+    Rows,
+    array_of,
+    decimals_of,
+    in_microseconds,
+    json_texts,
+    kind_of,
+    stored_type,
+    texts_of,
+)
+
+_IS: Any = pa.types
+_compute: Any = pc
+_INTEGERS = ("smallint", "integer", "bigint")
+_TEXT_TYPES = frozenset(
+    {
+        *("text", "character varying", "character", "citext", "uuid", "json", "jsonb", "xml"),
+        *("inet", "cidr", "macaddr", "enum"),
+    }
+)
+"""Types that keep a text, or refuse one they cannot read. Not `name` and `"char"`, which cut it."""
+_DECLARED = re.compile(r"(?P<name>[^(]+?)\s*(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<rest> with(?:out)? time zone)?")
+_ISO = re.compile(r"(?P<sign>[+-]?)(?P<year>\d+)(?P<rest>.*)", re.DOTALL)
+_DAY_US, _HOUR_US, _MINUTE_US, _SECOND_US = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000
+
+
+def type_name(arrow_type: ArrowType) -> str:
+    """The type of a column made here."""
+    kind = stored_type(arrow_type)
+    if _IS.is_integer(kind):
+        return _integer_name(kind)
+    if _IS.is_floating(kind):
+        return "real" if kind.bit_width < 64 else "double precision"
+    if _IS.is_decimal(kind):
+        return f"numeric({kind.precision},{kind.scale})" if 0 <= kind.scale <= kind.precision <= 1000 else "numeric"
+    if kind_of(kind) == "moment":
+        return _moment_name(kind)
+    return {"boolean": "boolean", "binary": "bytea", "nested": "jsonb"}.get(kind_of(kind), "text")
+
+
+def _integer_name(kind: ArrowType) -> str:
+    bits = kind.bit_width + (1 if _IS.is_unsigned_integer(kind) else 0)
+    return next((name for name, most in zip(_INTEGERS, (16, 32, 64), strict=True) if bits <= most), "numeric(20,0)")
+
+
+def _moment_name(kind: ArrowType) -> str:
+    if _IS.is_timestamp(kind):
+        return "timestamp with time zone" if kind.tz else "timestamp without time zone"
+    if _IS.is_date(kind):
+        return "date"
+    return "time without time zone" if _IS.is_time(kind) else "interval"
+
+
+def fits(arrow_type: ArrowType, declared: str) -> bool:
+    """Whether a column keeps such values as they are or refuses them, as `format_type` shows the column."""
+    match = _DECLARED.fullmatch(declared)
+    if match is None:
+        return False
+    name = match["name"].rpartition(".")[2] + (match["rest"] or "")  # citext may lie in a schema
+    numbers = [int(number) for number in (match["numbers"] or "").split(",") if number]
+    return _FITS[kind_of(arrow_type)](stored_type(arrow_type), name, numbers)
+
+
+def _fits_integer(_: ArrowType, name: str, numbers: list[int]) -> bool:
+    return name in _INTEGERS or (name == "numeric" and (not numbers or numbers[-1] >= 0))
+
+
+def _fits_number(kind: ArrowType, name: str, numbers: list[int]) -> bool:
+    return name == "double precision" or (name == "real" and kind.bit_width < 64) or (name == "numeric" and not numbers)
+
+
+def _fits_decimal(kind: ArrowType, name: str, numbers: list[int]) -> bool:
+    if name in _INTEGERS:
+        return bool(kind.scale <= 0)
+    return name == "numeric" and (not numbers or bool(numbers[1] >= kind.scale))
+
+
+def _fits_moment(kind: ArrowType, name: str, numbers: list[int]) -> bool:
+    if name != _moment_name(kind):
+        return False
+    return not numbers or _IS.is_date(kind) or numbers[0] >= decimals_of(kind)
+
+
+_FITS: dict[Kind, Fits] = {
+    "integer": _fits_integer,
+    "number": _fits_number,
+    "decimal": _fits_decimal,
+    "moment": _fits_moment,
+    "boolean": lambda _kind, name, _: name == "boolean",
+    "binary": lambda _kind, name, _: name == "bytea",
+    "nested": lambda _kind, name, _: name in {"jsonb", "json", "text"},
+    "text": lambda _kind, name, _: name in _TEXT_TYPES,
+    "void": lambda _kind, _name, _: True,
+}
+
+
+# Values.
+
+
+def copy_rows(table: pa.Table, key: Collection[str]) -> Rows:
+    """The rows of a table as lines of COPY text without their ends; those with a NUL or no UTF-8 in a text refused."""
+    return Rows.of(table, key, _fields, _lines)
+
+
+def _lines(columns: list[Array]) -> list[str]:
+    joined = _compute.binary_join_element_wise(*columns, "\t", null_handling="replace", null_replacement="\\N")
+    lines: list[str] = joined.to_pylist()
+    return lines
+
+
+_WITH_ESCAPES = {"text", "binary", "nested"}
+"""Columns whose texts may hold what COPY has a meaning for."""
+
+
+def _fields(column: Any, name: str, refused: dict[int, str]) -> Array:
+    """A column as text that the input functions of PostgreSQL's types read."""
+    kind = kind_of(column.type)
+    texts = _TEXTS[kind](array_of(column), name, refused)
+    if kind not in _WITH_ESCAPES:
+        return texts
+    for character, escape in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
+        texts = _compute.replace_substring(texts, character, escape)
+    return texts
+
+
+def _cast(array: Array, _name: str, _refused: dict[int, str]) -> Array:
+    if _IS.is_float16(array.type):
+        array = array.cast(pa.float32())
+    return array.cast(pa.string())
+
+
+def _text(array: Array, name: str, refused: dict[int, str]) -> Array:
+    whole = _whole_text(array)
+    if whole is not None:
+        return whole
+    texts = texts_of(array, name, refused)
+    for row, text in enumerate(texts):
+        if text is not None and "\0" in text:
+            refused.setdefault(row, f"column {name!r} holds a NUL character, which PostgreSQL's texts cannot")
+            texts[row] = None
+    return pa.array(texts, pa.string())
+
+
+def _whole_text(array: Array) -> Array | None:
+    """The array, if all of it is UTF-8 without a NUL: nothing has to be looked at in Python then."""
+    try:
+        texts = array.cast(pa.string())
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
+    return None if _compute.any(_compute.match_substring(texts, "\0")).as_py() else texts
+
+
+def _binary(array: Array, _name: str, _refused: dict[int, str]) -> Array:
+    return pa.array([None if value is None else f"\\x{value.hex()}" for value in array.to_pylist()], pa.string())
+
+
+def _nested(array: Array, name: str, _refused: dict[int, str]) -> Array:
+    return pa.array(json_texts(array, name), pa.string())
+
+
+def _moment(array: Array, name: str, _refused: dict[int, str]) -> Array:
+    array = in_microseconds(array, name)
+    if _IS.is_duration(array.type):
+        numbers = array.cast(pa.duration("us")).cast(pa.int64()).to_pylist()
+        return pa.array([None if number is None else _interval(number) for number in numbers], pa.string())
+    texts = plain_values(array, name)
+    return pa.array(
+        [_far(text) if text and (text[0] in "+-" or text < "0001") else text for text in texts], pa.string()
+    )
+
+
+def _interval(microseconds: int) -> str:
+    """Days and the rest apart, as Spark keeps them, and each with a sign of its own."""
+    sign, size = ("-" if microseconds < 0 else "+"), abs(microseconds)
+    days, rest = divmod(size, _DAY_US)
+    hours, rest = divmod(rest, _HOUR_US)
+    minutes, rest = divmod(rest, _MINUTE_US)
+    seconds, rest = divmod(rest, _SECOND_US)
+    return f"{sign}{days} days {sign}{hours:02}:{minutes:02}:{seconds:02}.{rest:06}"
+
+
+def _far(text: str) -> str:
+    """A year beyond 1 to 9999 as PostgreSQL reads it: without a plus, and counted back from 1 BC."""
+    match = _ISO.fullmatch(text)
+    if match is None:
+        return text
+    year = int(match["sign"] + match["year"])
+    return f"{year}{match['rest']}" if year > 0 else f"{1 - year:04}{match['rest']} BC"
+
+
+def _void(array: Array, _name: str, _refused: dict[int, str]) -> Array:
+    return pa.nulls(len(array), pa.string())
+
+
+_TEXTS: dict[Kind, Encode[Array]] = {
+    "integer": _cast,
+    "number": _cast,
+    "decimal": _cast,
+    "boolean": _cast,
+    "text": _text,
+    "binary": _binary,
+    "nested": _nested,
+    "moment": _moment,
+    "void": _void,
+}

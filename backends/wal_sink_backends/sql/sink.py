@@ -1,0 +1,289 @@
+"""Rows and position in one transaction of an SQL database: exactly once, with nothing to repeat.
+
+The ledger is the table `wal_sink_ledger`, one row per slot, made beside the target table:
+
+    slot TEXT PRIMARY KEY, term, batch_id, segment_id, rows
+
+`SqlSink` holds what is the same for every database; all that knows a driver is in its `Dialect`: `sql_sqlite`,
+`sql_postgresql`, `sql_mariadb`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from wal_sink.arguments.values import check_bool, spelled_class
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.sinks.base import Rejected, TransactionalSink
+from wal_sink.sinks.json_rows import Maps, check_maps
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink_backends.sql.addresses import dialect_of
+from wal_sink_backends.sql.base.dialect import (
+    LEDGER,
+    Connection,
+    Limits,
+    Replacing,
+    RowsRefused,
+    TableAltered,
+    TableMissing,
+)
+from wal_sink_backends.sql.base.documents import refuse_repeated_keys
+from wal_sink_backends.sql.base.table import Known, TargetTable
+from wal_sink_backends.sql.base.values import kind_of, refuse_nulls
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from wal_sink.sinks.base import SinkContext
+    from wal_sink.sinks.chunk import Chunk, Position
+    from wal_sink_backends.sql.base.values import Rows
+
+Mode: TypeAlias = Literal["append", "upsert"]
+
+
+@spelled_class
+class SqlSink(TransactionalSink):
+    """A table of an SQL database as a target that is delivered to exactly once.
+
+    `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user:password@host:port/database` or
+    `mariadb://…` (`mysql://…`). A password in it travels to the executors with the sink and is never shown;
+    `password_env` names an environment variable instead, read where the sink runs, and the drivers' own ways
+    (PGPASSWORD, pgpass, an option file) work too. `schema`: where table and ledger are, if not in the first schema of
+    the user's search path (MariaDB: in the URL's database).
+
+    A missing table is made from the chunk's columns, unless `create_table=False`. A missing ledger is made in any case;
+    `docs/sinks/sql.md` has its DDL, the rights that are needed, and what each type becomes.
+
+    `mode="upsert"` replaces the row with the same `key` columns, which need a primary key or unique index (a table made
+    here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments it is open
+    which does, unless the `Delivery` has `order="total"`. With `newer_by`, a column of numbers or moments, a row
+    replaces another only if it is as new or newer, wherever the two come from. NULL is the oldest.
+
+    Columns go by name. What a column would alter is refused before anything is written. Rows that the
+    database refuses one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed,
+    and so are strings that are no UTF-8, and NULLs in a key or where the database would generate a value. So are rows
+    that the table drops without an error (a trigger of PostgreSQL that returns NULL, RAISE(IGNORE) of SQLite), unless
+    `may_drop_rows=True` says that it is meant to: they then count as delivered, and the log tells how many.
+
+    No call hangs: `connect_timeout_s`, `statement_timeout_s` for each statement and `busy_timeout_s` for a lock bound
+    them, in seconds. Runs on the driver or on executors, in any number of processes; SQLite on one machine only, with
+    one writer at a time. What `write` returned from survives a loss of power if the server is configured so.
+
+    Raises `ConfigError` for arguments that cannot work.
+
+        sink = SqlSink("postgresql://etl@db/shop", "orders", mode="upsert", key=("id",), password_env="SHOP_PASSWORD")
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        *,
+        mode: Mode = "append",
+        key: Sequence[str] = (),
+        newer_by: str | None = None,
+        schema: str | None = None,
+        create_table: bool = True,
+        may_drop_rows: bool = False,
+        password_env: str | None = None,
+        busy_timeout_s: float = 30.0,
+        connect_timeout_s: float = 10.0,
+        statement_timeout_s: float = 60.0,
+        maps: Maps = "object",
+    ) -> None:
+        check_maps(maps)
+        self._maps: Maps = maps
+        limits = Limits(busy_timeout_s, connect_timeout_s, statement_timeout_s)
+        self._dialect = dialect_of(url, limits, schema=schema, password_env=password_env)
+        self._table = table
+        self._mode = mode
+        self.replaces_rows = mode == "upsert"
+        self._key = (key,) if isinstance(key, str) else tuple(key)
+        self._replacing = Replacing(self._key, newer_by)
+        check_bool("may_drop_rows", may_drop_rows)
+        self._may_drop_rows = may_drop_rows
+        self._target = TargetTable(self._dialect, table, self._key, create=create_table)
+        self._connection: Connection | None = None
+        self._opened = False
+        self.max_concurrency = self._dialect.most_writers
+        self._check_arguments()
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __repr__(self) -> str:
+        key = f", key={self._key!r}" if self._key else ""
+        return f"SqlSink({self._dialect.address!r}, {self._table!r}, mode={self._mode!r}{key})"
+
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
+        """Connect; make the ledger if it is missing. `PermanentError`, or the driver's error if a retry may help."""
+        self.close()
+        self._connection = self._connect()
+        self._opened = True
+
+    def close(self) -> None:
+        """Close the connection; a transaction under way is rolled back."""
+        self._opened = False
+        self._disconnect()
+
+    def last(self, slot: str) -> Position | None:
+        """The position in the ledger; None if the slot never wrote."""
+        return self.positions([slot])[slot]
+
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        """The positions in the ledger, in one statement; MariaDB takes 1,000 slots in each, SQLite 500.
+
+        On a server, a transaction that may write stands around it: a proxy that splits reads from writes leads such a
+        transaction to the primary. An answer of a server that is read only is refused, and may be tried again
+        (`ConnectionError`).
+        """
+        connection, found = self._connected(), dict[str, LedgerEntry]()
+        if not slots:
+            return {}
+        step = self._dialect.slots_at_once or max(1, len(slots))
+        what = f"{len(slots)} slots of {LEDGER} in {self._dialect.address}, from {slots[:1]} on"
+        with self._dialect.translated(what), self._dialect.reading(connection):
+            for first in range(0, len(slots), step):
+                found |= self._dialect.stored(connection, slots[first : first + step])
+        return {slot: found[slot].position if slot in found else None for slot in slots}
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        """Insert the rows and move the ledger on, in one transaction; nothing if the ledger is there already.
+
+        Returns `Rejected` for rows that the database refuses for good, with nothing committed. Raises `FencedError` for
+        a lower term than the ledger's, `HistoryError` for other rows than the ledger tells of, `PermanentError` if
+        table and rows do not fit; anything else may be tried again.
+        """
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: table {self._table!r} in {self._dialect.address}"
+        connection, chunk = self._connected(), chunk.maps_as(self._maps)
+        self._check_names(chunk.table.schema.names, what)
+        self._check_age(chunk.table.schema, what)
+        with self._dialect.translated(what, _range_of(chunk)):
+            try:
+                rows = self._dialect.encode(connection, chunk.table, self._key)
+            except (ConfigError, PermanentError) as error:  # a type nobody can carry: no retry will help
+                raise PermanentError(f"{what}: {error}") from error
+            try:
+                self._write_and_make_table(connection, chunk, rows, what)
+            except RowsRefused as refused:
+                return Rejected(refused.reasons)
+        return None
+
+    def _write_and_make_table(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
+        """Once more if the table has to be made first, or was altered meanwhile: that may happen at a start."""
+        try:
+            self._write(connection, chunk, rows, what)
+        except TableMissing:
+            self._target.make(connection, chunk.table.schema)
+            self._write(connection, chunk, rows, what)
+        except TableAltered:
+            self._write(connection, chunk, rows, what)
+
+    def _write(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
+        """One transaction, committed or without a trace."""
+        with self._dialect.transaction(connection):
+            stored = self._dialect.lock(connection, chunk.position.slot, chunk.term)
+            if LedgerEntry.is_known(stored, chunk, f"{LEDGER} in {self._dialect.address}"):
+                return
+            known = self._target.fit(connection, chunk.table.schema, what)
+            self._refuse_by_value(chunk, rows, known)
+            rows = self._dialect.in_key_order(connection, rows, chunk.table, self._key, known.collations)
+            put = self._dialect.putting(connection, self._table, rows.columns, self._replacing)
+            found = self._dialect.insert(connection, rows, put, may_drop=self._may_drop_rows, what=what)
+            refused = {**found, **rows.refused}
+            if refused:
+                self._target.confirm(connection, known, what)  # they may be refused for what the table is no more
+                raise RowsRefused(refused)
+            self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
+            self._target.confirm(connection, known, what)
+        self._target.remember(known)
+
+    def _refuse_by_value(self, chunk: Chunk, rows: Rows, known: Known) -> None:
+        """Before rows are sent: a generated value might meet a later row's, a row of a wrong age replace another."""
+        refused = dict(rows.refused)
+        for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
+            if self._dialect.fold(name) in known.replaces_nulls:
+                refuse_nulls(column, f"column {name!r} is NULL, which the database would replace", refused)
+            if (kept_as := known.documents.get(self._dialect.fold(name))) and kind_of(column.type) == "text":
+                refuse_repeated_keys(column, name, refused, kept_as)
+            if name == self._replacing.newer_by:
+                self._dialect.refuse_ageless(column, name, refused)
+        if len(refused) > len(rows.refused):
+            raise RowsRefused(refused)
+
+    def _check_arguments(self) -> None:
+        if self._mode not in ("append", "upsert"):
+            raise ConfigError(f"mode={self._mode!r}: expected 'append' or 'upsert'")
+        if (self._mode == "upsert") != bool(self._key):
+            raise ConfigError(
+                f"mode={self._mode!r} with key={self._key!r}: expected key columns for 'upsert', and only there"
+            )
+        if (newer_by := self._replacing.newer_by) is not None and (not self._key or newer_by in ("", *self._key)):
+            raise ConfigError(
+                f"newer_by={newer_by!r}: expected the name of a column, only with mode='upsert', other than the key's"
+            )
+        if not self._table or "\0" in self._table or self._table.lower() == LEDGER:
+            raise ConfigError(f"table={self._table!r}: expected the name of a table other than {LEDGER}")
+        if self._dialect.too_long([self._table]):
+            raise ConfigError(f"table={self._table!r}: expected at most {self._dialect.longest_name} bytes")
+
+    # The connection.
+
+    def _connected(self) -> Connection:
+        """The open connection; a new one in place of one that was lost."""
+        if not self._opened:
+            raise RuntimeError(f"{self!r} is not open: call open() first")
+        if self._connection is not None and not self._dialect.is_usable(self._connection):
+            self._disconnect()
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _connect(self) -> Connection:
+        """A new connection to a database that has a ledger."""
+        self._target.forget()
+        connection = self._dialect.connect()
+        try:
+            with self._dialect.translated(f"opening {self._dialect.address}"):
+                self._dialect.make_ledger(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _check_names(self, names: Sequence[str], what: str) -> None:
+        folded = Counter(self._dialect.fold(name) for name in names)
+        twice = [name for name in names if folded[self._dialect.fold(name)] > 1]
+        if twice or not names or "" in names:
+            raise PermanentError(
+                f"{what}: expected columns with names that differ, found {twice or names}; rename them"
+            )
+        if unfit := self._dialect.too_long(names):
+            longest = self._dialect.longest_name
+            raise PermanentError(f"{what}: expected names of at most {longest} bytes, found {unfit}; rename them")
+        missing = [name for name in self._key if name not in names]
+        if missing:
+            raise PermanentError(f"{what}: key column {missing[0]!r} is not among the columns {list(names)}")
+
+    def _check_age(self, schema: Any, what: str) -> None:
+        name = self._replacing.newer_by
+        if name is None:
+            return
+        if name not in schema.names:
+            raise PermanentError(f"{what}: newer_by column {name!r} is not among the columns {schema.names}")
+        if not self._dialect.tells_age(kind := schema.field(name).type):
+            raise PermanentError(
+                f"{what}: newer_by column {name!r} is {kind} in the query, of which values as {self._dialect.address} "
+                "keeps them are texts, or have no order, which cannot be compared; cast it to a number or a timestamp"
+            )
+
+
+def _range_of(chunk: Chunk) -> str:
+    """Where the rows of a chunk are, for messages; some between them may have been refused before."""
+    return f"rows {chunk.rows[0]} to {chunk.rows[-1]} of the segment" if chunk.rows else "no rows of the segment"

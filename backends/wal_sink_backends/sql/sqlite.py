@@ -1,0 +1,353 @@
+"""SQLite for `SqlSink`."""
+
+from __future__ import annotations
+
+import math
+import re
+import socket
+import sqlite3
+import string
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from wal_sink.errors import PermanentError
+from wal_sink.reporting.logs import logger_of
+from wal_sink.sinks.json_rows import decimal_texts, plain_values
+from wal_sink_backends.sql.base.dialect import (
+    LEDGER,
+    LEDGER_COLUMNS,
+    STORED,
+    Connection,
+    Dialect,
+    Look,
+    Replacing,
+    entry_in,
+    ledger_values,
+)
+from wal_sink_backends.sql.base.dropped import Dropped
+from wal_sink_backends.sql.base.values import Kind, Rows, array_of, json_texts, kind_of, stored_type, texts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from wal_sink.sinks.ledger import LedgerEntry
+    from wal_sink_backends.sql.base.dialect import Put
+    from wal_sink_backends.sql.base.values import ArrowType
+
+_logger = logger_of(__name__)
+_MAY_PASS = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_NOMEM,
+        sqlite3.SQLITE_INTERRUPT,
+        sqlite3.SQLITE_PROTOCOL,
+    }
+)
+"""Primary result codes another attempt may not meet: https://www.sqlite.org/rescode.html"""
+_ABOUT_ROWS = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
+"""Those of a single row: a constraint or a trigger, no number where a rowid is due, a text above SQLite's limit."""
+_UNFIT = (OverflowError, UnicodeEncodeError)
+"""What Python's driver raises for a value that it cannot hand over."""
+
+_SWITCH_ATTEMPTS = 20
+_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_TYPE_NAMES: dict[Kind, str] = {"integer": "INTEGER", "number": "REAL", "boolean": "BOOLEAN", "binary": "BLOB"}
+_FITTING: dict[Kind, frozenset[str]] = {
+    "integer": frozenset({"INTEGER", "NUMERIC", "BLOB"}),
+    "number": frozenset({"REAL", "NUMERIC", "BLOB"}),
+    "boolean": frozenset({"INTEGER", "NUMERIC", "BLOB"}),
+    "moment": frozenset({"TEXT", "NUMERIC", "BLOB"}),
+    "binary": frozenset({"BLOB"}),
+}
+"""Affinities that keep a value: text in a numeric column loses leading zeros, a decimal its digits."""
+
+_AFFINITIES = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT", "BLOB": "BLOB"} | dict.fromkeys(
+    ("REAL", "FLOA", "DOUB"), "REAL"
+)
+
+_DEFINITIONS = """
+    SELECT name, type, sql FROM sqlite_master WHERE lower(name) IN (lower(?), lower(?)) AND type IN ('table', 'view')
+"""
+_REPLACES = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
+_NO_WORDS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
+"""Texts, names and remarks of a definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sqlite(Dialect):
+    """SQLite through the standard library's driver. `path` is absolute, `host` the machine that has the file."""
+
+    path: str
+    host: str
+    busy_timeout_s: float
+    creates_in_transaction = True
+    most_writers = 1
+    slots_at_once = 500  # versions before 3.32 take 999 parameters: https://www.sqlite.org/limits.html
+
+    @property
+    def address(self) -> str:  # type: ignore[override]
+        return f"sqlite:///{self.path}"
+
+    # The driver's errors.
+
+    def driver_error(self) -> tuple[type[Exception], ...]:
+        return (sqlite3.Error, *_UNFIT)
+
+    def passes(self, error: Exception) -> bool:
+        return _code_of(error) in _MAY_PASS
+
+    def refuses_rows(self, error: Exception) -> bool:
+        return isinstance(error, _UNFIT) or _code_of(error) in _ABOUT_ROWS
+
+    def shown(self, error: Exception) -> str:
+        return f"SQLite cannot hold a value: {error}" if isinstance(error, _UNFIT) else str(error)
+
+    def told(self, error: Exception) -> str:
+        return f"{self.shown(error)}; change the table or the rows"
+
+    # Connections.
+
+    def connect(self) -> Connection:
+        if socket.gethostname() != self.host:
+            raise PermanentError(
+                f"{self.address} is a file of the machine {self.host!r}, this is {socket.gethostname()!r}: "
+                'pass where="driver" to the Delivery'
+            )
+        if not Path(self.path).parent.is_dir():
+            raise PermanentError(f"{self.address}: there is no folder {Path(self.path).parent}; create it")
+        with self.translated(f"opening {self.address}"):
+            connection = sqlite3.connect(
+                self.path,
+                timeout=self.busy_timeout_s,
+                isolation_level=None,
+                check_same_thread=False,  # one thread at a time uses a sink, but another one may close it
+            )
+            try:
+                self._use_journal(connection)
+                self._enforce_foreign_keys(connection)
+            except BaseException:
+                connection.close()
+                raise
+        return connection
+
+    def is_usable(self, connection: Connection) -> bool:  # noqa: ARG002 - a file does not hang up
+        return True
+
+    def _enforce_foreign_keys(self, connection: Connection) -> None:
+        """SQLite checks none unless a connection says so, nor if it was built without."""
+        connection.execute("PRAGMA foreign_keys = ON")
+        if connection.execute("PRAGMA foreign_keys").fetchone() != (1,):
+            _logger.warning("%s: this SQLite was built without foreign keys: none is checked", self.address)
+
+    def _use_journal(self, connection: Connection) -> None:
+        """Switch a file to a write-ahead log if it is empty. The mode of a file of others stays: it is kept in the
+        file, for all its users. EXTRA makes a commit as durable there, by one more sync:
+        https://www.sqlite.org/pragma.html#pragma_synchronous. SQLite does not wait when two processes switch at once.
+        """
+        for attempt in range(_SWITCH_ATTEMPTS):
+            if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
+                connection.execute("PRAGMA synchronous = FULL")
+                return
+            if connection.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+                connection.execute("PRAGMA synchronous = EXTRA")
+                return
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt == _SWITCH_ATTEMPTS - 1:
+                    raise
+                with self.transaction(connection):  # waits until the other one has done
+                    pass
+
+    @contextmanager
+    def transaction(self, connection: Connection) -> Iterator[None]:
+        connection.execute("BEGIN IMMEDIATE")  # takes the one write lock before the ledger is read
+        try:
+            yield
+            connection.execute("COMMIT")
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+    # The ledger.
+
+    def make_ledger(self, connection: Connection) -> None:
+        if self.columns(connection, LEDGER):
+            return
+        with self.transaction(connection):
+            connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {LEDGER} (slot TEXT NOT NULL PRIMARY KEY, term INTEGER NOT NULL, "
+                "batch_id INTEGER NOT NULL, segment_id TEXT NOT NULL, rows INTEGER NOT NULL)"
+            )
+
+    def stored(self, connection: Connection, slots: Sequence[str]) -> dict[str, LedgerEntry]:
+        marks = ", ".join("?" for _ in slots)
+        query = f"SELECT {', '.join(LEDGER_COLUMNS)} FROM {LEDGER} WHERE slot IN ({marks})"  # noqa: S608 - constants
+        return {row[0]: entry_in(row, slots) for row in connection.execute(query, tuple(slots)).fetchall()}
+
+    def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:  # noqa: ARG002
+        """The transaction holds the one lock there is already."""
+        return self.stored(connection, [slot]).get(slot)
+
+    def move_ledger(self, connection: Connection, entry: LedgerEntry) -> None:
+        connection.execute(self._upsert(LEDGER, LEDGER_COLUMNS, Replacing(("slot",))), ledger_values(entry))
+
+    # The target table.
+
+    def columns(self, connection: Connection, table: str) -> dict[str, str]:
+        with closing(connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))) as found:
+            return {self.fold(name): declared for name, declared in found}
+
+    def look(self, connection: Connection, table: str) -> Look:
+        """The transaction holds the one lock for writing, so that nothing can be altered until its end."""
+        with closing(connection.execute(_DEFINITIONS, (table, LEDGER))) as found:
+            rows = found.fetchall()
+        problems = (problem for row in rows if (problem := _problem(*row)))
+        return Look(repr(rows), next(problems, None))
+
+    def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:  # noqa: ARG002
+        """A missing index shows when it is needed. A table that replaces rows or NULLs is warned of."""
+        with closing(connection.execute(_DEFINITIONS, (table, table))) as found:
+            definitions = [definition for _, _, definition in found]
+        if any(_REPLACES.search(_NO_WORDS.sub(" ", definition)) for definition in definitions):
+            _logger.warning(
+                "table %r of %s is made with ON CONFLICT REPLACE: a row deletes every other row that it collides with, "
+                "delivered ones too, and a NULL becomes the default, of which nobody is told; with ABORT such a row is "
+                "refused and named",
+                table,
+                self.address,
+            )
+
+    def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:
+        """`INTEGER PRIMARY KEY` is another name of the rowid: https://www.sqlite.org/lang_createtable.html#rowid"""
+        with closing(connection.execute("SELECT name, type FROM pragma_table_info(?) WHERE pk", (table,))) as found:
+            key = found.fetchall()
+        return frozenset(self.fold(name) for name, declared in key if len(key) == 1 and declared.upper() == "INTEGER")
+
+    def create_table(self, connection: Connection, table: str, statement: str) -> None:  # noqa: ARG002 - it is in it
+        connection.execute(statement)
+
+    def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
+        return Rows.of(table, key, _values, lambda columns: list(zip(*columns, strict=True)))
+
+    def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
+        insert = self._upsert(table, columns, replacing)
+        counted = self._replaced(connection, table, columns, replacing) if replacing.key else None
+
+        def put(rows: Sequence[Any]) -> Dropped | None:
+            try:
+                kept = sum(map(counted, rows)) if counted else connection.executemany(insert, rows).rowcount
+            except sqlite3.IntegrityError as error:
+                if not connection.in_transaction:  # what follows would be committed row by row
+                    raise PermanentError(
+                        f"table {table!r}: {error}, and it then undoes the whole transaction (ON CONFLICT ROLLBACK, or "
+                        "RAISE(ROLLBACK) of a trigger); change that to ABORT"
+                    ) from error
+                raise
+            return None if kept == len(rows) else Dropped(len(rows), kept)
+
+        return put
+
+    def _replaced(
+        self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing
+    ) -> Callable[[Sequence[Any]], int]:
+        """What writes one row and tells how many are there: 0 if the table drops it. SQLite's count leaves out a row
+        that is older than the stored one, or that adds nothing to its key, too: it is written in the way that counts.
+        """
+        insert = self._upsert(table, columns, replacing)
+        insist = f"{self._inserting(table, columns)} {self.insisting(columns, replacing)}"
+        sent = {column: f"?{at}" for at, column in enumerate(columns, 1)}
+        same_key = " AND ".join(f"{self.quote(column)} = {sent[column]}" for column in replacing.key)
+        there = " AND ".join(f"{self.quote(column)} IS {value}" for column, value in sent.items())
+        if replacing.newer_by is not None:
+            age, ours = self.quote(replacing.newer_by), sent[replacing.newer_by]
+            there += f" OR {age} IS NOT NULL AND ({ours} IS NULL OR {age} > {ours})"
+        look = f"SELECT count(*) FROM {self.quote(table)} WHERE {same_key} AND ({there})"  # noqa: S608 - quoted
+
+        def count(row: Sequence[Any]) -> int:
+            if connection.execute(insert, row).rowcount or connection.execute(look, row).fetchone() != (0,):
+                return 1
+            return int(connection.execute(insist, row).rowcount)
+
+        return count
+
+    def tells_age(self, kind: ArrowType) -> bool:
+        """Decimals and durations are texts here, and moments are texts of one length only in microseconds and years of
+        four digits.
+        """
+        known = stored_type(kind)
+        if kind_of(kind) == "moment":
+            return bool(pa.types.is_date(known) or (pa.types.is_timestamp(known) and known.unit == "us"))
+        return kind_of(kind) in {"integer", "number"}
+
+    def refuse_ageless(self, column: Any, name: str, refused: dict[int, str]) -> None:
+        if kind_of(column.type) != "moment":
+            return
+        for row, text in enumerate(plain_values(column, name)):
+            if text and not text[0].isdecimal():
+                refused.setdefault(row, f"newer_by column {name!r} is beyond the years 0000 to 9999: {text}")
+
+    def _upsert(self, table: str, columns: Sequence[str], replacing: Replacing) -> str:
+        """The statement that inserts a row, replacing one with the same key if there are key columns."""
+        insert = self._inserting(table, columns)
+        return f"{insert} {self.on_conflict(columns, replacing)}" if replacing.key else insert
+
+    def _inserting(self, table: str, columns: Sequence[str]) -> str:
+        marks = ", ".join("?" for _ in columns)
+        return f"INSERT INTO {self.quote(table)} AS {STORED} ({self.listed(columns)}) VALUES ({marks})"  # noqa: S608 - quoted
+
+    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002
+        return _TYPE_NAMES.get(kind_of(kind), "TEXT")
+
+    def fits(self, kind: ArrowType, declared: str) -> bool:
+        return _affinity(declared) in _FITTING.get(kind_of(kind), frozenset({"TEXT", "BLOB"}))
+
+    # Names.
+
+    def fold(self, name: str) -> str:
+        """SQLite folds the letters of ASCII only: `Ä` and `ä` are two columns."""
+        return name.translate(_LOWER)
+
+
+def _problem(name: str, kind: str, definition: str) -> str | None:
+    """Why a table is refused: a module behind a virtual table may keep rows anywhere, and a view keeps none."""
+    if kind != "table":
+        return f"{name} is a {kind}, which keeps no rows; expected a table"
+    if definition.lstrip().upper().startswith("CREATE VIRTUAL"):
+        return f"{name} is a virtual table, which may keep rows outside of the transaction; expected a table"
+    return None
+
+
+def _code_of(error: Exception) -> int:
+    """The primary result code."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+def _affinity(declared: str) -> str:
+    """What SQLite makes of a declared type: https://www.sqlite.org/datatype3.html#determination_of_column_affinity"""
+    if not declared:
+        return "BLOB"
+    return next((affinity for word, affinity in _AFFINITIES.items() if word in declared.upper()), "NUMERIC")
+
+
+def _values(column: Any, name: str, refused: dict[int, str]) -> list[Any]:
+    kind = kind_of(column.type)
+    if kind == "text":
+        return texts_of(array_of(column), name, refused)
+    if kind == "decimal":
+        return [text for chunk in column.chunks for text in decimal_texts(chunk)]
+    if kind == "nested":
+        return json_texts(column, name)
+    values = plain_values(column, name)
+    if kind == "number" and str in set(map(type, values)):
+        infinite = {"Infinity": math.inf, "-Infinity": -math.inf}
+        return [infinite.get(value, value) for value in values]
+    return values

@@ -1,0 +1,78 @@
+"""Every sentence of docs/GUARANTEES.md names checks, and every check it names exists."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.support.documents import check_exists, laws
+from tests.support.processes import CHECKOUT
+
+_SENTENCE = re.compile(r"(\d+)\. (.+)")
+_CHECK = re.compile(r" {3,4}- `(\S.*)`")
+
+
+@dataclass
+class Sentence:
+    number: int
+    text: str
+    checks: list[str] = field(default_factory=list)
+
+
+def sentences(document: str | None = None) -> list[Sentence]:
+    """Everything below the first heading of a section is a numbered sentence or one of its checks.
+
+    What is below a heading of the third level promises nothing: there a numbered sentence is an error.
+    """
+    found: list[Sentence] = []
+    text = (CHECKOUT / "docs/GUARANTEES.md").read_text() if document is None else document
+    _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    for section in sections:
+        promised, *explained = re.split(r"^### ", section, flags=re.MULTILINE)
+        unchecked = [line for part in explained for line in part.splitlines() if _SENTENCE.fullmatch(line)]
+        assert not unchecked, f"these sentences stand where nothing is checked: {unchecked}"
+        for line in filter(None, promised.splitlines()[1:]):
+            if match := _SENTENCE.fullmatch(line):
+                found.append(Sentence(int(match[1]), match[2]))
+            else:
+                check = _CHECK.fullmatch(line)
+                assert check, f"neither a sentence nor a check: {line}"
+                found[-1].checks.append(check[1])
+    return found
+
+
+@pytest.mark.parametrize("sentence", sentences(), ids=lambda sentence: f"{sentence.number}")
+def test_a_sentence_names_checks_that_exist(sentence: Sentence) -> None:
+    assert sentence.text.endswith("."), sentence.text
+    assert sentence.checks, f"nothing would fail if this were false: {sentence.text}"
+    missing = [check for check in sentence.checks if not check_exists(check)]
+    assert not missing, f"{sentence.text} names checks that do not exist: {missing}"
+
+
+def test_a_sentence_without_checks_has_no_place_to_hide() -> None:
+    assert [found.text for found in sentences("## One\n1. It holds.\n   - `a::b`\n### Why\nBecause.\n")] == [
+        "It holds."
+    ]
+    with pytest.raises(AssertionError, match="where nothing is checked"):
+        sentences("## One\n1. It holds.\n   - `a::b`\n### Why\n2. It holds, too.\n")
+    with pytest.raises(AssertionError, match="neither a sentence nor a check"):
+        sentences("## One\nIt holds.\n")
+
+
+def test_sentences_are_numbered_in_order() -> None:
+    numbers = [sentence.number for sentence in sentences()]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_every_law_of_the_design_is_among_the_checks() -> None:
+    named = {check.removeprefix("spec::") for sentence in sentences() for check in sentence.checks}
+    missing = {law for law in laws() if re.match(r"I\d_", law)} - named
+    assert not missing
+
+
+def test_what_does_not_exist_is_noticed() -> None:
+    assert not check_exists("tests/documents/test_guarantees_document.py::test_that_was_never_written")
+    assert not check_exists("spec::I9_NeverStated")
+    assert not check_exists("chaos::nothing at all happens")

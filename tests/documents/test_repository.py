@@ -1,0 +1,92 @@
+"""Guards over the repository itself: what may not be named in it, and what the core may not import."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import wal_sink
+from tests.support.processes import CHECKOUT, python_environment
+
+FORBIDDEN = {
+    "the host of a package registry": "|".join(
+        re.escape(name + "." + domain)
+        for name, domain in [
+            ("pypi", "org"),
+            ("pythonhosted", "org"),
+            ("npmjs", "org"),
+            ("maven" + ".apache", "org/maven2"),
+        ]
+    ),
+    "a path of one machine": "|".join("/" + name + "/" for name in ("root", "work")) + "|/home/[a-z]|/Users/[A-Za-z]",
+}
+NOT_IN_GIT = {".git", ".venv", ".cache", "dist", "demo-out", "__pycache__", "spark-warehouse", "metastore_db"}
+
+
+def _tracked() -> list[Path]:
+    """The files git knows; without git or its folder (an unpacked archive), the files that lie here."""
+    if shutil.which("git") and (CHECKOUT / ".git").exists():
+        git = ["git", "-c", "safe.directory=*", "ls-files", "-z"]
+        listed = subprocess.run(git, cwd=CHECKOUT, capture_output=True, text=True, check=True).stdout
+        return [CHECKOUT / name for name in listed.split("\0") if name and (CHECKOUT / name).is_file()]
+    everything = (path for path in CHECKOUT.rglob("*") if path.is_file())
+    return [path for path in everything if not NOT_IN_GIT & set(path.relative_to(CHECKOUT).parts)]
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_tracked_file_names(what: str) -> None:
+    pattern = re.compile(rf"(?<![\w./:}}-])(?:{FORBIDDEN[what]})" if "path" in what else FORBIDDEN[what])
+    found = [
+        f"{path.relative_to(CHECKOUT)}:{number}: {line.strip()[:120]}"
+        for path in _tracked()
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found, f"{what} is named in\n" + "\n".join(found)
+
+
+def _core_modules() -> list[str]:
+    package = CHECKOUT / "wal_sink"
+    files = [*package.glob("*.py"), *(package / "stores").glob("*.py")]
+    names = (".".join(file.relative_to(CHECKOUT).with_suffix("").parts) for file in files)
+    return sorted(name.removesuffix(".__init__") for name in names)
+
+
+_IMPORTING_EACH = """
+import os, sys
+import fsspec, msgspec, pandas, pyarrow.compute, pyarrow.parquet  # what every core module may import: once for all
+failed = 0
+for module in sys.argv[1:]:
+    if os.fork() == 0:
+        __import__(module)
+        print(module, *sorted({'pyspark', 'wal_sink_backends'} & set(sys.modules)), flush=True)
+        sys.exit()
+    failed |= os.wait()[1]
+sys.exit(failed != 0)
+"""
+"""Imports each module in a process that has imported nothing else of ours, and prints what it should not bring."""
+
+
+@pytest.fixture(scope="module")
+def imported() -> dict[str, list[str]]:
+    """By module of the core, what importing it imports of what it may not."""
+    command = [sys.executable, "-c", _IMPORTING_EACH, *_core_modules()]
+    done = subprocess.run(command, env=python_environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return {module: names for module, *names in map(str.split, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("module", _core_modules())
+def test_the_core_imports_neither_pyspark_nor_a_backend(module: str, imported: dict[str, list[str]]) -> None:
+    assert imported[module] == []
+
+
+def test_the_public_names_are_sorted_and_exist() -> None:
+    assert list(wal_sink.__all__) == sorted(wal_sink.__all__)
+    for name in wal_sink.__all__:
+        assert getattr(wal_sink, name) is not None

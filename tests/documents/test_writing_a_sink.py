@@ -1,0 +1,141 @@
+"""The sink of `docs/writing-a-sink.md`, as it stands there, over a target with transactions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+
+from tests.support.page import class_on_the_page
+from wal_sink import LedgerEntry, Position, Rejected, SinkContext
+from wal_sink.testing import SinkContract
+from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED, Verdict
+
+CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
+
+
+@dataclass
+class Target:
+    """Rows and a ledger. Whatever was committed since a transaction began makes it fail."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    ledgers: dict[str, SimpleNamespace] = field(default_factory=dict)
+    commits: int = 0
+    refuses: Callable[[dict[str, Any]], bool] = lambda _: False
+
+
+TARGETS: dict[str, Target] = {}
+_numbers = itertools.count()
+
+
+def as_row(entry: LedgerEntry) -> SimpleNamespace:
+    at = entry.position
+    return SimpleNamespace(slot=at.slot, term=entry.term, batch_id=at.batch_id, rows=at.rows, segment_id=at.segment_id)
+
+
+class Client:
+    """The fictitious client of the page, and each of its transactions."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.inserted: list[dict[str, Any]] = []
+        self.moved: dict[str, SimpleNamespace] = {}
+        self.rolled_back = False
+
+    def ledger(self, slot: str) -> SimpleNamespace | None:
+        return self.target.ledgers.get(slot)
+
+    def ledgers(self, slots: Sequence[str]) -> list[SimpleNamespace]:
+        return [self.target.ledgers[slot] for slot in slots if slot in self.target.ledgers]
+
+    @contextmanager
+    def transaction(self) -> Iterator[Client]:
+        step, began = Client(self.target), self.target.commits
+        yield step
+        if not step.rolled_back:
+            assert self.target.commits == began, "somebody else has committed"
+            self.target.rows += step.inserted
+            self.target.ledgers |= step.moved
+            self.target.commits += 1
+
+    def insert(self, rows: list[dict[str, Any]]) -> dict[int, str]:
+        self.inserted += rows
+        return {index: "refused" for index, row in enumerate(rows) if self.target.refuses(row)}
+
+    def put_ledger(self, entry: LedgerEntry) -> None:
+        self.moved[entry.position.slot] = as_row(entry)
+
+    def roll_back(self) -> None:
+        self.rolled_back = True
+
+    def close(self) -> None:
+        del self.target
+
+
+StockSink = class_on_the_page("StockSink", connect=lambda address: Client(TARGETS[address]))
+ManySlotsSink = class_on_the_page("ManySlotsSink", StockSink=StockSink, Position=Position)
+
+
+def opened(address: str) -> Any:
+    sink = StockSink(address)
+    sink.open(CONTEXT)
+    return sink
+
+
+@pytest.fixture
+def address() -> str:
+    address = f"stock://{next(_numbers)}"
+    TARGETS[address] = Target()
+    return address
+
+
+class TestTheContract(SinkContract):
+    column_names = ("dots", "spaces")
+
+    @pytest.fixture
+    def target(self, address: str) -> str:
+        return address
+
+    def make_sink(self, target: str) -> object:
+        return StockSink(target)
+
+    def rows_in(self, target: str) -> list[dict[str, Any]]:
+        return TARGETS[target].rows
+
+
+class TestManySlots(TestTheContract):
+    def make_sink(self, target: str) -> object:
+        return ManySlotsSink(target)
+
+
+@pytest.mark.parametrize("verdict", get_args(Verdict))
+def test_it_follows_the_rule(address: str, verdict: Verdict) -> None:
+    for case in (case for case in CASES if case.verdict == verdict):
+        target = TARGETS[address] = Target(ledgers={SLOT: as_row(STORED)} if case.stored else {})
+        sink, chunk = opened(address), case.chunk()
+        if verdict in REFUSALS:
+            kind, told = REFUSALS[verdict]
+            with pytest.raises(kind, match=told):
+                sink.write(chunk)
+        else:
+            assert sink.write(chunk) is None
+        is_new = verdict == "new"
+        assert [row["id"] for row in target.rows] == (list(case.rows) if is_new else []), case
+        assert sink.last(SLOT) == (chunk.position if is_new else STORED.position if case.stored else None), case
+
+
+def test_a_chunk_with_a_refused_row_leaves_nothing(address: str) -> None:
+    target = TARGETS[address]
+    target.refuses = lambda row: row["id"] == 5
+    chunk = next(case for case in CASES if case.verdict == "new" and case.rows and not case.stored).chunk()
+    sink = opened(address)
+    assert sink.write(chunk) == Rejected({1: "refused"})
+    assert (target.rows, sink.last(SLOT)) == ([], None)
+    assert sink.write(chunk.without([1])) is None
+    assert (target.rows, sink.last(SLOT)) == ([{"id": 4}], chunk.position)
+    sink.close()

@@ -1,0 +1,48 @@
+"""Chunks by hand, for tests that call a sink's methods themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink.sinks.base import SinkContext
+from wal_sink.sinks.chunk import Chunk, Position
+
+SLOT = "wal/default/0"
+CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
+
+
+def chunk(
+    table: pa.Table,
+    *,
+    batch: int = 0,
+    first: int = 0,
+    segment: str = "a",
+    term: int = 1,
+    slot: str = SLOT,
+    after: Position | None = None,
+) -> Chunk:
+    """Rows from `first` on, staged as one chunk. `after`: what the slot held when the attempt began the segment."""
+    end = first + table.num_rows
+    return dataclasses.replace(
+        Chunk.of(table, key=f"{segment}-{first}-{end}"),
+        batch_id=batch,
+        segment_id=segment,
+        rows=range(first, end),
+        position=Position(slot, batch, end, segment),
+        term=term,
+        start=first,
+        follows=after,
+    )
+
+
+def ids(*values: Any) -> pa.Table:
+    return pa.table({"id": pa.array(values, pa.int64())})
+
+
+def raw_texts(*values: bytes | None) -> Any:
+    """A column of texts of any bytes, as Spark may have them."""
+    raw = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(raw), raw.buffers(), raw.null_count)

@@ -1,0 +1,100 @@
+"""What the documents that are held to checks have in common: whether a named test, function, law or scenario exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from tests.support.processes import CHECKOUT
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+
+
+@cache
+def tree_of(file: str) -> ast.Module:
+    path = CHECKOUT / file
+    assert path.is_file(), f"no file {file}"
+    return ast.parse(path.read_text())
+
+
+@cache
+def definitions(file: str) -> frozenset[str]:
+    """Tests of a file, by the names pytest gives them."""
+    names: set[str] = set()
+    for node in tree_of(file).body:
+        if isinstance(node, ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}::{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return frozenset(names)
+
+
+@cache
+def places(file: str) -> frozenset[str]:
+    """What a file of the package defines: functions, classes, `Class.method`, constants and calls of both levels."""
+    return frozenset(name for name, _ in places_in(tree_of(file).body, ""))
+
+
+def places_in(body: list[ast.stmt], head: str) -> Iterator[tuple[str, ast.stmt]]:
+    """Each place of a module or class with its statement. What lies within a function belongs to the function."""
+    for node in body:
+        if isinstance(node, ast.If | ast.Try | ast.With):
+            yield from places_in([inner for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.stmt)], head)
+        elif isinstance(node, ast.ClassDef):
+            yield f"{head}{node.name}", node
+            yield from places_in(node.body, f"{head}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield f"{head}{node.name}", node
+        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            yield f"{head}{ast.unparse(node.value.func)}", node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((f"{head}{name}", node) for target in targets for name in _names(target))
+
+
+def _names(target: ast.expr) -> list[str]:
+    return [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
+
+
+@cache
+def laws() -> frozenset[str]:
+    """What TLC checks: the invariants and properties of the models that `make spec` runs."""
+    texts = [(CHECKOUT / "specs" / f"{name}.tla").read_text() for name in ("WalSink", "TwoPhase")]
+    defined = {name for text in texts for name in re.findall(r"^(\w+) ==", text, flags=re.MULTILINE)}
+    checked: set[str] = set()
+    for model in (CHECKOUT / "specs").glob("*.cfg"):
+        listed = re.search(r"^(?:INVARIANTS?|PROPERT(?:Y|IES))\s+((?:\w+\s+)*)", model.read_text(), flags=re.MULTILINE)
+        assert listed, f"{model.name} checks nothing"
+        checked |= set(listed[1].split())
+    return frozenset(defined & checked)
+
+
+@cache
+def scenarios() -> frozenset[str]:
+    """Names of the scenarios of `make chaos`."""
+    found: set[str] = set()
+    for path in (CHECKOUT / "tests/chaos").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Scenario":
+                named = [node.args[0]] if node.args else [word.value for word in node.keywords if word.arg == "name"]
+                found |= {
+                    name.value for name in named if isinstance(name, ast.Constant) and isinstance(name.value, str)
+                }
+    return frozenset(found)
+
+
+def check_exists(check: str) -> bool:
+    """Whether `spec::Law`, `chaos::scenario` or `tests/….py::test` names what is there."""
+    kind, _, name = check.partition("::")
+    if kind == "spec":
+        return name in laws()
+    return name in (scenarios() if kind == "chaos" else definitions(kind))
+
+
+def is_test(check: str) -> bool:
+    """Whether it names a test that pytest would run: a function `test_…` of a file of `tests/`."""
+    file, _, name = check.partition("::")
+    named_so = name.rpartition("::")[2].startswith("test_")
+    return file.startswith("tests/") and named_so and name in definitions(file)

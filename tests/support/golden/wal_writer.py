@@ -1,0 +1,159 @@
+"""Writes the golden WALs of the present code: `python -m tests.support.golden.wal_writer VERSION`.
+
+Those that lie there stay as they are. VERSION begins with a number above all others.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from unittest import mock
+
+from tests.support.golden.checkpoints import goldens as golden_checkpoints
+from tests.support.golden.targets import Plain
+from tests.support.golden.wals import World, save
+from wal_sink.committer.collection import Collector
+from wal_sink.recovery import sink_changes
+from wal_sink.replay import DeadLetters
+from wal_sink.runtime.clock import ProcessIdentity
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import simulated_runtime
+from wal_sink.wal import fencing as terms
+from wal_sink.wal import paths
+from wal_sink.wal.holders import TakeOver
+from wal_sink.wal.log import Log
+
+_HOST = ProcessIdentity(host="golden", pid=4711, boot_id="a boot that is over", pid_namespace="pid:[1]", started=1)
+
+
+def _kinds(world: World) -> None:
+    """A sink of each kind: two batches delivered, one half-delivered, one that nobody has, one that is incomplete."""
+    run = world.process()
+    for rows in ([3, 2], [5]):
+        world.batch(run, *rows)
+        run.deliver_all()
+    world.targets["vault"].is_away = True
+    world.batch(run, 5, 3)
+    world.targets["vault"].is_away = False
+    world.batch(run, 4)
+    world.batch(run, 2, 1, is_completed=False)
+    for name in ("plain", "once", "looked-up"):
+        recorded = f"after create {paths.SINKS}/{name}/progress"
+        world.deliver_until(name, recorded, recorded)
+    world.deliver_until("keyed", "after write", "after write")
+    world.deliver_until("ledger", "after write", "after write", "after write")
+    world.deliver_until("vault", "after commit")
+    world.deliver_until("segments", f"after create {paths.SINKS}/segments/progress")
+
+
+def _dead_letters(world: World) -> None:
+    """Refused rows, some sent again, and rows of unknown outcome."""
+    world.targets["refusing"].refused = [1, 4, 10_002]
+    world.targets["refusing-ledger"].refused = [0, 10_003]
+    run = world.process()
+    for rows in ([3, 2], [5]):
+        world.batch(run, *rows)
+        run.deliver_all()
+    world.batch(run, 4)
+    world.deliver_until("once", f"after create {paths.SINKS}/once/progress")
+    world.process(stages=False, sinks=["once"]).deliver_all()
+    refusing = world.targets["refusing"]
+    refusing.refused = [4]
+    letters = DeadLetters(Log(world.wal, simulated_runtime(seed=5), "e" * 32), name="refusing")
+    letters.replay(Plain(refusing, world.hook))
+    refusing.refused = []
+
+
+def _collected(world: World) -> None:
+    """Low water; a sink that was retired, one that was renamed; runs that ended in order; a WAL that was moved."""
+    here, before = world.wal, MemoryStore(StoreSpec(f"{world.url}-before"))
+    world.wal = before
+    run = world.process()
+    for _ in range(6):
+        world.batch(run, 2)
+        run.deliver_all()
+    Collector(run.shared, retention_batches=2).collect(run.committers[0].term)
+    run.end()
+    for name in before.list("", recursive=True):
+        here.create(name, before.read(name))
+    world.wal = here
+    world.process(stages=False, sinks=["plain"], moved_from=before.root).end()
+    log = Log(here, simulated_runtime(seed=7), "d" * 32)
+    sink_changes.retire(log, "retired", drop_pending=0, take_over=TakeOver.ALWAYS)
+    sink_changes.rename(log, "renamed", "anew", take_over=TakeOver.ALWAYS)
+    world.sinks.remove("retired")
+    world.sinks[world.sinks.index("renamed")] = "anew"
+    world.targets["anew"] = world.targets.pop("renamed")
+
+
+def _spread(world: World) -> None:
+    """More than 1,024 chunks in a batch; a partition of a number above 1,023; half delivered."""
+    world.partitions = [0, 1_500]
+    run = world.process()
+    world.batch(run, 20, 2_100)
+    world.deliver_until("plain", *[f"after create {paths.SINKS}/plain/progress"] * 30)
+
+
+def _unkept(world: World) -> None:
+    """Rows that the target of a two-phase sink alone holds."""
+    run = world.process()
+    world.batch(run, 3, 2)
+    run.deliver_all()
+    world.batch(run, 5)
+    world.batch(run, 1, is_completed=False)
+
+
+def _passed_over(world: World) -> None:
+    """A batch that Spark wrote without running it, as 4.2.1 does."""
+    (golden,) = golden_checkpoints("repartitioned", version="4.2.1")
+    files = golden.store()
+    for name in ("metadata", *(path for path in golden.files if path.startswith("sources/"))):
+        world.checkpoint.create(name, files.read(name))
+    for batch_id in golden.batches:
+        world.checkpoint.create(f"offsets/{batch_id}", files.read(f"offsets/{batch_id}"))
+        if batch_id in golden.read:
+            world.rows[batch_id] = [3]
+            world.stage(world.process(), batch_id)
+        world.checkpoint.create(f"commits/{batch_id}", files.read(f"commits/{batch_id}"))
+        world.drain()
+
+
+WRITERS: Mapping[str, tuple[Sequence[str], Callable[[World], None]]] = {
+    "kinds": (("plain", "once", "keyed", "looked-up", "ledger", "vault", "segments", "batches"), _kinds),
+    "dead_letters": (("refusing", "refusing-ledger", "once"), _dead_letters),
+    "collected": (("plain", "ledger", "renamed", "retired"), _collected),
+    "spread": (("plain", "ledger"), _spread),
+    "unkept": (("unkept",), _unkept),
+    "passed_over": (("plain",), _passed_over),
+}
+
+
+@contextmanager
+def _elsewhere() -> Iterator[None]:
+    """What is written names a process that is gone, and no machine."""
+    with (
+        mock.patch.object(terms, "process_identity", return_value=_HOST),
+        mock.patch.object(terms, "process_name", return_value=f"{_HOST.host}:{_HOST.pid}"),
+    ):
+        yield
+
+
+def written(kind: str, version: str) -> World:
+    """A WAL of the present code."""
+    sinks, write = WRITERS[kind]
+    world = World(kind, version, list(sinks))
+    with _elsewhere():
+        write(world)
+    return world
+
+
+def main(version: str) -> None:
+    for kind in WRITERS:
+        save(written(kind, version))
+        sys.stdout.write(f"{version} {kind}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,312 @@
+"""WALs of earlier versions: `tests/golden/wals/<version>/<kind>.json`, each with its checkpoint and targets.
+
+`wal_writer.py` writes those of the present code. Those that lie there stay as they are: each is what a user may
+still have on a store. Nothing here needs Spark.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from tests.support.golden.targets import (
+    ByBatch,
+    BySegment,
+    Idempotent,
+    LookedUp,
+    Plain,
+    Target,
+    Transactional,
+    TwoPhase,
+)
+from tests.support.processes import CHECKOUT
+from wal_sink import inspection
+from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier
+from wal_sink.delivery.served_sink import Serving
+from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Assignment
+from wal_sink.replay import DeadLetters
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sinks.base import BatchSink, ReleasedBatch, TwoPhaseSink, as_sink
+from wal_sink.sinks.guarantees import promise
+from wal_sink.staging.stager import Attempt, Staged
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
+from wal_sink.testing.data.tables import spark_schema_of
+from wal_sink.two_phase.prepare import Preparation, joined, stage_partition
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest
+from wal_sink.wal.segment_reader import load_segment, read_chunks
+
+GOLDEN = CHECKOUT / "tests" / "golden" / "wals"
+CHUNK_ROWS = 2
+BATCH_ROWS = 10_000
+"""Ids of a batch begin at its number times this."""
+_SETTINGS = Settings(chunk_rows=CHUNK_ROWS)
+
+Make = Callable[[Target, Callable[[str], None]], object]
+"""Makes what is given to `WalSink`: a sink or a `Delivery`."""
+
+SINKS: Mapping[str, Make] = {
+    "plain": Plain,
+    "once": lambda target, hook: Delivery(Plain(target, hook), guarantee="at_most_once"),
+    "keyed": Idempotent,
+    "looked-up": LookedUp,
+    "ledger": Transactional,
+    "vault": TwoPhase,
+    "segments": BySegment,
+    "batches": lambda target, _: ByBatch(target),
+    "refusing": lambda target, hook: Delivery(Plain(target, hook), on_rejected="dead_letter"),
+    "refusing-ledger": lambda target, hook: Delivery(Transactional(target, hook), on_rejected="dead_letter"),
+    "unkept": lambda target, hook: Delivery(TwoPhase(target, hook), keep_segments=False),
+    "renamed": Plain,
+    "anew": Plain,
+    "retired": Plain,
+}
+"""What each name means in every golden WAL."""
+
+
+@dataclass
+class World:
+    """A WAL with its checkpoint and targets."""
+
+    kind: str
+    version: str
+    sinks: list[str]
+    """Which are served, by their first names."""
+    targets: dict[str, Target] = field(default_factory=dict)
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    """Of each batch: how many rows each partition has."""
+    partitions: list[int] = field(default_factory=list)
+    """Numbers of the partitions, where they are not simply counted."""
+    processes: int = 0
+
+    def __post_init__(self) -> None:
+        self.wal = MemoryStore(StoreSpec(self.url))
+        self.checkpoint = MemoryStore(StoreSpec(f"memory://golden/{self.version}/{self.kind}/checkpoint"))
+        for name in self.sinks:
+            self.targets.setdefault(name, Target())
+        self.armed: list[str] = []
+        self.is_dead = False
+
+    @property
+    def url(self) -> str:
+        return f"memory://golden/{self.version}/{self.kind}/wal"
+
+    # Lives.
+
+    def hook(self, what: str, where: str = "") -> None:
+        """A point of a process, which may be its last: the first one of `armed`, the others having come before."""
+        if self.is_dead:
+            raise Crash("dead")
+        if self.armed and f"{what} {where}".startswith(self.armed[0]):
+            self.armed.pop(0)
+            if not self.armed:
+                self.is_dead = True
+                raise Crash(what)
+
+    def process(self, *, stages: bool = True, sinks: Sequence[str] | None = None, moved_from: str | None = None) -> Run:
+        """Start another process, which serves all sinks, or some."""
+        self.processes += 1
+        self.armed, self.is_dead = [], False
+        store = FaultyStore(self.wal, self.hook)
+        seed = sum(self.kind.encode()) * 1_000 + self.processes
+        run = Run(store, FaultyStore(self.checkpoint, self.hook), _SETTINGS, runtime=simulated_runtime(seed=seed))
+        served = [name for name in self.sinks if sinks is None or name in sinks]
+        run.open([self._serving(run, name) for name in served], moved_from=moved_from)
+        if stages:
+            run.become_stager()
+        return run
+
+    def batch(self, run: Run, *rows: int, is_completed: bool = True) -> int:
+        """Stage the next batch, of so many rows by partition."""
+        batch_id = max(self.rows, default=-1) + 1
+        self.rows[batch_id] = list(rows)
+        self.stage(run, batch_id)
+        if is_completed:
+            self.query().complete_batch(batch_id)
+        return batch_id
+
+    def stage(self, run: Run, batch_id: int) -> None:
+        query = self.query()
+        query.start_batch(batch_id, batch_id)
+        run.stage(batch_id, lambda attempt: self._stage(run, attempt), planned_ms=query.planned_ms(batch_id))
+
+    def query(self) -> FakeQuery:
+        return FakeQuery(self.checkpoint, lambda *_: [])
+
+    def deliver_until(self, sink: str, *points: str) -> None:
+        """A process that delivers one sink, until it dies: at the last of the points, which follow each other."""
+        run = self.process(stages=False)
+        run.gate.search()
+        self.armed = list(points)
+        try:
+            while run.deliver_next(next(one for one in run.committers if one.name == sink)):
+                pass
+        except Crash:
+            return
+        raise AssertionError(f"{sink} came to none of {self.armed}")
+
+    def drain(self) -> Run:
+        """A process that delivers what is there, and stages nothing."""
+        run = self.process(stages=False)
+        run.gate.search()
+        run.deliver_all()
+        return run
+
+    def table_of(self, batch_id: int, partition: int) -> pa.Table:
+        rows = self.rows[batch_id]
+        first = batch_id * BATCH_ROWS + sum(rows[:partition])
+        ids = range(first, first + rows[partition])
+        return pa.table({"id": pa.array(ids, pa.int64()), "word": [f"word {number}" for number in ids]})
+
+    def ids(self, *, through: int | None = None) -> list[int]:
+        """Of all rows, of batches up to one."""
+        each = (range(batch * BATCH_ROWS, batch * BATCH_ROWS + sum(rows)) for batch, rows in self.rows.items()
+                if through is None or batch <= through)  # fmt: skip
+        return [number for ids in each for number in ids]
+
+    def _stage(self, run: Run, attempt: Attempt) -> Staged:
+        tables = [self.table_of(attempt.batch_id, index) for index in range(len(self.rows[attempt.batch_id]))]
+        columns, schema = ("id", "word"), spark_schema_of(tables[0].schema)
+        order = run.staging_order(attempt, columns=columns, spark_schema=schema)
+        numbers = self.partitions or range(len(tables))
+        parts = [
+            stage_partition(
+                order, table.rename_columns(["c0", "c1"]).to_batches(), run.log, partition=number, on_executor=False
+            )
+            for number, table in zip(numbers, tables, strict=True)
+        ]
+        staged = joined(parts)
+        return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
+
+    def _serving(self, run: Run, name: str) -> Serving:
+        given = SINKS[name](self.targets[name], self.hook)
+        delivery = given if isinstance(given, Delivery) else Delivery(given)
+        if run.history.wal is not None and not run.log.store.list(f"{paths.SINKS}/{name}"):
+            delivery = dataclasses.replace(delivery, start_from="earliest")
+        sink = as_sink(delivery.to)
+        kept = promise(sink, delivery, name)
+        if isinstance(sink, BatchSink):
+            carrier = WholeBatchCarrier(_batch_writer(sink, run.log), run.log, what=name, limit_s=60)
+            return Serving(name, delivery, kept, carrier, identity=sink.describe())
+        serving = Serving(
+            name, delivery, kept, LocalCarrier(lambda: sink, run.log, should_stop=lambda: False), sink.describe()
+        )
+        if not isinstance(sink, TwoPhaseSink):
+            return serving
+        preparation = Preparation(name, lambda: sink, delivery.attempt_timeout_s)
+        return dataclasses.replace(serving, make_sink=lambda: sink, preparation=preparation)
+
+    # What it holds.
+
+    def log(self) -> Log:
+        """For those that only look."""
+        return Log(self.wal, SYSTEM, "f" * 32)
+
+    def seen(self) -> dict[str, Any]:
+        """All that `wal_sink.inspection` shows of it, as plain data."""
+        batches = inspection.read_batches(self.wal)
+        details = {batch.batch_id: inspection.read_batch(self.wal, batch.batch_id) for batch in batches}
+        known = [sink.name for sink in inspection.read_status(self.wal).sinks]
+        letters = {name: DeadLetters(self.log(), name=name).all() for name in known}
+        found = {
+            "status": inspection.read_status(self.wal),
+            "batches": batches,
+            "details": details,
+            "rows": {
+                batch_id: inspection.read_rows(self.wal, detail.manifest, 1_000)
+                for batch_id, detail in details.items()
+                if detail is not None and all(segment.kept for segment in detail.manifest.segments)
+            },
+            "dead letters": {name: [_letter(letter) for letter in found] for name, found in letters.items()},
+        }
+        plain: dict[str, Any] = json.loads(msgspec.json.encode(found))
+        return plain
+
+
+def _letter(letter: Any) -> dict[str, Any]:
+    chunk = letter.chunk
+    return {
+        "path": letter.letter.path,
+        "kept": letter.letter.kept,
+        "key": chunk.key,
+        "ids": chunk.table.column("id").to_pylist(),
+        "reasons": letter.reasons,
+        "replayed": letter.replayed,
+    }
+
+
+def _batch_writer(sink: BatchSink, log: Log) -> Callable[[Assignment, Manifest], object]:
+    def write(given: Assignment, manifest: Manifest) -> None:
+        rows, columns = manifest.chunk_rows, manifest.columns
+        parts = [
+            table
+            for segment in manifest.segments
+            for _, _, table in read_chunks(
+                load_segment(log.store, segment), segment, chunk_rows=rows, columns=columns, where=segment.path
+            )
+        ]
+        frame: Any = pa.concat_tables(parts)
+        spark: Any = None
+        sink.write_batch(ReleasedBatch(manifest.batch_id, given.term.number, spark, lambda: frame))
+
+    return write
+
+
+# Files.
+
+
+def save(world: World) -> None:
+    path = GOLDEN / world.version / f"{world.kind}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = {
+        "sinks": world.sinks,
+        "targets": {name: dataclasses.asdict(target) for name, target in world.targets.items()},
+        "rows": world.rows,
+        "partitions": world.partitions,
+        "processes": world.processes,
+        "seen": world.seen(),
+        "checkpoint": _dumped(world.checkpoint),
+        "wal": _dumped(world.wal),
+    }
+    path.write_text(json.dumps(state, indent=1, ensure_ascii=False) + "\n")
+
+
+def load(path: Path) -> tuple[World, dict[str, Any]]:
+    """A world of its own as it was written, and what was seen of it then."""
+    state = json.loads(path.read_text())
+    world = World(path.stem, path.parent.name, state["sinks"], partitions=state["partitions"])
+    world.processes = state["processes"]
+    world.rows = {int(batch_id): rows for batch_id, rows in state["rows"].items()}
+    world.targets = {name: _target(found) for name, found in state["targets"].items()}
+    for store, objects in ((world.wal, state["wal"]), (world.checkpoint, state["checkpoint"])):
+        store.delete(store.list("", recursive=True))
+        for name, data in objects.items():
+            store.create(name, data.encode() if isinstance(data, str) else base64.b64decode(data[0]))
+    return world, state["seen"]
+
+
+def _target(found: dict[str, Any]) -> Target:
+    return Target(**{**found, "ledger": {slot: tuple(entry) for slot, entry in found["ledger"].items()}})
+
+
+def _dumped(store: MemoryStore) -> dict[str, str | list[str]]:
+    """Texts as texts; a file as a list of its base64 text alone."""
+    found: dict[str, str | list[str]] = {}
+    for name in store.list("", recursive=True):
+        data = store.read(name)
+        is_text = not name.endswith(".parquet")
+        found[name] = data.decode() if is_text else [base64.b64encode(data).decode()]
+    return found

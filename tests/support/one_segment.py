@@ -1,0 +1,110 @@
+"""A staged batch of one segment, for tests of its delivery, and two sinks to deliver it to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tests.support.small_run import Place, Recorder
+from wal_sink.delivery.segment import SegmentDelivery, chunks_of
+from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Assignment, FailureKind, Order, Outcome
+from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.sinks.base import SegmentSink, Sink, SinkContext, as_sink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.positions import slot_name
+from wal_sink.sinks.session import SinkSession
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term
+from wal_sink.wal.segment_reader import load_segment
+
+
+@dataclass
+class Stage:
+    """A staged batch of one segment of five rows in chunks of two, and who has it to deliver."""
+
+    place: Place = field(default_factory=lambda: Place(rows=lambda _: [5]))
+    should_stop: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        self.run: Run = self.place.open({"a": Recorder()})
+        next(self.place.query().batches(self.run, 1))
+        staged = self.run.history.staged(0)
+        assert staged is not None
+        self.segment = staged.segments[0]
+        self.given = Assignment(
+            wal_id="w",
+            sink="a",
+            term=Term("committer-a", 1),
+            batch_id=0,
+            columns=("batch", "row"),
+            spark_schema="{}",
+            chunk_rows=2,
+            segments=1,
+            at_most_once=False,
+            keeps_rejected=False,
+            attempt_timeout_s=10,
+            witness=None,
+        )
+        self.order = Order(0, self.segment, 0, maybe_sent=False)
+
+    def deliver(self, to: object, *, order: dict[str, Any] | None = None, **given: Any) -> Outcome:
+        """Deliver once; `order` and `given` change what is handed over."""
+        self.place.requests.clear()
+        sink = as_sink(to)
+        assert isinstance(sink, Sink)
+        assignment = replace(self.given, **given)
+        session = SinkSession(sink, DirectCaller(), assignment.context(on_executor=True), timeout_s=10)
+        delivery = SegmentDelivery(assignment, session, self.run.log, should_stop=self.should_stop)
+        return delivery.deliver(replace(self.order, **(order or {})))
+
+    def first_chunk(self) -> Chunk:
+        data = load_segment(self.run.log.store, self.segment)
+        return next(chunks_of(self.given, 0, self.segment, data, 0, where="here"))
+
+    def position(self, rows: int, *, batch_id: int = 0, segment_id: str | None = None) -> Position:
+        return Position(slot_name("w", "a", 0), batch_id, rows, segment_id or self.segment.id)
+
+    @property
+    def recorded(self) -> list[int]:
+        names = self.place.wal.list(paths.progress_folder("a", 0))
+        return [found.rows for name in names if (found := paths.parse_progress(name))]
+
+    @property
+    def checks(self) -> int:
+        return self.place.requests.count(f"read {paths.term('committer-a', 2)}")
+
+
+def kind_of_failure(outcome: Outcome) -> FailureKind | None:
+    return outcome.failure.kind if outcome.failure else None
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: object) -> object:
+        raise error
+
+    return fail
+
+
+class Noting(Sink):
+    def __init__(self, *, open_error: Exception | None = None) -> None:
+        self.contexts: list[SinkContext] = []
+        self.open_error = open_error
+
+    def open(self, context: SinkContext) -> None:
+        self.contexts.append(context)
+        if self.open_error is not None:
+            raise self.open_error
+
+    def write(self, chunk: Chunk) -> None: ...
+
+
+class Whole(SegmentSink):
+    def __init__(self, answer: object = None) -> None:
+        self.answer = answer
+        self.calls: list[tuple[int, int, list[int]]] = []
+
+    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> Any:
+        self.calls.append((ordinal, batch_id, [chunk.rows[0] for chunk in chunks]))
+        return self.answer

@@ -1,0 +1,225 @@
+"""Programs a test starts in processes of their own, and always ends: Python, the JVM it starts and Spark's workers.
+
+A `Child` leads a session of its own. Killing it kills every process of that session at once, so nothing of a "crashed"
+driver goes on writing (a JVM lives a moment longer than its Python), and no process that another started is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+POLL_S = 0.02
+KILL_WAIT_S = 20.0
+PROC = Path("/proc")
+ENDED = frozenset("ZX")
+"""States of a process that runs no more: a zombie is one that its parent has not collected."""
+
+
+class ChildError(AssertionError):
+    """A child did not do what the test waited for; the message ends with the last lines of its output."""
+
+
+def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment, such that a child and its Spark workers use this interpreter and this checkout.
+
+    Its JVMs start quickly, those too whose options the program does not choose.
+    """
+    from tests.support.programs.quick_java import QUICK_SPARK  # noqa: PLC0415 - which starts a child itself
+
+    paths = [str(CHECKOUT), str(CHECKOUT / "backends"), os.environ.get("PYTHONPATH", "")]
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in dict.fromkeys(paths) if path),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    environment.setdefault("JDK_JAVA_OPTIONS", QUICK_SPARK)
+    return {**environment, **(extra or {})}
+
+
+class Child:
+    """A program in a process (and session) of its own, ended at the end of the `with` block whatever happened.
+
+    `args` is the command, `log` the file that takes both its outputs, `limit_s` the most seconds that `wait` and
+    `wait_until` wait when they are told nothing else. Without `env` it gets `python_environment()`.
+    """
+
+    def __init__(
+        self,
+        args: Sequence[str | Path],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        limit_s: float = 240.0,
+    ) -> None:
+        self.log = log
+        self.limit_s = limit_s
+        with log.open("wb") as sink:
+            self._process = subprocess.Popen(
+                [str(arg) for arg in args],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=subprocess.STDOUT,
+                env=python_environment() if env is None else dict(env),
+                cwd=log.parent if cwd is None else cwd,
+                start_new_session=True,
+            )
+
+    @classmethod
+    def python(
+        cls,
+        program: Path | str,
+        *args: str | Path,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        limit_s: float = 240.0,
+    ) -> Self:
+        """Start this interpreter with a program: a file's `Path`, or source text. `env` is added to the environment."""
+        head: list[str | Path] = [program] if isinstance(program, Path) else ["-c", program]
+        return cls([sys.executable, *head, *args], log=log, env=python_environment(env), limit_s=limit_s)
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is also the id of its group and session."""
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether the started process itself (not its children) still runs."""
+        return self._process.poll() is None
+
+    @property
+    def output(self) -> str:
+        """Everything written so far to both outputs."""
+        return self.log.read_text(errors="replace")
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """The exit code (negative: the signal that ended it), or `ChildError` after `timeout_s` seconds."""
+        limit_s = self.limit_s if timeout_s is None else timeout_s
+        try:
+            return self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise ChildError(f"process {self.pid} still runs after {limit_s} s\n{self._tail()}") from None
+
+    def wait_for_all(self, timeout_s: float | None = None) -> None:
+        """Return when the process and all its descendants have ended, or raise `ChildError` when time is up."""
+        limit_s = self.limit_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
+        while members := _session_members(self.pid):
+            self._process.poll()
+            if time.monotonic() > deadline:
+                raise ChildError(f"processes {members} still run after {limit_s} s\n{self._tail()}")
+            time.sleep(POLL_S)
+
+    def succeed(self, timeout_s: float | None = None) -> str:
+        """Wait for exit code 0 and return the output, or raise `ChildError`."""
+        code = self.wait(timeout_s)
+        if code != 0:
+            raise ChildError(f"process {self.pid} ended with {code}, expected 0\n{self._tail()}")
+        return self.output
+
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float | None = None) -> None:
+        """Wait until `condition()` holds; `ChildError` naming `what` when time is up or the process ended before."""
+        limit_s = self.limit_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit_s
+        while not condition():
+            if not self.running:
+                if condition():
+                    return
+                raise ChildError(
+                    f"process {self.pid} ended with {self._process.returncode} before {what}\n{self._tail()}"
+                )
+            if time.monotonic() > deadline:
+                raise ChildError(f"process {self.pid}: not within {limit_s} s: {what}\n{self._tail()}")
+            time.sleep(POLL_S)
+
+    def wait_for_output(self, text: str, timeout_s: float | None = None) -> None:
+        """Wait until the output contains `text`."""
+        self.wait_until(lambda: text in self.output, f"its output contained {text!r}", timeout_s)
+
+    def interrupt(self) -> None:
+        """Ctrl-C: SIGINT to the started process."""
+        self.send(signal.SIGINT)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the started process alone, if it still runs."""
+        if self.running:
+            self._process.send_signal(number)
+
+    def send_to_all(self, number: signal.Signals) -> None:
+        """Send a signal to the started process and all its descendants: with SIGSTOP, as if the machine paused."""
+        for pid in _session_members(self.pid):
+            _signal(pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL the process and all its descendants, and return when none of them runs any more."""
+        deadline = time.monotonic() + KILL_WAIT_S
+        while members := _session_members(self.pid):
+            for pid in members:
+                _signal(pid, signal.SIGKILL)
+            self._process.poll()
+            if time.monotonic() > deadline:
+                raise ChildError(f"processes {members} outlived SIGKILL for {KILL_WAIT_S} s\n{self._tail()}")
+            time.sleep(POLL_S)
+        self._process.wait(KILL_WAIT_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+    def _tail(self) -> str:
+        return "\n".join(["--- last lines of its output:", *self.output.splitlines()[-60:]])
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process lives; one that ended and was not collected by its parent (a zombie) does not."""
+    if (PROC / "self").exists():
+        return _state_and_session(pid)[0] not in ENDED
+    table = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S607
+    return (table.stdout.strip()[:1] or "X") not in ENDED
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it ended by itself
+
+
+def _session_members(session: int) -> list[int]:
+    """Ids of the living processes of a session: Spark's worker daemon leaves the process group, never the session."""
+    if not (PROC / "self").exists():
+        return _session_members_by_ps(session)
+    seen = {int(entry.name): _state_and_session(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdigit()}
+    return [pid for pid, (state, its_session) in seen.items() if its_session == session and state not in ENDED]
+
+
+def _state_and_session(pid: int) -> tuple[str, int]:
+    try:
+        stat = (PROC / str(pid) / "stat").read_text()
+    except OSError:
+        return "X", 0  # it ended before, or while it was looked at
+    state, _parent, _group, session = stat.rpartition(")")[2].split()[:4]  # the name in parentheses may hold spaces
+    return state, int(session)
+
+
+def _session_members_by_ps(session: int) -> list[int]:
+    """The same without /proc (macOS), where `ps` knows the group but not the session."""
+    table = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True)  # noqa: S607
+    rows = (line.split() for line in table.stdout.splitlines())
+    return [int(pid) for pid, group, state in rows if int(group) == session and state[0] not in ENDED]

@@ -1,0 +1,159 @@
+"""Processes that deliver rows of which the target refuses some, or that send these again, until they are killed.
+
+WAL and checkpoint of a query that is made up lie below a folder, as any life before left them. All but the query is
+what a `WalSink` runs: the core, the local store, real time. Each life is forked off a server process that has imported
+everything, and ends itself with SIGKILL, so that what it held open at the target ends as it does with any process.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+
+from wal_sink.delivery.local import LocalCarrier
+from wal_sink.delivery.served_sink import Serving
+from wal_sink.lifecycle.run import Run
+from wal_sink.replay import DeadLetters
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sinks.base import BatchSink
+from wal_sink.sinks.guarantees import promise
+from wal_sink.sinks.urls import sink_from_url
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery, FaultyStore
+from wal_sink.wal.log import Log
+
+BATCHES = 3
+BATCH_ROWS = 16
+CHUNK_ROWS = 4
+NAME = "default"
+_LIMIT_S = 60.0
+_CLIENTS = ("pandas", "boto3", "confluent_kafka", "httpx", "psycopg", "pymysql", "redis")
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload([__name__, *_CLIENTS])
+
+Hook: TypeAlias = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Death:
+    """When a life ends: at the n-th operation of the WAL's store that begins so, or after some time."""
+
+    what: str = ""
+    """`before create`, for one."""
+    where: str = ""
+    """A part of the path."""
+    nth: int = 1
+    after_s: float | None = None
+
+    def prepare(self) -> Hook:
+        """The hook of the store."""
+        if self.after_s is not None:
+            threading.Timer(self.after_s, _die).start()
+        seen: list[str] = []
+
+        def hook(what: str, where: str) -> None:
+            if self.what and what == self.what and self.where in where:
+                seen.append(where)
+                if len(seen) == self.nth:
+                    _die()
+
+        return hook
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    threading.Event().wait()  # the signal needs a moment
+
+
+def batch_ids(batch_id: int) -> range:
+    return range(batch_id * BATCH_ROWS, (batch_id + 1) * BATCH_ROWS)
+
+
+def is_bad(row: int) -> bool:
+    """A row of most chunks."""
+    return row % 5 == 3 and row % 16 < 12
+
+
+ALL = [row for batch_id in range(BATCHES) for row in batch_ids(batch_id)]
+BAD = [row for row in ALL if is_bad(row)]
+
+
+def word_of(row: int) -> str:
+    """Bad ones are too long for the target."""
+    return f"word {row} " + "x" * 3_000 * is_bad(row)
+
+
+def deliver(folder: Path, url: str, hook: Hook) -> None:
+    """Take over what is there, then stage, complete and deliver until all batches are done."""
+    checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
+    store = FaultyStore(open_store(StoreSpec(str(folder / "wal"))), hook)
+    run = Run(store, checkpoint, Settings(chunk_rows=CHUNK_ROWS))
+    sink = sink_from_url(url)
+    assert not isinstance(sink, BatchSink)
+    delivery = Delivery(sink, on_rejected="dead_letter")
+    kept = promise(sink, delivery, NAME)
+    assert kept.guarantee == "exactly_once", kept.sentence
+    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
+    run.open([Serving(NAME, delivery, kept, carrier, identity=sink.describe())])
+    run.deliver_all()
+    run.become_stager()
+    for _ in FakeQuery(checkpoint, lambda batch_id, _: _partitions(batch_id)).batches(run, BATCHES):
+        run.deliver_all()
+    run.deliver_all()
+
+
+def replay(folder: Path, url: str, hook: Hook) -> None:
+    store = FaultyStore(open_store(StoreSpec(str(folder / "wal"))), hook)
+    DeadLetters(Log(store, SYSTEM, SYSTEM.new_id()), name=NAME).replay(url)
+
+
+def _partitions(batch_id: int) -> Sequence[pa.Table]:
+    ids = batch_ids(batch_id)
+    halves = (ids[: BATCH_ROWS // 2], ids[BATCH_ROWS // 2 :])
+    return [pa.table({"id": list(half), "word": [word_of(row) for row in half]}) for half in halves]
+
+
+@dataclass(frozen=True)
+class Life:
+    """One process. Plain data, pickled to it."""
+
+    do: Callable[[Path, str, Hook], None]
+    folder: Path
+    url: str
+    death: Death
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def was_killed(self) -> bool:
+        """Live it; False if it came to its end. Raises `AssertionError` if it ended in any other way."""
+        process = _FORKS.Process(target=self._live, daemon=True)
+        process.start()
+        process.join(_LIMIT_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+            raise AssertionError(f"{self.death}: it still ran after {_LIMIT_S} s")
+        assert process.exitcode in (0, -signal.SIGKILL), self._log.read_text()
+        return process.exitcode != 0
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "life.log"
+
+    def _live(self) -> None:
+        os.environ.update(self.environment)
+        try:
+            self.do(self.folder, self.url, self.death.prepare())
+        except BaseException:
+            self._log.write_text(traceback.format_exc())
+            raise

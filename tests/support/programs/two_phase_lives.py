@@ -1,0 +1,80 @@
+"""Lives of processes with a two-phase sink: in memory, killed at a chosen point; and, as a program, on a real disk.
+
+Run as a program it stages and publishes batch after batch of a query whose WAL, checkpoint and files lie below a
+folder, as any process before it left them. Arguments: the folder, a number no other life has, how many batches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+
+from wal_sink import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing.data.tables import Partitions, partitioned, three_batches
+from wal_sink.testing.simulation.faults import Crash
+from wal_sink.testing.simulation.process import Place, Process, bury
+from wal_sink_backends import TwoPhaseFilesSink
+
+BATCH_ROWS = 300
+PARTITIONS = 2
+TEMPLATE = "{batch_id}/{partition}-{roll}.{ext}"
+
+
+def place_of(make_sink: Callable[[], object]) -> Place:
+    """Three small batches into a sink."""
+    place = Place(make_sink)
+    place.batches.update(enumerate(partitioned(three_batches())))
+    return place
+
+
+def live(place: Place, *, dies_at: int = 0) -> list[str]:
+    """One process, from its start to its end or to its n-th point; the points it came by."""
+
+    def hook(process: Process, name: str) -> None:
+        if len(process.points) == dies_at:
+            raise Crash(name)
+
+    process = Process(place, hook=hook, lines=True)
+    try:
+        process.live()
+    except Crash as crash:
+        bury(process, crash)
+    return process.points
+
+
+def partitions_of(batch_id: int) -> Partitions:
+    first = batch_id * BATCH_ROWS
+    each = BATCH_ROWS // PARTITIONS
+    return [
+        pa.table({"id": range(start, start + each), "pad": ["x" * 50] * each})
+        for start in range(first, first + BATCH_ROWS, each)
+    ]
+
+
+def completed(root: Path) -> int:
+    """How many batches the query has completed."""
+    return sum(1 for name in (root / "checkpoint" / "commits").glob("*") if name.name.isdecimal())
+
+
+def _main(root: Path, seed: int, batches: int) -> None:
+    stores: dict[str, Any] = {name: open_store(StoreSpec(str(root / name))) for name in ("wal", "checkpoint")}
+    place = Place(
+        lambda: TwoPhaseFilesSink(str(root / "out"), name_template=TEMPLATE),
+        settings=Settings(chunk_rows=40),
+        seed=seed,
+        wal=cast("Any", stores["wal"]),
+        checkpoint=cast("Any", stores["checkpoint"]),
+    )
+    place.batches.update((batch_id, partitions_of(batch_id)) for batch_id in range(batches))
+    print("ready", flush=True)  # noqa: T201 - told to the test
+    Process(place).live()
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,39 @@
+"""`RedisSink` on real servers, which are killed, emptied, filled up and forbidden things.
+
+What its tests share. What every transactional sink must do is tested in `tests/contract/test_redis_backend.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.chunks import CONTEXT, SLOT
+from tests.support.fixtures.redis import RedisServer
+from wal_sink_backends.redis.script import LEDGER
+from wal_sink_backends.redis.sink import RedisSink
+
+VARIABLE = "WAL_SINK_TEST_REDIS_PASSWORD"
+
+
+@contextmanager
+def opened(server: RedisServer, **more: Any) -> Iterator[RedisSink]:
+    given: dict[str, Any] = {"key": "orders:{id}", "password_env": VARIABLE} | more
+    sink = RedisSink(server.url, **given)
+    sink.open(CONTEXT)
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def stream_ids(server: RedisServer, name: str = "orders") -> list[int]:
+    with server.client() as client:
+        return [int(row["id"]) for _, row in client.xrange(name)]
+
+
+def ledger(server: RedisServer) -> dict[str, str]:
+    with server.client() as client:
+        found: dict[str, str] = client.hgetall(f"{LEDGER}{SLOT}")
+        return found

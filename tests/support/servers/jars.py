@@ -1,0 +1,76 @@
+"""Jars that tests and examples need and pip does not bring: fetched once, into the checkout's git-ignored `.cache`.
+
+PySpark carries Ivy, which fetches them with its own settings.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pyspark
+
+from tests.support.components import require
+from tests.support.processes import CHECKOUT, Child
+
+
+class Module(NamedTuple):
+    """One module of a repository of jars. With `versions` in the order of preference, the first that there is."""
+
+    group: str
+    name: str
+    versions: tuple[str, ...]
+    with_what_it_needs: bool = False
+
+
+def jars(folder: str, modules: Sequence[Module]) -> Path:
+    """`.cache/<folder>` with the jars of these modules; skips or fails the test if they cannot be had.
+
+    They are put together elsewhere and renamed once complete: whoever else does so at the same time does no harm.
+    """
+    require(java() != "", "fetching jars needs a Java 17 or newer on the PATH, such as Debian's default-jre-headless")
+    complete = CHECKOUT / ".cache" / folder
+    if complete.is_dir():
+        return complete
+    unfinished = complete.with_name(f"{folder}.{os.getpid()}")
+    unfinished.mkdir(parents=True, exist_ok=True)
+    try:
+        for module in modules:
+            _fetch(module, unfinished)
+        try:
+            unfinished.rename(complete)
+        except OSError:
+            if not complete.is_dir():  # another process was first
+                raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return complete
+
+
+def java() -> str:
+    """The program that starts a JVM; empty without one."""
+    home = os.environ.get("JAVA_HOME")
+    found = Path(home, "bin", "java") if home else shutil.which("java")
+    return str(found) if found and Path(found).exists() else ""
+
+
+def _fetch(module: Module, folder: Path) -> None:
+    ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"), None)
+    require(ivy is not None, f"{module.name} comes by the Ivy among PySpark's jars: pip install pyspark")
+    cache, log = folder.with_name(f"{folder.name}-ivy"), folder.with_name(f"{folder.name}.log")
+    command: list[str | Path] = [java(), "-jar", str(ivy), "-confs", "default", "-cache", cache]
+    command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]
+    command += [] if module.with_what_it_needs else ["-notransitive"]
+    try:
+        for version in module.versions:
+            with Child([*command, "-dependency", module.group, module.name, version], log=log, limit_s=240) as child:
+                if child.wait() == 0 and any(folder.glob(f"{module.name}-*.jar")):
+                    log.unlink()
+                    return
+    finally:
+        shutil.rmtree(cache, ignore_errors=True)
+    wanted = f"{module.group}:{module.name}:{' or '.join(module.versions)}"
+    require(False, f"Ivy could not fetch {wanted}: see {log}; a network is needed once")

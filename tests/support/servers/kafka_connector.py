@@ -1,0 +1,24 @@
+"""Spark's own Kafka connector, which its pip package lacks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyspark
+
+from tests.support.servers.jars import Module, jars
+
+_NEWEST_SEEN = "4.2.0"
+"""Works with Spark 4.3 too: whose own may not have reached every repository of jars."""
+_SPARK = "org.apache.spark"
+_MODULES = (
+    Module(_SPARK, "spark-sql-kafka-0-10_2.13", (pyspark.__version__, _NEWEST_SEEN)),
+    Module(_SPARK, "spark-token-provider-kafka-0-10_2.13", (pyspark.__version__, _NEWEST_SEEN, "4.1.0-preview1")),
+    Module("org.apache.kafka", "kafka-clients", ("3.9.1",)),
+    Module("org.apache.commons", "commons-pool2", ("2.12.1",)),
+)
+
+
+def kafka_connector() -> Path:
+    """The folder of its jars, to be put on Spark's class path."""
+    return jars(f"spark-kafka-{pyspark.__version__}", _MODULES)

@@ -1,0 +1,153 @@
+"""A PostgreSQL primary and a streaming standby that is held back, so that a fail-over loses acknowledged commits.
+
+Clients reach the pair under one address, a proxy, which leads to the primary. The standby receives the primary's log
+through a second proxy. `hold_back` cuts that one: the standby keeps what it received until then and gets nothing more,
+as over a slow or broken line. `fail_over` kills every process of the primary and promotes the standby.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tests.support.processes import KILL_WAIT_S, POLL_S, PROC, is_running
+from tests.support.servers.databases import START_S, PostgresqlServer, program
+from tests.support.servers.sql_proxy import SqlProxy
+
+
+class Standby(PostgresqlServer):
+    """A standby of a primary, in a folder of its own. It asks for the primary's log at a proxy's port."""
+
+    def __init__(self, folder: Path, primary: PostgresqlServer, line: SqlProxy) -> None:
+        self._primary = primary
+        self._line_port = line.port
+        super().__init__(folder)
+
+    def make(self) -> None:
+        backup = program("pg_basebackup")
+        assert backup is not None
+        at = ["-h", "127.0.0.1", "-p", str(self._primary.port), "-U", "admin"]
+        self.run(backup, *at, "-D", self.folder / "data", "-X", "stream", "-c", "fast", "--no-sync")
+        (self.folder / "data" / "standby.signal").touch()
+        if os.geteuid() == 0:
+            shutil.chown(self.folder / "data" / "standby.signal", self.user, self.user)
+        self.start()
+
+    def settings(self) -> dict[str, object]:
+        line = f"host=127.0.0.1 port={self._line_port} user=admin"
+        return {**super().settings(), "primary_conninfo": line, "wal_retrieve_retry_interval": "100ms"}
+
+    def received(self) -> int:
+        """How far it has the primary's log, as a number of bytes."""
+        ((bytes_,),) = self.query("postgres", "SELECT coalesce(pg_last_wal_receive_lsn(), '0/0') - '0/0'::pg_lsn")
+        return int(bytes_)
+
+    def promote(self) -> None:
+        ((done,),) = self.query("postgres", f"SELECT pg_promote(true, {int(START_S)})")
+        assert done, f"the standby in {self.folder} was not promoted within {START_S} s"
+
+
+class PostgresPair:
+    """A primary and its standby. After a fail-over, `renew` gives the new primary a new standby."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._number = 0
+        self._proxies = ExitStack()
+        self.primary: PostgresqlServer
+        self.standby: Standby | None = None
+
+    def __enter__(self) -> Self:
+        self.primary = PostgresqlServer(self._folder / "server-0")
+        self._front = self._proxies.enter_context(SqlProxy(self.primary.port))
+        self._line = self._proxies.enter_context(SqlProxy(self.primary.port))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._proxies.close()
+        for server in (self.standby, self.primary):
+            if server is not None:
+                server.stop()
+
+    @property
+    def port(self) -> int:
+        """Where clients find the primary, whichever server that is."""
+        return self._front.port
+
+    def query(self, database: str, statement: str) -> list[tuple[Any, ...]]:
+        """On the primary, behind the clients' back."""
+        return self.primary.query(database, statement)
+
+    def renew(self) -> None:
+        """Make a standby that has all that the primary has. Nothing if there is one."""
+        if self.standby is None:
+            self._number += 1
+            self._line.lead_to(self.primary.port)
+            self.standby = Standby(self._folder / f"server-{self._number}", self.primary, self._line)
+        self._wait_until_received(self.standby)
+
+    def hold_back(self) -> None:
+        """Let the standby receive what is committed now, and nothing after it."""
+        assert self.standby is not None
+        self._wait_until_received(self.standby)
+        self._line.hang_up()
+
+    def fail_over(self) -> None:
+        """Kill the primary, and lead clients to the standby with what it has."""
+        standby, dead = self.standby, self.primary
+        assert standby is not None
+        self._line.hang_up()
+        kill_hard(dead)
+        standby.promote()
+        self._front.lead_to(standby.port)
+        self.primary, self.standby = standby, None
+        shutil.rmtree(dead.folder)
+
+    def _wait_until_received(self, standby: Standby) -> None:
+        assert standby.child is not None
+        ((due,),) = self.query("postgres", "SELECT pg_current_wal_flush_lsn() - '0/0'::pg_lsn")
+        standby.child.wait_until(lambda: standby.received() >= int(due), "it received the primary's log", START_S)
+
+
+def kill_hard(server: PostgresqlServer) -> None:
+    """SIGKILL to the server and to each of its backends, by id, as a loss of power.
+
+    A backend has a session of its own and outlives its server for a moment. It could still acknowledge a commit then.
+    """
+    child = server.child
+    assert child is not None
+    child.send(signal.SIGSTOP)  # from here on it starts no backend
+    backends = [pid for pid in _running() if _parent(pid) == child.pid]
+    for pid in (child.pid, *backends):
+        _kill(pid)
+    server.stop()
+    deadline = time.monotonic() + KILL_WAIT_S
+    while left := [pid for pid in backends if is_running(pid)]:
+        assert time.monotonic() < deadline, f"backends {left} outlived SIGKILL for {KILL_WAIT_S} s"
+        time.sleep(POLL_S)
+
+
+def _running() -> list[int]:
+    return [int(entry.name) for entry in PROC.iterdir() if entry.name.isdigit()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0  # it ended meanwhile
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # it ended by itself

@@ -1,0 +1,47 @@
+"""What brings chunks to a server and looks at it, for tests of `SqlSink`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.support.chunks import CONTEXT
+from tests.support.servers.databases import PASSWORD_VARIABLE, USER, PostgresqlServer, Server
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Chunk
+from wal_sink_backends.sql.sink import SqlSink
+
+
+@contextmanager
+def opened(sink: SqlSink) -> Iterator[SqlSink]:
+    sink.open(CONTEXT)
+    try:
+        yield sink
+    finally:
+        sink.close()
+
+
+def sink_to(
+    server: Server, database: str, table: str = "flights", *, port: int | None = None, **options: Any
+) -> SqlSink:
+    return SqlSink(server.url(database, port=port), table, password_env=PASSWORD_VARIABLE, **options)
+
+
+def write(sink: SqlSink, *chunks: Chunk) -> list[Rejected | None]:
+    with opened(sink):
+        return [sink.write(one) for one in chunks]
+
+
+def stored(server: Server, database: str, columns: str = "id") -> list[tuple[Any, ...]]:
+    return server.query(database, f"SELECT {columns} FROM flights ORDER BY 1")
+
+
+def as_owner(server: Server, database: str, *statements: str) -> None:
+    """As the user the sink connects as, where tables have owners."""
+    for statement in statements:
+        if isinstance(server, PostgresqlServer):
+            server.query(database, f"SET ROLE {USER}")
+        server.query(database, statement)
+        if isinstance(server, PostgresqlServer):
+            server.query(database, "RESET ROLE")

@@ -1,0 +1,231 @@
+"""What the tests of a running query share: a source with one batch a file, targets that can be counted, programs.
+
+Everything here is imported by Spark's workers and by programs in processes of their own, too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from wal_sink import Chunk, Delivery, PermanentError, Settings, Sink, WalSink
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+SCHEMA = "id long"
+PATIENCE_S = 60.0
+POLL_S = 0.02
+Trouble = Literal["raise", "permanent", "hang"]
+
+SESSION = """
+from pyspark.sql import SparkSession
+from tests.support.fixtures.spark import SPARK_CONF
+spark = SparkSession.builder.master("{master}").config(map=SPARK_CONF).getOrCreate()
+spark.sparkContext.setLogLevel("ERROR")
+"""
+"""How a program of a test starts Spark; `format` it with a master."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A folder of JSON files, each of which is one batch of a stream."""
+
+    folder: Path
+
+    def add(self, *batches: Iterable[int], name: str = "") -> None:
+        """Add a batch of ids for each argument, in this order."""
+        for ids in batches:
+            self.add_text("".join(f'{{"id": {number}}}\n' for number in ids), name)
+
+    def add_text(self, text: str, name: str = "") -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        number = len(list(self.folder.iterdir()))
+        hidden = self.folder / f".{number}"
+        hidden.write_text(text)
+        os.utime(hidden, (1e9 + number, 1e9 + number))  # Spark takes files by age, to the millisecond
+        hidden.rename(self.folder / f"{number:06d}{name}.json")
+
+    def stream(self, spark: SparkSession, schema: str = SCHEMA) -> DataFrame:
+        reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+        return reader.json(str(self.folder))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one query of a test lives: input, checkpoint, WAL and target, below one folder."""
+
+    root: Path
+    wal_url: str = ""
+
+    @property
+    def feed(self) -> Feed:
+        return Feed(self.root / "in")
+
+    @property
+    def wal(self) -> Path:
+        return self.root / "wal"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.root / "checkpoint"
+
+    @property
+    def lines(self) -> Lines:
+        return Lines(self.root / "out.jsonl")
+
+    @property
+    def trouble(self) -> Path:
+        """While this file exists, sinks made by `troubled` misbehave as it says."""
+        return self.root / "trouble"
+
+    def troubled(self, how: Trouble = "raise") -> Lines:
+        self.trouble.write_text(how)
+        return Lines(self.root / "out.jsonl", trouble=self.trouble)
+
+    def sink(self, to: object = ..., **options: Any) -> WalSink:
+        """A `WalSink` on this place, to `lines` if not told otherwise."""
+        target = self.lines if to is ... else to
+        return WalSink(target, wal=self.wal_url or str(self.wal), checkpoint=str(self.checkpoint), **options)
+
+    def writer(self, spark: SparkSession, schema: str = SCHEMA) -> DataStreamWriter:
+        """The stream of the feed, ending when everything is read."""
+        return self.feed.stream(spark, schema).writeStream.trigger(availableNow=True)
+
+    def run(self, spark: SparkSession, to: object = ..., **options: Any) -> None:
+        """One whole run, from opening to closing."""
+        with self.sink(to, **options) as sink:
+            sink.run(self.writer(spark))
+
+    def object(self, pattern: str) -> Path:
+        """The first object of the WAL whose path matches."""
+        found = sorted(self.wal.glob(pattern))
+        assert found, f"no {pattern} in {sorted(str(path) for path in self.wal.rglob('*'))}"
+        return found[0]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One call of a target."""
+
+    batch: int
+    key: str
+    term: int
+    ids: tuple[int, ...]
+    pid: int
+    name: str
+
+
+@dataclass(frozen=True)
+class Lines(Sink):
+    """A target that appends a line for each chunk to a file, from any process, and can be told to misbehave."""
+
+    path: Path
+    trouble: Path | None = None
+    name: str = ""
+    pause_s: float = 0.0
+    idempotent: bool = False
+
+    def write(self, chunk: Chunk) -> None:
+        self._misbehave()
+        time.sleep(self.pause_s)
+        sent = {
+            "batch": chunk.batch_id,
+            "key": chunk.key,
+            "term": chunk.term,
+            "ids": chunk.table.column(0).to_pylist(),
+            "pid": os.getpid(),
+            "name": self.name,
+        }
+        self._append(json.dumps(sent) + "\n")
+
+    def sent(self) -> list[Sent]:
+        """Every call so far; a line that is being written is not seen."""
+        text = self.path.read_text() if self.path.exists() else ""
+        lines = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
+        return [Sent(**{**line, "ids": tuple(line["ids"])}) for line in lines]
+
+    def ids(self, name: str | None = None) -> list[int]:
+        """Every delivered id, sorted, repeats included."""
+        return sorted(number for sent in self.sent() if name in {None, sent.name} for number in sent.ids)
+
+    def repeats(self) -> int:
+        """How many chunks arrived more than once, with the same rows each time."""
+        counted = Counter((sent.key, sent.ids) for sent in self.sent())
+        assert len(counted) == len({key for key, _ in counted}), "one key, two contents"
+        return sum(times - 1 for times in counted.values())
+
+    def _append(self, line: str) -> None:
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def _misbehave(self) -> None:
+        how = self.trouble.read_text() if self.trouble is not None and self.trouble.exists() else ""
+        if how == "raise":
+            raise OSError("the target is down")
+        if how == "permanent":
+            raise PermanentError("the target refuses")
+        while how == "hang" and self.trouble is not None and self.trouble.exists():
+            time.sleep(POLL_S)
+
+
+def quick(to: object, **options: Any) -> Delivery:
+    """A delivery that gives up soon."""
+    return Delivery(to, **{"max_attempts": 2, "attempt_timeout_s": 1.0, **options})
+
+
+def small_chunks(rows: int = 10) -> Settings:
+    return Settings(chunk_rows=rows)
+
+
+def flip(path: Path, at: int = -9) -> bytes:
+    """Flip one byte of a file; returns what it held before."""
+    data = path.read_bytes()
+    changed = bytearray(data)
+    changed[at] ^= 0x10
+    path.write_bytes(changed)
+    return data
+
+
+def copy_of(folder: Path, name: str) -> Path:
+    """A copy of a folder beside it."""
+    target = folder.with_name(name)
+    shutil.copytree(folder, target)
+    return target
+
+
+def restore(copy: Path, folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(copy, folder)
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what}"
+        time.sleep(POLL_S)
+
+
+def leading(numbers: Sequence[int]) -> int:
+    """How many of 0, 1, 2, … are there without a gap."""
+    there = set(numbers)
+    return sum(1 for _ in takewhile(there.__contains__, _naturals()))
+
+
+def _naturals() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1

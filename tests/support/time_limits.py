@@ -1,0 +1,21 @@
+"""A runtime that notes how long each call of a sink may take."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from wal_sink.runtime.clock import Runtime
+from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.testing import simulated_runtime
+
+
+def noting_limits(limits: dict[str, set[float]]) -> Runtime:
+    """`limits` gets the limits of all calls, in seconds, by the function's name."""
+
+    class Noting(DirectCaller):
+        def call(self, function: Any, *args: Any, timeout_s: float) -> Any:
+            limits.setdefault(function.__name__, set()).add(timeout_s)
+            return super().call(function, *args, timeout_s=timeout_s)
+
+    return replace(simulated_runtime(), new_caller=Noting)

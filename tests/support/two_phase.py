@@ -1,0 +1,83 @@
+"""What the tests of two-phase sinks share: a place with few rows, a target that can fail, what is shown of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.small_run import Place
+from tests.support.vault import Vault, VaultSink
+from wal_sink import Transaction
+from wal_sink.lifecycle.run import Run
+from wal_sink.wal import paths
+
+
+def place(*rows: int) -> Place:
+    return Place(rows=lambda _: list(rows))
+
+
+def staged(where: Place, run: Run, batch_id: int = 0) -> None:
+    """Staged and completed, not delivered."""
+    for done in where.query().batches(run, batch_id + 1):
+        assert done <= batch_id
+
+
+def shown(vault: Vault) -> list[int]:
+    return sorted(row["row"] for row in vault.rows())
+
+
+def begun(where: Place, sink: str = "a") -> list[str]:
+    return where.wal.list(paths.begun_folder(sink))
+
+
+def restaged(where: Place, run: Run, vault: Vault) -> str:
+    """A batch that Spark ran twice, completed and delivered. The transaction of the attempt that lost."""
+    query = where.query()
+    query.start_batch(0, 0)
+    query.stage(run, 0)
+    query.stage(run, 0)
+    lost = next(iter(vault.held))
+    query.complete_batch(0)
+    run.deliver_all()
+    return lost
+
+
+def restarted(where: Place, vault: Vault, times: int = 2) -> None:
+    for _ in range(times):
+        where.open({"a": VaultSink(vault)}).deliver_all()
+
+
+class Failing(VaultSink):
+    """Fails in some calls, as often as told."""
+
+    def __init__(self, vault: Vault, call: str, *, times: int = 1, error: Exception | None = None) -> None:
+        super().__init__(vault)
+        self.call, self.times, self.error = call, times, error or ConnectionError("away")
+
+    def _fail(self, call: str) -> None:
+        if call == self.call and self.times:
+            self.times -= 1
+            raise self.error
+
+    def open(self, context: Any) -> None:
+        self._fail("open")
+        super().open(context)
+
+    def begin(self, transaction: Transaction) -> str:
+        self._fail("begin")
+        return super().begin(transaction)
+
+    def write(self, chunk: Any) -> None:
+        self._fail("write")
+        super().write(chunk)
+
+    def prepare(self) -> str:
+        self._fail("prepare")
+        return super().prepare()
+
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        self._fail("commit")
+        super().commit(transaction, handle)
+
+    def abort(self, transaction: Transaction, token: str) -> None:
+        self._fail("abort")
+        super().abort(transaction, token)

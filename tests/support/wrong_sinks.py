@@ -1,0 +1,778 @@
+"""Sinks that keep their contract, and sinks that each break it at one point. Run by `test_kit.py`, not by themselves.
+
+`fails` names the tests of `SinkContract` that must fail, without `test_`, and no others may.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+from wal_sink.errors import FencedError, ForgottenError
+from wal_sink.sinks.base import BatchSink, Rejected, ReleasedBatch, SegmentSink, Sink, SinkContext, TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.testing import SinkContract
+
+UNDISTURBED = "an_undisturbed_run_brings_every_row_once"
+DIES = "a_process_may_die_at_any_point"
+REQUEST_FAILS = "a_request_may_fail_at_any_point"
+WAKES = "a_process_may_wake_after_its_successor_has_finished"
+TRAVELS = "it_travels_to_executors"
+OPENED_AGAIN = "it_can_be_opened_again_after_it_was_closed"
+BESIDE = "a_second_one_works_beside_it"
+RETURNS = "it_returns_none_or_rejected"
+WITHOUT_ROWS = "a_chunk_without_rows_adds_none"
+HIDDEN = "a_failure_inside_write_is_not_hidden"
+TYPE = "a_column_of_this_type_is_taken_or_refused_by_name"
+NAMES = "columns_with_such_names_are_taken_or_refused_by_name"
+LONG_TEXT = "a_very_long_text_is_taken_or_refused_for_good"
+SECRET = "no_secret_shows"  # noqa: S105 - a test's name
+AGAIN = "a_chunk_that_comes_again_changes_nothing"
+NOT_APPLIED = "was_applied_is_false_for_what_was_not_written"
+APPLIED = "was_applied_is_true_for_what_was_written"
+PARTLY_APPLIED = "was_applied_is_false_for_a_part_of_a_chunk"
+LAST_NONE = "last_is_none_before_the_first_chunk"
+LAST_NEWEST = "last_is_the_position_of_the_newest_chunk"
+LAST_BY_SLOT = "every_slot_has_a_position_of_its_own"
+LOWER_TERM = "a_lower_term_is_refused"
+PROMISE = "it_promises_what_is_expected_of_it"
+THERE = "every_row_is_there_when_write_returns"
+INTERRUPTED = "another_one_may_write_in_the_middle_of_a_write"
+RULE = "its_ledger_goes_by_the_rule"
+POSITIONS = "positions_tells_every_slot_as_last_does"
+SHUTS_OUT = "who_asks_for_positions_shuts_nobody_out"
+FOUND_OUT = "a_target_that_forgot_its_newest_commits_is_found_out"
+FORGETS = "a_target_may_forget_its_newest_commits_at_any_point"
+GOES_WRONG = frozenset({UNDISTURBED, DIES, REQUEST_FAILS, WAKES})
+"""What is wrong without any disturbance is not skipped where one is to come."""
+TOGETHER = "rows_and_position_are_written_together_or_not_at_all"
+
+
+@dataclass
+class Target:
+    """A target with transactions, which outlives every process. Its own lines are never interrupted."""
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
+    highest_terms: dict[str, int] = field(default_factory=dict)
+    """By WAL: each counts its own."""
+    opened: int = 0
+    held: list[dict[str, Any]] = field(default_factory=list)
+    path: str = ""
+
+    def put(self, chunk: Chunk) -> None:
+        self.rows += rows_of(chunk)
+        self.keys.append(chunk.key)
+
+    def put_once(self, chunk: Chunk) -> None:
+        if chunk.key not in self.keys:
+            self.put(chunk)
+
+    def commit(self, chunk: Chunk, *, slot: str, fenced: bool = True) -> None:
+        term, stored = self.ledger.get(slot, (0, None))
+        entry = None if stored is None else LedgerEntry(term if fenced else 0, stored)
+        if not LedgerEntry.is_known(entry, chunk, "this target"):
+            self.store(chunk, slot)
+
+    def commit_by_position(self, chunk: Chunk) -> None:
+        term, stored = self.ledger.get(chunk.position.slot, (0, None))
+        if stored is not None and (stored.batch_id, stored.rows) >= (chunk.batch_id, chunk.position.rows):
+            return
+        if term > chunk.term:
+            raise FencedError(f"term {chunk.term} is below {term}")
+        self.store(chunk)
+
+    def commit_after_anything(self, chunk: Chunk) -> None:
+        """Whatever batch the slot is at."""
+        _, stored = self.ledger.get(chunk.position.slot, (0, None))
+        self.commit(replace(chunk, follows=stored), slot=chunk.position.slot)
+
+    def store(self, chunk: Chunk, slot: str = "") -> None:
+        self.rows += rows_of(chunk)
+        self.ledger[slot or chunk.position.slot] = (chunk.term, chunk.position)
+
+
+TARGETS: dict[int, Target] = {}
+_numbers = itertools.count()
+
+
+def rows_of(chunk: Chunk) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = chunk.table.to_pylist()
+    return rows
+
+
+class Contract(SinkContract):
+    """Small batches, few types: what the tests say about a sink does not depend on them."""
+
+    kind: Any = None
+    fails: ClassVar[frozenset[str]] = frozenset()
+    column_types: ClassVar[Sequence[str]] = ("boolean", "string")
+    column_names: ClassVar[Sequence[str]] = ("dots", "spaces")
+
+    @pytest.fixture
+    def target(self) -> int:
+        number = next(_numbers)
+        TARGETS[number] = Target()
+        return number
+
+    def make_sink(self, target: int) -> object:
+        return type(self).kind(target)
+
+    def rows_in(self, target: int) -> list[dict[str, Any]]:
+        return list(TARGETS[target].rows)
+
+    def tables(self) -> list[pa.Table]:
+        return [pa.table({"id": ids, "name": [f"name {row}" for row in ids]}) for ids in (range(5), range(5, 7))]
+
+    def secrets(self) -> list[str]:
+        return ["hunter2"]
+
+    def data_frame(self, table: pa.Table) -> pa.Table:
+        return table
+
+
+# Sinks as they should be.
+
+
+class Plain(Sink):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    @property
+    def target(self) -> Target:
+        return TARGETS[self.number]
+
+    def write(self, chunk: Chunk) -> None:
+        for row in rows_of(chunk):
+            self.target.rows.append(row)
+
+
+class Idempotent(Plain):
+    idempotent = True
+
+    def write(self, chunk: Chunk) -> None:
+        self.target.put_once(chunk)
+
+
+class LookUp(Plain):
+    def write(self, chunk: Chunk) -> None:
+        self.target.put(chunk)
+
+    def was_applied(self, key: str) -> bool:
+        return key in self.target.keys
+
+
+class Ledger(Plain, TransactionalSink):
+    def write(self, chunk: Chunk) -> None:
+        self.target.commit(chunk, slot=chunk.position.slot)
+
+    def last(self, slot: str) -> Position | None:
+        return self.target.ledger.get(slot, (0, None))[1]
+
+
+class Segments(SegmentSink):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:  # noqa: ARG002
+        for chunk in chunks:
+            TARGETS[self.number].rows += rows_of(chunk)
+
+
+class Batches(BatchSink):
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def write_batch(self, batch: ReleasedBatch) -> None:
+        table: Any = batch.read()
+        TARGETS[self.number].rows += table.to_pylist()
+
+
+class TestPlain(Contract):
+    kind = Plain
+
+
+class TestIdempotent(Contract):
+    kind = Idempotent
+
+
+class TestLookUp(Contract):
+    kind = LookUp
+
+
+class TestLedger(Contract):
+    kind = Ledger
+
+
+class TestSegments(Contract):
+    kind = Segments
+
+
+class TestBatches(Contract):
+    kind = Batches
+
+
+# Sinks as they should not be.
+
+
+class TestLosesASegment(Contract):
+    class kind(Plain):  # noqa: N801 - the attribute's name
+        def write(self, chunk: Chunk) -> None:
+            if not (chunk.rows == range(1) and chunk.position.slot.endswith("/1")):
+                super().write(chunk)
+
+    fails = GOES_WRONG
+
+
+class TestLosesRowsOfABatch(Contract):
+    class kind(Batches):  # noqa: N801
+        def write_batch(self, batch: ReleasedBatch) -> None:
+            table: Any = batch.read()
+            TARGETS[self.number].rows += table.to_pylist()[1:]
+
+    fails = GOES_WRONG
+
+
+class TestSendsWhenItIsClosed(Contract):
+    class kind(Plain):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.buffer: list[dict[str, Any]] = []
+
+        def write(self, chunk: Chunk) -> None:
+            self.buffer += rows_of(chunk)
+
+        def close(self) -> None:
+            self.target.rows += self.buffer
+
+    fails = frozenset({DIES, THERE})
+
+
+class TestNeverFlushesItsFile(Contract):
+    """Here a process that dies flushes its files as it is collected; one that is killed does not."""
+
+    class kind(Plain):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.file = Path(self.target.path).open("a")  # noqa: SIM115 - closed in close
+
+        def write(self, chunk: Chunk) -> None:
+            self.file.writelines(json.dumps(row) + "\n" for row in rows_of(chunk))
+
+        def close(self) -> None:
+            self.file.close()
+
+    @pytest.fixture
+    def target(self, tmp_path: Path) -> int:
+        number = next(_numbers)
+        TARGETS[number] = Target(path=str(tmp_path / "rows"))
+        return number
+
+    def rows_in(self, target: int) -> list[dict[str, Any]]:
+        path = Path(TARGETS[target].path)
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    column_types: ClassVar[Sequence[str]] = ()
+    column_names: ClassVar[Sequence[str]] = ()
+    fails = frozenset({THERE})
+
+
+class TestSharesOnePlaceWithOtherTasks(Contract):
+    """As a temporary file of one name for all tasks."""
+
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.held = rows_of(chunk)
+            rows = self.target.held
+            self.target.rows += rows
+
+    fails = frozenset({INTERRUPTED})
+
+
+class TestSendsWhatFailedWithWhatFollows(Contract):
+    class kind(Plain):  # noqa: N801
+        def __init__(self, number: int) -> None:
+            super().__init__(number)
+            self.buffer: list[dict[str, Any]] = []
+
+        def write(self, chunk: Chunk) -> None:
+            self.buffer += rows_of(chunk)
+            self.target.rows += self.buffer
+            self.buffer = []
+
+    fails = frozenset({REQUEST_FAILS})
+
+
+class TestForgetsOldKeys(Contract):
+    class kind(Idempotent):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            super().write(chunk)
+            del self.target.keys[:-3]
+
+    fails = frozenset({WAKES})
+
+
+class TestHoldsALock(Contract):
+    class kind(Plain):  # noqa: N801
+        def __init__(self, number: int) -> None:
+            super().__init__(number)
+            self.lock = threading.Lock()
+
+    fails = frozenset({TRAVELS})
+
+
+class TestIsClosedForGood(Contract):
+    class kind(Plain):  # noqa: N801
+        closed = False
+
+        def write(self, chunk: Chunk) -> None:
+            if self.closed:
+                raise RuntimeError("closed")
+            super().write(chunk)
+
+        def close(self) -> None:
+            self.closed = True
+
+    fails = GOES_WRONG | {OPENED_AGAIN}
+
+
+class TestWantsTheTargetForItself(Contract):
+    class kind(Plain):  # noqa: N801
+        def open(self, context: SinkContext) -> None:
+            if self.target.opened == context.term:
+                raise RuntimeError("somebody else is here")
+            self.target.opened = context.term
+
+        def close(self) -> None:
+            self.target.opened = 0
+
+    fails = frozenset({BESIDE})
+
+
+class TestReturnsTrue(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> Any:
+            super().write(chunk)
+            return True
+
+    fails = GOES_WRONG | {RETURNS}
+
+
+class TestWritesARowForNone(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            super().write(chunk)
+            if not chunk.num_rows:
+                self.target.rows.append({"id": None, "name": None})
+
+    fails = frozenset({WITHOUT_ROWS})
+
+
+class TestHidesFailures(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            try:
+                self.target.put(chunk)
+            except ConnectionError:
+                return
+
+    fails = frozenset({HIDDEN, REQUEST_FAILS})
+
+
+class TestStumblesOverAType(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if any(str(field.type) == "bool" for field in chunk.table.schema):
+                raise TypeError("bool is not serializable")
+            super().write(chunk)
+
+    fails = frozenset({TYPE})
+
+
+class TestRefusesARow(Contract):
+    """As it should: the others are written."""
+
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> Any:
+            bad = [index for index, row in enumerate(rows_of(chunk)) if "\0" in str(row.get("odd_one"))]
+            super().write(chunk.without(bad))
+            return Rejected(dict.fromkeys(bad, "column odd_one has a NUL")) if bad else None
+
+
+class TestRefusesARowAndWritesNone(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> Any:
+            if any("\0" in str(row.get("odd_one")) for row in rows_of(chunk)):
+                return Rejected({0: "column odd_one has a NUL"})
+            super().write(chunk)
+            return None
+
+    fails = frozenset({TYPE})
+
+
+class TestCutsTexts(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.rows += [
+                {name: value[:20] if isinstance(value, str) else value for name, value in row.items()}
+                for row in rows_of(chunk)
+            ]
+
+    fails = frozenset({LONG_TEXT})
+
+
+class TestMakesDecimalsNull(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.rows += [
+                {name: None if isinstance(value, Decimal) else value for name, value in row.items()}
+                for row in rows_of(chunk)
+            ]
+
+    column_types = ("decimal", "date")
+    fails = frozenset({TYPE})
+
+
+class TestForgetsToSayThatItIsIdempotent(Contract):
+    class kind(Idempotent):  # noqa: N801
+        idempotent = False
+
+    expected_guarantee = "exactly_once"
+    fails = frozenset({PROMISE})
+
+
+class TestMayBeExpectedToBeIdempotent(Contract):
+    kind = Idempotent
+    expected_guarantee = "exactly_once"
+
+
+class TestExpectsWhatThereIsNot(Contract):
+    kind = Idempotent
+    expected_guarantee = "exactly once"  # type: ignore[assignment]
+    fails = frozenset({PROMISE})
+
+
+class TestStumblesOverAName(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if not any("." in name for name in chunk.table.column_names):
+                super().write(chunk)
+
+    fails = frozenset({NAMES})
+
+
+class TestStumblesOverALongText(Contract):
+    class kind(Plain):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if len(str(rows_of(chunk))) > 10_000:
+                raise ValueError("item too large")
+            super().write(chunk)
+
+    fails = frozenset({LONG_TEXT})
+
+
+class TestShowsItsPassword(Contract):
+    class kind(Plain):  # noqa: N801
+        def __repr__(self) -> str:
+            return "kind(password='hunter2')"
+
+    fails = frozenset({SECRET})
+
+
+class TestKeepsItsPassword(Contract):
+    class kind(Plain):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.password = "hunter2"  # noqa: S105
+
+    fails = frozenset({SECRET})
+
+
+class TestKnowsOnlyTheNewestKey(Contract):
+    class kind(Idempotent):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            wal = chunk.position.slot.partition("/")[0]
+            if chunk.term < self.target.highest_terms.get(wal, 0):
+                raise FencedError("succeeded")
+            super().write(chunk)
+            self.target.highest_terms[wal] = chunk.term
+            del self.target.keys[:-1]
+
+    fails = frozenset({AGAIN, WAKES})
+
+
+class TestLooksBeforeItWrites(Contract):
+    """In two steps: another process may write between them."""
+
+    class kind(Idempotent):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if chunk.key in self.target.keys:
+                return
+            self.target.put(chunk)
+
+    fails = frozenset({WAKES})
+
+
+class TestRemembersInItsProcess(Contract):
+    class kind(Idempotent):  # noqa: N801
+        def __init__(self, number: int) -> None:
+            super().__init__(number)
+            self.seen: set[str] = set()
+
+        def write(self, chunk: Chunk) -> None:
+            for key, row in zip(chunk.row_keys(), rows_of(chunk), strict=True):
+                if key not in self.seen:
+                    self.target.rows.append(row)
+                    self.seen.add(key)
+
+    fails = frozenset({AGAIN, DIES, REQUEST_FAILS, WAKES})
+
+
+def keep(target: Target, chunk: Chunk) -> None:
+    """Of the sink's module, and so of the sink: a process may die between its lines."""
+    target.keys.append(chunk.key)
+    target.rows += rows_of(chunk)
+
+
+class TestNotesTheKeyBeforeTheRowsInAFunction(Contract):
+    class kind(LookUp):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            keep(self.target, chunk)
+
+    fails = frozenset({PARTLY_APPLIED, DIES, REQUEST_FAILS})
+
+
+class TestLooksUpTooMuch(Contract):
+    class kind(LookUp):  # noqa: N801
+        def was_applied(self, key: str) -> bool:
+            return key in self.target.keys or bool(self.target.keys and key.startswith("0000"))
+
+    fails = frozenset({NOT_APPLIED})
+
+
+class TestLooksUpNothing(Contract):
+    class kind(LookUp):  # noqa: N801
+        def was_applied(self, key: str) -> bool:  # noqa: ARG002
+            return False
+
+    fails = frozenset({APPLIED, DIES, REQUEST_FAILS})
+
+
+class TestNotesTheKeyBeforeTheRows(Contract):
+    class kind(LookUp):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.keys.append(chunk.key)
+            self.target.rows += rows_of(chunk)
+
+    fails = frozenset({PARTLY_APPLIED, DIES, REQUEST_FAILS})
+
+
+class TestLooksAtThePositionBeforeItWrites(Contract):
+    """In two steps: two processes of different terms both find no entry."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            slot = chunk.position.slot
+            term, stored = self.target.ledger.get(slot, (0, None))
+            entry = None if stored is None else LedgerEntry(term, stored)
+            if not LedgerEntry.is_known(entry, chunk, "this target"):
+                self.target.store(chunk)
+
+    fails = frozenset({WAKES})
+
+
+class TestHasAPositionForEverySlot(Contract):
+    """And goes by it."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            slot = chunk.position.slot
+            entry = LedgerEntry(self.target.ledger.get(slot, (0, None))[0], self.last(slot))
+            if not LedgerEntry.is_known(entry, chunk, "this target"):
+                self.target.store(chunk)
+
+        def last(self, slot: str) -> Position:
+            return super().last(slot) or Position(slot, -1, 0, "")
+
+    fails = frozenset({LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG})
+
+
+class TestTellsAnotherSlot(Contract):
+    """And goes by it."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            at = self.last(chunk.position.slot)
+            entry = LedgerEntry(self.target.ledger[chunk.position.slot][0], at) if at else None
+            if not LedgerEntry.is_known(entry, chunk, "this target"):
+                self.target.store(chunk)
+
+        def last(self, slot: str) -> Position | None:
+            stored = super().last(slot)
+            return stored and Position("slot", stored.batch_id, stored.rows, stored.segment_id)
+
+    fails = frozenset({LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FOUND_OUT, SHUTS_OUT, FORGETS, *GOES_WRONG})
+
+
+class TestHasOneSlot(Contract):
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.commit(chunk, slot="one")
+
+        def last(self, slot: str) -> Position | None:  # noqa: ARG002
+            return super().last("one")
+
+    fails = GOES_WRONG | {LAST_BY_SLOT, BESIDE, OPENED_AGAIN, RULE, INTERRUPTED, POSITIONS, FORGETS}
+
+
+class TestIgnoresTerms(Contract):
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.commit(chunk, slot=chunk.position.slot, fenced=False)
+
+    fails = frozenset({LOWER_TERM, RULE})
+
+
+class TestComparesOnlyPositions(Contract):
+    """Neither segments nor parts of chunks, and what it has it says to anybody."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.commit_by_position(chunk)
+
+    fails = frozenset({RULE, FOUND_OUT, FORGETS})
+
+
+class TestTakesAnEmptySlotForNew(Contract):
+    """Whatever comes: so it does not notice that the rows before it are gone."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            if chunk.position.slot in self.target.ledger:
+                super().write(chunk)
+            else:
+                self.target.store(chunk)
+
+    fails = frozenset({RULE, FOUND_OUT, FORGETS, WAKES})
+
+
+class TestAcceptsAGap(Contract):
+    """A chunk is new to it wherever it starts, if only the slot is not past its end."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            try:
+                super().write(chunk)
+            except ForgottenError:
+                self.target.store(chunk)
+
+    fails = frozenset({RULE, FOUND_OUT, FORGETS})
+
+
+class TestRemembersItsPositions(Contract):
+    """It asks the target once, and then never again: what the target forgot it does not hear."""
+
+    class kind(Ledger):  # noqa: N801
+        def __init__(self, number: int) -> None:
+            super().__init__(number)
+            self.known: dict[str, Position] = {}
+
+        def write(self, chunk: Chunk) -> None:
+            super().write(chunk)
+            self.known[chunk.position.slot] = chunk.position
+
+        def last(self, slot: str) -> Position | None:
+            return self.known.get(slot) or super().last(slot)
+
+    def snapshot(self, target: int) -> Target:
+        return deepcopy(TARGETS[target])
+
+    def restore(self, target: int, saved: Target) -> None:
+        TARGETS[target] = deepcopy(saved)
+
+    fails = frozenset({FORGETS})
+
+
+class TestIsBroughtBack(Contract):
+    """As it should: its author says how the target is saved and restored."""
+
+    kind = Ledger
+    snapshot = TestRemembersItsPositions.snapshot
+    restore = TestRemembersItsPositions.restore
+
+
+class TestTellsOnlySlotsThatItHas(Contract):
+    class kind(Ledger):  # noqa: N801
+        def positions(self, slots: Sequence[str]) -> dict[str, Position | None]:
+            return {slot: self.last(slot) for slot in slots if self.last(slot)}
+
+    fails = frozenset({POSITIONS, FORGETS})
+
+
+class TestCommitsTwice(Contract):
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            before = len(self.target.rows)
+            self.target.commit(chunk, slot=chunk.position.slot)
+            rows = self.target.rows[before:]
+            del self.target.rows[before:]
+            self.target.rows += rows
+
+    fails = frozenset({TOGETHER, DIES, REQUEST_FAILS, WAKES, INTERRUPTED})
+
+
+class TestIgnoresWhatAChunkFollows(Contract):
+    """Batches that the target forgot are missing for good."""
+
+    class kind(Ledger):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            self.target.commit_after_anything(chunk)
+
+    fails = frozenset({RULE})
+
+
+class TestTellsPositionsThatItRemembers(Contract):
+    """Which the target may have forgotten since."""
+
+    class kind(Ledger):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.known: dict[str, Position | None] = {}
+
+        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+            self.known = {**super().positions(slots), **self.known}
+            return self.known
+
+    fails = frozenset({POSITIONS})
+
+
+class TestShutsOutWhoWritesWhenItIsOpened(Contract):
+    """As a producer with one transactional id for a slot does, if it begins in `open`."""
+
+    class kind(Ledger):  # noqa: N801
+        def open(self, context: SinkContext) -> None:  # noqa: ARG002
+            self.target.opened += 1
+            self.number_of_open = self.target.opened
+
+        def write(self, chunk: Chunk) -> None:
+            if self.number_of_open != self.target.opened:
+                raise ConnectionError("another one was opened since")
+            super().write(chunk)
+
+    fails = frozenset({SHUTS_OUT, BESIDE})
+
+
+class TestTellsOnePositionForAllSlots(Contract):
+    class kind(Ledger):  # noqa: N801
+        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+            return dict.fromkeys(slots, self.last(slots[0]))
+
+    fails = GOES_WRONG | {POSITIONS, FORGETS}

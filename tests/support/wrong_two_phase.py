@@ -1,0 +1,231 @@
+"""Two-phase sinks for `test_kit.py`: one as it should be, others that break one rule each."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.support.vault import Row, Vault, VaultSink
+from tests.support.wrong_sinks import (
+    DIES,
+    GOES_WRONG,
+    HIDDEN,
+    LONG_TEXT,
+    NAMES,
+    REQUEST_FAILS,
+    RETURNS,
+    SECRET,
+    TYPE,
+    WAKES,
+    Contract,
+)
+from wal_sink import Chunk, HandleGoneError, Rejected, Transaction
+
+INVISIBLE = "nothing_shows_before_it_is_committed"
+TEXT = "begin_and_prepare_return_text"
+COPY = "a_copy_of_it_commits"
+COMMITTED_AGAIN = "a_commit_that_comes_again_changes_nothing"
+ABORTED = "what_was_aborted_cannot_be_committed"
+NEVER_WAS = "what_never_was_cannot_be_committed"
+TAKES_BACK = "an_abort_takes_back_nothing_that_was_committed"
+ABORTS_NOTHING = "an_abort_of_nothing_is_harmless"
+ATTEMPTS = "attempts_at_a_segment_do_not_touch_each_other"
+
+VAULTS: dict[int, Vault] = {}
+_numbers = itertools.count()
+
+
+class Travelling(VaultSink):
+    """Goes by the number of its vault, so that a copy of it reaches the same one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.contexts = []
+        self.transaction = None
+
+    @property
+    def vault(self) -> Vault:  # type: ignore[override]
+        return VAULTS[self.number]
+
+
+class TwoPhase(Contract):
+    @pytest.fixture
+    def target(self) -> int:
+        number = next(_numbers)
+        VAULTS[number] = Vault()
+        return number
+
+    def rows_in(self, target: int) -> list[Row]:
+        return VAULTS[target].rows()
+
+
+class TestTwoPhase(TwoPhase):
+    kind = Travelling
+
+
+class TestTwoPhaseWithATokenOfItsOwn(TwoPhase):
+    class kind(Travelling):  # noqa: N801 - the attribute's name
+        token = "found again by"  # noqa: S105 - no secret
+
+
+# Sinks as they should not be.
+
+
+class TestShowsWhatItPrepares(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def prepare(self) -> str:
+            assert self.transaction is not None
+            self.vault.shown[self.transaction.id] = self.vault.held.pop(self.transaction.id)
+            return super().prepare()
+
+    fails = frozenset({INVISIBLE, COPY, ABORTED, ATTEMPTS, DIES, REQUEST_FAILS, WAKES})
+
+
+class TestShowsWhatIsWritten(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def write(self, chunk: Chunk) -> None:
+            super().write(chunk)
+            assert self.transaction is not None
+            self.vault.shown[self.transaction.id] = list(self.vault.held[self.transaction.id])
+
+        def abort(self, transaction: Transaction, token: str) -> None:
+            if transaction.id in self.vault.held:
+                self.vault.shown.pop(transaction.id, None)
+            super().abort(transaction, token)
+
+    fails = frozenset({INVISIBLE, COPY, DIES, TAKES_BACK})
+
+
+class TestReturnsANumber(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def prepare(self) -> Any:
+            return len(super().prepare())
+
+        def commit(self, transaction: Transaction, handle: object) -> None:
+            super().commit(transaction, f"handle {transaction.id}")
+            assert handle == len(f"handle {transaction.id}")
+
+    fails = GOES_WRONG | {TEXT}
+
+
+class TestPutsItsPasswordIntoTheHandle(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def prepare(self) -> str:
+            return f"{super().prepare()} by hunter2"
+
+        def commit(self, transaction: Transaction, handle: str) -> None:
+            super().commit(transaction, handle.removesuffix(" by hunter2"))
+
+    fails = frozenset({TEXT})
+
+
+class TestRemembersInItsProcessWhatItPrepared(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def commit(self, transaction: Transaction, handle: str) -> None:
+            if self.transaction is None and transaction.id not in self.vault.shown:
+                raise HandleGoneError("not mine", never_published=True)
+            super().commit(transaction, handle)
+
+    fails = frozenset({COPY, INVISIBLE, COMMITTED_AGAIN, TAKES_BACK, ATTEMPTS, NEVER_WAS, WAKES})
+
+
+class TestCommitsAgain(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def commit(self, transaction: Transaction, handle: str) -> None:
+            rows = self.vault.shown.get(transaction.id, [])
+            super().commit(transaction, handle)
+            self.vault.shown[transaction.id] = self.vault.shown[transaction.id] + rows
+
+    fails = frozenset({COMMITTED_AGAIN, TAKES_BACK, DIES, REQUEST_FAILS, WAKES})
+
+
+class TestIsSurprisedByASecondCommit(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def commit(self, transaction: Transaction, handle: str) -> None:
+            if transaction.id in self.vault.shown:
+                raise RuntimeError("committed already")
+            super().commit(transaction, handle)
+
+    fails = frozenset({COMMITTED_AGAIN, TAKES_BACK, DIES, REQUEST_FAILS, WAKES})
+
+
+class TestPublishesNothingInstead(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def commit(self, transaction: Transaction, handle: str) -> None:
+            if transaction.id in self.vault.held:
+                super().commit(transaction, handle)
+
+    fails = frozenset({ABORTED, NEVER_WAS})
+
+
+class TestKeepsWhatIsAborted(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def abort(self, transaction: Transaction, token: str) -> None:  # noqa: ARG002
+            self.vault.aborts.append(transaction.id)
+
+    fails = frozenset({ABORTED})
+
+
+class TestTakesBackWhatWasCommitted(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def abort(self, transaction: Transaction, token: str) -> None:
+            super().abort(transaction, token)
+            self.vault.shown.pop(transaction.id, None)
+
+    fails = frozenset({TAKES_BACK})
+
+
+class TestMissesWhatItAborts(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def abort(self, transaction: Transaction, token: str) -> None:  # noqa: ARG002
+            del self.vault.held[transaction.id]
+
+    fails = frozenset({ABORTS_NOTHING, TAKES_BACK})
+
+
+class TestGoesByTheNumbersOfASegment(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        begun: ClassVar[dict[str, Any]] = {}
+
+        def begin(self, transaction: Transaction) -> str:
+            self.begun[transaction.id] = (self.number, replace(transaction, id=""))
+            return super().begin(transaction)
+
+        def abort(self, transaction: Transaction, token: str) -> None:
+            super().abort(transaction, token)
+            for other in list(self.vault.held):
+                if self.begun[other] == (self.number, replace(transaction, id="")):
+                    del self.vault.held[other]
+
+    fails = frozenset({ATTEMPTS})
+
+
+class TestRefusesRows(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def write(self, chunk: Chunk) -> Any:
+            super().write(chunk)
+            return Rejected({0: "not today"})
+
+    fails = GOES_WRONG | {RETURNS, TYPE, NAMES, LONG_TEXT}
+
+
+class TestHidesWhatFailedInACommit(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def commit(self, transaction: Transaction, handle: str) -> None:
+            try:
+                super().commit(transaction, handle)
+            except ConnectionError:
+                return
+
+    fails = frozenset({HIDDEN, REQUEST_FAILS})
+
+
+class TestShowsThePasswordOfItsTarget(TwoPhase):
+    class kind(Travelling):  # noqa: N801
+        def describe(self) -> str:
+            return "kind(password='hunter2')"
+
+    fails = frozenset({SECRET})

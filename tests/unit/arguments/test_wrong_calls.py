@@ -1,0 +1,458 @@
+# Functions stand for those that users write.
+# ruff: noqa: ARG001, ARG002, ARG005
+"""What users most likely get wrong is answered at once, in words that name the right call. Needs no JVM."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import DataFrame
+
+from wal_sink import (
+    BatchSink,
+    DeadLetters,
+    Delivery,
+    PermanentError,
+    Rejected,
+    Settings,
+    TransactionalSink,
+    WalSink,
+    idempotent,
+    wrap,
+)
+from wal_sink.errors import ConfigError
+from wal_sink.lifecycle.given import refuse_shared_folder
+from wal_sink.sinks.base import SegmentSink, Sink, as_sink
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.urls import sink_from_url
+from wal_sink_backends import FilesSink, SqlSink
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
+from wal_sink_backends.kafka.sink import KafkaSink
+from wal_sink_backends.redis.sink import RedisSink
+
+LOOSE: Any = WalSink
+"""As a user without a type checker calls it."""
+PLACES = {"wal": "memory://wal", "checkpoint": "memory://checkpoint"}
+
+
+def post(chunk: Chunk) -> None: ...
+
+
+def write_batch(df: DataFrame, batch_id: int) -> None: ...
+
+
+class NoChunk(Sink):
+    def write(self) -> None: ...  # type: ignore[override]
+
+
+class OpensWithoutContext(Sink):
+    def open(self) -> None: ...  # type: ignore[override]
+
+    def write(self, chunk: Chunk) -> None: ...
+
+
+class LooksUpLater(Sink):
+    def write(self, chunk: Chunk) -> None: ...
+
+    async def was_applied(self, key: str) -> bool:
+        return bool(key)
+
+
+class Lazy(SegmentSink):
+    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> Any:
+        yield from chunks
+
+
+class WholeBatch(BatchSink):
+    def write_batch(self, df: DataFrame, batch_id: int) -> None: ...  # type: ignore[override]
+
+
+class WriterOfASource:
+    def write(self, rows: object) -> None: ...
+
+    def commit(self, messages: object) -> None: ...
+
+
+class ForeachWriter:
+    def process(self, row: object) -> None: ...
+
+
+class LikeASink:
+    def write(self, chunk: Chunk) -> None: ...
+
+
+async def later(chunk: Chunk) -> None: ...
+
+
+def lazily(chunk: Chunk) -> Any:
+    yield chunk
+
+
+WRONG_TARGETS: list[tuple[object, str]] = [
+    (write_batch, r"write_batch.*wrap\.foreach_batch\(write_batch\)"),
+    (lambda df, epoch: None, r"wrap\.foreach_batch"),
+    (idempotent(lambda df, epoch: None), r"wrap\.foreach_batch"),
+    (functools.partial(lambda extra, df, batch_id: None, 1), r"wrap\.foreach_batch"),
+    (lambda: None, r"expected a function of one Chunk"),
+    (lambda a, b, c: None, r"expected a function of one Chunk"),
+    (later, r"later.*async"),
+    (lazily, r"lazily.*yield"),
+    (Chunk, r"Chunk is a class"),
+    (NoChunk(), r"NoChunk\.write.*write\(chunk\)"),
+    (OpensWithoutContext(), r"OpensWithoutContext\.open.*open\(context\)"),
+    (LooksUpLater(), r"LooksUpLater\.was_applied.*async"),
+    (Lazy(), r"Lazy\.write_segment.*yield"),
+    (WholeBatch(), r"WholeBatch\.write_batch.*write_batch\(batch\)"),
+    (WriterOfASource(), r"WriterOfASource.*wrap\.data_source_writer"),
+    (ForeachWriter(), r"ForeachWriter.*wrap\.foreach_writer"),
+    (LikeASink(), r"LikeASink.*class LikeASink\(Sink\)"),
+    (Path("orders.db"), r"PosixPath.*URL"),
+    (Delivery(post), r"Delivery.*WalSink\(Delivery"),
+    ([post], r"list.*mapping"),
+]
+
+
+@pytest.mark.parametrize(("to", "said"), WRONG_TARGETS, ids=lambda value: getattr(value, "__name__", None))
+def test_what_no_rows_can_be_given_to_is_refused_at_once(to: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){said}"):
+        as_sink(to)
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        post,
+        print,
+        lambda chunk, tries=3: None,
+        lambda *args: None,
+        functools.partial(lambda a, chunk: None, 1),
+        LikeASink().write,
+    ],
+)
+def test_what_takes_one_chunk_is_a_sink(to: object) -> None:
+    assert isinstance(as_sink(to), Sink)
+
+
+WRONG_WRAPS: list[tuple[Callable[[], object], str]] = [
+    (lambda: wrap.foreach_batch(cast("Any", post)), r"post.*WalSink\(post"),
+    (lambda: wrap.foreach_batch(cast("Any", lambda: None)), r"df, batch_id"),
+    (lambda: wrap.foreach_batch(cast("Any", later)), "async"),
+    (lambda: wrap.foreach_writer(lambda a, b: None), "one Row"),
+    (lambda: wrap.foreach_writer(later), "async"),
+    (lambda: wrap.foreach_writer(lazily), "yield"),
+    (lambda: wrap.foreach_writer(OpensLikeASink()), r"OpensLikeASink\.open.*open\(partition_id, epoch_id\)"),
+    (lambda: wrap.spark_writer(cast("Any", {"url": "jdbc:x"})), r"spark_writer\('jdbc', \{"),
+    (lambda: wrap.spark_writer("jdbc", cast("Any", "jdbc:postgresql://host/db")), "options.*mapping"),
+    (lambda: wrap.spark_writer("jdbc", mode="apend"), "did you mean 'append'"),
+    (lambda: cast("Any", wrap.foreach_batch)(write_batch, idempotnet=True), "did you mean idempotent"),
+]
+
+
+class OpensLikeASink:
+    def open(self, context: object) -> None: ...
+
+    def process(self, row: object) -> None: ...
+
+
+async def several(df: object, batch_id: int) -> None: ...
+
+
+WRONG_WRAPS.append((lambda: wrap.foreach_batch(several), "async"))
+
+
+@pytest.mark.parametrize(("call", "said"), WRONG_WRAPS)
+def test_a_writer_that_cannot_be_called_so_is_refused_when_it_is_wrapped(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){said}"):
+        call()
+
+
+WRONG_NAMES: list[tuple[Callable[[], object], str]] = [
+    (lambda: LOOSE(post, wal="memory://wal", checkpiont="memory://c"), r"did you mean checkpoint"),
+    (lambda: LOOSE(post, wal="memory://wal"), r"checkpoint.*WalSink\(to, \*, wal, checkpoint"),
+    (lambda: LOOSE(post, "memory://wal", "memory://c"), r"WalSink\(to, \*, wal, checkpoint"),
+    (lambda: LOOSE(post, **PLACES, checkpointLocation="x"), r"checkpointLocation.*did you mean checkpoint"),
+    (lambda: LOOSE(post, **PLACES, chunk_rows=5), r"chunk_rows.*settings=Settings\(chunk_rows"),
+    (lambda: LOOSE(post, **PLACES, max_attempts=5), r"max_attempts.*Delivery\(to, max_attempts"),
+    (lambda: cast("Any", Settings)(chunk_row=5), r"Settings.*did you mean chunk_rows"),
+    (lambda: cast("Any", Delivery)(post, on_reject="halt"), r"Delivery.*did you mean on_rejected"),
+    (cast("Any", Delivery), r"Delivery.*to"),
+    (lambda: cast("Any", DeadLetters)("memory://wal", names="a"), r"DeadLetters.*did you mean name"),
+]
+
+
+WRONG_NAMES += [
+    (lambda: cast("Any", SqlSink)("sqlite:///a.db", "t", tabel="x"), r"SqlSink.*did you mean table"),
+    (lambda: cast("Any", SqlSink)("sqlite:///a.db"), r"SqlSink.*'table'.*SqlSink\(url, table, \*, mode=…"),
+    (lambda: cast("Any", FilesSink)("out", fmt="csv"), r"FilesSink.*did you mean format"),
+    (lambda: cast("Any", HttpSink)("https://api.example", idempotnet=True), r"HttpSink.*did you mean idempotent"),
+    (
+        lambda: cast("Any", HttpLookupSink)("https://api.example", lookup_uri="x"),
+        r"HttpLookupSink.*did you mean lookup_url",
+    ),
+    (lambda: cast("Any", KafkaSink)("broker:9092", "t", keyy="a"), r"KafkaSink.*did you mean key"),
+    (lambda: cast("Any", RedisSink)("redis://c:6379", kind="hash", keys="a"), r"RedisSink.*did you mean key"),
+    (lambda: LOOSE(post, **PLACES).drain(timeout=3), r"WalSink\.drain.*did you mean timeout_s"),
+    (lambda: LOOSE(post, **PLACES).close(timeout=3), r"WalSink\.close.*did you mean timeout_s"),
+    (lambda: LOOSE(post, **PLACES).run(), r"WalSink\.run.*'writer'"),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), WRONG_NAMES)
+def test_an_unknown_name_is_told_with_the_one_that_was_meant(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){said}"):
+        call()
+
+
+WRONG_VALUES: list[tuple[Callable[[], object], str]] = [
+    (lambda: LOOSE(post, **PLACES, settings={"chunk_rows": 5}), r"settings=Settings\(chunk_rows=5\)"),
+    (lambda: LOOSE(post, **PLACES, settings=None), r"settings=Settings\(\)"),
+    (lambda: LOOSE(post, **PLACES, guarantee="exactly-once"), "did you mean 'exactly_once'"),
+    (lambda: LOOSE(post, **PLACES, name=5), r"name=5.*text"),
+    (lambda: LOOSE({5: post}, **PLACES), r"5.*text"),
+    (lambda: LOOSE({}, **PLACES), r"WalSink\(None"),
+    (lambda: LOOSE(post, **PLACES, storage_options="key=x"), r"storage_options.*mapping"),
+    (lambda: LOOSE(post, **PLACES, checkpoint_options=[1]), r"checkpoint_options.*mapping"),
+    (lambda: LOOSE(post, wal=None, checkpoint="c"), r"wal=None"),
+    (lambda: LOOSE(post, wal="w", checkpoint=None), r"checkpoint=None"),
+    (lambda: LOOSE(post, wal="w", checkpoint=""), r"checkpoint.*empty"),
+    (lambda: LOOSE(post, wal="jdbc:postgresql://host/db", checkpoint="c"), r"wal.*folder"),
+    (lambda: LOOSE(post, **PLACES, moved_from=3), r"moved_from=3"),
+    (lambda: Delivery(post, budget_s=cast("Any", "600")), r"budget_s='600'"),
+    (lambda: Delivery(post, rows_per_s=cast("Any", "5")), r"rows_per_s='5'"),
+    (lambda: Settings(retention_batches=cast("Any", "200")), r"retention_batches='200'"),
+    (lambda: Delivery(post, where=cast("Any", "executor")), "did you mean 'executors'"),
+]
+
+
+WRONG_VALUES += [
+    (lambda: LOOSE(post, **PLACES, settings={"key": "hunter-2"}), r"Settings\(key=…\)"),
+    (lambda: LOOSE(post, wal={"url": "hunter-2"}, checkpoint="c"), r"wal=a dict: expected text"),
+    (lambda: LOOSE(post, **PLACES).drain(timeout_s="3"), r"timeout_s='3'"),
+    (lambda: idempotent(cast("Any", "https://api.example")), r"@idempotent.*#idempotent=true"),
+]
+
+
+WRONG_VALUES += [
+    *[
+        (lambda value=value, name=name: cast("Any", Settings)(**{name: value}), f"{name}=")
+        for name in ("chunk_rows", "chunk_bytes", "segment_bytes", "retention_batches")
+        for value in (None, True, math.nan, 10**30)
+    ],
+    *[
+        (lambda value=value, name=name: cast("Any", Delivery)(post, **{name: value}), f"{name}=")
+        for name in ("budget_s", "attempt_timeout_s")
+        for value in (None, 0, True, math.nan, math.inf, 1e300, 10**400)
+    ],
+    *[
+        (lambda value=value: cast("Any", Delivery)(post, rows_per_s=value), "rows_per_s=")
+        for value in (True, math.inf, math.nan)
+    ],
+    *[(lambda value=value: Settings(single_writer=cast("Any", value)), "True or False") for value in ("no", None, 0)],
+    *[(lambda value=value: Delivery(post, keep_segments=cast("Any", value)), "True or False") for value in (0, "no")],
+    (lambda: Delivery(post, max_attempts=cast("Any", None)), r"max_attempts=None"),
+    (lambda: LOOSE(post, **PLACES).drain(timeout_s=math.inf), r"timeout_s=inf"),
+]
+
+
+class Claims(Sink):
+    def __init__(self, **claims: object) -> None:
+        for name, value in claims.items():
+            setattr(self, name, value)
+
+    def write(self, chunk: Chunk) -> None: ...
+
+
+class SaysNoByMethod(Sink):
+    def idempotent(self) -> bool:  # type: ignore[override]
+        return False
+
+    def write(self, chunk: Chunk) -> None: ...
+
+
+def marked_by_text(chunk: Chunk) -> None: ...
+
+
+marked_by_text.idempotent = "no"  # type: ignore[attr-defined]
+
+WRONG_VALUES += [
+    (lambda: as_sink(SaysNoByMethod()), r"SaysNoByMethod\.idempotent.*True or False"),
+    (lambda: as_sink(marked_by_text), r"marked_by_text\.idempotent='no'.*True or False"),
+    (lambda: as_sink(wrap.foreach_batch(write_batch, idempotent=cast("Any", "no"))), r"idempotent='no'"),
+    *[
+        (lambda value=value, name=name: as_sink(Claims(**{name: value})), rf"Claims\.{name}=")
+        for name in ("max_chunk_rows", "max_chunk_bytes", "max_concurrency")
+        for value in (0, -1, True, "5")
+    ],
+    *[
+        (lambda value=value, name=name: as_sink(Claims(**{name: value})), rf"Claims\.{name}=.*True or False")
+        for name in [claim for claim, kind in Sink.__annotations__.items() if kind == "bool"]
+        for value in ("no", "", None, 0, 1, lambda: False)
+    ],
+]
+
+
+@pytest.mark.parametrize(("call", "said"), WRONG_VALUES)
+def test_a_value_of_another_kind_is_told_with_the_right_one(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){said}"):
+        call()
+
+
+def test_every_claim_of_a_sink_class_is_looked_at() -> None:
+    assert [name for name, kind in Sink.__annotations__.items() if kind == "bool"] == [
+        "idempotent",
+        "replaces_rows",
+        "driver_only",
+    ], "one that is new here must be looked at by check_claims, and one that is gone no longer"
+
+
+def test_the_claims_of_a_backend_that_is_named_by_a_url_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Found:
+        name = "odd"
+
+        def load(self) -> Callable[[str], Sink]:
+            return lambda _: Claims(driver_only="no")
+
+    monkeypatch.setattr("wal_sink.sinks.urls.entry_points", lambda **_: [Found()])
+    with pytest.raises(ConfigError, match=r"Claims\.driver_only='no'.*True or False"):
+        sink_from_url("odd://host")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("jdbc:postgresql://user:hunter-2@host/db", r"postgresql://user.*table=.*wrap\.spark_writer\('jdbc'"),
+        ("jdbc:sqlite:orders.db", r"sqlite:///.*wrap\.spark_writer\('jdbc'"),
+        ("jdbc:oracle:thin:@host", r"wrap\.spark_writer\('jdbc'"),
+        ("orders.db", r"sqlite:///orders\.db\?table="),
+        ("out/orders", r"files:///.*out/orders"),
+        ("/data/out", r"files:///data/out"),
+        ("s3://bucket/orders", r"files\+s3://bucket/orders"),
+        ("s3a://bucket/orders", r"files\+s3://bucket/orders"),
+        ("file:///data/out", r"files:///data/out"),
+        ("postgre://host/db?table=t", r"did you mean postgres"),
+        ("sqllite:///orders.db?table=t", r"did you mean sqlite"),
+        ("sqlite:///orders.db?tabel=orders", r"unknown options tabel.*did you mean table"),
+        ("https://api.example/orders#idempotnet=true", r"unknown options idempotnet.*did you mean idempotent"),
+        (
+            "redis+sentinel://:hunter-2@a:26379,b:26379/primary",
+            r"^redis.sentinel://a.*Sentinel is not supported.*follows",
+        ),
+        ("rediss+sentinel://a/primary?key=o:{id}", r"Sentinel is not supported: nothing here asks it for the primary"),
+        ("sentinel://a:26379", r"Sentinel is not supported: nothing here asks it for the primary"),
+        ("", "empty"),
+    ],
+)
+def test_a_url_that_names_no_target_is_told_with_the_one_that_was_meant(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"(?s){said}") as told:
+        sink_from_url(url)
+
+    assert "hunter-2" not in str(told.value)
+
+
+def test_refused_rows_that_are_no_mapping_are_not_tried_again() -> None:
+    with pytest.raises(PermanentError, match="mapping from the index"):
+        Rejected(cast("Any", ["bad"]))
+
+
+class Ledger(TransactionalSink):
+    """Its `commit` is a helper of its own: only methods of a sink's kind are called by wal-sink."""
+
+    def write(self, chunk: Chunk) -> None: ...
+
+    def last(self, slot: str) -> None: ...
+
+    def commit(self) -> None: ...
+
+
+def test_helpers_of_a_sink_may_look_as_they_like() -> None:
+    ledger = Ledger()
+
+    assert as_sink(ledger) is ledger
+
+
+class Silent:
+    """As a function of an extension module may be."""
+
+    @property
+    def __signature__(self) -> object:
+        raise ValueError("no signature found")
+
+    def __call__(self, a: object, b: object) -> None: ...
+
+
+def test_a_function_that_does_not_tell_its_arguments_is_tried() -> None:
+    sink = as_sink(Silent())
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        cast("Sink", sink).write(cast("Chunk", None))
+
+
+def test_a_type_error_inside_a_function_is_its_own() -> None:
+    def adds(chunk: Chunk) -> None:
+        raise TypeError("can only concatenate str")
+
+    sink = as_sink(adds)
+
+    with pytest.raises(TypeError, match="concatenate"):
+        cast("Sink", sink).write(cast("Chunk", None))
+
+
+def test_every_answer_fits_on_a_few_lines() -> None:
+    calls = [call for call, _ in (*WRONG_NAMES, *WRONG_VALUES, *WRONG_WRAPS)]
+
+    for call in calls:
+        with pytest.raises(ConfigError) as told:
+            call()
+        assert len(str(told.value)) < 700
+
+
+@pytest.mark.parametrize(
+    ("wal", "checkpoint"),
+    [
+        ("s3://lake/orders", "s3://lake/orders"),
+        ("s3://lake/orders", "s3a://lake/orders/"),
+        ("s3://lake/orders", "s3a://lake/orders/checkpoint"),
+        ("s3a://lake/orders/wal", "s3://lake/orders"),
+        ("memory://a", "memory:///a/b"),
+        ("hdfs://one/a", "webhdfs://two:9870/a/b"),
+        ("{here}/a", "{here}/a"),
+        ("{here}/a", "file://{here}/a/b"),
+        ("{here}/a/b", "{here}/a"),
+        ("{here}/link/b", "{here}/real"),
+        ("file:{here}/a", "{here}/a/b"),
+    ],
+)
+def test_wal_and_checkpoint_in_one_folder_are_refused(wal: str, checkpoint: str, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+
+    with pytest.raises(ConfigError, match=r"(?s)WAL.*checkpoint.*moved_from"):
+        refuse_shared_folder(wal.format(here=tmp_path), checkpoint.format(here=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("wal", "checkpoint"),
+    [
+        ("s3://lake/orders", "s3a://lake/orders-checkpoint"),
+        ("s3://lake/wal/orders", "s3a://lake/checkpoints/orders"),
+        ("s3://lake/a", "s3://other/a"),
+        ("s3://lake/a", "{here}/a"),
+        ("{here}/wal", "{here}/wal2"),
+        ("{here}/a/wal", "{here}/a/checkpoint"),
+    ],
+)
+def test_folders_beside_each_other_are_not(wal: str, checkpoint: str, tmp_path: Path) -> None:
+    refuse_shared_folder(wal.format(here=tmp_path), checkpoint.format(here=tmp_path))
+
+
+@pytest.mark.parametrize("checkpoint", ["a", "a/checkpoint"])
+def test_a_shared_folder_is_refused_before_anything_is_written(tmp_path: Path, checkpoint: str) -> None:
+    with pytest.raises(ConfigError, match="checkpoint"):
+        WalSink(post, wal=str(tmp_path / "a"), checkpoint=str(tmp_path / checkpoint)).drain()
+
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,283 @@
+"""What DynamoDB answers, and what is not there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import botocore.exceptions
+import pytest
+
+from tests.support.chunks import CONTEXT, SLOT, chunk, ids
+from tests.support.dynamodb_tools import KINDS, SECRET, opened
+from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer, Fault
+from wal_sink.errors import PermanentError
+from wal_sink.sinks.base import Rejected
+from wal_sink_backends.dynamodb import calls as dynamodb_calls
+from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
+
+# What DynamoDB answers.
+
+MAY_PASS = ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"]
+
+
+@pytest.mark.parametrize("code", [*MAY_PASS, "InternalServerError", "TransactionInProgressException"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("no_waiting")
+def test_errors_that_may_pass(server: DynamoDbServer, kind: Any, code: str) -> None:
+    table = server.new_table()
+    operation = "TransactWriteItems" if kind is DynamoDbSink else "BatchWriteItem"
+    server.faults.append(Fault(operation, code, times=3))
+    with opened(server, table, kind) as sink:
+        with pytest.raises(botocore.exceptions.ClientError, match=code):  # botocore repeats some of them itself, twice
+            sink.write(chunk(ids(1)))
+        server.faults.clear()
+        sink.write(chunk(ids(1)))
+    assert server.ids(table) == [1]
+
+
+@pytest.mark.parametrize("code", ["SerializationException", "AccessDeniedException"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_errors_that_will_not_pass(server: DynamoDbServer, kind: Any, code: str) -> None:
+    operation = "TransactWriteItems" if kind is DynamoDbSink else "BatchWriteItem"
+    server.faults.append(Fault(operation, code))
+    told = rf"batch 0, chunk a-0-1: .*{code}.*a test says"
+    with opened(server, server.new_table(), kind) as sink, pytest.raises(PermanentError, match=told) as caught:
+        sink.write(chunk(ids(1)))
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("operation", ["GetItem", "TransactWriteItems"])
+def test_a_ledger_that_is_not_known_everywhere_yet(server: DynamoDbServer, operation: str) -> None:
+    table = server.new_table()
+    server.faults.append(Fault(operation, "ResourceNotFoundException"))
+    with opened(server, table) as sink:
+        with pytest.raises(TryAgainError, match="the ledger's table is not found, or not yet"):
+            sink.write(chunk(ids(1)))
+        sink.write(chunk(ids(1)))
+    assert server.ids(table) == [1]
+
+
+@pytest.fixture
+def own_session() -> Iterator[None]:
+    """Credentials that are found in this test are not those of the next."""
+    dynamodb_calls.session.cache_clear()
+    yield
+    dynamodb_calls.session.cache_clear()
+
+
+STALE = ["ExpiredTokenException", "ExpiredToken", "UnrecognizedClientException", "InvalidClientTokenId"]
+
+
+@pytest.mark.parametrize("code", STALE)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_are_read_anew(
+    server: DynamoDbServer, kind: Any, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = server.new_table()
+    operation = "TransactWriteItems" if kind is DynamoDbSink else "BatchWriteItem"
+    server.faults.append(Fault(operation, code))
+    with opened(server, table, kind) as sink:
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+        with pytest.raises(TryAgainError, match=f"batch 0, chunk a-0-1: .*{code}"):
+            sink.write(chunk(ids(1)))
+        assert "renewed" not in server.signers
+        server.signers.clear()
+        sink.write(chunk(ids(1)))
+        assert set(server.signers) == {"renewed"}
+    assert server.ids(table) == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_are_read_anew_when_opening(
+    server: DynamoDbServer, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dynamodb_calls.session().get_credentials()
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
+    server.faults.append(Fault("DescribeTable", "UnrecognizedClientException"))
+    table = server.new_table()
+    server.signers.clear()
+    with opened(server, table, kind):
+        assert server.signers[:2] == [ACCESS["aws_access_key_id"], "renewed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("own_session")
+def test_credentials_that_stay_unknown_are_permanent(server: DynamoDbServer, kind: Any) -> None:
+    operation = "GetItem" if kind is DynamoDbSink else "BatchWriteItem"
+    server.faults.append(Fault(operation, "UnrecognizedClientException", times=9))
+    with opened(server, server.new_table(), kind) as sink:
+        with pytest.raises(TryAgainError, match="UnrecognizedClientException"):
+            sink.write(chunk(ids(1)))
+        with pytest.raises(PermanentError, match="nor are those that are found now") as caught:
+            sink.write(chunk(ids(1)))
+        assert SECRET not in str(caught.value)
+    server.faults[:] = [Fault("DescribeTable", "UnrecognizedClientException", times=9)]
+    with pytest.raises(PermanentError, match="nor are those that are found now"), opened(server, "orders", kind):
+        pass
+
+
+def test_a_cancelled_transaction_tells_why(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    cancelled = "TransactionCanceledException"
+    server.faults += [
+        Fault("TransactWriteItems", cancelled, reasons=("None", "TransactionConflict", "None")),
+        Fault("TransactWriteItems", cancelled, reasons=("None", "ThrottlingError", "ProvisionedThroughputExceeded")),
+        Fault("TransactWriteItems", cancelled, reasons=("None", "ValidationError", "None")),
+        Fault("TransactWriteItems", cancelled, reasons=("ItemCollectionSizeLimitExceeded", "None", "None")),
+    ]
+    with opened(server, table) as sink:
+        with pytest.raises(TryAgainError, match="cancelled the transaction: TransactionConflict"):
+            sink.write(chunk(ids(1, 2)))
+        with pytest.raises(TryAgainError, match="ProvisionedThroughputExceeded, ThrottlingError"):
+            sink.write(chunk(ids(1, 2)))
+        assert sink.write(chunk(ids(1, 2))) == Rejected({1: "ValidationError: about ValidationError"})
+        assert list(sink.write(chunk(ids(1, 2))).reasons) == [0]
+        assert sink.last(SLOT) is None
+        sink.write(chunk(ids(1, 2)))
+    assert server.ids(table) == [1, 2]
+
+
+def test_a_ledger_that_others_keep_moving_may_be_tried_again(server: DynamoDbServer) -> None:
+    moved = ("None", "ConditionalCheckFailed")
+    server.faults.append(Fault("TransactWriteItems", "TransactionCanceledException", reasons=moved, times=9))
+    with opened(server, server.new_table()) as sink, pytest.raises(TryAgainError, match="others move the ledger"):
+        sink.write(chunk(ids(1)))
+    assert [operation for operation, _ in server.requests].count("TransactWriteItems") == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("no_waiting")
+def test_an_answer_that_got_lost(server: DynamoDbServer, kind: Any) -> None:
+    """Of the first try; botocore repeats it under the same token, and the core would."""
+    table = server.new_table()
+    operation = "TransactWriteItems" if kind is DynamoDbSink else "BatchWriteItem"
+    server.faults.append(Fault(operation, lose_answer=True))
+    with opened(server, table, kind) as sink:
+        sink.write(chunk(ids(1, 2)))
+        sink.write(chunk(ids(3), first=2))
+    assert server.ids(table) == [1, 2, 3]
+    tokens = [body.get("ClientRequestToken") for name, body in server.requests if name == "TransactWriteItems"]
+    assert not tokens or tokens[0] == tokens[1]
+
+
+def test_unprocessed_items_are_put_again(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    server.faults.append(Fault("BatchWriteItem", unprocessed=20, times=1))
+    server.faults.append(Fault("BatchWriteItem", unprocessed=3, times=2))
+    with opened(server, table, DynamoDbPutSink) as sink:
+        sink.write(chunk(ids(*range(25))))
+    assert server.ids(table) == list(range(25))
+    sizes = [len(*body["RequestItems"].values()) for name, body in server.requests if name == "BatchWriteItem"]
+    assert sizes == [25, 20, 3, 3]
+
+
+def test_waiting_for_unprocessed_items_is_bounded(server: DynamoDbServer) -> None:
+    table = server.new_table()
+    server.faults.append(Fault("BatchWriteItem", unprocessed=2, times=10**6))
+    started_s = time.monotonic()
+    with (
+        opened(server, table, DynamoDbPutSink, max_wait_s=0.2) as sink,
+        pytest.raises(TryAgainError, match="left 2 items unprocessed for too long"),
+    ):
+        sink.write(chunk(ids(1, 2, 3)))
+    assert time.monotonic() - started_s < 20
+    assert server.ids(table) == [1]
+
+
+# Tables and credentials that are not there.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_table(server: DynamoDbServer, kind: Any) -> None:
+    with pytest.raises(PermanentError, match=r"'no-such', .* there is no such table"), opened(server, "no-such", kind):
+        pass
+
+
+def test_a_ledger_that_may_not_be_made(server: DynamoDbServer) -> None:
+    with (
+        pytest.raises(PermanentError, match="there is none; create it with the string partition key 'slot'"),
+        opened(server, server.new_table(), create_ledger=False),
+    ):
+        pass
+
+
+def test_a_ledger_that_is_being_made_is_waited_for(server: DynamoDbServer) -> None:
+    table, ledger_table = server.new_table(), server.new_table(slot="S")
+    server.requests.clear()
+    server.faults.append(Fault("DescribeTable", status="CREATING", times=3))  # of the table, of the ledger twice
+    with opened(server, table, ledger_table=ledger_table, create_ledger=False) as sink:
+        assert [operation for operation, _ in server.requests] == ["DescribeTable"] * 4
+        sink.write(chunk(ids(1)))
+    assert server.ids(table) == [1]
+
+
+def test_what_cannot_be_opened_leaves_no_client(server: DynamoDbServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    close = dynamodb_calls.Calls.close
+
+    def noted(calls: dynamodb_calls.Calls) -> None:
+        closed.append("once")
+        close(calls)
+
+    monkeypatch.setattr(dynamodb_calls.Calls, "close", noted)
+    sink = DynamoDbSink(
+        server.new_table(), region=REGION, endpoint_url=server.endpoint, ledger_table="none", create_ledger=False
+    )
+    with pytest.raises(PermanentError, match="there is none"):
+        sink.open(CONTEXT)
+    assert closed == ["once"]
+
+
+def test_a_ledger_that_is_another_table(server: DynamoDbServer) -> None:
+    with (
+        pytest.raises(PermanentError, match=r"its key is \{'id': 'N'\}, expected the string 'slot' alone"),
+        opened(server, server.new_table(), ledger_table=server.new_table()),
+    ):
+        pass
+
+
+def test_a_table_without_that_row_key(server: DynamoDbServer) -> None:
+    with (
+        pytest.raises(PermanentError, match=r"its key is \{'id': 'N'\}; row_key='at' needs a table"),
+        opened(server, server.new_table(), row_key="at"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_that_vanishes(server: DynamoDbServer, kind: Any) -> None:
+    table = server.new_table()
+    with opened(server, table, kind) as sink:
+        server.client.delete_table(TableName=table)
+        with pytest.raises(PermanentError, match="batch 0, chunk a-0-1"):
+            sink.write(chunk(ids(1)))
+
+
+def test_no_credentials(server: DynamoDbServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    dynamodb_calls.session.cache_clear()
+    for name in ACCESS:
+        monkeypatch.delenv(name.upper())
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+    try:
+        with pytest.raises(PermanentError, match="Unable to locate credentials"), opened(server, "orders"):
+            pass
+        with pytest.raises(PermanentError, match="You must specify a region"):
+            DynamoDbSink("orders").open(CONTEXT)
+    finally:
+        dynamodb_calls.session.cache_clear()
+
+
+@pytest.mark.usefixtures("no_waiting")
+def test_nobody_listening(server: DynamoDbServer) -> None:
+    with (
+        pytest.raises(botocore.exceptions.EndpointConnectionError, match=r"127\.0\.0\.1:1"),
+        opened(server, "orders", endpoint_url="http://127.0.0.1:1"),
+    ):
+        pass

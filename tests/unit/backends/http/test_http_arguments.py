@@ -1,0 +1,137 @@
+"""Arguments and URLs of `HttpSink`, right and wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.http_collection import SECRET, Collection, chunk, write
+from tests.support.processes import CHECKOUT
+from tests.support.servers.http_target import Fault
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.testing.contract.calls import chunks_of
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Statuses, http_sink
+
+# What cannot work.
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments", "message"),
+    [
+        ("ftp://host/x", {}, "expected http://host/path"),
+        ("https://", {}, "expected http://host/path"),
+        ("https://host:port/x", {}, "expected http://host/path"),
+        ("https://user:hunter2@host/a b?key=hunter2", {}, "^'https://host/a b' ?: expected"),
+        ("https://host/x#frag", {}, "expected no '#'"),
+        ("https://host/x", {"body": "xml"}, "expected one of 'json', 'jsonl', 'rows'"),
+        ("https://host/x", {"method": "GET"}, "expected one of 'POST', 'PUT', 'PATCH'"),
+        ("https://host/x", {"timeout_s": 0}, "timeout_s=0"),
+        ("https://host/x", {"headers": {"a b": "x"}}, "header 'a b'"),
+        ("https://host/x", {"headers": {"a": "x\r\nb: hunter2"}}, "header 'a': its value"),
+        ("https://host/x", {"headers": {"Content-type": "x"}}, "other than Content-Type"),
+        ("https://host/x", {"headers_from_env": {"idempotency-key": "X"}}, "header 'Idempotency-Key'"),
+    ],
+)
+def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        HttpSink(url, **arguments)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"lookup_url": "https://host/x"}, "expected {key} in it"),
+        ({"lookup_url": "host/{key}"}, "expected http://host/path"),
+        ({"lookup_url": "https://host/{key}", "body": "rows"}, "keys of rows"),
+    ],
+)
+def test_lookups_that_cannot_work(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        HttpLookupSink("https://host/x", **arguments)
+
+
+@pytest.mark.parametrize("arguments", [{"done": (200,)}, {"refused": (600,)}, {"done": (409,), "refused": (409,)}])
+def test_statuses_that_cannot_work(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="status"):
+        Statuses(**arguments)
+
+
+def test_a_variable_that_is_not_set(plain: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ORDERS_AUTH", raising=False)
+    with pytest.raises(PermanentError, match="environment variable ORDERS_AUTH is not set"):
+        write(HttpSink(plain.url, headers_from_env={"Authorization": "ORDERS_AUTH"}))
+
+
+def test_a_variable_that_is_no_header(plain: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS_AUTH", f"{SECRET}\r\nX-Other: 1")
+    with pytest.raises(PermanentError, match="ORDERS_AUTH is no header value") as caught:
+        write(HttpSink(plain.url, headers_from_env={"Authorization": "ORDERS_AUTH"}))
+    assert SECRET not in str(caught.value)
+
+
+def test_a_column_json_cannot_carry(plain: Collection) -> None:
+    union = pa.UnionArray.from_sparse(pa.array([0], pa.int8()), [pa.array([1])])
+    (some,) = chunks_of(pa.table({"odd": union}))
+    with pytest.raises(PermanentError, match=r"batch 0, chunk .*column 'odd'"):
+        write(HttpSink(plain.url), some)
+
+
+def test_write_before_open_says_so(plain: Collection) -> None:
+    with pytest.raises(RuntimeError, match=r"not open: call open\(\) first"):
+        HttpSink(plain.url).write(chunk())
+
+
+# By URL.
+
+
+def test_options_stand_behind_the_hash(keyed: Collection) -> None:
+    sink = http_sink(f"{keyed.url}?a=1#idempotent=true&body=jsonl&rows_per_s=1e6&done=409,410&timeout_s=5")
+    assert sink.idempotent
+    write(sink)
+    (seen,) = keyed.server.requests
+    assert seen.path.endswith("?a=1")
+    assert seen.headers["content-type"] == "application/x-ndjson"
+    keyed.server.faults.append(Fault(status=410))
+    assert write(sink) is None
+
+
+def test_headers_by_url(keyed: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORDERS_KEY", SECRET)
+    write(http_sink(f"{keyed.url}#headers_from_env=X-Api-Key:ORDERS_KEY"))
+    assert keyed.server.requests[0].headers["x-api-key"] == SECRET
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("idempotnt=true", "unknown options idempotnt; known are body, method, idempotent"),
+        ("body=json&body=rows", "options given twice: body"),
+        ("idempotent=yes", "option idempotent='yes' is not what it takes"),
+        ("rows_per_s=fast", "option rows_per_s='fast'"),
+        ("headers_from_env=X-Key", "option headers_from_env='X-Key'"),
+        ("section", "expected options as name=value"),
+        ("body=xml", "body='xml'"),
+    ],
+)
+def test_options_that_cannot_work(options: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        http_sink(f"https://user:hunter2@host/x?k=hunter2#{options}")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_it_is_an_entry_point(scheme: str) -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    value = project["entry-points"]["wal_sink.backends"][scheme]
+    assert EntryPoint(scheme, value, "wal_sink.backends").load() is http_sink
+
+
+def test_repr_shows_no_secret() -> None:
+    sink = HttpSink("https://user:hunter2@host/x?key=hunter2", headers={"X-Key": "hunter2"})
+    assert repr(sink) == "HttpSink('https://host/x', body='json', idempotent=False)"
+    assert sink.describe() == repr(sink)

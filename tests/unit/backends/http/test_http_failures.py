@@ -1,0 +1,227 @@
+"""Connections that fail, and processes that are killed on either side of them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import ipaddress
+import json
+import random
+import socket
+import sqlite3
+import ssl
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.support.http_collection import IDS, Collection, chunk, opened, refuse_3, write
+from tests.support.processes import CHECKOUT, Child
+from tests.support.servers.http_target import Fault, HttpTarget
+from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError
+from wal_sink.settings import Delivery
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.testing import FakeQuery
+from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, TargetFailedError, http_sink
+
+# Connections.
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_no_answer_is_an_unknown_outcome_and_a_key_makes_it_harmless(keyed: Collection, cut: str) -> None:
+    keyed.server.faults.append(Fault(cut=cut))
+    sink = HttpSink(keyed.url, idempotent=True)
+    with pytest.raises(OutcomeUnknownError, match="may or may not have taken effect: RemoteProtocolError"):
+        write(sink)
+    assert keyed.ids == (IDS if cut == "after" else [])
+    write(sink)
+    assert keyed.ids == IDS
+
+
+def test_an_answer_that_is_late_is_an_unknown_outcome(keyed: Collection) -> None:
+    keyed.server.faults.append(Fault(delay_s=1.0))
+    with pytest.raises(OutcomeUnknownError, match="ReadTimeout"):
+        write(HttpSink(keyed.url, timeout_s=0.2))
+
+
+def test_nobody_listening() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}/orders"
+        with pytest.raises(TargetFailedError, match=r"cannot be reached, nothing was sent: .*Connection refused"):
+            write(HttpSink(url))
+
+
+def test_a_host_that_is_not_there() -> None:
+    with pytest.raises(TargetFailedError, match=r"http://nowhere\.invalid/orders cannot be reached"):
+        write(HttpSink("http://user:hunter2@nowhere.invalid/orders"))
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "orders of a test")])
+    now = dt.datetime.now(dt.UTC)
+    local = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + dt.timedelta(hours=1))
+    made = builder.add_extension(local, critical=False).sign(key, hashes.SHA256())
+    path = tmp_path_factory.mktemp("tls") / "both.pem"
+    encoding, no_password = serialization.Encoding.PEM, serialization.NoEncryption()
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, no_password)
+    path.write_bytes(private + made.public_bytes(encoding))
+    return path
+
+
+@pytest.fixture
+def tls_target(tmp_path: Path, certificate: Path) -> Iterator[HttpTarget]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = HttpTarget(tmp_path / "rows.db", tls=context)
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_a_certificate_is_checked(tls_target: HttpTarget, certificate: Path) -> None:
+    url = f"{tls_target.url}/plain/orders"
+    with pytest.raises(PermanentError, match=r"CERTIFICATE_VERIFY_FAILED.*pass verify="):
+        write(HttpSink(url))
+    write(HttpSink(url, verify=str(certificate)))
+    write(HttpSink(url, verify=False))
+    assert [row["id"] for row in tls_target.store.rows("orders")] == IDS * 2
+
+
+def test_a_file_of_certificates_that_is_not_there() -> None:
+    with pytest.raises(PermanentError, match="the client cannot be made: FileNotFoundError"):
+        write(HttpSink("https://127.0.0.1/x", verify="/nowhere/ca.pem"))
+
+
+# Through the core.
+
+
+def test_an_api_that_fails_now_and_then_gets_every_row_once(keyed: Collection) -> None:
+    faults = [
+        Fault(status=503),
+        Fault(cut="after"),
+        Fault(cut="before"),
+        Fault(status=429, headers={"Retry-After": "0"}),
+    ]
+    keyed.server.faults += faults
+    with FakeQuery.over(HttpSink(keyed.url, idempotent=True)) as query:
+        query.batch(pa.table({"id": IDS}))
+        query.batch(pa.table({"id": [6, 7]}))
+    assert keyed.ids == [*IDS, 6, 7]
+    assert not any(fault.times for fault in faults)
+
+
+def test_a_lookup_spares_what_an_answer_got_lost_for(plain: Collection) -> None:
+    plain.server.faults += [Fault(cut="after")]
+    sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}")
+    with FakeQuery.over(sink) as query:
+        query.batch(pa.table({"id": [1, 2]}))
+    assert plain.ids == [1, 2]
+    assert [seen.method for seen in plain.server.requests] == ["POST", "GET", "GET"]  # the last for what nobody sent
+
+
+def test_without_a_lookup_or_keys_it_repeats(plain: Collection) -> None:
+    plain.server.faults += [Fault(cut="after")]
+    with FakeQuery.over(HttpSink(plain.url)) as query:
+        query.batch(pa.table({"id": [1, 2]}))
+    assert plain.ids == [1, 2, 1, 2]
+
+
+def test_what_is_refused_stops_the_delivery_with_the_reason(keyed: Collection) -> None:
+    keyed.server.refuse = refuse_3
+    with FakeQuery.over(Delivery(HttpSink(keyed.url, body="rows", idempotent=True))) as query:
+        with pytest.raises(DeliveryError, match="id 3 is refused"):
+            query.batch(pa.table({"id": IDS}))
+        keyed.server.forget()
+        query.restart()
+    assert sorted(keyed.ids) == IDS
+
+
+# Killed processes.
+
+WRITER = textwrap.dedent(
+    """
+    import sys
+    import pyarrow as pa
+    from wal_sink.sinks.base import SinkContext
+    from wal_sink.testing.contract.calls import chunks_of
+    from wal_sink_backends.http.sink import http_sink
+
+    url, done = sys.argv[1], sys.argv[2]
+    sink = http_sink(url)
+    sink.open(SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=True))
+    start = int(open(done).read() or 0)
+    pa.table({"id": [1]})
+    print("ready", flush=True)
+    for batch in range(start, 10**6):
+        ids = range(batch * 20, batch * 20 + 20)
+        for chunk in chunks_of(pa.table({"id": ids}), batch_id=batch, chunk_rows=5):
+            assert sink.write(chunk) is None
+        open(done, "w").write(str(batch + 1))
+    """
+)
+
+
+@pytest.mark.parametrize("body", ["json", "rows"])
+def test_a_writer_killed_at_any_moment_leaves_every_row_once(keyed: Collection, tmp_path: Path, body: str) -> None:
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    done = tmp_path / "done"
+    done.write_text("0")
+    for number in range(3):
+        arguments = (f"{keyed.url}#idempotent=true&body={body}", str(done))
+        with Child.python(WRITER, *arguments, log=tmp_path / f"{number}.log") as writer:
+            writer.wait_for_output("ready")
+            time.sleep(moments.uniform(0.02, 0.3))
+            assert writer.running, writer.output
+            writer.kill()
+    ids = keyed.ids
+    assert len(ids) == len(set(ids)), f"seed {seed}"
+    assert set(range(int(done.read_text() or 0) * 20)) <= set(ids), f"seed {seed}"
+    assert ids, "the writers were killed before they wrote"
+
+
+def test_an_api_killed_in_mid_chunk_and_started_again_has_every_row_once(tmp_path: Path) -> None:
+    """The API's process is killed again and again while the core delivers to it."""
+    program = CHECKOUT / "tests" / "support" / "servers" / "http_target.py"
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    database = tmp_path / "rows.db"
+
+    def serve(number: int) -> Child:
+        return Child.python(program, str(database), str(port), log=tmp_path / f"{number}.log")
+
+    def restart(at: int, sink: HttpSink, some: Chunk, server: Child) -> Child:
+        server.kill()
+        with pytest.raises((TargetFailedError, OutcomeUnknownError)):
+            sink.write(some)
+        server = serve(at)
+        server.wait_for_output("serving")
+        return server
+
+    sink = http_sink(f"http://127.0.0.1:{port}/keys/orders#idempotent=true&body=rows")
+    server = serve(0)
+    try:
+        server.wait_for_output("serving")
+        with opened(sink):
+            for batch in range(30):
+                some = chunk(*range(batch * 5, batch * 5 + 5), batch_id=batch)
+                if batch % 10 == 5:
+                    server = restart(batch, sink, some, server)
+                sink.write(some)
+                sink.write(some)
+    finally:
+        server.kill()
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        rows = [json.loads(row)["id"] for (row,) in connection.execute("SELECT row FROM rows")]
+    assert rows == list(range(150))

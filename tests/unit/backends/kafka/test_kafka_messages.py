@@ -1,0 +1,273 @@
+"""Rows as Kafka messages, and what `KafkaSink` refuses before it speaks to any broker."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.processes import CHECKOUT
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.sinks.base import SinkContext
+from wal_sink.sinks.urls import GROUP
+from wal_sink.testing.contract.calls import travelled
+from wal_sink_backends.kafka.messages import Message, MessageFormat
+from wal_sink_backends.kafka.sink import KafkaSink, _Target, kafka_sink
+
+CONTEXT = SinkContext("wal", "default", 1, 0, (), on_executor=False)
+TABLE = pa.table(
+    {
+        "id": pa.array([7, None], pa.int64()),
+        "name": pa.array(["ü\n", None]),
+        "raw": pa.array([b"\0\xff", None]),
+        "at": pa.array([0, None], pa.timestamp("us", "UTC")),
+    }
+)
+
+
+def messages(table: Any = TABLE, *, partitions: int = 3, most_bytes: int = 10_000, **options: Any) -> list[Message]:
+    found, refused = MessageFormat(**options).messages(table, partitions=partitions, most_bytes=most_bytes)
+    assert not refused
+    assert len(found) == table.num_rows
+    return list(found)
+
+
+def refusals(table: Any = TABLE, *, partitions: int = 3, most_bytes: int = 10_000, **options: Any) -> dict[int, str]:
+    return MessageFormat(**options).messages(table, partitions=partitions, most_bytes=most_bytes)[1]
+
+
+def test_a_json_value_has_every_column() -> None:
+    first, second = messages()
+    assert first.value == b'{"id":7,"name":"\xc3\xbc\\n","raw":"AP8=","at":"1970-01-01T00:00:00.000000Z"}'
+    assert second.value == b'{"id":null,"name":null,"raw":null,"at":null}'
+    assert (first.key, first.headers, first.partition) == (None, [], None)
+
+
+def test_a_json_value_may_have_chosen_columns_in_their_order() -> None:
+    assert [some.value for some in messages(value="json:name,id")] == [
+        b'{"name":"\xc3\xbc\\n","id":7}',
+        b'{"name":null,"id":null}',
+    ]
+
+
+def test_a_column_may_be_the_value() -> None:
+    assert messages(value="string:name", tombstones=True)[0].value == "ü\n".encode()
+    assert messages(value="bytes:raw", tombstones=True)[0].value == b"\0\xff"
+
+
+def test_a_null_value_is_refused_unless_it_is_a_tombstone() -> None:
+    assert list(refusals(value="string:name")) == [1]
+    assert "tombstones=True" in refusals(value="string:name")[1]
+    assert messages(value="string:name", tombstones=True)[1].value is None
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [("id", b"7"), ("name", "ü\n".encode()), ("raw", b"\0\xff"), ("at", b"1970-01-01T00:00:00.000000Z")],
+)
+def test_keys_and_headers_are_text_or_bytes_and_may_be_null(column: str, text: bytes) -> None:
+    first, second = messages(key=column, headers={"trace": column})
+    assert (first.key, first.headers) == (text, [("trace", text)])
+    assert (second.key, second.headers) == (None, [("trace", None)])
+
+
+def test_dictionary_columns_are_what_they_stand_for() -> None:
+    table = pa.table({"name": pa.array(["a", "b", None]).dictionary_encode()})
+    assert [some.key for some in messages(table, key="name")] == [b"a", b"b", None]
+    assert [some.value for some in messages(table, value="string:name", tombstones=True)] == [b"a", b"b", None]
+
+
+def test_bytes_that_are_no_text_travel_as_they_are() -> None:
+    table = pa.table({"name": pa.array([b"\xff"]).view(pa.string())})
+    assert messages(table, value="string:name", key="name")[0] == Message(b"\xff", b"\xff", [], None)
+
+
+def test_the_partition_column_chooses_and_null_leaves_it_to_the_partitioner() -> None:
+    table = pa.table({"p": pa.array([0, 2, None])})
+    assert [some.partition for some in messages(table, partition="p")] == [0, 2, None]
+
+
+def test_a_partition_the_topic_does_not_have_is_refused_by_row() -> None:
+    table = pa.table({"p": pa.array([0, 3, -1, None])})
+    found = refusals(table, partition="p")
+    assert list(found) == [1, 2]
+    assert found[1] == "column 'p' asks for partition 3, the topic has 3"
+
+
+def test_a_message_above_the_topics_limit_is_refused_by_row() -> None:
+    table = pa.table({"v": ["x" * 10, "x" * 2_000, "x"]})
+    found = refusals(table, value="string:v", most_bytes=1_000)
+    assert list(found) == [1]
+    assert "the topic takes 1000 (max.message.bytes)" in found[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"key": "nix"}, "'nix'"),
+        ({"headers": {"h": "nix"}}, "'nix'"),
+        ({"value": "json:id,nix"}, "'nix'"),
+        ({"value": "string:id"}, "'id' is int64"),
+        ({"value": "bytes:name"}, "'name' is string"),
+        ({"partition": "name"}, "'name' is string"),
+    ],
+)
+def test_a_column_that_does_not_fit_is_named(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(PermanentError, match=named):
+        messages(**options)
+
+
+def test_a_name_that_stands_twice_is_refused() -> None:
+    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
+    some: list[dict[str, Any]] = [{}, {"value": "json:a"}, {"key": "a"}]
+    for options in some:
+        with pytest.raises(PermanentError, match="'a'"):
+            messages(table, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"topic": "a b"}, "topic='a b'"),
+        ({"topic": ".."}, r"topic='\.\.'"),
+        ({"topic": "wal-sink-ledger"}, "expected two"),
+        ({"value": "avro"}, "value='avro'"),
+        ({"value": "bytes:"}, "value='bytes:'"),
+        ({"tombstones": True}, "tombstones=True"),
+        ({"partitioner": "nix"}, "partitioner='nix'"),
+        ({"ledger_replication": 0}, "ledger_replication=0"),
+        ({"transaction_timeout_s": 0.5}, r"transaction_timeout_s=0\.5"),
+        ({"transaction_timeout_s": float("nan")}, "transaction_timeout_s=nan"),
+        ({"recreated_topic": "nix"}, "recreated_topic='nix'"),
+        ({"bootstrap_servers": ""}, "bootstrap_servers"),
+        ({"bootstrap_servers": "user:hunter2@host"}, "without a login"),
+        ({"conf": {"acks": 1}}, r"conf\['acks'\] is the sink's own"),
+        ({"conf": {"transaction.timeout.ms": 1}}, "pass transaction_timeout_s instead"),
+        ({"conf_from_env": {"transactional.id": "X"}}, r"conf\['transactional.id'\]"),
+        ({"conf": {"linger.ms": None}}, r"conf\['linger.ms'\]: expected a text"),
+        ({"conf": {"allow.auto.create.topics": True}}, r"conf\['allow.auto.create.topics'\] is the sink's own"),
+        ({"conf": {"batch.size": "1MB"}}, r"conf\['batch.size'\]='1MB': expected a whole number of bytes"),
+        ({"conf": {"batch.size": True}}, r"conf\['batch.size'\]=True: expected a whole number"),
+        ({"conf": {"message.max.bytes": 0}}, r"conf\['message.max.bytes'\]=0: expected a whole number"),
+        ({"conf": {"message.max.bytes": float("inf")}}, r"expected a whole number of bytes"),
+    ],
+)
+def test_arguments_that_cannot_work_are_named(arguments: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as caught:
+        KafkaSink(**{"bootstrap_servers": "host:9092", "topic": "flights", **arguments})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_url_says_all_the_arguments() -> None:
+    sink = kafka_sink(
+        "kafka://one:9092,two:9092/flights?key=id&value=json:id,name&headers=a,b&partition=p&ledger_topic=l"
+        "&ledger_replication=3&transaction_timeout_s=60&partitioner=murmur2&recreated_topic=accept"
+        "&conf.security.protocol=SASL_SSL&env.sasl.password=SECRET"
+    )
+    assert repr(sink) == (
+        "KafkaSink('one:9092,two:9092', 'flights', value='json:id,name', key='id', partition='p', ledger_topic='l')"
+    )
+    same = KafkaSink(
+        "one:9092,two:9092",
+        "flights",
+        key="id",
+        value="json:id,name",
+        headers=("a", "b"),
+        partition="p",
+        ledger_topic="l",
+        ledger_replication=3,
+        transaction_timeout_s=60,
+        partitioner="murmur2",
+        recreated_topic="accept",
+        conf={"security.protocol": "SASL_SSL"},
+        conf_from_env={"sasl.password": "SECRET"},
+    )
+    assert vars(sink) == vars(same)
+    assert vars(kafka_sink("kafka://one/t?value=string:v&tombstones=true")) == vars(
+        KafkaSink("one", "t", value="string:v", tombstones=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("kafka://host/flights?colour=red", "unknown options colour; known are value, key"),
+        ("kafka://host/", "expected kafka://"),
+        ("kafka:///flights", "expected kafka://"),
+        ("kafka://user:hunter2@host/flights", "env.sasl.password"),
+        ("kafka://host/flights?conf.sasl.password=hunter2", "env.sasl.password"),
+        ("kafka://host/flights?conf.sasl.oauthbearer.client.secret=hunter2", "env.sasl.oauthbearer.client.secret=VAR"),
+        ("kafka://host/flights?conf.ssl.key.pem=hunter2", "env.ssl.key.pem=VARIABLE"),
+        ("kafka://host/flights?conf.sasl.jaas.config=hunter2", "env.sasl.jaas.config=VARIABLE"),
+        ("kafka://host/flights?key=id&key=name", "options given twice: key"),
+        ("kafka://host/flights?conf.debug=all&conf.debug=none", "options given twice: conf.debug"),
+        ("kafka://u:x hunter2@host/flights", "the URL has blanks"),
+        ("kafka://host/flights?conf.sasl.password=x hunter2", "the URL has blanks"),
+        ("kafka://host/flights?ledger_replication=many", "ledger_replication='many' is no number"),
+        ("kafka://host/flights?tombstones=yes", "expected true or false"),
+        ("kafka://host/a/b", "topic='a/b'"),
+    ],
+)
+def test_a_url_that_cannot_work_is_refused_by_name(url: str, named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as caught:
+        kafka_sink(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ssl.key.location", "ssl.ca.pem", "ssl.certificate.pem", "sasl.kerberos.keytab", "sasl.oauthbearer.client.id"],
+)
+def test_what_is_no_secret_may_stand_in_a_url(name: str) -> None:
+    assert kafka_sink(f"kafka://host/flights?conf.{name}=x")._spec.conf == {name: "x"}
+
+
+def test_secrets_of_conf_show_nowhere() -> None:
+    sink = KafkaSink("host:9092", "flights", conf={"sasl.password": "hunter2"})
+    assert "hunter2" not in f"{sink!r} {sink.describe()} {sink._spec!r} {travelled(sink)!r}"
+    unused: Any = None
+    target = _Target(repr(sink), unused, unused, unused, unused, sink._spec.conf, recreated_is_fine=False)
+    assert "hunter2" not in repr(target)
+
+
+def test_an_environment_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WAL_SINK_NO_SUCH", raising=False)
+    sink = KafkaSink("host:9092", "flights", conf_from_env={"sasl.password": "WAL_SINK_NO_SUCH"})
+    with pytest.raises(PermanentError, match="WAL_SINK_NO_SUCH is not set"):
+        sink.open(CONTEXT)
+
+
+def test_a_property_that_librdkafka_does_not_know_is_named_and_a_secret_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WAL_SINK_TEST_WRONG", "hunter2-is-no-protocol")
+    for conf, named in ({"ssl.colour": "red"}, "ssl.colour"), ({"security.protocol": "red"}, "security.protocol"):
+        with pytest.raises(PermanentError, match=named):
+            KafkaSink("host:9092", "flights", conf=conf).open(CONTEXT)
+    sink = KafkaSink("host:9092", "flights", conf_from_env={"security.protocol": "WAL_SINK_TEST_WRONG"})
+    with pytest.raises(PermanentError, match=r"security\.protocol") as caught:
+        sink.open(CONTEXT)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_a_closed_sink_says_so() -> None:
+    with pytest.raises(RuntimeError, match="not open"):
+        KafkaSink("host:9092", "flights").last("slot")
+
+
+def test_without_the_client_the_extra_is_named() -> None:
+    program = "import sys; sys.modules['confluent_kafka'] = None; import wal_sink_backends.kafka.sink"
+    env = {**os.environ, "PYTHONPATH": f"{CHECKOUT}:{CHECKOUT / 'backends'}"}
+    done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+    assert "pip install 'wal-sink[kafka]'" in done.stderr
+
+
+def test_the_scheme_is_an_entry_point() -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    found = project["project"]["entry-points"][GROUP]["kafka"]
+    assert EntryPoint("kafka", found, GROUP).load() is kafka_sink

@@ -1,0 +1,27 @@
+"""Fixtures of the tests here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.fixtures.redis import PASSWORD, RedisServer
+from tests.support.redis_tools import VARIABLE
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, PASSWORD)
+
+
+@pytest.fixture
+def server(redis_server: RedisServer) -> Iterator[RedisServer]:
+    with redis_server.client() as client:
+        client.flushall()
+        client.config_set("maxmemory", 0)
+        client.config_set("maxmemory-policy", "noeviction")
+    yield redis_server
+    with redis_server.client() as client:
+        client.acl_deluser("limited")
+        client.config_set("maxmemory", 0)

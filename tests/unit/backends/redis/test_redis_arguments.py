@@ -1,0 +1,95 @@
+"""Arguments and URLs of `RedisSink`, right and wrong."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from tests.support.chunks import CONTEXT, chunk, ids
+from tests.support.fixtures.redis import PASSWORD, RedisServer
+from tests.support.processes import CHECKOUT
+from tests.support.redis_tools import VARIABLE, ledger
+from wal_sink.errors import (
+    ConfigError,
+)
+from wal_sink_backends.redis.sink import RedisSink, redis_sink
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments", "message"),
+    [
+        ("http://:hunter2@host", {}, "^http://host: expected redis://"),
+        ("redis://", {}, "expected redis://"),
+        ("redis://:hunter2@host/x", {}, "^redis://host/x: expected redis://"),
+        ("redis://host:port", {}, "expected redis://"),
+        ("redis://host?db=hunter2", {}, "^redis://host: expected redis://"),
+        ("unix://", {}, "expected redis://"),
+        ("redis+sentinel://:hunter2@host:26379/primary", {}, "^redis.sentinel://.*Sentinel is not supported.*follows"),
+        ("sentinel://host:26379", {}, "Sentinel is not supported"),
+        ("redis://a:26379,b:26379/0", {}, "several hosts, .*Sentinel and Redis Cluster are not supported"),
+        ("redis://host", {"kind": "list"}, "expected one of 'hash', 'stream', 'set'"),
+        ("redis://host", {"key": "orders"}, "expected a column in it"),
+        ("redis://host", {"key": "orders:{id"}, "expected '}'"),
+        ("redis://host", {"key": "orders:{id:d}"}, "names of columns in braces"),
+        ("redis://host", {"key": "orders:{id}{day}"}, r"{id} and {day} need a text between them.* concat\(id, day\)"),
+        ("redis://host", {"key": "wal_sink:ledger:{id}"}, "are the ledger's"),
+        ("redis://host", {"maxlen": 5}, "expected a number above 0, and kind='stream'"),
+        ("redis://host", {"wait_replicas": -1}, "wait_replicas of 0 or more"),
+        ("redis://host", {"timeout_s": 0}, "timeout_s above 0"),
+        ("redis://:hunter2@host", {"password_env": "X"}, "use one"),
+        ("redis://host", {"ca_file": "/x"}, "expected a rediss:// URL"),
+    ],
+)
+def test_arguments_that_cannot_work(url: str, arguments: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"key": "orders:{id}"} | arguments
+    with pytest.raises(ConfigError, match=message) as caught:
+        RedisSink(url, **given)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_by_url_with_its_password(server: RedisServer) -> None:
+    sink = redis_sink(f"redis://:{PASSWORD}@127.0.0.1:{server.port}/3?kind=stream&key=orders:%7Bid%7D&maxlen=100")
+    assert repr(sink) == f"RedisSink('redis://127.0.0.1:{server.port}/3', kind='stream', key='orders:{{id}}')"
+    sink.open(CONTEXT)
+    sink.write(chunk(ids(1)))
+    sink.close()
+    with server.client(db=3) as raw:
+        assert raw.xlen("orders:1") == 1
+
+
+def test_by_the_path_of_a_socket(server: RedisServer) -> None:
+    sink = redis_sink(f"redis+unix://{server.folder}/redis.sock?key=orders:{{id}}&password_env={VARIABLE}")
+    sink.open(CONTEXT)
+    sink.write(chunk(ids(1)))
+    sink.close()
+    assert ledger(server)["rows"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("key=a:{id}&kond=set", "unknown options kond; known are key, kind, maxlen"),
+        ("key=a:{id}&kind=set&key=b:{id}", "options given twice: key"),
+        ("kind=set", "which keys"),
+        ("key=a&kind=stream&maxlen=many", "maxlen='many': expected a number"),
+    ],
+)
+def test_urls_that_cannot_work(query: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        redis_sink(f"redis://:hunter2@host/0?{query}")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+unix"])
+def test_it_is_an_entry_point(scheme: str) -> None:
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    value = project["entry-points"]["wal_sink.backends"][scheme]
+    assert EntryPoint(scheme, value, "wal_sink.backends").load() is redis_sink
+
+
+def test_write_before_open_says_so() -> None:
+    with pytest.raises(RuntimeError, match=r"not open: call open\(\) first"):
+        RedisSink("redis://host", key="{id}").write(chunk(ids(1)))

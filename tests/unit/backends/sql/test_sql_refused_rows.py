@@ -1,0 +1,83 @@
+"""The search for the rows that a database refuses: complete if time allows, and never without end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from wal_sink.errors import PermanentError
+from wal_sink_backends.sql.base.refused import Apart, refused_rows
+
+
+def refusing(bad: range, *, inserted: list[int], takes_s: float = 0.0) -> Callable[[int, int], str | None]:
+    def attempt(first: int, end: int) -> str | None:
+        time.sleep(takes_s)
+        if set(bad).intersection(range(first, end)):
+            return "out of range"
+        inserted.extend(range(first, end))
+        return None
+
+    return attempt
+
+
+def test_each_refused_row_is_named_and_the_others_go_in_once_and_in_order() -> None:
+    inserted: list[int] = []
+    numbers = range(100, 200)
+    found = refused_rows(numbers, refusing(range(10, 90, 7), inserted=inserted))
+    assert found == dict.fromkeys(range(110, 190, 7), "out of range")
+    assert inserted == [row for row in range(100) if row not in range(10, 90, 7)]
+
+
+def test_no_rows() -> None:
+    assert refused_rows([], refusing(range(1), inserted=[])) == {}
+
+
+def test_ten_thousand_bad_rows_are_named_as_far_as_time_allows() -> None:
+    began_s = time.monotonic()
+    found = refused_rows(range(10_000), refusing(range(10_000), inserted=[], takes_s=0.001), within_s=0.5)
+    assert time.monotonic() - began_s < 3
+    assert 0 < len(found) < 10_000
+    assert list(found) == list(range(len(found)))
+
+
+def test_a_search_that_finds_nothing_in_time_says_so() -> None:
+    with pytest.raises(PermanentError, match="refused: out of range; too many rows, or too slow, to name one within"):
+        refused_rows(range(10_000), refusing(range(10_000), inserted=[], takes_s=0.02), within_s=0.05)
+
+
+def test_rows_that_are_refused_together_only() -> None:
+    with pytest.raises(PermanentError, match="refused as a whole, though each row alone is taken: too many"):
+        refused_rows(range(4), lambda first, end: "too many" if end - first > 1 else None)
+
+
+def test_rows_that_are_taken_one_after_the_other_are_not_refused() -> None:
+    inserted: list[int] = []
+
+    def attempt(first: int, end: int) -> str | None:
+        if end - first > 2:
+            return Apart("not twice")
+        inserted.extend(range(first, end))
+        return None
+
+    assert refused_rows(range(9), attempt) == {}
+    assert inserted == list(range(9))
+    assert refused_rows([7], lambda *_: Apart("not twice")) == {7: "not twice"}
+
+
+def test_nor_does_that_hide_what_is_refused_as_a_whole() -> None:
+    def attempt(first: int, end: int) -> str | None:
+        return Apart("not twice") if end - first > 2 else "too many" if end - first > 1 else None
+
+    with pytest.raises(PermanentError, match="refused as a whole, though each row alone is taken: too many"):
+        refused_rows(range(4), attempt)
+
+
+def test_rows_that_are_not_taken_apart_in_time_are_told() -> None:
+    def attempt(first: int, end: int) -> str | None:
+        time.sleep(0.02)
+        return Apart("not twice") if end - first > 1 else None
+
+    with pytest.raises(PermanentError, match="refused: not twice; too many rows, or too slow, to name one within"):
+        refused_rows(range(10_000), attempt, within_s=0.05)

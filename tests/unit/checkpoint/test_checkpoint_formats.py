@@ -1,0 +1,102 @@
+"""Spark's files, read strictly: every version that is known, and a refusal of everything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.golden.checkpoints import Golden, goldens, name_of
+from wal_sink.checkpoint.formats import (
+    COMMIT_LOG_VERSIONS,
+    OFFSET_LOG_VERSIONS,
+    read_commit,
+    read_file_log,
+    read_offsets,
+    read_query_id,
+)
+from wal_sink.checkpoint.reader import Checkpoint
+from wal_sink.errors import ConfigError, CorruptError
+
+ID = "00000000-0000-4000-8000-000000000000"
+
+
+@pytest.mark.parametrize("golden", goldens(), ids=name_of)
+def test_every_file_that_spark_wrote_is_understood(golden: Golden) -> None:
+    checkpoint = Checkpoint(golden.store())
+
+    assert checkpoint.query_id() == ID
+    assert checkpoint.newest_commit() == golden.batches[-1]
+    assert all(checkpoint.is_completed(batch) for batch in golden.batches)
+    for path, text in golden.files.items():
+        if path.startswith("offsets/"):
+            assert read_offsets(text, path).sources
+        if path.startswith("sources/"):
+            assert read_file_log(text.encode(), path)
+
+
+def test_the_golden_checkpoints_have_every_version_there_is() -> None:
+    versions = {
+        log: {
+            text.split("\n")[0] for golden in goldens() for path, text in golden.files.items() if path.startswith(log)
+        }
+        for log in ("offsets", "commits", "sources")
+    }
+
+    assert versions["offsets"] == {f"v{number}" for number in OFFSET_LOG_VERSIONS}
+    assert versions["commits"] == {f"v{number}" for number in COMMIT_LOG_VERSIONS}
+    assert versions["sources"] == {"v1"}
+
+
+def test_a_source_without_an_offset_is_no_source_of_the_batch() -> None:
+    assert read_offsets('v1\n\n-\n{"end":1}', "x").sources == {"1": '{"end":1}'}
+    assert read_offsets('v2\n{}\na:-\nb:{"end":1}', "x").sources == {"b": '{"end":1}'}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "v1", "1\n{}", "v1x\n{}", "v1\n[]", "v1\n{", "v2\n", "v2\n{}\n{}", "v2\n{}\na b:1"]
+)
+def test_what_is_no_entry_of_the_offset_log_is_named(text: str) -> None:
+    with pytest.raises(CorruptError, match=r"place/offsets/1: expected .* found .*; restore the checkpoint"):
+        read_offsets(text, "place/offsets/1")
+
+
+def test_a_source_that_stands_twice_is_named() -> None:
+    with pytest.raises(CorruptError, match="offsets/1: expected one line '<source id>:<offset>' a source, found 'a:2'"):
+        read_offsets("v2\n{}\na:1\na:2", "offsets/1")
+
+
+@pytest.mark.parametrize("number", [0, 3, 12])
+def test_another_version_of_the_offset_log_asks_for_one_that_knows_it(number: int) -> None:
+    with pytest.raises(ConfigError, match=rf"expected v1 or v2 of .*, found v{number}\. Nothing was read of it; use a"):
+        read_offsets(f"v{number}\nwhatever", "x")
+
+
+@pytest.mark.parametrize(
+    "data", [b"v1\n{}", b'v1\n{"nextBatchWatermarkMs":5}', b'v2\n{"stateUniqueIds":{}}\n', b"v3\n{}"]
+)
+def test_a_whole_commit_is_read(data: bytes) -> None:
+    assert read_commit(data, "x") is not None
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"v1\n", "batchId in each line"),
+        (b"1\n{}", "a version line such as 'v1'"),
+        (b"v1\n{}", "a file with path, timestamp and batchId in each line"),
+        (b'v1\n{"path":"a","timestamp":1,"batchId":"1"}', "batchId in each line"),
+        (b'v1\n{"path":"a","batchId":1}', "batchId in each line"),
+        (b"v1\n[1]", "batchId in each line"),
+        (b"v1\n\xff", "found bytes that are no UTF-8 text"),
+    ],
+)
+def test_what_is_no_log_of_a_file_source_is_named(data: bytes, found: str) -> None:
+    with pytest.raises(CorruptError, match=rf"sources/0/1: expected .*{found}"):
+        read_file_log(data, "sources/0/1")
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b'{"id":5}', b"[]", b"id", b"\xff"])
+def test_what_holds_no_query_id_is_named(data: bytes) -> None:
+    with pytest.raises(
+        CorruptError, match=r"x/metadata: expected Spark's query id, found b'.*'; restore the checkpoint"
+    ):
+        read_query_id(data, "x/metadata")

@@ -1,0 +1,420 @@
+"""The command line: every verb for people and for machines, exit codes, and no secret anywhere."""
+
+from __future__ import annotations
+
+import decimal
+import json
+import re
+import shutil
+import sqlite3
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.walsink
+from wal_sink.cli import options
+from wal_sink.cli.main import main
+from wal_sink.cli.output import text
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Delivery, Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal.records import WalRecord, decode, encode
+
+BATCHES = 3
+ROWS = 5
+SECRET = "hush-hush-0123"  # noqa: S105 - a dummy
+MODULE = """
+class Keeper:
+    def __init__(self): self.rows = []
+    def __call__(self, chunk):
+        with open("taken.txt", "a") as file:
+            file.write(f"{chunk.batch_id} {chunk.num_rows}\\n")
+take = Keeper()
+number = 7
+
+def slow(chunk):
+    import time
+    time.sleep(0.3)
+
+def fail(chunk):
+    from wal_sink import PermanentError
+    raise PermanentError("the target is gone")
+
+def refuse(chunk):
+    from wal_sink import Rejected
+    return Rejected({0: "not this one"})
+"""
+
+
+def rows_of(batch_id: int, _end: int) -> list[pa.Table]:
+    return [pa.table({"id": [batch_id * 100 + row for row in range(ROWS)], "name": ["a", None, "[b]", "c", "d"]})]
+
+
+@pytest.fixture(autouse=True)
+def _no_spark_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command is a process of its own; here a session that another test made would be taken for its own."""
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+
+
+@pytest.fixture
+def wal(tmp_path: Path) -> str:
+    """A WAL of three complete batches that nobody has drained."""
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings(chunk_rows=2))
+    run.open()
+    run.become_stager()
+    assert list(FakeQuery(checkpoint, rows_of).batches(run, BATCHES)) == [0, 1, 2]
+    return str(tmp_path / "wal")
+
+
+def invoke(*args: str, exit_code: int = 0, env: dict[str, str] | None = None) -> Result:
+    result = CliRunner(env=env).invoke(main, args)
+    assert result.exit_code == exit_code, (result.output, result.exception)
+    assert "Traceback" not in result.output
+    assert SECRET not in result.output
+    return result
+
+
+def invoke_json(*args: str, exit_code: int = 0) -> Any:
+    """Nothing but JSON may stand on stdout."""
+    return json.loads(invoke(*args, "--json", exit_code=exit_code).stdout)
+
+
+def drained(wal: str, target: str, *more: str, exit_code: int = 0) -> Result:
+    return invoke("drain", wal, "--to", target, "--start-from", "earliest", *more, exit_code=exit_code)
+
+
+def table_of(path: Path) -> list[tuple[int, str | None]]:
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute("SELECT id, name FROM t ORDER BY id").fetchall()
+    finally:
+        connection.close()
+
+
+# --- looking
+
+
+def test_status_of_a_wal_without_sinks(wal: str) -> None:
+    found = invoke_json("status", wal)
+    assert (found["exists"], found["newest_batch"], found["sinks"], found["stager_term"]) == (True, 2, [], 1)
+    assert "no sink is registered" in invoke("status", wal).stdout
+
+
+def test_status_shows_how_far_each_sink_is(wal: str, tmp_path: Path) -> None:
+    drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--name", "table")
+    (sink,) = invoke_json("status", wal)["sinks"]
+    assert (sink["name"], sink["delivered_through"], sink["pending_batches"]) == ("table", 2, 0)
+    assert "transactional" in invoke("status", wal).stdout
+
+
+@pytest.mark.parametrize("verb", [("status",), ("batches",), ("show", "0"), ("drain", "--to", "files:///x")])
+def test_a_folder_without_a_wal_is_told_in_a_line(verb: tuple[str, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "nothing"
+    result = invoke(verb[0], str(folder), *verb[1:], exit_code=1)
+    assert "holds no wal.json" in result.output
+    assert not folder.exists()
+
+
+def test_status_of_no_wal_is_json_too(tmp_path: Path) -> None:
+    found = invoke_json("status", str(tmp_path), exit_code=1)
+    assert (found["exists"], found["wal_id"]) == (False, None)
+
+
+def test_batches(wal: str, tmp_path: Path) -> None:
+    drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--name", "table")
+    found = invoke_json("batches", wal)
+    assert [(view["batch_id"], view["rows"], view["attempts"]) for view in found] == [(n, ROWS, 1) for n in range(3)]
+    assert all(view["released"] and view["delivered_to"] == ["table"] for view in found)
+    assert f"{BATCHES} batches, {BATCHES * ROWS} rows" in invoke("batches", wal).stdout
+    assert [view["batch_id"] for view in invoke_json("batches", wal, "--after", "1")] == [2]
+
+
+def test_show_gives_records_segments_and_rows(wal: str) -> None:
+    found = invoke_json("show", wal, "1", "--rows", "3")
+    assert found["manifest"]["batch_id"] == 1
+    assert found["release"] is None
+    assert found["rows"]["columns"] == ["id", "name"]
+    assert found["rows"]["rows"] == [[100, "a"], [101, None], [102, "[b]"]]
+    segment = found["manifest"]["segments"][0]
+    assert found["rows"]["keys"] == [f"{segment['id']}-{row}" for row in range(3)]
+
+
+def test_show_for_people_takes_brackets_literally(wal: str) -> None:
+    text = invoke("show", wal, "1", "--rows", "3").stdout
+    assert all(part in text for part in ("[b]", "NULL", "102", ".parquet", "CRC-32"))
+
+
+def test_show_keeps_nested_names_and_tells_null_from_a_text_that_says_so(tmp_path: Path) -> None:
+    """Structs were shown as Row(f0=…), in whatever a reader had to guess which field that is."""
+    inner = {"name": "a", "tags": [{"k": 1, "v": None}], "paid": decimal.Decimal("1.20")}
+    table = pa.table({"p": [inner, None], "s": ["NULL", None], "b": [b"x", None], "e": ["", " x"]})
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    assert list(FakeQuery(checkpoint, lambda *_: [table]).batches(run, 1)) == [0]
+
+    first, second = invoke_json("show", str(tmp_path / "wal"), "0")["rows"]["rows"]
+    text = invoke("show", str(tmp_path / "wal"), "0").stdout
+
+    assert first[:2] == [{"name": "a", "tags": [{"k": 1, "v": None}], "paid": "1.20"}, "NULL"]
+    assert second[:2] == [None, None]
+    (line,) = (line for line in text.splitlines() if line.startswith("s "))
+    assert line.split() == ["s", '"NULL"', "NULL"]
+    assert '{"name": "a", "' in text
+    (line,) = (line for line in text.splitlines() if line.startswith("e "))
+    assert line.split() == ["e", '""', '"', 'x"']
+    assert "b'x'" in text
+
+
+def test_show_tells_which_sinks_have_the_batch(wal: str, tmp_path: Path) -> None:
+    drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--name", "table")
+    (sink,) = invoke_json("show", wal, "0")["delivered"]
+    assert (sink["sink"], sink["complete"], sink["rows"]) == ("table", True, ROWS)
+
+
+def test_show_of_a_batch_that_is_not_there_names_those_that_are(wal: str) -> None:
+    assert "holds batches 0 to 2" in invoke("show", wal, "9", exit_code=1).output
+
+
+# --- draining
+
+
+def test_drain_into_a_table_delivers_everything_once(wal: str, tmp_path: Path) -> None:
+    target = f"sqlite:///{tmp_path}/t.db?table=t"
+    first = json.loads(drained(wal, target, "--json").stdout)
+    again = invoke_json("drain", wal, "--to", target)
+    assert (first["batches"], first["delivered_through"], again["batches"]) == (BATCHES, 2, 0)
+    assert first["guarantee"].startswith("exactly once")
+    assert [row for row, _ in table_of(tmp_path / "t.db")] == [n * 100 + m for n in range(3) for m in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    ["reference::file:///tmp/templates.json", "simplecache::http://127.0.0.1:9/x", "http://127.0.0.1:9/x", "zip://x"],
+)
+def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_path: Path, recorded: str) -> None:
+    """Whoever can write to the WAL would choose what code of fsspec reads what; some of it runs templates."""
+    file = Path(wal) / "wal.json"
+    changed = msgspec.structs.replace(decode(WalRecord, file.read_bytes(), "wal.json"), checkpoint=recorded)
+    file.write_bytes(encode(changed))
+    into = ["--to", f"sqlite:///{tmp_path / 'orders.db'}?table=orders", "--start-from", "earliest"]
+    result = invoke("drain", wal, *into, exit_code=2)
+    assert f"says that its checkpoint is {recorded}" in " ".join(result.output.split())
+    assert "give --checkpoint" in result.output
+    invoke("drain", wal, *into, "--checkpoint", str(tmp_path / "checkpoint"))
+
+
+def test_drain_into_files(wal: str, tmp_path: Path) -> None:
+    result = drained(wal, f"files://{tmp_path}/out?format=csv")
+    assert f"{BATCHES} batches delivered, through batch 2" in result.stdout
+    assert len(list((tmp_path / "out").rglob("*.csv"))) == BATCHES * 3
+
+
+def test_drain_into_files_that_appear_at_once(wal: str, tmp_path: Path) -> None:
+    """What was staged without this sink is prepared when it is delivered."""
+    result = drained(wal, f"files://{tmp_path}/out?format=csv&commit=two-phase")
+    assert "exactly once: rows are held back invisibly" in result.stdout
+    assert len(list((tmp_path / "out").rglob("*.csv"))) == BATCHES
+    assert not list((tmp_path / "out" / ".wal-sink-held").iterdir())
+
+
+def test_drain_to_an_object_of_a_module_in_the_current_directory(
+    wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = own_module(tmp_path, monkeypatch)
+    result = drained(wal, f"{module}:take", "--guarantee", "at_least_once")
+    assert "at least once" in result.stdout
+    taken = (tmp_path / "taken.txt").read_text().splitlines()
+    assert taken == [f"{batch} {rows}" for batch in range(BATCHES) for rows in (2, 2, 1)]
+
+
+def test_follow_ends_when_time_is_up(wal: str, tmp_path: Path) -> None:
+    drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--follow", "--timeout", "0.2")
+    assert len(table_of(tmp_path / "t.db")) == BATCHES * ROWS
+
+
+def test_a_timeout_holds_for_the_backlog_too(wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = own_module(tmp_path, monkeypatch)
+    result = drained(wal, f"{module}:slow", "--timeout", "0.5", exit_code=1)
+    (sink,) = invoke_json("status", wal)["sinks"]
+    assert "the time of 0.5 s is over" in result.stderr
+    assert f"{sink['pending_batches']} pending" in result.stderr
+    assert sink["delivered_through"] < BATCHES - 1
+    assert invoke_json("drain", wal, "--to", f"{module}:slow")["delivered_through"] == BATCHES - 1
+
+
+def test_progress_stays_off_stdout(wal: str, tmp_path: Path) -> None:
+    result = drained(wal, f"sqlite:///{tmp_path}/t.db?table=t", "--progress", "--json")
+    assert json.loads(result.stdout)["batches"] == BATCHES
+
+
+def test_a_target_that_gave_up_is_exit_code_1(wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = own_module(tmp_path, monkeypatch)
+    result = drained(wal, f"{module}:fail", exit_code=1)
+    assert "the target is gone" in result.stderr
+    assert "DeliveryError" in result.stderr
+    assert result.stdout == ""
+
+
+def test_what_the_target_refuses_is_kept_if_asked_for(
+    wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = own_module(tmp_path, monkeypatch)
+    assert "not this one" in drained(wal, f"{module}:refuse", exit_code=1).stderr
+    drained(wal, f"{module}:refuse", "--on-rejected", "dead_letter")
+    assert invoke_json("status", wal)["sinks"][0]["delivered_through"] == BATCHES - 1
+    assert invoke_json("dead-letters", "list", wal)
+
+
+def test_every_policy_of_a_delivery_can_be_given() -> None:
+    names = {field.name for field in fields(Delivery)}
+    said_otherwise = {"to", "guarantee", "start_from"}
+    of_a_cluster_or_a_query = {"where", "max_concurrency", "on_failure", "keep_segments"}
+    assert set(options._POLICY_NAMES) == names - said_otherwise - of_a_cluster_or_a_query
+
+
+def own_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's in the current directory, under a name no other test has."""
+    name = f"targets_{abs(hash(str(folder)))}"
+    (folder / f"{name}.py").write_text(MODULE)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    return name
+
+
+# --- bad use
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("nowhere", "expected the URL of a backend"),
+        ("pigeon://loft/topic", "no backend serves the scheme"),
+        ("sqlite:///t.db", "which table"),
+        ("no_such_module_at_all:take", "cannot be imported"),
+        ("json:nothing", "has no 'nothing'"),
+        ("json:__name__", "cannot be delivered to"),
+    ],
+)
+def test_a_target_that_cannot_be_is_exit_code_2(wal: str, target: str, told: str) -> None:
+    assert told in drained(wal, target, exit_code=2).stderr
+
+
+def test_a_guarantee_beyond_the_target_is_exit_code_2(
+    wal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = own_module(tmp_path, monkeypatch)
+    assert "more than a plain sink" in drained(wal, f"{module}:take", "--guarantee", "exactly_once", exit_code=2).stderr
+
+
+def test_a_new_name_must_say_where_it_starts(wal: str, tmp_path: Path) -> None:
+    result = invoke("drain", wal, "--to", f"sqlite:///{tmp_path}/t.db?table=t", exit_code=2)
+    assert "is new to" in result.stderr
+    assert "--start-from earliest" in result.stderr
+    assert invoke_json("status", wal)["sinks"] == []
+
+
+@pytest.mark.parametrize("args", [["drain"], ["show"], ["status"], ["no-such-verb"], ["status", "x", "--no-such"]])
+def test_usage_errors_are_exit_code_2(args: list[str]) -> None:
+    assert "Usage: " in invoke(*args, exit_code=2).stderr
+
+
+def test_debug_lets_the_error_through(wal: str) -> None:
+    result = CliRunner().invoke(main, ["--debug", "drain", wal, "--to", "nowhere"])
+    assert type(result.exception).__name__ == "ConfigError"
+
+
+def test_help_names_every_verb() -> None:
+    text = invoke("--help").stdout
+    verbs = re.findall(r"^  ([\w-]+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
+    assert verbs == ["demo", "status", "batches", "show", "drain", "sinks", "dead-letters", "estimate"]
+    assert "..." not in text.partition("Commands:")[2]  # a summary that is cut off
+
+
+@pytest.mark.parametrize("verb", ["demo", "status", "batches", "show", "drain", "estimate"])
+def test_every_option_of_every_verb_is_explained(verb: str) -> None:
+    assert "  --json" in invoke(verb, "--help").stdout
+    command = main.commands[verb]
+    assert [option.name for option in command.params if isinstance(option, click.Option) and not option.help] == []
+
+
+# --- secrets and options
+
+
+def test_options_that_are_no_json_are_refused_without_being_shown(wal: str) -> None:
+    env = {"WAL_SINK_STORAGE_OPTIONS": f'{{"secret": "{SECRET}"'}
+    assert "found no JSON" in invoke("status", wal, exit_code=2, env=env).stderr
+
+
+@pytest.mark.parametrize("pair", ["nothing", "=value", "a..b=1", SECRET])
+def test_an_option_that_is_no_pair_is_refused(wal: str, pair: str) -> None:
+    said = invoke("status", wal, "--option", pair, exit_code=2).stderr
+    assert "expected KEY=VALUE" in said
+    assert SECRET not in said
+
+
+def test_secrets_of_options_are_never_shown(wal: str) -> None:
+    env = {"WAL_SINK_STORAGE_OPTIONS": json.dumps({"secret": SECRET})}
+    for args in (["status", wal], ["batches", wal], ["show", wal, "0"], ["status", wal, "--json"]):
+        CliRunner(env=env).invoke(main, args)
+        assert SECRET not in CliRunner(env=env).invoke(main, args).output
+    options = [
+        "--option",
+        f"key={SECRET}",
+        "--option",
+        f"secret={SECRET}",
+        "--option",
+        "endpoint_url=http://127.0.0.1:9",
+    ]
+    timeouts = ["--option", "config_kwargs.retries.max_attempts=0", "--option", "config_kwargs.connect_timeout=1"]
+    invoke("status", "s3://bucket/wal", *options, *timeouts, exit_code=1)
+
+
+def test_pairs_nest_and_win_over_json() -> None:
+    from wal_sink.cli.options import merged_options  # noqa: PLC0415
+
+    merged = merged_options(("a.b=1", "a.c=x", "anon=true"), '{"anon": false, "d": 2}', "test")
+    assert merged == {"a": {"b": 1, "c": "x"}, "anon": True, "d": 2}
+
+
+def test_a_drain_that_is_told_of_a_move_opens_the_wal_where_it_lies_now(wal: str, tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copytree(wal, moved)
+    target = ("--to", f"sqlite:///{tmp_path}/rows.db?table=rows", "--start-from", "earliest")
+
+    refused = invoke("drain", str(moved), *target, exit_code=2)
+    seen_before = invoke("status", str(moved)).output
+    invoke("drain", str(moved), *target, "--moved-from", wal)
+
+    assert "that folder is there too, and holds the same WAL" in refused.stderr
+    assert f"--moved-from file://{Path(wal).resolve()}" in refused.stderr
+    assert str(moved) in (moved / "moves/0000000001.json").read_text()
+    assert "lies at" in seen_before
+    assert "lies at" not in invoke("status", str(moved)).output
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("\x1b[2J\x1b]0;title\x07", r"\x1b\[2J\x1b]0;title\x07"),
+        ("\x9b31m", r"\x9b31m"),
+        ("a\rb\x7f", r"a\rb\x7f"),
+        ("\u202ecba", r"\u202ecba"),
+        ("two\n\tlines, é and 😀", "two\n\tlines, é and 😀"),
+        (1234, "1,234"),
+        (None, "-"),
+    ],
+)
+def test_a_table_holds_nothing_that_a_terminal_obeys(value: object, shown: str) -> None:
+    """Names of columns, and reasons why rows were refused, may come from anybody."""
+    assert text(value) == shown

@@ -1,0 +1,196 @@
+"""SIGTERM ends the commands that hold terms as Ctrl-C does: in order, and with the record that they ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from tests.support.processes import python_environment
+from tests.support.small_run import serving
+from wal_sink.cli.main import main
+from wal_sink.cli.termination import ENDED_BY_SIGTERM, in_order
+from wal_sink.lifecycle.run import Run
+from wal_sink.replay import DeadLetters
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+
+MODULE = """
+import time
+
+def take(chunk):
+    with open("lines.txt", "a") as file:
+        file.write("begun\\n")
+        file.flush()
+        time.sleep(1.0)
+        file.write("done\\n")
+"""
+LIMIT_S = 60.0
+
+
+def refuse_one(chunk: Chunk) -> Rejected:
+    return Rejected({0: f"no row of batch {chunk.batch_id}"})
+
+
+@pytest.fixture
+def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A WAL of four batches, each with a dead letter of the sink `default`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "slow_targets.py").write_text(MODULE)
+    checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
+    run.open([serving(run, "default", Delivery(refuse_one, on_rejected="dead_letter"))])
+    run.become_stager()
+    for _ in FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 4):
+        run.deliver_all()
+    return str(tmp_path / "wal")
+
+
+@contextmanager
+def command(*args: str) -> Iterator[subprocess.Popen[str]]:
+    """A real process that is in the middle of its first chunk."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "wal_sink.cli", *args, "--to", "slow_targets:take", "--json"],
+        env=python_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        wait_until(lambda: lines() == ["begun"] or process.poll() is not None)
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=LIMIT_S)
+
+
+def drain(wal: str, *more: str) -> tuple[str, ...]:
+    return ("drain", wal, "--name", "other", "--start-from", "earliest", *more)
+
+
+def lines() -> list[str]:
+    return Path("lines.txt").read_text().split() if Path("lines.txt").exists() else []
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not done():
+        assert time.monotonic() < deadline, "it took too long"
+        time.sleep(0.02)
+
+
+def ended(wal: str, role: str) -> bool:
+    return paths.ended(role, 1).rpartition("/")[2] in open_store(StoreSpec(wal)).list(paths.terms(role))
+
+
+OTHER = paths.committer_role("other")
+
+
+def test_a_drain_finishes_the_chunk_in_hand_and_leaves_its_end_record(wal: str) -> None:
+    with command(*drain(wal)) as process:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=LIMIT_S)
+
+    assert process.returncode == ENDED_BY_SIGTERM == 128 + signal.SIGTERM
+    assert lines() == ["begun", "done"]
+    assert ended(wal, OTHER)
+    assert "ended by SIGTERM" in said
+    assert "Traceback" not in said
+
+
+def test_a_drain_that_follows_ends_as_by_ctrl_c(wal: str) -> None:
+    with command(*drain(wal, "--follow")) as process:
+        process.send_signal(signal.SIGTERM)
+        told, said = process.communicate(timeout=LIMIT_S)
+
+    assert process.returncode == 0, said
+    assert json.loads(told)["interrupted"] is True
+    assert lines() == ["begun", "done"]
+    assert ended(wal, OTHER)
+
+
+def test_a_second_sigterm_does_not_cut_the_end_short(wal: str) -> None:
+    with command(*drain(wal)) as process:
+        for _ in range(4):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.1)
+        process.communicate(timeout=LIMIT_S)
+
+    assert process.returncode == ENDED_BY_SIGTERM
+    assert lines() == ["begun", "done"]
+    assert ended(wal, OTHER)
+
+
+def test_a_replay_leaves_its_end_record(wal: str) -> None:
+    with command("dead-letters", "replay", wal) as process:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=LIMIT_S)
+
+    assert process.returncode == ENDED_BY_SIGTERM, said
+    assert lines().count("begun") == 1
+    assert ended(wal, paths.replayer_role("default"))
+
+
+def test_one_that_is_ended_while_it_opens_the_wal_has_ended_too(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its terms are claimed by then."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Run, "_warn_of_unserved", interrupted)
+    result = CliRunner().invoke(main, [*drain(wal), "--to", "slow_targets:take"])
+
+    assert result.exit_code == 1
+    assert ended(wal, OTHER)
+
+
+def test_so_has_a_replay_that_is_ended_before_its_first_dead_letter(wal: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: DeadLetters) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DeadLetters, "_has_replayed", interrupted)
+    result = CliRunner().invoke(main, ["dead-letters", "replay", wal, "--to", "slow_targets:take"])
+
+    assert result.exit_code == 1
+    assert ended(wal, paths.replayer_role("default"))
+
+
+def test_the_handler_of_before_is_back_afterwards() -> None:
+    def mine(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        with in_order():
+            assert signal.getsignal(signal.SIGTERM) is not mine
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_on_another_thread_than_the_main_one_the_command_runs_without_a_handler() -> None:
+    found: list[object] = []
+    before = signal.getsignal(signal.SIGTERM)
+
+    def run() -> None:
+        with in_order():
+            found.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(LIMIT_S)
+    assert found == [before]

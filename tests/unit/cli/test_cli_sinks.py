@@ -1,0 +1,129 @@
+"""`wal-sink sinks`: list, retire, rename; and what `status` says of a sink that nobody serves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+import wal_sink.walsink
+from wal_sink.cli.main import main
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
+from wal_sink.wal import paths
+
+MODULE = """
+def take(chunk):
+    with open("taken.txt", "a") as file:
+        file.write(f"{chunk.batch_id}\\n")
+"""
+
+
+@pytest.fixture
+def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A WAL of three batches: sink `a` has them all, sink `b` two."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
+    (tmp_path / "listed_targets.py").write_text(MODULE)
+    stage(tmp_path, 2)
+    drain(str(tmp_path / "wal"), "a", "--start-from", "earliest")
+    drain(str(tmp_path / "wal"), "b", "--start-from", "earliest")
+    stage(tmp_path, 3)
+    drain(str(tmp_path / "wal"), "a")
+    (tmp_path / "taken.txt").unlink()
+    return str(tmp_path / "wal")
+
+
+def stage(folder: Path, batches: int) -> None:
+    checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
+    run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings())
+    run.open()
+    run.become_stager()
+    list(FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, batches))
+
+
+def invoke(*args: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(main, args)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def drain(wal: str, name: str, *more: str, code: int = 0) -> Result:
+    return invoke("drain", wal, "--to", "listed_targets:take", "--name", name, "--no-progress", *more, code=code)
+
+
+def listed(wal: str) -> Any:
+    return json.loads(invoke("sinks", "list", wal, "--json").stdout)
+
+
+def test_a_sink_that_holds_everything_back_is_marked(wal: str) -> None:
+    """Nothing told of it."""
+    expected = "nothing after batch 1 is deleted until sink 'b' has it, and no process is known to serve it"
+
+    assert expected in invoke("status", wal).stdout
+    assert expected in invoke("sinks", "list", wal).stdout
+    assert [(sink["name"], sink["state"], sink["pending_batches"]) for sink in listed(wal)] == [
+        ("a", "ended", 0),
+        ("b", "ended", 1),
+    ]
+
+
+def test_retiring_asks_before_it_gives_batches_up(wal: str) -> None:
+    said = invoke("sinks", "retire", wal, "b", code=2).stderr
+    assert "sink 'b'" in said
+    assert "lacks 1 batches that the WAL holds (batch 2)" in said
+    assert "--drop-pending 1" in said
+
+    text = invoke("sinks", "retire", wal, "b", "--drop-pending", "1").stdout
+
+    assert "sink 'b' is retired: it has every batch through 1; 1 batches from 2 on are given up for it" in text
+    assert [sink["state"] for sink in listed(wal)] == ["ended", "retired"]
+    for verb in (("status", wal), ("sinks", "list", wal)):
+        assert "nothing after batch" not in invoke(*verb).stdout
+    assert "sink 'b'" in drain(wal, "b", code=2).stderr
+    assert "was retired at" in drain(wal, "b", code=2).stderr
+    done = json.loads(invoke("sinks", "retire", wal, "a", "--json").stdout)
+    assert done == {"name": "a", "through": 2, "dropped": []}
+
+
+def test_a_renamed_sink_is_drained_under_its_new_name(wal: str, tmp_path: Path) -> None:
+    assert "sink 'b' is called 'c' from now on" in invoke("sinks", "rename", wal, "b", "c").stdout
+
+    drain(wal, "c")
+
+    assert (tmp_path / "taken.txt").read_text().split() == ["2"]
+    assert "sink 'b' was renamed to 'c'" in drain(wal, "b", code=2).stderr
+    assert [(sink["name"], sink["folder"]) for sink in listed(wal)] == [("a", "a"), ("c", "b")]
+    assert json.loads(invoke("sinks", "rename", wal, "c", "d", "--json").stdout) == {"sink": "d", "renamed_from": "c"}
+
+
+def test_a_new_name_is_told_that_an_old_one_may_be_renamed_or_retired(wal: str) -> None:
+    """It was told to say where it begins, and that left the old one registered for ever."""
+    said = drain(wal, "c", code=2).stderr
+
+    assert "wal-sink sinks rename WAL OLD c" in said
+    assert "wal-sink sinks retire WAL OLD" in said
+
+
+@pytest.mark.parametrize("verb", [("list",), ("retire", "x"), ("rename", "x", "y")])
+def test_where_there_is_no_wal_it_is_told_and_nothing_is_written(verb: tuple[str, ...], tmp_path: Path) -> None:
+    assert "holds no wal.json" in invoke("sinks", verb[0], str(tmp_path / "no"), *verb[1:], code=1).output
+    assert not (tmp_path / "no").exists()
+
+
+def test_take_over_lets_a_sink_be_retired_whose_holder_nobody_knows(wal: str) -> None:
+    store = open_store(StoreSpec(wal))
+    role = paths.committer_role("a")
+    newest = max(name for name in store.list(paths.terms(role)) if "ended" not in name)
+    store.delete([f"{paths.terms(role)}/{newest}"])
+    store.create(f"{paths.terms(role)}/{newest}", b"damaged")
+
+    assert "--take-over" in invoke("sinks", "retire", wal, "a", code=1).stderr
+    invoke("sinks", "retire", wal, "a", "--take-over")

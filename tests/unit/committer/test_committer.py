@@ -1,0 +1,287 @@
+"""One committer: where it stands, what it does about markers of others, and what its own say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.world import World
+from tests.support.small_run import Place, Recorder
+from wal_sink.errors import DeliveryError, FencedError, OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Delivery
+from wal_sink.sinks.base import Sink
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.wal import paths
+from wal_sink.wal.log import NOTHING
+from wal_sink.wal.records import LowWater, Marker, SinkRecord, decode, encode
+
+
+def marker_of(place: Place, batch_id: int) -> Marker:
+    return decode(Marker, place.wal.read(paths.marker("a", batch_id)), "the marker")
+
+
+def raising(error: Exception) -> Callable[[Chunk], object]:
+    def fail(_: Chunk) -> object:
+        raise error
+
+    return fail
+
+
+def with_batch(place: Place, sink: Recorder) -> Run:
+    """A run with one complete batch to deliver."""
+    run = place.open({"a": sink})
+    next(place.query().batches(run, 1))
+    return run
+
+
+# Where it begins.
+
+
+def beginning(*, first_batch: int, low_water: int, held: list[int]) -> int | None:
+    """The batch that a sink without a marker begins with, on a WAL that holds some batches."""
+    place = Place()
+    list(place.query().batches(place.open({}), 1))
+    sink = SinkRecord(name="a", sink_kind="plain", first_batch=first_batch, identity="i", id="x", created="now")
+    place.wal.create(paths.sink("a"), encode(sink))
+    place.wal.create(paths.low_water(low_water), encode(LowWater(batch_id=low_water, id="x", created="now")))
+    for batch_id in held:
+        place.wal.create(f"{paths.batch(batch_id)}/left", b"")
+    return place.open({"a": Recorder()}).committers[0].next_batch()
+
+
+def test_a_sink_begins_with_its_first_batch() -> None:
+    assert beginning(first_batch=5, low_water=4, held=[3, 5, 7]) == 5
+
+
+def test_a_sink_whose_first_batch_was_collected_begins_with_the_oldest_from_there_on() -> None:
+    assert beginning(first_batch=5, low_water=6, held=[3, 4, 7, 8]) == 7
+    assert beginning(first_batch=5, low_water=11, held=[4, 5, 12]) == 5
+
+
+def test_a_sink_of_which_nothing_is_held_begins_behind_low_water() -> None:
+    assert beginning(first_batch=5, low_water=9, held=[]) == 10
+
+
+# What it may deliver.
+
+
+def test_what_a_predecessor_released_waits_until_a_checkpoint_that_forgot_it_has_it_complete_again() -> None:
+    place, sink = Place(), Recorder()
+    with pytest.raises(DeliveryError):
+        with_batch(place, Recorder(raising(PermanentError("no")))).deliver_all()
+    place.checkpoint.delete(["commits/0"])
+    run = place.open({"a": sink})
+
+    run.deliver_all()
+    assert sink.batches == []
+
+    next(place.query().batches(run, 1))
+    run.deliver_all()
+    assert sink.batches == [0]
+
+
+def test_what_a_predecessor_staged_and_did_not_release_waits_for_its_completion() -> None:
+    place, sink = Place(), Recorder()
+    with_batch(place, Recorder())
+    place.checkpoint.delete(["commits/0"])
+
+    run = place.open({"a": sink})
+    run.deliver_all()
+
+    assert sink.chunks == []
+    assert run.committers[0].marked_through == NOTHING
+
+
+def test_there_is_no_next_batch_before_the_wal_has_one() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    assert run.committers[0].next_batch() is None
+
+    next(place.query().batches(run, 1))
+
+    assert run.committers[0].next_batch() == 0
+
+
+def test_the_first_batch_of_a_wal_is_the_first_it_was_asked_to_stage() -> None:
+    place, sink = Place(), Recorder()
+    list(place.query().batches(place.open({}), 3))
+    place.wal.delete(place.wal.list("", recursive=True))
+    run = place.open({"a": sink})
+
+    list(place.query().batches(run, 5))
+    assert run.committers[0].next_batch() == 3
+    run.deliver_all()
+
+    assert sink.batches == [3, 4]
+
+
+# Markers of others.
+
+
+def test_a_marker_that_was_made_meanwhile_by_nobody_who_succeeded_it_is_as_good_as_its_own() -> None:
+    place = Place()
+    other = Marker(batch_id=0, term=1, run_id="other", rows=1, witness_batch=NOTHING, id="x", created="now")
+    sink = Recorder(lambda _: place.wal.create(paths.marker("a", 0), encode(other)))
+    run = with_batch(place, sink)
+
+    run.deliver_all()
+
+    assert run.committers[0].marked_through == 0
+    assert marker_of(place, 0) == other
+
+
+def test_a_committer_whose_successor_made_the_marker_is_fenced() -> None:
+    place = Place()
+    successor = Recorder()
+    sink = Recorder(lambda _: place.open({"a": successor}).deliver_all())
+    run = with_batch(place, sink)
+
+    with pytest.raises(FencedError, match="term 1 of 'committer-a'"):
+        run.deliver_all()
+
+    assert successor.batches == [0]
+    assert marker_of(place, 0).term == 2
+
+
+# Its own markers.
+
+
+def test_a_marker_tells_who_delivered_how_many_rows_under_which_term() -> None:
+    place = Place(rows=lambda _: [3, 2])
+    run = with_batch(place, Recorder())
+
+    run.deliver_all()
+
+    marker = marker_of(place, 0)
+    assert (marker.batch_id, marker.term, marker.run_id) == (0, 1, run.log.run_id)
+    assert (marker.rows, marker.unknown, marker.rejected) == (5, 0, 0)
+
+
+def test_the_marker_of_a_target_that_stores_no_position_bears_no_witness() -> None:
+    place = Place()
+    with_batch(place, Recorder()).deliver_all()
+
+    assert (marker_of(place, 0).witness_batch, marker_of(place, 0).witness_rows) == (NOTHING, ())
+
+
+def test_the_newest_batch_with_rows_bears_witness_over_empty_ones_and_restarts() -> None:
+    world = World("transactional", batches=((0,), (3, 2), (0,), (0,)))
+    life = world.life()
+    run = life.open_run()
+    for batch_id in life.batches(run):
+        life.deliver(run)
+        if batch_id == 2:
+            break
+    assert world.life().live()
+
+    names = world.wal.list(paths.markers("default"))
+    markers = [decode(Marker, world.wal.read(f"{paths.markers('default')}/{name}"), name) for name in names]
+    witnesses = [(marker.witness_batch, marker.witness_rows) for marker in markers]
+    assert witnesses == [(NOTHING, ()), (1, (3, 2)), (1, (3, 2)), (1, (3, 2))]
+
+
+def test_rows_that_an_at_most_once_delivery_gave_up_are_counted_in_the_marker() -> None:
+    place = Place(rows=lambda _: [3])
+    sink = Recorder(lambda chunk: raising(ConnectionError("half sent"))(chunk) if chunk.rows[0] == 0 else None)
+    run = place.open({"a": Delivery(sink, guarantee="at_most_once")})
+    next(place.query().batches(run, 1))
+
+    run.deliver_all()
+
+    assert (marker_of(place, 0).rows, marker_of(place, 0).unknown) == (3, 2)
+
+
+# What an earlier call or process began.
+
+
+class LosesItsAnswer(Sink):
+    """Has what it was given, and can say so; its first answer is lost."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def was_applied(self, key: str) -> bool:
+        return key in self.keys
+
+    def write(self, chunk: Chunk) -> None:
+        self.keys.append(chunk.key)
+        if len(self.keys) == 1:
+            raise ConnectionError("no answer")
+
+
+def test_what_an_earlier_call_began_is_gone_on_with() -> None:
+    place, sink = Place(), LosesItsAnswer()
+    run = place.open({"a": Delivery(sink, max_attempts=1)})
+    next(place.query().batches(run, 1))
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    run.deliver_all()
+
+    assert len(sink.keys) == 1
+    assert run.committers[0].marked_through == 0
+
+
+@pytest.mark.parametrize("low_water", [0, 3])
+def test_what_a_predecessor_finished_and_collected_meanwhile_is_not_sent_again(low_water: int) -> None:
+    place, sink = Place(), Recorder()
+    with pytest.raises(DeliveryError):
+        with_batch(place, Recorder(raising(PermanentError("no")))).deliver_all()
+    run = place.open({"a": sink})
+    listed = place.wal.list
+
+    def finished_meanwhile(prefix: str, **how: Any) -> list[str]:
+        if prefix == paths.progress_folder("a", 0):
+            place.wal.list = listed  # type: ignore[method-assign]
+            marker = Marker(batch_id=5, term=1, run_id="r", rows=1, witness_batch=NOTHING, id="x", created="now")
+            place.wal.create(paths.marker("a", 5), encode(marker))
+            passed = LowWater(batch_id=low_water, id="x", created="now")
+            place.wal.create(paths.low_water(low_water), encode(passed))
+        return listed(prefix, **how)
+
+    place.wal.list = finished_meanwhile  # type: ignore[method-assign]
+
+    assert run.deliver_next(run.committers[0])
+
+    assert sink.chunks == []
+    assert run.committers[0].next_batch() == 6
+
+
+# A store that does not answer.
+
+
+@pytest.mark.parametrize("error", [StoreError("no answer"), OutcomeUnknownError("no answer")], ids=["store", "unknown"])
+def test_a_store_that_does_not_answer_is_asked_again_after_a_pause(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_s = run.log.runtime.monotonic_s()
+    read = place.wal.read
+
+    def fails_once(path: str) -> bytes:  # noqa: ARG001
+        place.wal.read = read  # type: ignore[method-assign]
+        raise error
+
+    place.wal.read = fails_once  # type: ignore[method-assign]
+
+    run.deliver_all()
+
+    assert sink.batches == [0]
+    assert run.log.runtime.monotonic_s() > before_s
+    assert "sink 'a': attempt 1 of 8 failed at " in caplog.text
+
+
+def test_a_gate_that_turns_out_to_be_closed_leaves_nothing_to_do() -> None:
+    place, sink = Place(), Recorder()
+    stager = place.open({})
+    query = place.query()
+    next(query.batches(stager, 1))
+    drainer = place.open({"a": Delivery(sink, start_from="earliest")})
+    place.checkpoint.delete(["commits/0"])
+
+    assert not drainer.deliver_next(drainer.committers[0])
+    assert sink.chunks == []

@@ -1,0 +1,284 @@
+"""Group commit: batches of an idempotent sink that is behind share a look at the term and a marker."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.small_run import Place, Recorder
+from wal_sink import idempotent
+from wal_sink.committer.committer import GROUP_BATCHES, GROUP_S
+from wal_sink.errors import DeliveryError, FencedError, PermanentError, StoreError
+from wal_sink.inspection import read_batch, read_batches, read_status
+from wal_sink.lifecycle.committer_thread import CommitterThread
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Delivery
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.testing import simulated_runtime
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Marker, decode
+
+
+def ignoring(sink: Recorder) -> Any:
+    """The recorder as a sink whose target ignores keys that it knows."""
+
+    @idempotent
+    def send(chunk: Chunk) -> Any:
+        return sink(chunk)
+
+    return send
+
+
+def behind(place: Place, to: Any, batches: int, **options: Any) -> Run:
+    """A run that has so many complete batches to deliver, and knows it."""
+    run = place.open({"a": to}, **options)
+    for _ in place.query().batches(run, batches):
+        continue
+    run.gate.search()
+    place.requests.clear()
+    return run
+
+
+def markers(place: Place) -> list[int]:
+    return [int(name.removesuffix(".json")) for name in place.wal.list(paths.markers("a"))]
+
+
+def found_markers(place: Place) -> list[Marker]:
+    return [decode(Marker, place.wal.read(paths.marker("a", batch_id)), "a marker") for batch_id in markers(place)]
+
+
+def test_a_backlog_costs_at_most_three_requests_a_batch() -> None:
+    place, sink, batches = Place(), Recorder(), 2 * GROUP_BATCHES + 1
+    run = place.open({"a": ignoring(sink)})
+    place.stream(run, 0)
+    for _ in place.query().batches(run, 1 + batches):
+        continue
+    run.gate.search()
+    place.requests.clear()
+
+    run.deliver_all()
+
+    assert sink.batches == list(range(1 + batches))
+    assert sum(marker.rows for marker in found_markers(place)) == sum(chunk.num_rows for chunk in sink.chunks)
+    assert markers(place) == [0, GROUP_BATCHES, 2 * GROUP_BATCHES, 2 * GROUP_BATCHES + 1]
+    assert Counter(request.split("/")[0] for request in place.requests) == {
+        "create batches": batches,  # releases
+        "read batches": batches,  # segments
+        "read terms": 3,
+        "create sinks": 3,  # markers
+    }
+    assert len(place.requests) <= 3 * batches
+
+
+def test_a_batch_is_marked_at_once_where_no_other_is_known_to_be_complete() -> None:
+    place = Place()
+    run = place.open({"a": ignoring(Recorder())})
+
+    place.stream(run, 3)
+
+    assert markers(place) == [0, 1, 2, 3]
+
+
+def test_the_last_one_that_is_complete_is_marked_by_the_step_that_delivers_it() -> None:
+    place = Place()
+    run = place.open({"a": ignoring(Recorder())})
+    next(place.query().batches(run, 1))
+
+    assert run.deliver_next(run.committers[0])
+
+    assert markers(place) == [0]
+
+
+def test_who_takes_a_batch_over_marks_it_before_it_goes_on() -> None:
+    """It may have been sent before, and marked by a predecessor that wakes up."""
+
+    class Crash(BaseException):
+        pass
+
+    def dying(_: Chunk) -> None:
+        raise Crash
+
+    place = Place()
+    with pytest.raises(Crash):
+        behind(place, ignoring(Recorder(dying)), 3).deliver_all()
+    successor = place.open({"a": ignoring(Recorder())})
+
+    assert successor.deliver_next(successor.committers[0])
+
+    assert markers(place) == [0]
+
+
+@pytest.mark.parametrize(
+    "to",
+    [
+        pytest.param(lambda sink: sink, id="plain"),
+        pytest.param(lambda sink: Delivery(ignoring(sink), guarantee="at_most_once"), id="at most once"),
+    ],
+)
+def test_every_other_sink_gets_a_marker_a_batch(to: Callable[[Recorder], Any]) -> None:
+    place, sink = Place(), Recorder()
+
+    behind(place, to(sink), 5).deliver_all()
+
+    assert markers(place) == [0, 1, 2, 3, 4]
+
+
+def test_what_a_crash_left_unmarked_is_sent_again_under_the_same_keys() -> None:
+    class Crash(BaseException):
+        pass
+
+    def dying(chunk: Chunk) -> None:
+        if chunk.batch_id == 3:
+            raise Crash
+
+    place, first, second = Place(), Recorder(dying), Recorder()
+    with pytest.raises(Crash):
+        behind(place, ignoring(first), 5).deliver_all()
+    assert markers(place) == []
+
+    place.open({"a": ignoring(second)}).deliver_all()
+
+    assert second.batches == [0, 1, 2, 3, 4]
+    assert second.keys[: len(first.keys)] == first.keys
+
+
+def test_a_name_that_began_otherwise_keeps_a_marker_a_batch_and_may_go_back() -> None:
+    """A plain sink that came after a group's death would send all of it again."""
+    place, sink = Place(), Recorder()
+    place.open({"a": sink})
+    behind(place, ignoring(sink), 4).deliver_all()
+    assert markers(place) == [0, 1, 2, 3]
+
+    place.open({"a": sink}).deliver_all()
+
+    assert sink.batches == [0, 1, 2, 3]
+
+
+def test_a_sink_that_gives_up_leaves_no_batch_unmarked_that_it_has() -> None:
+    def refusing(chunk: Chunk) -> None:
+        if chunk.batch_id == 3:
+            raise PermanentError("no")
+
+    place, sink = Place(), Recorder(refusing)
+
+    with pytest.raises(DeliveryError):
+        behind(place, ignoring(sink), 5).deliver_all()
+
+    assert markers(place) == [2]
+
+
+def test_a_marker_that_cannot_be_written_hides_no_failure_of_the_sink(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def unwritable(*_: object) -> bool:
+        raise StoreError("the disk is full")
+
+    def refusing(chunk: Chunk) -> None:
+        if chunk.batch_id == 3:
+            monkeypatch.setattr(Log, "create", unwritable)
+            raise PermanentError("no")
+
+    place = Place()
+
+    with pytest.raises(DeliveryError, match="no"):
+        behind(place, ignoring(Recorder(refusing)), 5).deliver_all()
+
+    assert markers(place) == []
+    assert "3 batches stay unmarked: the disk is full" in caplog.text
+
+
+def test_a_group_ends_with_the_time_it_may_take() -> None:
+    runtime = simulated_runtime()
+
+    def slow(chunk: Chunk) -> None:
+        if chunk.batch_id == 2:
+            runtime.sleep_s(GROUP_S)
+
+    place, sink = Place(), Recorder(slow)
+
+    behind(place, ignoring(sink), 5, runtime=runtime).deliver_all()
+
+    assert markers(place) == [2, 4]
+
+
+def test_a_process_that_slept_within_a_group_sees_that_it_was_succeeded() -> None:
+    place, sink = Place(), Recorder()
+    runtime = simulated_runtime()
+    run = behind(place, ignoring(sink), 5, runtime=runtime)
+    assert run.deliver_next(run.committers[0])
+
+    runtime.sleep_s(GROUP_S)
+    place.open({"a": ignoring(Recorder())})
+
+    with pytest.raises(FencedError):
+        run.deliver_all()
+    assert sink.batches == [0]
+
+
+def test_a_batch_with_refused_rows_has_a_marker_of_its_own_that_counts_them() -> None:
+    place = Place()
+    picky = Recorder(lambda chunk: Rejected({0: "bad"}) if chunk.batch_id == 1 else None)
+    run = behind(place, Delivery(ignoring(picky), on_rejected="dead_letter"), 4)
+
+    run.deliver_all()
+
+    assert markers(place) == [1, 3]
+
+
+def test_who_takes_over_sends_nothing_that_a_later_marker_stands_for() -> None:
+    """The predecessor marks its group between the successor's look at its own standing and its first send."""
+    place, first, second = Place(), Recorder(), Recorder()
+    old = behind(place, ignoring(first), 3)
+    assert old.deliver_next(old.committers[0])
+    assert old.deliver_next(old.committers[0])
+    new = place.open({"a": ignoring(second)})
+    old.committers[0].mark_delivered()
+    assert markers(place) == [1]
+
+    new.deliver_all()
+
+    assert second.batches == [2]
+
+
+def test_people_see_every_batch_that_a_marker_stands_for_as_delivered() -> None:
+    place, sink = Place(), Recorder()
+    behind(place, ignoring(sink), 3).deliver_all()
+
+    detail = read_batch(place.wal, 1)
+
+    assert markers(place) == [2]
+    assert [view.delivered_to for view in read_batches(place.wal)] == [("a",)] * 3
+    assert detail is not None
+    assert detail.delivered[0].complete
+    assert detail.delivered[0].rows == detail.manifest.rows
+    assert read_status(place.wal).sinks[0].delivered_through == 2
+
+
+def test_a_sink_that_began_later_has_not_what_came_before_it() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 1)
+    run = place.open({"a": Recorder(), "b": Delivery(Recorder(), start_from="next")})
+    place.stream(run, 3)
+
+    assert [view.delivered_to for view in read_batches(place.wal)] == [("a",), ("a",), ("a", "b"), ("a", "b")]
+
+
+def test_a_thread_that_is_stopped_within_a_group_marks_what_was_delivered(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, stopping = Place(), threading.Event()
+    sink = Recorder(lambda chunk: stopping.set() if chunk.batch_id == 2 else None)
+    run = behind(place, ignoring(sink), 5)
+    monkeypatch.setattr(run, "shared", replace(run.shared, pause=lambda _: stopping.is_set()))
+    thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
+
+    thread.start()
+
+    assert thread.join(20)
+    assert thread.error is None
+    assert markers(place) == [2]

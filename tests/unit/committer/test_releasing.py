@@ -1,0 +1,301 @@
+"""The release of a batch: made once, adopted if it says the same, refused if the objects contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from tests.support.small_run import Place, Recorder
+from wal_sink.checkpoint.reader import Checkpoint
+from wal_sink.errors import CorruptError, DivergentReplay, HistoryError
+from wal_sink.lifecycle.run import Run
+from wal_sink.wal import paths
+from wal_sink.wal.records import FIRST_RULE, Manifest, Release, decode, encode
+
+
+def with_batch(place: Place, sink: Recorder) -> Run:
+    """A run with one complete batch to release."""
+    run = place.open({"a": sink})
+    next(place.query().batches(run, 1))
+    return run
+
+
+def release_of(place: Place) -> Release:
+    return decode(Release, place.wal.read(paths.release(0)), "the release")
+
+
+def another(place: Place, **changed: object) -> bytes:
+    """What another run would have released of batch 0, but for what is `changed`."""
+    manifest = decode(Manifest, place.wal.read(paths.manifest(0, 1, 1)), "the manifest")
+    named = {"term": 1, "attempt": 1, "fingerprint": manifest.fingerprint, "rule": manifest.rule, **changed}
+    return encode(Release(batch_id=0, run_id="other", id="x", created="now", **named))  # type: ignore[arg-type]
+
+
+def before_the_release(place: Place, act: Callable[[], None]) -> None:
+    """Do something at the moment the run is about to create its release."""
+    create = place.wal.create
+
+    def first_act(path: str, data: bytes) -> None:
+        if path == paths.release(0):
+            place.wal.create = create  # type: ignore[method-assign]
+            act()
+        create(path, data)
+
+    place.wal.create = first_act  # type: ignore[method-assign]
+
+
+def test_a_release_names_the_manifest_its_source_offsets_and_the_run() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    staged = run.history.staged(0)
+
+    run.deliver_all()
+
+    assert staged is not None
+    release = release_of(place)
+    assert (release.batch_id, release.term, release.attempt) == (0, staged.term, staged.attempt)
+    assert (release.fingerprint, release.run_id) == (staged.fingerprint, run.log.run_id)
+
+
+def test_a_release_that_another_makes_at_the_same_moment_is_adopted() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place)))
+
+    run.deliver_all()
+
+    assert sink.batches == [0]
+    assert release_of(place).run_id == "other"
+
+
+def test_a_release_of_other_source_offsets_made_at_the_same_moment_is_refused() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place, fingerprint="f" * 64)))
+
+    with pytest.raises(DivergentReplay, match=r"batch 0 of .* holds it with source offsets ffffffffffff,"):
+        run.deliver_all()
+
+    assert sink.chunks == []
+
+
+def test_a_release_that_vanishes_while_it_is_read_stops_delivery() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: place.wal.create(paths.release(0), another(place)))
+    read = place.wal.read
+
+    def deleted_after_the_first_look(path: str) -> bytes:
+        data = read(path)
+        if path == paths.release(0):
+            place.wal.delete([path])
+        return data
+
+    place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
+
+    with pytest.raises(CorruptError, match=r"release\.json vanished while it was read"):
+        run.deliver_all()
+    assert sink.chunks == []
+
+
+def test_a_manifest_that_is_not_of_its_release_stops_delivery() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, Recorder())
+    place.wal.create(paths.release(0), another(place, fingerprint="f" * 64))
+    del run
+
+    with pytest.raises(CorruptError, match="name different source offsets"):
+        place.open({"a": sink}).deliver_all()
+    assert sink.chunks == []
+
+
+def test_a_run_releases_a_batch_once_however_many_sinks_it_serves() -> None:
+    place = Place()
+    run = place.open({"a": Recorder(), "b": Recorder()})
+    next(place.query().batches(run, 1))
+    place.requests.clear()
+
+    run.deliver_all()
+
+    assert [name for name in place.requests if paths.release(0) in name] == [f"create {paths.release(0)}"]
+
+
+def test_an_own_release_that_memory_forgot_is_still_ones_own() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    run.shared.releaser.release(0, run.history.staged(0))
+    run.shared.releaser.forget_through(0)
+
+    released = run.shared.releaser.release(0, None)
+
+    assert released is not None
+    assert released.run_id == run.log.run_id
+    assert released.manifest == run.history.staged(0)
+
+
+def test_anothers_release_stays_anothers() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    place.wal.create(paths.release(0), another(place))
+
+    released = run.shared.releaser.release(0, None)
+
+    assert released is not None
+    assert released.run_id == "other"
+
+
+# What the checkpoint says once the release is there.
+
+
+def asked_of_the_checkpoint(place: Place, run: Run) -> list[str]:
+    asked: list[str] = []
+    read = place.checkpoint.read
+
+    def noting(path: str) -> bytes:
+        asked.append(path)
+        return read(path)
+
+    place.checkpoint.read = noting  # type: ignore[method-assign]
+    run.shared.releaser.release(0, run.history.staged(0))
+    return asked
+
+
+def test_offsets_that_say_when_they_were_planned_tell_all_in_one_read() -> None:
+    place = Place()
+
+    assert asked_of_the_checkpoint(place, with_batch(place, Recorder())) == ["offsets/0"]
+
+
+def test_offsets_that_do_not_say_so_leave_open_whose_they_are() -> None:
+    """As a WAL may hold them that was staged by an older version of Spark or of wal-sink."""
+    place = Place()
+    run = with_batch(place, Recorder())
+    staged = run.history.staged(0)
+    assert staged is not None
+    without_time = 'v1\n{}\n{"end":0}'
+    place.checkpoint.delete(["offsets/0", "metadata"])
+    place.checkpoint.create("offsets/0", without_time.encode())
+    place.checkpoint.create("metadata", b'{"id": "another"}')
+
+    with pytest.raises(HistoryError, match="belongs to query another"):
+        run.shared.releaser.release(0, msgspec.structs.replace(staged, offsets=without_time))
+
+
+def test_other_offsets_under_a_released_batch_are_refused_by_its_number() -> None:
+    place = Place()
+    run = with_batch(place, Recorder())
+    place.checkpoint.delete(["offsets/0"])
+    place.checkpoint.create("offsets/0", b'v1\n{}\n{"end":77}')
+
+    with pytest.raises(DivergentReplay, match="batch 0 of memory://"):
+        run.shared.releaser.release(0, run.history.staged(0))
+
+
+# Records of an earlier version, whose fingerprints are of the first rule.
+
+
+def of_an_earlier_version(place: Place, **changed: object) -> Manifest:
+    """The same batch 0 as an earlier version staged it, as another attempt; but for what is `changed`."""
+    manifest = decode(Manifest, place.wal.read(paths.manifest(0, 1, 1)), "the manifest")
+    earlier = Checkpoint(place.checkpoint).fingerprint(0, manifest.offsets, FIRST_RULE)
+    assert earlier != manifest.fingerprint
+    return replace(manifest, **{"attempt": 2, "rule": FIRST_RULE, "fingerprint": earlier, **changed})
+
+
+def release_by(place: Place, manifest: Manifest) -> None:
+    place.wal.create(paths.manifest(0, manifest.term, manifest.attempt), encode(manifest))
+    named = {"attempt": manifest.attempt, "fingerprint": manifest.fingerprint, "rule": manifest.rule}
+    place.wal.create(paths.release(0), another(place, **named))
+
+
+def test_a_release_of_an_earlier_version_is_compared_by_its_own_rule() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: release_by(place, of_an_earlier_version(place)))
+
+    run.deliver_all()
+
+    assert sink.batches == [0]
+    assert release_of(place).rule == FIRST_RULE
+
+
+def test_other_offsets_of_an_earlier_version_are_refused_by_its_own_rule() -> None:
+    place, sink = Place(), Recorder()
+    run = with_batch(place, sink)
+    before_the_release(place, lambda: release_by(place, of_an_earlier_version(place, fingerprint="f" * 64)))
+
+    with pytest.raises(DivergentReplay, match=r"holds it with source offsets ffffffffffff,"):
+        run.deliver_all()
+    assert sink.chunks == []
+
+
+def test_what_an_earlier_version_staged_is_released_under_its_own_rule() -> None:
+    place, sink = Place(), Recorder()
+    with_batch(place, Recorder())
+    earlier = of_an_earlier_version(place)
+    place.wal.create(paths.manifest(0, 1, 2), encode(earlier))
+
+    place.open({"a": sink}).deliver_all()
+
+    assert sink.batches == [0]
+    assert (release_of(place).rule, release_of(place).fingerprint) == (FIRST_RULE, earlier.fingerprint)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_replay_of_what_an_earlier_version_released_is_known_by_its_own_rule(same: bool) -> None:
+    place = Place()
+    with_batch(place, Recorder())
+    release_by(place, of_an_earlier_version(place, **({} if same else {"fingerprint": "f" * 64})))
+    place.checkpoint.delete(["commits/0"])
+    run = place.open({"a": Recorder()})
+    planned = run.checkpoint.require_offsets(0).planned_ms
+    assert planned is not None
+
+    if same:
+        assert run.stage(0, lambda _: pytest.fail("it is a replay"), planned_ms=planned) is None
+    else:
+        with pytest.raises(DivergentReplay, match="holds it with source offsets ffffffffffff"):
+            run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=planned)
+
+
+def test_a_batch_planned_anew_is_compared_by_the_rule_of_its_manifest() -> None:
+    """The checkpoint was restored, and read the same under another time of planning."""
+    place, sink = Place(), Recorder()
+    with_batch(place, Recorder())
+    place.wal.create(paths.manifest(0, 1, 2), encode(of_an_earlier_version(place)))
+    entry = place.checkpoint.read("offsets/0").replace(b'"batchTimestampMs": 17', b'"batchTimestampMs": 18')
+    place.checkpoint.delete(["offsets/0"])
+    place.checkpoint.create("offsets/0", entry)
+
+    place.open({"a": sink}).deliver_all()
+
+    assert sink.batches == [0]
+
+
+def test_the_formats_of_earlier_records_stay_as_they_were() -> None:
+    place = Place()
+    with_batch(place, Recorder())
+    earlier = of_an_earlier_version(place)
+    release = Release(batch_id=0, term=1, attempt=1, fingerprint="f", run_id="r", id="x", created="now")
+
+    assert (earlier.format, replace(earlier, spread=True).format, release.format) == (1, 2, 1)
+    assert (replace(earlier, rule=2, spread=True).format, replace(release, rule=2).format) == (3, 3)
+    assert b'"rule"' not in encode(earlier) + encode(release)
+
+
+# How many rows were released.
+
+
+def test_the_rows_of_a_released_batch_are_those_of_its_manifest() -> None:
+    place = Place(rows=lambda _: [2, 3])
+    run = with_batch(place, Recorder())
+    assert run.released_rows(0) is None
+    run.deliver_all()
+    assert run.released_rows(0) == 5
+
+    place.wal.delete([paths.manifest(0, 1, 1)])
+
+    assert run.released_rows(0) is None

@@ -1,0 +1,500 @@
+"""Dead letters sent again: whatever crashes, each row is in the target once, or still among the dead letters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.small_run import Place
+from tests.support.time_limits import noting_limits
+from tests.unit.dead_letters.test_rejections import Changing, Keyed, Ledger, OneAtATime, Plain, Target, ids_of, rows_in
+from wal_sink import ConfigError, DeadLetters, DeliveryError, PermanentError, ReplayResult
+from wal_sink.dead_letters.files import keep_rejected, keep_unknown
+from wal_sink.errors import FencedError, HistoryError
+from wal_sink.settings import Delivery
+from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position, refusal_key
+from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.stores.base import Store
+from wal_sink.testing import FakeQuery
+from wal_sink.testing.simulation.faults import Crash, FaultyStore
+from wal_sink.testing.simulation.runtime import simulated_runtime
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import claim
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Replayed, WalRecord
+from wal_sink.wrap import foreach_batch
+
+ROWS = 9
+REFUSED = [1, 4, 7]
+"""Of the ids that `place` delivers, those a target of these tests refuses."""
+
+
+class Mended(Plain):
+    """A target that takes what it refused."""
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        self.target["rows"] = (*self.target.get("rows", ()), *ids_of(chunk))
+        return None
+
+
+def refusing(chunk: Chunk) -> Rejected | None:
+    refused = {index: "no good" for index, row in enumerate(_numbers_of(chunk)) if row in REFUSED}
+    return Rejected(refused) if refused else None
+
+
+def _numbers_of(chunk: Chunk) -> list[Any]:
+    return chunk.table.column(1).to_pylist()
+
+
+def delivered(sink: object = refusing, **delivery: Any) -> Place:
+    """A WAL of one batch of one segment, delivered, with its dead letters."""
+    place = Place(rows=lambda _: [ROWS])
+    run = place.open({"a": Delivery(sink, on_rejected="dead_letter", **delivery)})
+    next(place.query().batches(run, 1))
+    run.deliver_all()
+    return place
+
+
+_runs = itertools.count()
+
+
+def letters(place: Place, store: Store | None = None) -> DeadLetters:
+    return DeadLetters(Log(store or place.wal, simulated_runtime(next(_runs)), f"replay-{next(_runs)}"), name="a")
+
+
+def left(place: Place) -> list[int]:
+    return sorted(row for kept in letters(place).due() for row in kept.letter.chunk.rows)
+
+
+# What is sent, and recorded.
+
+
+def test_what_was_refused_is_sent_again_under_lasting_keys() -> None:
+    place, seen = delivered(), list[tuple[str, list[str]]]()
+
+    def take(chunk: Chunk) -> None:
+        seen.append((chunk.key, chunk.row_keys()))
+
+    due = list(letters(place).due())
+    assert letters(place).replay(take) == ReplayResult(letters=3, rows=3, rejected=0)
+    assert seen == [(kept.letter.chunk.key, kept.letter.chunk.row_keys()) for kept in due]
+    assert len({key for key, _ in seen}) == 3
+    assert left(place) == []
+    assert [kept.replayed for kept in letters(place).all()] == [True] * 3
+
+
+def test_what_was_sent_again_is_not_sent_a_third_time() -> None:
+    place, target = delivered(), Target()
+    letters(place).replay(Mended(target))
+
+    assert letters(place).replay(Mended(target)) == ReplayResult(0, 0, 0)
+    assert len(target["rows"]) == 3
+
+
+def test_the_record_tells_what_became_of_it() -> None:
+    place = delivered()
+    path = next(letters(place).due()).letter.path
+
+    letters(place).replay(lambda _: None)
+
+    log = Log(place.wal, simulated_runtime(0), "reader")
+    record = log.find(Replayed, paths.replayed(path))
+    assert record is not None
+    assert (record.dead_letter, record.rows, record.rejected, record.term) == (path, 1, 0, 1)
+
+
+def test_what_is_refused_again_is_a_new_dead_letter() -> None:
+    place = delivered()
+    first = list(letters(place).due())
+
+    assert letters(place).replay(lambda _: Rejected({0: "still no good"})) == ReplayResult(3, 0, 3)
+
+    second = list(letters(place).due())
+    assert [kept.letter.replay_of for kept in second] == [kept.letter.path for kept in first]
+    assert [kept.letter.chunk.rows for kept in second] == [kept.letter.chunk.rows for kept in first]
+    assert [kept.letter.reasons for kept in second] == [("still no good",)] * 3
+    assert letters(place).replay(lambda _: None) == ReplayResult(3, 3, 0)
+
+
+def test_a_batch_that_is_still_being_delivered_has_nothing_to_replay() -> None:
+    place = Place(rows=lambda _: [ROWS])
+
+    def fails_later(chunk: Chunk) -> Rejected | None:
+        if chunk.rows[0] >= 4:
+            raise PermanentError("gone")
+        return refusing(chunk)
+
+    run = place.open({"a": Delivery(fails_later, on_rejected="dead_letter")})
+    next(place.query().batches(run, 1))
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    assert [kept.letter.chunk.rows for kept in letters(place).all()] == [(1,)]
+    assert list(letters(place).due()) == []
+
+
+def test_rows_of_unknown_outcome_are_sent_only_when_asked_for() -> None:
+    place = delivered(guarantee="at_most_once")
+    letter = next(letters(place).due()).letter
+    keep_unknown(Log(place.wal, simulated_runtime(1), "run"), "a", 5, letter.chunk, reason="no answer")
+
+    assert len(list(letters(place).due())) == 3
+    assert len(list(letters(place).due(unknown=True))) == 4
+    assert letters(place).replay(lambda _: None).letters == 3
+    assert letters(place).replay(lambda _: None, unknown=True).letters == 1
+    assert list(letters(place).due(unknown=True)) == []
+
+
+def test_those_of_one_batch_can_be_looked_at_alone() -> None:
+    place = delivered()
+    place.stream(place.open({"a": Delivery(refusing, on_rejected="dead_letter")}), 1)
+
+    assert {kept.letter.chunk.batch_id for kept in letters(place).all()} == {0, 1}
+    assert {kept.letter.chunk.batch_id for kept in letters(place).all(batch_id=1)} == {1}
+
+
+@pytest.mark.parametrize(("given", "limit_s"), [({}, 120.0), ({"attempt_timeout_s": 7.0}, 7.0)])
+def test_every_call_of_a_replay_is_limited_in_time(given: dict[str, Any], limit_s: float) -> None:
+    limits: dict[str, set[float]] = {}
+    log = Log(delivered().wal, noting_limits(limits), "replay")
+    DeadLetters(log, name="a").replay(lambda _: None, **given)
+
+    assert limits == {call: {limit_s} for call in ["open", "write", "close"]}
+
+
+def test_the_sink_is_told_whose_rows_come_again_and_that_it_is_in_the_driver() -> None:
+    contexts: list[SinkContext] = []
+
+    class Opened(Mended):
+        def open(self, context: SinkContext) -> None:
+            contexts.append(context)
+
+    place = delivered()
+    wal = Log(place.wal, simulated_runtime(), "look").find(WalRecord, paths.WAL)
+    assert wal is not None
+    letters(place).replay(Opened(Target()))
+
+    assert set(contexts) == {SinkContext(wal.wal_id, "a", 1, 0, ("batch", "row"), on_executor=False)}
+
+
+def test_a_failure_names_the_dead_letter_and_the_sink() -> None:
+    place = delivered()
+    path = next(letters(place).due()).letter.path
+    where = f"dead letter {place.wal.url_of(path)}: "
+
+    answers: list[tuple[object, str]] = [
+        (Rejected({5: "no such row"}), "rejected rows 5 to 5: expected indices from 0 to"),
+        ("done", "returned 'done'"),
+    ]
+    for answer, said in answers:
+        with pytest.raises(DeliveryError) as caught:
+            letters(place).replay(lambda _, answer=answer: answer)
+        assert where in str(caught.value)
+        assert said in str(caught.value)
+
+
+def test_what_a_transaction_had_committed_before_a_crash_is_not_sent_again() -> None:
+    place, target = _refused_by(Ledger)
+    sent: list[int] = []
+
+    class Taking(Ledger):
+        def refused(self, chunk: Chunk) -> dict[int, str]:
+            sent.extend(ids_of(chunk))
+            return {}
+
+    def die(what: str, where: str) -> None:
+        if what == "before create" and where.endswith(".replayed.json"):
+            raise Crash(where)
+
+    with suppress(Crash):
+        letters(place, FaultyStore(place.wal, die)).replay(Taking(target))
+    assert sent == [1]
+    letters(place).replay(Taking(target))
+
+    assert sent == [1, 4, 7]
+    assert left(place) == []
+
+
+def _refused_at_once() -> Place:
+    """Two rows in one dead letter."""
+    place = Place()
+    sink = Delivery(lambda _: Rejected(dict.fromkeys(range(2), "no")), on_rejected="dead_letter")
+    run = place.open({"a": sink})
+    next(FakeQuery(place.checkpoint, lambda *_: [pa.table({"id": [1, 4]})]).batches(run, 1))
+    run.deliver_all()
+    return place
+
+
+def test_what_is_refused_again_keeps_the_slot_it_had_at_first() -> None:
+    place = delivered()
+    slots = {kept.letter.chunk.position.slot for kept in letters(place).due()}
+    for _ in range(2):
+        letters(place).replay(lambda _: Rejected({0: "again"}))
+
+    assert {kept.letter.chunk.position.slot for kept in letters(place).all()} == slots
+
+
+def test_two_refusals_of_a_replay_are_counted_together() -> None:
+    result = letters(_refused_at_once()).replay(OneAtATime(Target()))
+
+    assert result == ReplayResult(letters=1, rows=0, rejected=2)
+
+
+def test_they_are_counted_once_however_often_a_replay_was_broken_off() -> None:
+    for first in range(12, 22):
+        for second in range(12, 24):
+            place = _refused_at_once()
+            path = next(letters(place).due()).letter.path
+            life(place, OneAtATime(Target()), first)
+            life(place, OneAtATime(Target()), second)
+            letters(place).replay(OneAtATime(Target()))
+
+            record = Log(place.wal, simulated_runtime(), "look").find(Replayed, paths.replayed(path))
+            assert record is not None
+            assert (record.rows, record.rejected) == (0, 2), (first, second)
+
+
+def test_rows_come_again_in_a_slot_of_their_own_under_a_key_of_their_own() -> None:
+    place = delivered()
+    (letter, *_) = (kept.letter for kept in letters(place).due())
+    keep_unknown(Log(place.wal, simulated_runtime(1), "run"), "a", 5, letter.chunk, reason="no answer")
+    sent: dict[str, Chunk] = {}
+    claim(Log(place.wal, simulated_runtime(2), "another"), paths.replayer_role("a"))
+
+    letters(place).replay(lambda chunk: sent.__setitem__(chunk.position.slot, chunk), unknown=True)
+
+    old = letter.chunk.position
+    refused = sent[f"{old.slot}/0/000000-000000000000-000000000002-000000"]
+    assert refused.position == Position(refused.position.slot, 0, old.rows, old.segment_id)
+    assert (refused.key, refused.term) == (refusal_key(old, letter.chunk.rows, 0), 2)
+    unknown = sent[f"{old.slot}/0/000005-{letter.chunk.rows[0]:012d}-{letter.chunk.rows[-1] + 1:012d}"]
+    assert unknown.key == letter.chunk.key
+
+
+def test_a_failure_ends_it_and_the_next_goes_on_from_there() -> None:
+    place, calls = delivered(), itertools.count()
+
+    def second_fails(_: Chunk) -> None:
+        if next(calls) == 1:
+            raise ConnectionError("gone")
+
+    with pytest.raises(DeliveryError, match=r"dead letter .*: .*second_fails.* raised ConnectionError: gone"):
+        letters(place).replay(second_fails)
+    assert letters(place).replay(lambda _: None).letters == 2
+
+
+def test_whoever_replays_at_the_same_time_is_fenced() -> None:
+    place = delivered()
+
+    def another_begins(_: Chunk) -> None:
+        letters(place).replay(lambda _: None)
+
+    with pytest.raises(FencedError, match="term 1 of 'replayer-a'"):
+        letters(place).replay(another_begins)
+    assert left(place) == []
+
+
+def test_two_that_keep_the_same_rows_at_once_cannot_both_go_on() -> None:
+    place = delivered()
+    log = Log(place.wal, simulated_runtime(2), "another")
+
+    def other_was_first(chunk: Chunk) -> Rejected:
+        path = next(letters(place).due()).letter.path.replace("-000000.parquet", "-000001.parquet")
+        keep_rejected(log, path, chunk, ["theirs"], answered=True)
+        return Rejected({0: "ours"})
+
+    with pytest.raises(DeliveryError, match="was written by another replay: start again"):
+        letters(place).replay(other_was_first)
+
+
+@pytest.mark.parametrize("to", [foreach_batch(lambda _df, _batch: None)])
+def test_a_writer_of_whole_batches_gets_no_single_rows(to: object) -> None:
+    with pytest.raises(ConfigError, match="cannot be given single rows"):
+        letters(delivered()).replay(to)
+
+
+def test_a_wal_without_such_a_sink_says_which_it_has(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="has no sink 'b'; it has 'a'"):
+        DeadLetters(Log(delivered().wal, simulated_runtime(0), "r"), name="b")
+    with pytest.raises(ConfigError, match="has no sink 'default'; it has none"):
+        DeadLetters(str(tmp_path))
+
+
+class LooksUp(Mended):
+    def was_applied(self, key: str) -> bool:
+        return key == self.target.get("known")
+
+
+def test_what_a_target_knows_is_not_sent() -> None:
+    place, target = delivered(), Target()
+    target["known"] = next(letters(place).due()).letter.chunk.key
+
+    letters(place).replay(LooksUp(target))
+
+    assert len(target["rows"]) == 2
+
+
+def test_a_target_that_remembers_what_it_refused_is_sent_it_under_another_key() -> None:
+    keys, target = set[str](), Target()
+
+    def refuses_all(chunk: Chunk) -> Rejected:
+        keys.add(chunk.key)
+        return Rejected(dict.fromkeys(range(chunk.num_rows), "not yet"))
+
+    place = delivered(refuses_all)
+
+    class Knows(Mended):
+        def was_applied(self, key: str) -> bool:
+            return key in keys
+
+    assert letters(place).replay(Knows(target)).rows == ROWS
+    assert len(target["rows"]) == ROWS
+
+
+def test_a_replay_that_was_broken_off_in_a_transaction_is_finished_by_any_sink() -> None:
+    place, target = delivered(lambda chunk: Rejected(dict.fromkeys(range(chunk.num_rows), "not yet"))), Target()
+
+    class BreaksOff(Ledger):
+        def refused(self, chunk: Chunk) -> dict[int, str]:
+            if chunk.num_rows < 2:
+                raise ConnectionError("gone")
+            return {0: "still no good"}
+
+    with pytest.raises(DeliveryError, match="gone"):
+        letters(place).replay(BreaksOff(Target()))
+    for _ in range(2):
+        letters(place).replay(Mended(target))
+
+    assert len(target["rows"]) == ROWS
+    assert left(place) == []
+
+
+def test_a_replay_that_a_plain_sink_answered_is_not_sent_to_another() -> None:
+    place, target = delivered(lambda chunk: Rejected(dict.fromkeys(range(chunk.num_rows), "not yet"))), Target()
+
+    def first_is_no_good(chunk: Chunk) -> Rejected:
+        target["rows"] = (*target.get("rows", ()), *chunk.rows[1:])
+        return Rejected({0: "still no good"})
+
+    points = itertools.count()
+
+    def dies_before_the_record(_what: str, where: str) -> None:
+        if where.endswith(".replayed.json") and next(points) == 0:
+            raise Crash(where)
+
+    with pytest.raises(Crash):
+        letters(place, FaultyStore(place.wal, dies_before_the_record)).replay(first_is_no_good)
+    sent = len(target["rows"])
+    taken = Target()
+    for _ in range(2):
+        letters(place).replay(Mended(taken))
+
+    assert sent + len(taken["rows"]) == ROWS
+
+
+def test_what_another_sent_while_this_one_began_is_not_sent_again() -> None:
+    place, sent = delivered(), list[str]()
+
+    def another_is_quicker(what: str, where: str) -> None:
+        if what == "before create" and "terms/replayer" in where and not sent:
+            letters(place).replay(lambda chunk: sent.append(chunk.key))
+
+    letters(place, FaultyStore(place.wal, another_is_quicker)).replay(lambda chunk: sent.append(chunk.key))
+
+    assert len(sent) == len(set(sent)) == 3
+
+
+# Crashes.
+
+
+def life(place: Place, sink: Sink, deadly: int) -> int:
+    """One process that replays and dies at the n-th operation on the store; how many it came by."""
+    seen = 0
+
+    def note(_what: str, where: str) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == deadly:
+            raise Crash(where)
+
+    with suppress(Crash):
+        letters(place, FaultyStore(place.wal, note)).replay(sink)
+    return seen
+
+
+@pytest.mark.parametrize("make", [Keyed, Ledger, OneAtATime, Changing])
+def test_no_crash_of_a_replay_loses_or_repeats_a_row(make: Callable[[Target], Sink]) -> None:
+    points = life(_refused_by(make)[0], make(_refused_by(make)[1]), deadly=0)
+    assert points > 10
+    for deadly in range(1, points + 1):
+        place, target = _refused_by(make)
+        life(place, make(target), deadly)
+        for _ in range(3):
+            letters(place).replay(make(target))
+
+        there = [row["id"] for row in rows_in(target)]
+        waiting = [number for kept in letters(place).due() for number in ids_of(kept.letter.chunk)]
+        assert sorted([*there, *waiting]) == list(range(ROWS)), deadly
+
+
+def _refused_by(make: Callable[[Target], Sink]) -> tuple[Place, Target]:
+    """Delivered to a target that refuses rows, with ids as the first column."""
+    target = Target()
+    place = Place()
+    run = place.open({"a": Delivery(make(target), on_rejected="dead_letter")})
+    query = FakeQuery(place.checkpoint, lambda *_: [pa.table({"id": list(range(ROWS))})])
+    next(query.batches(run, 1))
+    run.deliver_all()
+    return place, target
+
+
+class OneForAll(TransactionalSink):
+    """A target with one position for all slots, which does while each batch has one segment."""
+
+    def __init__(self, *, refuses: bool) -> None:
+        self.refuses = refuses
+        self.at: LedgerEntry | None = None
+        self.rows: list[Any] = []
+
+    def last(self, slot: str) -> Position | None:
+        return replace(self.at.position, slot=slot) if self.at else None
+
+    def write(self, chunk: Chunk) -> Rejected | None:
+        if LedgerEntry.is_known(self.at, chunk, "this target"):
+            return None
+        if self.refuses and (rejected := refusing(chunk)) is not None:
+            return rejected
+        self.rows += _numbers_of(chunk)
+        self.at = LedgerEntry.of(chunk)
+        return None
+
+
+def test_a_target_that_does_not_keep_its_slots_apart_is_refused_and_nothing_counts_as_sent() -> None:
+    """It would say of each dead letter that it has it, since it has a later row."""
+    sink = OneForAll(refuses=True)
+    place = delivered(sink)
+    sink.refuses = False
+
+    with pytest.raises(HistoryError, match=r"slot of this dead letter is at batch 0, row 9 .*keep its slots apart"):
+        letters(place).replay(sink)
+
+    assert left(place) == REFUSED
+
+
+@pytest.mark.parametrize("limit", [0, -1, math.inf, math.nan, None, "5"])
+def test_a_limit_that_is_no_time_is_refused_before_anything_is_sent(limit: Any) -> None:
+    place = delivered()
+
+    with pytest.raises(ConfigError, match=r"attempt_timeout_s=.*: expected a number of seconds above 0"):
+        letters(place).replay(lambda _: None, attempt_timeout_s=limit)
+
+    assert not place.wal.list(paths.terms(paths.replayer_role("a")))

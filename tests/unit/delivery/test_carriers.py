@@ -1,0 +1,378 @@
+"""Carriers: which object is called, and what becomes of one that cannot be made."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+
+from tests.support.small_run import Place, Recorder, serving
+from wal_sink.delivery.local import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS, LocalCarrier, carry_out, copier, is_small
+from wal_sink.delivery.served_sink import StoppedError
+from wal_sink.errors import DeliveryError, PermanentError
+from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Assignment, Failure, FailureKind, Order
+from wal_sink.runtime.timed_calls import DirectCaller, ThreadCaller
+from wal_sink.settings import Delivery
+from wal_sink.sinks.base import Sink, SinkContext, as_sink
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.guarantees import Ability, ability_of
+from wal_sink.spark.delivery.executors import _DeliveryTask
+from wal_sink.spark.delivery.pickling import PickledSink, pickled, problem_of
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import simulated_runtime
+from wal_sink.wal.fencing import Term
+from wal_sink.wal.records import SegmentRef
+
+LIMIT_S = 0.05
+
+
+class Hanging(Sink):
+    """Its first write in this process hangs until it is released. Every instance notes what it was called with."""
+
+    release = threading.Event()
+    hung = threading.Event()
+    made: ClassVar[list[Hanging]] = []
+
+    def __init__(self, *, thing: object = None) -> None:
+        self.thing = thing
+        self.__setstate__({"thing": thing})
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.thing = state["thing"]
+        self.calls = 0
+        Hanging.made.append(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"thing": self.thing}
+
+    def write(self, chunk: Chunk) -> None:  # noqa: ARG002
+        self.calls += 1
+        if not Hanging.hung.is_set():
+            Hanging.hung.set()
+            Hanging.release.wait(30)
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    Hanging.release, Hanging.hung, Hanging.made = threading.Event(), threading.Event(), []
+    yield
+    Hanging.release.set()
+
+
+def with_batch(sink: Sink, *, copies: bool = True) -> tuple[Place, Run]:
+    """A run with one complete batch for a sink that is served in this process, as `where="driver"` is."""
+    place = Place(rows=lambda _: [1])
+    run = place.open({"a": Recorder()}, runtime=replace(simulated_runtime(seed=99), new_caller=ThreadCaller))
+    given = serving(run, "a", Delivery(sink, attempt_timeout_s=LIMIT_S))
+    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False, copy_sink=copier(sink) if copies else None)
+    run.committers[0]._serving = replace(given, carrier=carrier)
+    next(place.query().batches(run, 1))
+    return place, run
+
+
+def test_a_copy_is_called_while_a_call_may_still_run_in_the_sink() -> None:
+    sink = Hanging()
+    _, run = with_batch(sink)
+
+    run.deliver_all()
+
+    assert [made.calls for made in Hanging.made] == [1, 1]
+    assert Hanging.made[0] is sink
+
+
+def test_without_a_copy_a_sink_in_which_a_call_still_runs_has_failed_for_good() -> None:
+    sink = Hanging(thing=threading.Lock())
+    _, run = with_batch(sink)
+
+    with pytest.raises(DeliveryError, match=r"a call of this sink is still running after 0\.05 s; it cannot be called"):
+        run.deliver_all()
+
+    assert sink.calls == 1
+
+
+def test_the_sink_itself_is_called_again_once_the_call_that_timed_out_came_back() -> None:
+    sink = Hanging(thing=threading.Lock())
+    _, run = with_batch(sink)
+    carrier = run.committers[0].serving.carrier
+    real = carrier.deliver
+
+    def deliver(*args: Any, **options: Any) -> Any:
+        outcomes = real(*args, **options)
+        Hanging.release.set()
+        assert isinstance(carrier, LocalCarrier)
+        holder = carrier._holder
+        while holder is not None and holder.busy:
+            Hanging.release.wait(0.01)
+        return outcomes
+
+    carrier.deliver = deliver  # type: ignore[method-assign]
+    run.deliver_all()
+
+    assert sink.calls == 2
+
+
+def test_a_sink_that_is_bound_to_the_driver_is_not_copied() -> None:
+    sink = Hanging()
+    sink.driver_only = True
+    assert copier(sink) is None
+
+
+def test_a_function_that_holds_state_is_not_copied() -> None:
+    seen: list[Chunk] = []
+    sink = as_sink(lambda chunk: seen.insert(0, chunk))
+    assert isinstance(sink, Sink)
+    assert copier(sink) is None
+
+
+class Plain(Sink):
+    def write(self, chunk: Chunk) -> None:
+        raise NotImplementedError
+
+
+class Changing(Sink):
+    """Idempotent, until it travels."""
+
+    idempotent = True
+
+    def __init__(self, becomes: Callable[[], object]) -> None:
+        self.becomes = becomes
+
+    def write(self, chunk: Chunk) -> None:
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
+        return self.becomes, ()
+
+
+@pytest.mark.parametrize(("becomes", "found"), [(Plain, "plain"), (dict, "dict")])
+def test_a_copy_of_another_kind_is_not_called(becomes: Callable[[], object], found: str) -> None:
+    make, make_other = copier(Plain()), copier(Changing(becomes))
+    assert make is not None
+    assert make_other is not None
+    assert isinstance(make(), Plain)
+
+    with pytest.raises(PermanentError, match=f"its copy is “{found}”, expected “idempotent”"):
+        make_other()
+
+
+@pytest.mark.parametrize(("becomes", "found"), [(Plain, "“plain”"), (dict, "“dict”")])
+def test_a_sink_that_is_of_another_kind_on_executors_is_told(becomes: Callable[[], object], found: str) -> None:
+    sink = Changing(becomes)
+
+    problem = problem_of(pickled(sink, "a").payload, ability_of(sink))
+
+    assert "it is “idempotent” in the driver" in problem
+    assert found in problem
+    assert problem_of(pickled(Plain(), "a").payload, Ability.ACCEPT) == ""
+
+
+# Delivery tasks.
+
+
+class InTask:
+    """What Spark tells of a task."""
+
+    def __init__(self, attempt: int) -> None:
+        self.attempt = attempt
+
+    def attemptNumber(self) -> int:  # noqa: N802 - PySpark's name
+        return self.attempt
+
+
+class Broken:
+    """Raises when it is unpickled."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __reduce__(self) -> tuple[Callable[[BaseException], None], tuple[BaseException]]:
+        return _raise, (self.error,)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
+
+
+ORDERS = (Order(0, SimpleNamespace(), 5, maybe_sent=False), Order(1, SimpleNamespace(), 0, maybe_sent=False))  # type: ignore[arg-type]
+ASSIGNMENT: Any = SimpleNamespace(sink="a", attempt_timeout_s=10)
+
+
+def failure_of_task(payload: bytes, store: StoreSpec, *, attempt: int = 0) -> Failure:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("wal_sink.spark.delivery.executors.TaskContext.get", lambda: InTask(attempt))
+        outcomes = list(_DeliveryTask(PickledSink(payload), store, "run", ASSIGNMENT, (ORDERS,))([0]))
+    assert [(outcome.ordinal, outcome.rows, outcome.chunks) for outcome in outcomes] == [(0, 5, 0), (1, 0, 0)]
+    assert outcomes[0].failure is not None
+    return outcomes[0].failure
+
+
+def test_a_task_that_spark_runs_again_opens_nothing_and_reports_the_loss() -> None:
+    failure = failure_of_task(b"garbage", StoreSpec("memory://unopened"), attempt=1)
+    assert failure.kind is FailureKind.LOST
+
+
+def test_a_task_of_which_spark_tells_nothing_sends_nothing() -> None:
+    """It may be the second of two that send: that it is the first is never assumed."""
+    task = _DeliveryTask(PickledSink(b"garbage"), StoreSpec("memory://unopened"), "run", ASSIGNMENT, (ORDERS,))
+    with pytest.raises(RuntimeError, match="outside of a Spark task"):
+        list(task([0]))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ModuleNotFoundError("No module named 'x'"), FailureKind.PERMANENT),
+        (AttributeError("no Post in x"), FailureKind.PERMANENT),
+        (PermanentError("not here"), FailureKind.PERMANENT),
+        (SystemExit(0), FailureKind.PERMANENT),
+        (ConnectionError("license server is down"), FailureKind.RETRIABLE),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_sink_that_cannot_be_unpickled_is_an_outcome(tmp_path: Path, error: BaseException, kind: FailureKind) -> None:
+    failure = failure_of_task(pickle.dumps(Broken(error)), StoreSpec(str(tmp_path)))
+    assert failure.kind is kind
+    assert "sink 'a'" in failure.message
+
+
+def test_a_damaged_pickle_is_an_outcome(tmp_path: Path) -> None:
+    assert failure_of_task(b"garbage", StoreSpec(str(tmp_path))).kind is FailureKind.PERMANENT
+
+
+def test_a_store_that_cannot_be_opened_is_an_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = RuntimeError("cannot use the key hush-hush")
+    monkeypatch.setattr("wal_sink.spark.delivery.executors.open_store", lambda _: _raise(broken))
+    failure = failure_of_task(b"", StoreSpec(str(tmp_path), {"key": "hush-hush"}))
+    assert failure.kind is FailureKind.RETRIABLE
+    assert "RuntimeError: cannot use the key ***" in failure.message
+
+
+def test_a_store_whose_package_is_missing_is_an_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)
+    monkeypatch.delitem(sys.modules, "wal_sink.stores.s3", raising=False)
+    failure = failure_of_task(b"", StoreSpec("s3://bucket/no-package"))
+    assert failure.kind is FailureKind.PERMANENT
+    assert "needs s3fs" in failure.message
+
+
+# What a sink and its carrier are told.
+
+
+class Told(Sink):
+    def __init__(self) -> None:
+        self.on_executor: list[bool] = []
+        self.written = 0
+
+    def open(self, context: SinkContext) -> None:
+        self.on_executor.append(context.on_executor)
+
+    def write(self, chunk: Chunk) -> None:  # noqa: ARG002
+        self.written += 1
+
+
+def staged(place: Place, sink: Sink, *, should_stop: Callable[[], bool] = lambda: False) -> tuple[Run, LocalCarrier]:
+    run = place.open({"a": sink})
+    carrier = LocalCarrier(lambda: sink, run.log, should_stop=should_stop)
+    run.committers[0]._serving = replace(run.committers[0].serving, carrier=carrier)
+    next(place.query().batches(run, 1))
+    return run, carrier
+
+
+def test_a_sink_in_this_process_is_told_that_it_is_not_on_an_executor() -> None:
+    sink = Told()
+    run, _ = staged(Place(), sink)
+
+    run.deliver_all()
+
+    assert [where is False for where in sink.on_executor] == [True]
+
+
+def test_a_sink_on_an_executor_is_told_so() -> None:
+    place, sink = Place(), Told()
+    run, _ = staged(place, sink)
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    orders = [Order(0, manifest.segments[0], 0, maybe_sent=False)]
+    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 10, None)
+
+    carry_out(given, orders, lambda: sink, DirectCaller(), run.log, on_executor=True)
+
+    assert sink.on_executor == [True]
+
+
+def test_a_run_that_ends_is_heard_by_the_carrier_between_chunks() -> None:
+    sink = Told()
+    run, _ = staged(Place(rows=lambda _: [9]), sink, should_stop=lambda: sink.written == 2)
+
+    with pytest.raises(StoppedError, match="the run is ending"):
+        run.deliver_all()
+
+    assert sink.written == 2
+
+
+def test_making_a_sink_is_bounded_in_time_as_its_calls_are() -> None:
+    limits: list[float] = []
+
+    class Noting(DirectCaller):
+        def call(self, function: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
+            limits.append(timeout_s)
+            return super().call(function, *args, timeout_s=timeout_s)
+
+    run, _ = staged(Place(), Told())
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 7, None)
+
+    carry_out(given, [Order(0, manifest.segments[0], 0, maybe_sent=False)], Told, Noting(), run.log, on_executor=True)
+
+    assert limits == [7, 7, 7, 7]  # make, open, write, close
+
+
+def test_after_a_segment_that_failed_the_others_are_left_for_the_next_attempt() -> None:
+    tried: list[int] = []
+
+    def fail(chunk: Chunk) -> None:
+        tried.append(chunk.num_rows)
+        raise PermanentError("no")
+
+    place = Place(rows=lambda _: [1, 2])
+    run = place.open({"a": fail})
+    next(place.query().batches(run, 1))
+
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    assert tried == [1]
+
+
+@pytest.mark.parametrize(
+    ("segments", "size", "handles", "small"),
+    [
+        (1, SMALL_BATCH_BYTES, 0, True),
+        (1, SMALL_BATCH_BYTES + 1, 0, False),
+        (SMALL_BATCH_SEGMENTS, 1, 0, True),
+        (SMALL_BATCH_SEGMENTS + 1, 1, 0, False),
+        (2, SMALL_BATCH_BYTES, 2, True),
+        (2, SMALL_BATCH_BYTES, 1, False),
+        (SMALL_BATCH_SEGMENTS + 1, 1, SMALL_BATCH_SEGMENTS + 1, False),
+    ],
+)
+def test_small_is_what_has_few_bytes_to_move_and_few_segments(
+    segments: int, size: int, handles: int, small: bool
+) -> None:
+    """`size` is that of each segment."""
+    refs = [SegmentRef(path="p", id=str(number), rows=1, bytes=size, crc32=0) for number in range(segments)]
+    orders = [
+        Order(number, ref, 0, maybe_sent=False, handle="h" if number < handles else None)
+        for number, ref in enumerate(refs)
+    ]
+    manifest: Any = SimpleNamespace(bytes=sum(ref.bytes for ref in refs), segments=refs)
+    assert is_small(manifest, orders) is small

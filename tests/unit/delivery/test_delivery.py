@@ -1,0 +1,449 @@
+"""What one delivery makes of everything a sink may do: answer, refuse, raise, hang, fail to open or to close."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from tests.support.small_run import Place, Recorder, numbers, serving
+from wal_sink.delivery.served_sink import CarrierLostError
+from wal_sink.errors import (
+    ConfigError,
+    CorruptError,
+    DeliveryError,
+    FencedError,
+    HistoryError,
+    MissingBatch,
+    OutcomeUnknownError,
+    PermanentError,
+    StoreError,
+    WalSinkError,
+)
+from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, failure_error, kind_of
+from wal_sink.runtime.timed_calls import ThreadCaller
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sinks.base import Rejected, Sink, SinkContext
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.stores.base import ObjectExists, ObjectMissing
+from wal_sink.testing import simulated_runtime
+from wal_sink.wal import paths
+from wal_sink.wal.records import Manifest
+
+
+def with_batch(to: object, *, rows: int = 5, threads: bool = False) -> tuple[Place, Run]:
+    """A run with one complete batch to deliver."""
+    place = Place(rows=lambda _: [rows])
+    runtime = simulated_runtime(seed=99)
+    if threads:
+        runtime = replace(runtime, new_caller=ThreadCaller)
+    run = place.open({"a": to}, runtime=runtime)
+    next(place.query().batches(run, 1))
+    return place, run
+
+
+def is_marked(place: Place) -> bool:
+    return bool(place.wal.list(paths.markers("a")))
+
+
+def raising(error: Exception, times: int = 99) -> Callable[[Chunk], object]:
+    left = [times]
+
+    def fail(_: Chunk) -> object:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise error
+        return None
+
+    return fail
+
+
+# What write may answer.
+
+
+def test_none_is_success() -> None:
+    sink = Recorder()
+    place, run = with_batch(sink)
+
+    run.deliver_all()
+
+    assert is_marked(place)
+    assert [chunk.num_rows for chunk in sink.chunks] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    "answer", [True, False, 0, 1, "ok", [], object()], ids=lambda a: type(a).__name__ + repr(a)[:5]
+)
+def test_any_other_answer_is_an_error_at_once_and_names_what_was_expected(answer: object) -> None:
+    sink = Recorder(lambda _: answer)
+    place, run = with_batch(sink)
+
+    with pytest.raises(DeliveryError, match=r"returned .*: expected None \(every row is in the target\) or Rejected"):
+        run.deliver_all()
+
+    assert sink.tries == 1
+    assert not is_marked(place)
+
+
+def test_rejected_rows_halt_by_default_and_the_first_reason_is_shown() -> None:
+    sink = Recorder(lambda _: Rejected({1: "too long", 0: "no such city"}))
+    place, run = with_batch(sink)
+
+    with pytest.raises(DeliveryError, match="rejected 2 rows; row 0 of the chunk: no such city"):
+        run.deliver_all()
+
+    assert sink.tries == 1
+    assert not is_marked(place)
+
+
+def test_rejected_without_rows_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="at least one row"):
+        Rejected({})
+
+
+# What write may raise.
+
+
+def test_a_permanent_error_is_not_retried() -> None:
+    sink = Recorder(raising(PermanentError("schema mismatch")))
+    place, run = with_batch(sink)
+
+    with pytest.raises(DeliveryError, match="refused for good: schema mismatch"):
+        run.deliver_all()
+
+    assert sink.tries == 1
+    assert not is_marked(place)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionError("x"),
+        TimeoutError("x"),
+        ValueError("x"),
+        StopIteration("x"),
+        OutcomeUnknownError("x"),
+        AssertionError("x"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_any_other_error_is_retried_with_the_same_chunk(error: Exception) -> None:
+    sink = Recorder(raising(error, times=2))
+    place, run = with_batch(sink, rows=2)
+
+    run.deliver_all()
+
+    assert is_marked(place)
+    assert sink.tries == 3
+    assert len(sink.keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "ends_with"), [(FencedError("higher term"), FencedError), (HistoryError("other history"), HistoryError)]
+)
+def test_a_target_that_says_it_is_fenced_or_elsewhere_ends_the_run(
+    error: Exception, ends_with: type[Exception]
+) -> None:
+    sink = Recorder(raising(error))
+    place, run = with_batch(sink)
+
+    with pytest.raises(ends_with):
+        run.deliver_all()
+
+    assert sink.tries == 1
+    assert not is_marked(place)
+
+
+def test_progress_renews_the_budget_of_a_batch() -> None:
+    """Every chunk fails as often as is just allowed; the batch as a whole far more often."""
+    tries: dict[str, int] = {}
+
+    def fail(chunk: Chunk) -> object:
+        tries[chunk.key] = tries.get(chunk.key, 0) + 1
+        if tries[chunk.key] < 3:
+            raise ConnectionError("flaky")
+        return None
+
+    place, run = with_batch(Delivery(Recorder(fail), max_attempts=3), rows=20)
+
+    run.deliver_all()
+
+    assert is_marked(place)
+    assert set(tries.values()) == {3}
+
+
+# Hanging.
+
+
+def test_a_call_that_hangs_has_an_unknown_outcome_and_nothing_else_is_called_while_it_runs() -> None:
+    release = threading.Event()
+    sink = Recorder(lambda _: release.wait(30) and None)
+    place, run = with_batch(Delivery(sink, attempt_timeout_s=0.02), threads=True)
+    try:
+        with pytest.raises(DeliveryError, match=r"still running after 0\.02 s"):
+            run.deliver_all()
+    finally:
+        release.set()
+
+    assert sink.tries == 1
+    assert not is_marked(place)
+
+
+# open and close.
+
+
+class Staged(Sink):
+    """Notes its calls; fails where it is told to."""
+
+    def __init__(self, *, fail_open: int = 0, fail_close: int = 0) -> None:
+        self.calls: list[str] = []
+        self.contexts: list[SinkContext] = []
+        self.fail_open, self.fail_close = fail_open, fail_close
+
+    def open(self, context: SinkContext) -> None:
+        self.calls.append("open")
+        self.contexts.append(context)
+        self.fail_open -= 1
+        if self.fail_open >= 0:
+            raise ConnectionError("no secret")
+
+    def write(self, chunk: Chunk) -> None:  # noqa: ARG002
+        self.calls.append("write")
+
+    def close(self) -> None:
+        self.calls.append("close")
+        self.fail_close -= 1
+        if self.fail_close >= 0:
+            raise OSError("connection reset")
+
+
+def test_open_comes_once_before_the_first_write_and_close_once_after_the_last() -> None:
+    sink = Staged()
+    _, run = with_batch(sink)
+
+    run.deliver_all()
+
+    assert sink.calls == ["open", "write", "write", "write", "close"]
+
+
+def test_open_is_told_where_it_is() -> None:
+    sink = Staged()
+    _, run = with_batch(sink)
+
+    run.deliver_all()
+
+    context = sink.contexts[0]
+    assert (context.sink, context.term, context.batch_id, context.columns) == ("a", 1, 0, ("batch", "row"))
+    assert run.history.wal is not None
+    assert context.wal_id == run.history.wal.wal_id
+
+
+def test_an_open_that_raises_is_retried_and_nothing_is_written_or_closed_before_it_succeeded() -> None:
+    sink = Staged(fail_open=2)
+    place, run = with_batch(sink, rows=1)
+
+    run.deliver_all()
+
+    assert sink.calls == ["open", "open", "open", "write", "close"]
+    assert is_marked(place)
+
+
+def test_a_close_that_raises_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
+    sink = Staged(fail_close=1)
+    place, run = with_batch(sink)
+
+    run.deliver_all()
+
+    assert is_marked(place)
+    assert sink.calls.count("write") == 3
+    assert "close raised OSError: connection reset" in caplog.text
+
+
+def test_a_sink_is_closed_after_a_failure_too() -> None:
+    sink = Staged()
+
+    def write(chunk: Chunk) -> None:  # noqa: ARG001
+        raise PermanentError("no")
+
+    sink.write = write  # type: ignore[method-assign]
+    _, run = with_batch(sink)
+
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    assert sink.calls == ["open", "close"]
+
+
+# Carriers.
+
+
+class Carrying:
+    """Does what it is told in place of delivering."""
+
+    whole_batch = False
+
+    def __init__(self, *answers: Callable[[Sequence[Order]], list[Outcome]]) -> None:
+        self.answers = list(answers)
+        self.orders: list[list[tuple[int, int]]] = []
+
+    def deliver(
+        self,
+        assignment: Assignment,  # noqa: ARG002
+        manifest: Manifest,  # noqa: ARG002
+        orders: Sequence[Order],
+        *,
+        confirm: bool = False,  # noqa: ARG002
+    ) -> list[Outcome]:
+        self.orders.append([(order.ordinal, order.start) for order in orders])
+        return self.answers.pop(0)(orders)
+
+
+def done(orders: Sequence[Order]) -> list[Outcome]:
+    return [Outcome(order.ordinal, order.segment.rows, chunks=1) for order in orders]
+
+
+def lost(_: Sequence[Order]) -> list[Outcome]:
+    raise CarrierLostError("executor lost")
+
+
+def carried_by(carrier: Carrying, *, order: str = "batch", max_attempts: int = 8) -> tuple[Place, Run]:
+    place = Place(rows=lambda _: [2, 3])
+    run = place.open({"a": Recorder()})
+    delivery = Delivery(Recorder(), order=order, max_attempts=max_attempts)  # type: ignore[arg-type]
+    given = replace(serving(run, "a", delivery), carrier=carrier)
+    run.committers[0]._serving = given
+    next(place.query().batches(run, 1))
+    return place, run
+
+
+def test_segments_without_an_outcome_are_never_taken_for_delivered() -> None:
+    carrier = Carrying(lambda orders: done(orders[:1]), done)
+    place, run = carried_by(carrier)
+
+    run.deliver_all()
+
+    assert carrier.orders == [[(0, 0), (1, 0)], [(1, 0)]]
+    assert is_marked(place)
+
+
+def test_a_carrier_that_never_answers_for_a_segment_ends_the_run() -> None:
+    carrier = Carrying(*[lambda _: []] * 3)
+    place, run = carried_by(carrier, max_attempts=3)
+
+    with pytest.raises(DeliveryError, match="2 of 2 segments came back without an outcome"):
+        run.deliver_all()
+
+    assert not is_marked(place)
+
+
+def test_a_lost_carrier_is_tried_again() -> None:
+    carrier = Carrying(lost, done)
+    place, run = carried_by(carrier)
+
+    run.deliver_all()
+
+    assert is_marked(place)
+    assert len(carrier.orders) == 2
+
+
+def test_total_order_hands_over_one_segment_after_the_other() -> None:
+    carrier = Carrying(done, done)
+    _, run = carried_by(carrier, order="total")
+
+    run.deliver_all()
+
+    assert carrier.orders == [[(0, 0)], [(1, 0)]]
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (FencedError("x"), FailureKind.FENCED),
+        (CorruptError("x"), FailureKind.CORRUPT),
+        (MissingBatch("x"), FailureKind.HISTORY),
+        (HistoryError("x"), FailureKind.HISTORY),
+        (StoreError("x"), FailureKind.UNKNOWN),
+        (ObjectMissing("x"), FailureKind.UNKNOWN),
+        (ObjectExists("x"), FailureKind.UNKNOWN),
+        (OutcomeUnknownError("x"), FailureKind.UNKNOWN),
+        (DeliveryError("x"), FailureKind.PERMANENT),
+        (ConfigError("x"), FailureKind.PERMANENT),
+    ],
+)
+def test_every_error_of_the_core_has_a_kind(error: WalSinkError, kind: FailureKind) -> None:
+    assert kind_of(error) is kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (FailureKind.FENCED, FencedError),
+        (FailureKind.CORRUPT, CorruptError),
+        (FailureKind.HISTORY, HistoryError),
+        (FailureKind.PERMANENT, DeliveryError),
+    ],
+)
+def test_every_kind_that_is_not_retried_has_an_error(kind: FailureKind, error: type[WalSinkError]) -> None:
+    assert type(failure_error(Failure(kind, "why"), "what")) is error
+
+
+# At most once.
+
+
+def at_most_once(fail: Callable[[Chunk], object] | None = None) -> tuple[Recorder, Delivery]:
+    sink = Recorder(fail)
+    return sink, Delivery(sink, guarantee="at_most_once")
+
+
+def test_at_most_once_never_repeats_what_failed_and_keeps_it() -> None:
+    sink, delivery = at_most_once(raising(ConnectionError("half sent"), times=1))
+    place, run = with_batch(delivery)
+
+    run.deliver_all()
+
+    assert [chunk.rows[0] for chunk in sink.chunks] == [2, 4]
+    assert sink.tries == 3
+    assert len(place.wal.list(paths.dead_letter_folder("a", 0))) == 1
+    assert is_marked(place)
+
+
+def test_at_most_once_keeps_what_a_permanent_error_refused_and_goes_on_behind_it_after_a_restart() -> None:
+    sink, delivery = at_most_once(raising(PermanentError("no"), times=1))
+    place, run = with_batch(delivery)
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    place.open({"a": delivery}).deliver_all()
+
+    assert [chunk.rows[0] for chunk in sink.chunks] == [2, 4]
+    assert len(place.wal.list(paths.dead_letter_folder("a", 0))) == 1
+
+
+def test_at_most_once_records_before_it_sends() -> None:
+    recorded: list[list[str]] = []
+    sink, delivery = at_most_once()
+    place, run = with_batch(delivery)
+    sink.fail = lambda _: recorded.append(place.wal.list(paths.progress_folder("a", 0)))
+
+    run.deliver_all()
+
+    assert [len(names) for names in recorded] == [1, 2, 3]
+
+
+def test_chunks_of_a_batch_keep_their_size_whatever_the_settings_become() -> None:
+    place = Place(rows=lambda _: [5])
+    run = place.open({"a": Recorder()}, settings=Settings(chunk_rows=2))
+    next(place.query().batches(run, 1))
+    later = Recorder()
+
+    place.open({"a": later}, settings=Settings(chunk_rows=1000)).deliver_all()
+
+    assert [chunk.num_rows for chunk in later.chunks] == [2, 2, 1]
+    assert numbers(0, 5).equals(pa.concat_tables([chunk.table for chunk in later.chunks]))

@@ -1,0 +1,91 @@
+"""What a failed call of a sink says: which kind of failure it is, and what was called, without secrets and in short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from wal_sink.errors import (
+    ConfigError,
+    CorruptError,
+    FencedError,
+    HistoryError,
+    OutcomeUnknownError,
+    PermanentError,
+)
+from wal_sink.messages import FailureKind, SinkFailedError
+from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCaller, ProgramExitError
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.session import call_sink, check_returned
+
+SECRET = "https://me:hush-hush@host/path"  # noqa: S105 - of nobody
+MASKED = "https://host/path"
+
+
+def raising(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def failure(error: Exception) -> tuple[FailureKind, str]:
+    with pytest.raises(SinkFailedError) as told:
+        call_sink(DirectCaller(), "the call", raising(error), timeout_s=1)
+    assert str(told.value) == told.value.failure.message
+    assert told.value.__cause__ is error
+    return told.value.failure.kind, told.value.failure.message
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (CallTimedOutError("no answer within 1 s"), "unknown", "the call timed out: no answer within 1 s"),
+        (PermanentError(SECRET), "permanent", f"the call refused for good: {MASKED}"),
+        (ConfigError("x"), "permanent", "the call refused for good: x"),
+        (OutcomeUnknownError(SECRET), "unknown", f"the call: {MASKED}"),
+        (FencedError("a higher term"), "fenced", "a higher term"),
+        (HistoryError("another history"), "history", "another history"),
+        (CorruptError("damage"), "corrupt", "damage"),
+        (
+            ProgramExitError("called sys.exit(3)"),
+            "permanent",
+            "the call called sys.exit(3): expected it to return, or to raise an Exception",
+        ),
+        (ConnectionError(SECRET), "retriable", f"the call raised ConnectionError: {MASKED}"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_every_way_to_fail_has_its_kind_and_its_words(error: Exception, kind: str, message: str) -> None:
+    assert failure(error) == (FailureKind(kind), message)
+
+
+def test_what_a_call_returns_is_passed_on() -> None:
+    assert call_sink(DirectCaller(), "the call", lambda one, other: (one, other), 1, 2, timeout_s=1) == (1, 2)
+
+
+def told_of(returned: object) -> str:
+    with pytest.raises(SinkFailedError) as told:
+        check_returned("the call", returned)
+    assert told.value.failure.kind is FailureKind.PERMANENT
+    return told.value.failure.message
+
+
+def test_an_answer_is_shown_up_to_two_hundred_characters() -> None:
+    whole, cut = "x" * 198, "x" * 199  # their quotation marks count
+
+    assert told_of(whole) == f"the call returned '{whole}': expected None (every row is in the target) or Rejected"
+    assert f"the call returned '{'x' * 198}…: expected" in told_of(cut)
+
+
+def test_of_rejected_rows_the_lowest_is_shown_with_its_reason() -> None:
+    assert told_of(Rejected({4: "late", 2: SECRET})) == f"the call rejected 2 rows; row 2 of the chunk: {MASKED}"
+
+
+def test_an_answer_that_cannot_be_shown_is_named_by_its_type() -> None:
+    class Shy:
+        def __repr__(self) -> str:
+            raise ValueError("no")
+
+    assert "the call returned <a Shy without text: repr() raised ValueError>: expected None" in told_of(Shy())

@@ -1,0 +1,288 @@
+"""One segment on its way to one sink: what is asked, checked, sent and recorded, in which order, from which row on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, raising
+from tests.support.small_run import Recorder
+from wal_sink.dead_letters.files import read_dead_letter
+from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
+from wal_sink.messages import FailureKind, Outcome
+from wal_sink.sinks.base import SinkContext
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.wal import paths
+from wal_sink.wal.records import Progress, SegmentRef, decode
+from wal_sink.wal.segment_reader import Rows, read_parquet
+
+# Chunk by chunk.
+
+
+def test_a_segment_arrives_in_chunks_of_which_all_but_the_last_are_recorded_since_the_marker_follows() -> None:
+    stage, sink = Stage(), Recorder()
+
+    outcome = stage.deliver(sink)
+
+    assert outcome == Outcome(0, 5, chunks=3)
+    assert [list(chunk.rows) for chunk in sink.chunks] == [[0, 1], [2, 3], [4]]
+    assert stage.recorded == [2, 4]
+
+
+def test_of_several_segments_each_records_its_last_chunk_too() -> None:
+    stage = Stage()
+
+    stage.deliver(Recorder(), segments=2)
+
+    assert stage.recorded == [2, 4, 5]
+
+
+def test_delivery_goes_on_from_the_row_of_the_order() -> None:
+    stage, sink = Stage(), Recorder()
+
+    outcome = stage.deliver(sink, order={"start": 2})
+
+    assert outcome == Outcome(0, 5, chunks=2)
+    assert [chunk.rows[0] for chunk in sink.chunks] == [2, 4]
+
+
+def test_a_chunk_tells_its_place_its_term_and_its_key() -> None:
+    stage, sink = Stage(), Recorder()
+
+    stage.deliver(sink)
+
+    chunk = sink.chunks[1]
+    assert (chunk.batch_id, chunk.segment_id, chunk.term) == (0, stage.segment.id, 1)
+    assert chunk.key == f"{stage.segment.id}-2-4"
+    assert chunk.position == Position("w/a/0", 0, 4, stage.segment.id)
+    assert chunk.table.to_pydict() == {"batch": [0, 0], "row": [2, 3]}
+
+
+def test_a_progress_record_says_who_brought_which_segment_how_far() -> None:
+    stage = Stage()
+    stage.deliver(Recorder())
+
+    record = decode(Progress, stage.place.wal.read(paths.progress("a", 0, 0, 4)), "progress")
+
+    assert (record.batch_id, record.ordinal, record.rows, record.segment_id) == (0, 0, 4, stage.segment.id)
+    assert (record.term, record.run_id) == (1, stage.run.log.run_id)
+
+
+def test_the_term_is_checked_before_each_chunk() -> None:
+    stage = Stage()
+    checks: list[int] = []
+
+    stage.deliver(Recorder(lambda _: checks.append(stage.checks)))
+
+    assert checks == [1, 2, 3]
+
+
+def test_a_term_that_was_just_checked_is_not_checked_for_the_first_chunk() -> None:
+    stage = Stage()
+    checks: list[int] = []
+
+    stage.deliver(Recorder(lambda _: checks.append(stage.checks)), order={"term_checked": True})
+
+    assert checks == [0, 1, 2]
+
+
+def test_who_was_succeeded_sends_nothing_more() -> None:
+    stage = Stage()
+
+    def overtaken(_: Chunk) -> None:
+        stage.place.open({"a": Recorder()})
+
+    sink = Recorder(overtaken)
+
+    outcome = stage.deliver(sink)
+
+    assert kind_of_failure(outcome) is FailureKind.FENCED
+    assert (outcome.rows, outcome.chunks, sink.tries) == (2, 1, 1)
+
+
+def test_a_run_that_ends_sends_nothing_more() -> None:
+    stage, sink = Stage(), Recorder()
+    stage.should_stop = lambda: bool(sink.chunks)
+
+    outcome = stage.deliver(sink)
+
+    assert kind_of_failure(outcome) is FailureKind.STOPPED
+    assert outcome.failure is not None
+    assert outcome.failure.message == "the run is ending"
+    assert (outcome.rows, outcome.chunks, sink.tries) == (2, 1, 1)
+
+
+def test_a_record_that_is_there_already_stops_the_delivery_whoever_made_it() -> None:
+    stage, sink = Stage(), Recorder()
+    stage.place.wal.create(paths.progress("a", 0, 0, 2), b"another attempt's")
+
+    outcome = stage.deliver(sink)
+
+    assert kind_of_failure(outcome) is FailureKind.UNKNOWN
+    assert outcome.failure is not None
+    assert "000000-000000000002.json was written by another attempt at the same segment" in outcome.failure.message
+    assert (outcome.rows, outcome.chunks, sink.tries) == (0, 0, 1)
+
+
+def test_a_record_that_a_successor_made_says_so() -> None:
+    stage = Stage()
+
+    def overtaken(_: Chunk) -> None:
+        stage.place.open({"a": Recorder()})
+        stage.place.wal.create(paths.progress("a", 0, 0, 2), b"the successor's")
+
+    assert kind_of_failure(stage.deliver(Recorder(overtaken))) is FailureKind.FENCED
+
+
+def test_a_damaged_segment_is_never_opened_for() -> None:
+    stage, sink = Stage(), Noting()
+
+    outcome = stage.deliver(sink, order={"segment": replace_crc(stage), "start": 2})
+
+    assert kind_of_failure(outcome) is FailureKind.CORRUPT
+    assert (outcome.rows, outcome.chunks, sink.contexts) == (2, 0, [])
+
+
+def replace_crc(stage: Stage) -> Any:
+    return msgspec.structs.replace(stage.segment, crc32=stage.segment.crc32 ^ 1)
+
+
+# Opening.
+
+
+def test_a_sink_is_told_all_about_its_batch() -> None:
+    stage, sink = Stage(), Noting()
+
+    stage.deliver(sink)
+
+    assert sink.contexts == [
+        SinkContext(
+            wal_id="w", sink="a", term=1, batch_id=0, columns=("batch", "row"), on_executor=True, spark_schema="{}"
+        )
+    ]
+
+
+def test_while_nothing_can_have_been_sent_an_unknown_outcome_is_a_retriable_one() -> None:
+    outcome = Stage().deliver(Noting(open_error=OutcomeUnknownError("no answer")))
+
+    assert kind_of_failure(outcome) is FailureKind.RETRIABLE
+    assert outcome.failure is not None
+    assert outcome.failure.message == "open: no answer"
+
+
+def test_any_other_failure_to_open_stays_what_it_is() -> None:
+    outcome = Stage().deliver(Noting(open_error=PermanentError("no such table")))
+
+    assert kind_of_failure(outcome) is FailureKind.PERMANENT
+
+
+def test_an_unknown_outcome_of_a_write_stays_unknown() -> None:
+    assert kind_of_failure(Stage().deliver(raising(OutcomeUnknownError("x")))) is FailureKind.UNKNOWN
+
+
+# At most once.
+
+
+def test_at_most_once_counts_only_what_the_sink_took_and_settles_what_it_did_not() -> None:
+    stage = Stage()
+    sink = Recorder(lambda chunk: raising(ConnectionError("half sent"))() if chunk.rows[0] == 2 else None)
+
+    outcome = stage.deliver(sink, at_most_once=True)
+
+    assert kind_of_failure(outcome) is FailureKind.RETRIABLE
+    assert (outcome.rows, outcome.chunks, sink.tries) == (4, 1, 2)
+    assert stage.recorded == [2, 4]
+    assert [path.rpartition("/")[2] for path in stage.place.wal.list(paths.dead_letter_folder("a", 0))] == [
+        "000000-000000000002-000000000004.parquet"
+    ]
+
+
+def test_at_most_once_records_every_chunk_the_last_of_a_lone_segment_too() -> None:
+    stage, sink = Stage(), Recorder()
+
+    outcome = stage.deliver(sink, at_most_once=True)
+
+    assert outcome == Outcome(0, 5, chunks=3)
+    assert stage.recorded == [2, 4, 5]
+
+
+def test_at_most_once_what_could_not_be_kept_is_not_settled() -> None:
+    stage = Stage()
+    stage.place.wal.create = _fails_for("dead-letters", stage.place.wal.create)  # type: ignore[assignment,method-assign]
+
+    outcome = stage.deliver(raising(ConnectionError("half sent")), at_most_once=True)
+
+    assert (outcome.rows, outcome.chunks) == (0, 0)
+    assert kind_of_failure(outcome) is FailureKind.UNKNOWN
+    assert stage.recorded == [2]
+
+
+def _fails_for(part: str, create: Callable[[str, bytes], None]) -> Callable[[str, bytes], None]:
+    def fail(path: str, data: bytes) -> None:
+        if part in path:
+            raise StoreError("disk full")
+        create(path, data)
+
+    return fail
+
+
+# What a failure says.
+
+
+@pytest.mark.parametrize("to", [Whole(), Noting()], ids=["segment", "chunk"])
+def test_a_sink_that_raises_is_named_with_what_it_was_given(to: Whole | Noting) -> None:
+    stage = Stage()
+    method = "write_segment" if isinstance(to, Whole) else "write"
+    setattr(to, method, raising(ConnectionError("down")))
+
+    outcome = stage.deliver(to)
+
+    given = f"segment {stage.segment.id}" if isinstance(to, Whole) else f"chunk {stage.segment.id}-0-2"
+    assert outcome.failure is not None
+    assert outcome.failure.message == f"batch 0, {given}: {type(to).__name__} raised ConnectionError: down"
+
+
+def test_a_row_at_which_no_chunk_begins_is_told_with_the_address_of_the_segment() -> None:
+    stage = Stage()
+
+    outcome = stage.deliver(Recorder(), order={"start": 1})
+
+    assert kind_of_failure(outcome) is FailureKind.CORRUPT
+    assert outcome.failure is not None
+    assert outcome.failure.message.startswith(f"{stage.place.wal.url_of(stage.segment.path)}: no chunk starts at row 1")
+
+
+def test_a_segment_that_does_not_hold_its_rows_is_told_with_its_address() -> None:
+    stage = Stage()
+    more = msgspec.structs.replace(stage.segment, rows=6)
+
+    outcome = stage.deliver(Recorder(), order={"segment": more})
+
+    assert outcome.failure is not None
+    assert outcome.failure.message.startswith(f"{stage.place.wal.url_of(more.path)}: expected 6 rows of 2 columns")
+
+
+def test_a_dead_letter_says_why_it_is_there() -> None:
+    stage = Stage()
+
+    stage.deliver(raising(ConnectionError("half sent")), at_most_once=True)
+
+    kept = read_dead_letter(stage.place.wal, paths.dead_letter("a", 0, 0, 0, 2))
+    assert kept.reasons[0].endswith("raised ConnectionError: half sent")
+
+
+def test_segments_are_read_by_the_reader_of_the_run() -> None:
+    stage, starts = Stage(), list[int]()
+
+    def reader(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
+        starts.append(start)
+        return read_parquet(data, ref, columns=columns, start=start, where=where)
+
+    stage.run.log = replace(stage.run.log, segment_reader=reader)
+
+    assert stage.deliver(Recorder(), order={"start": 2}) == Outcome(0, 5, chunks=2)
+    assert starts == [2]

@@ -1,0 +1,394 @@
+"""The requests an estimate counts are those that the production core sends: it runs here, over a store that counts."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import wal_sink.committer.collection
+from tests.simulation.scenarios import lower_retention
+from tests.support.counted_store import CountedStore
+from tests.support.servers.s3_server import S3Server
+from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
+from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier
+from wal_sink.delivery.served_sink import Serving
+from wal_sink.estimation import requests as counting
+from wal_sink.estimation.plan import S3_MODEL, Shape, StoreModel
+from wal_sink.estimation.requests import Done, Protocol, Requests, Traffic, joined, total
+from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Assignment
+from wal_sink.settings import Delivery
+from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.guarantees import Ability, promise
+from wal_sink.stores.base import Store
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import Crash, FakeQuery, simulated_runtime
+from wal_sink.wal import paths
+from wal_sink.wal.records import Manifest
+from wal_sink.wal.segment_reader import load_segment
+
+KEPT = 4
+CHUNK_ROWS = 2
+_numbers = itertools.count()
+
+
+class Taker(Sink):
+    """Takes everything; dies instead of taking the chunk of this number, counted from 0."""
+
+    def __init__(self) -> None:
+        self.dies_at: int | None = None
+        self.taken = 0
+
+    def write(self, chunk: Chunk) -> None:
+        self.take(chunk)
+
+    def take(self, chunk: Chunk) -> None:
+        if self.taken == self.dies_at:
+            raise Crash(chunk.key)
+        self.taken += 1
+
+
+class Deduplicating(Taker):
+    idempotent = True
+
+
+class Asked(Taker):
+    def was_applied(self, key: str) -> bool:
+        assert key
+        return False
+
+
+class Ledger(Taker, TransactionalSink):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger: dict[str, Position] = {}
+
+    def take(self, chunk: Chunk) -> None:
+        super().take(chunk)
+        self.ledger[chunk.position.slot] = chunk.position
+
+    def last(self, slot: str) -> Position | None:
+        return self.ledger.get(slot)
+
+
+class WholeSegments(Taker, SegmentSink):
+    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
+        assert min(ordinal, batch_id) >= 0
+        for chunk in chunks:
+            self.take(chunk)
+
+
+class WholeBatches(BatchSink):
+    def write_batch(self, batch: ReleasedBatch) -> None:
+        raise AssertionError(f"the carrier of these tests writes batch {batch.batch_id}")
+
+
+@dataclass(frozen=True)
+class Kind:
+    ability: Ability
+    make: Callable[[], Any]
+    at_most_once: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.ability.value}{', at most once' if self.at_most_once else ''}"
+
+
+KINDS = [
+    Kind(Ability.ACCEPT, Taker),
+    Kind(Ability.ACCEPT, Taker, at_most_once=True),
+    Kind(Ability.IGNORE_KNOWN_KEYS, Deduplicating),
+    Kind(Ability.IGNORE_KNOWN_KEYS, Deduplicating, at_most_once=True),
+    Kind(Ability.LOOK_UP, Asked),
+    Kind(Ability.STORE_POSITION, Ledger),
+    Kind(Ability.SEGMENT_WRITER, WholeSegments),
+    Kind(Ability.BATCH_WRITER, WholeBatches),
+]
+
+
+@dataclass
+class Life:
+    """A WAL and a checkpoint in memory, and the runs on them, whose requests are counted."""
+
+    kind: Kind
+    segments: int
+    chunks: int
+    sinks: int = 1
+    model: StoreModel = S3_MODEL
+    writer_dies_at: int | None = None
+    """The batch in which a writer of whole batches dies, once it has read the rows."""
+    wal: Store = field(default_factory=lambda: MemoryStore(StoreSpec(f"memory://counted-{next(_numbers)}/wal")))
+
+    def __post_init__(self) -> None:
+        self.files = MemoryStore(StoreSpec(f"memory://counted-{next(_numbers)}/checkpoint"))
+        self.store = CountedStore(self.wal, self.model)
+        self.checkpoint = CountedStore(self.files, self.model)
+        self.query = FakeQuery(self.files, lambda _, __: [self.table()] * self.segments)
+        self.targets = [self.kind.make() for _ in range(self.sinks)]
+
+    @property
+    def shape(self) -> Shape:
+        rows = self.chunks * CHUNK_ROWS
+        return Shape(self.segments, self.chunks, rows, CHUNK_ROWS, segment_bytes=0)
+
+    @property
+    def protocol(self) -> Protocol:
+        return Protocol(self.model, self.kind.ability, self.kind.at_most_once, self.sinks, KEPT)
+
+    def table(self) -> pa.Table:
+        return pa.table({"number": pa.array(range(self.chunks * CHUNK_ROWS), pa.int64())})
+
+    def open(self) -> Run:
+        run = Run(self.store, self.checkpoint, lower_retention(KEPT), runtime=simulated_runtime(seed=next(_numbers)))
+        run.open([self._serving(run, f"sink-{number}", target) for number, target in enumerate(self.targets)])
+        run.become_stager()
+        return run
+
+    def batches(self, run: Run, through: int) -> Iterator[int]:
+        """Batches up to one, each staged, completed and delivered."""
+        for batch_id in self.query.batches(run, through + 1):
+            run.deliver_all()
+            yield batch_id
+
+    def live(self, run: Run, through: int) -> Traffic:
+        """The same, and what they asked of the WAL."""
+        self.store.taken()
+        self.checkpoint.taken()
+        assert list(self.batches(run, through))
+        return self.store.taken()
+
+    def _serving(self, run: Run, name: str, target: Any) -> Serving:
+        delivery = Delivery(target, guarantee="at_most_once" if self.kind.at_most_once else None)
+        kept = promise(target, delivery, name)
+        assert (kept.ability, kept.at_most_once) == (self.kind.ability, self.kind.at_most_once)
+        carrier: LocalCarrier | WholeBatchCarrier = LocalCarrier(lambda: target, run.log, should_stop=lambda: False)
+        if isinstance(target, BatchSink):
+            carrier = WholeBatchCarrier(self._reading_once(run), run.log, what="a writer", limit_s=10)
+        return Serving(name, delivery, kept, carrier)
+
+    def _reading_once(self, run: Run) -> Callable[[Assignment, Manifest], object]:
+        """What a writer that evaluates its DataFrame once asks of the WAL."""
+
+        def write(_: Assignment, manifest: Manifest) -> None:
+            for segment in manifest.segments:
+                load_segment(run.log.store, segment)
+            if manifest.batch_id == self.writer_dies_at:
+                raise Crash("in the writer")
+
+        return write
+
+
+def plain(traffic: Traffic) -> dict[str, Requests]:
+    """Without folders nothing was asked of."""
+    return {folder: requests for folder, requests in sorted(traffic.items()) if requests != Requests()}
+
+
+@pytest.fixture(autouse=True)
+def _few_low_waters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the second collection already is as all later ones are, and deletes the oldest low water."""
+    monkeypatch.setattr(wal_sink.committer.collection, "KEPT_LOW_WATERS", 1)
+    monkeypatch.setattr(counting, "KEPT_LOW_WATERS", 1)
+
+
+def spread_from_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of partition 2 and later ones lie in shards, and so does the progress of 3 chunks or more."""
+    monkeypatch.setattr(paths, "SPREAD_FROM", 2)
+
+
+each_kind = pytest.mark.parametrize("kind", KINDS, ids=str)
+each_shape = pytest.mark.parametrize(("segments", "chunks"), [(1, 1), (1, 4), (3, 1), (3, 4), (8, 1), (8, 4)])
+
+
+@each_kind
+@each_shape
+@pytest.mark.parametrize("sinks", [1, 2])
+def test_a_steady_batch(kind: Kind, segments: int, chunks: int, sinks: int) -> None:
+    life = Life(kind, segments, chunks, sinks)
+    run = life.open()
+    life.live(run, 1)
+
+    for batch_id in (2, 3):
+        assert plain(life.live(run, batch_id)) == plain(life.protocol.of_batch(life.shape))
+
+
+def test_the_smallest_batch_costs_six_requests() -> None:
+    life = Life(KINDS[0], segments=1, chunks=1)
+    found = total(life.protocol.of_batch(life.shape))
+    assert found == Requests(puts=4, gets=2)
+
+
+FIRST = KEPT - 1 + COLLECT_EVERY_BATCHES
+"""The batch after which the first collection comes."""
+
+
+@each_kind
+@pytest.mark.parametrize(("segments", "chunks", "sinks"), [(1, 1, 1), (1, 4, 2), (3, 4, 1), (3, 4, 2), (8, 1, 2)])
+def test_as_many_batches_as_there_are_between_two_collections(
+    kind: Kind, segments: int, chunks: int, sinks: int
+) -> None:
+    life = Life(kind, segments, chunks, sinks)
+    run = life.open()
+    life.live(run, FIRST)
+
+    found = life.live(run, FIRST + COLLECT_EVERY_BATCHES)
+
+    batch = life.protocol.of_batch(life.shape)
+    expected = joined(*[batch] * COLLECT_EVERY_BATCHES, life.protocol.of_collection(life.shape))
+    assert plain(found) == plain(expected)
+
+
+@pytest.mark.parametrize("page", [3, 5, 7, None])
+@pytest.mark.parametrize("kind", [KINDS[0], KINDS[5]], ids=str)
+def test_listings_and_deletes_by_the_page(kind: Kind, page: int | None) -> None:
+    life = Life(kind, segments=8, chunks=4, model=replace(S3_MODEL, page=page))
+    run = life.open()
+    life.live(run, FIRST)
+
+    found = life.live(run, FIRST + COLLECT_EVERY_BATCHES)
+
+    batch = life.protocol.of_batch(life.shape)
+    expected = joined(*[batch] * COLLECT_EVERY_BATCHES, life.protocol.of_collection(life.shape))
+    assert plain(found) == plain(expected)
+
+
+@each_kind
+@pytest.mark.parametrize("sinks", [1, 2])
+def test_a_start_that_finds_nothing_to_deliver(kind: Kind, sinks: int) -> None:
+    life = Life(kind, segments=3, chunks=2, sinks=sinks)
+    life.live(life.open(), FIRST)
+    life.store.taken()
+
+    life.open().deliver_all()
+
+    assert plain(life.store.taken()) == plain(life.protocol.of_start())
+
+
+@each_kind
+@pytest.mark.parametrize("shape", [(20, 2, 2, 1000), (35, 1, 1, 2), (1, 4, 1, 2)])
+def test_a_large_batch_in_shards_and_its_collection(
+    kind: Kind, shape: tuple[int, int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments, chunks, sinks, page = shape
+    spread_from_2(monkeypatch)
+    often = 2
+    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", often)
+    monkeypatch.setattr(counting, "COLLECT_EVERY_BATCHES", often)
+    life = Life(kind, segments, chunks, sinks, model=replace(S3_MODEL, page=page))
+    run = life.open()
+    life.live(run, KEPT - 1 + often)
+
+    found = life.live(run, KEPT - 1 + 2 * often)
+
+    expected = joined(*[life.protocol.of_batch(life.shape)] * often, life.protocol.of_collection(life.shape))
+    assert plain(found) == plain(expected)
+    assert (counting.SHARDS_OF_BATCHES in plain(found)) == (segments > 2)
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("segments", [3, 6])
+def test_the_same_as_s3_itself_is_asked(
+    s3_server: S3Server, s3_url: str, segments: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every request of the store there is one of HTTP, retries and look-ups of s3fs included if there were any."""
+    often = 4
+    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", often)
+    monkeypatch.setattr(counting, "COLLECT_EVERY_BATCHES", often)
+    wal = open_store(StoreSpec(s3_url, s3_server.storage_options))
+    if segments > 3:
+        spread_from_2(monkeypatch)
+    life = Life(KINDS[0], segments=segments, chunks=2, sinks=2, wal=wal)
+    run = life.open()
+    life.live(run, KEPT - 1 + often)
+
+    with s3_server.counting() as seen:
+        found = life.live(run, KEPT - 1 + 2 * often)
+
+    expected = joined(*[life.protocol.of_batch(life.shape)] * often, life.protocol.of_collection(life.shape))
+    assert plain(found) == plain(expected)
+    kinds = Counter("LIST" if "list-type" in line else line.split()[0] for line in seen)
+    every = total(expected)
+    assert kinds == {"PUT": every.puts, "GET": every.gets, "LIST": every.lists, "POST": every.deletes}
+    assert (counting.SHARDS_OF_SINKS in plain(found)) == (segments > 3)
+
+
+CRASHES = [(3, 4, 0), (3, 4, 1), (3, 4, 4), (3, 4, 6), (3, 4, 11), (1, 4, 0), (1, 4, 2), (1, 1, 0), (8, 1, 5)]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.ability is not Ability.BATCH_WRITER], ids=str)
+@pytest.mark.parametrize(("segments", "chunks", "dies_at"), CRASHES)
+def test_a_batch_taken_over_after_a_crash(kind: Kind, segments: int, chunks: int, dies_at: int) -> None:
+    found, expected = take_over(kind, segments, chunks, dies_at)
+
+    assert found == expected
+
+
+def take_over(kind: Kind, segments: int, chunks: int, dies_at: int) -> tuple[object, object]:
+    """What taking over a batch costs whose first run died in its `dies_at`th send, and what it is expected to."""
+    life = Life(kind, segments, chunks)
+    run = life.open()
+    life.live(run, 1)
+    life.targets[0].dies_at = life.targets[0].taken + dies_at
+    with pytest.raises(Crash):
+        life.live(run, 2)
+    life.targets[0].dies_at = None
+    life.store.taken()
+
+    life.open().deliver_all()
+
+    done = done_of(kind, chunks, dies_at)
+    expected = joined(life.protocol.of_start(collected=False), life.protocol.of_takeover(life.shape, done))
+    return plain(life.store.taken()), plain(expected)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.ability is not Ability.BATCH_WRITER], ids=str)
+@pytest.mark.parametrize("dies_at", [1, 9, 25])
+def test_a_large_batch_in_shards_taken_over_after_a_crash(
+    kind: Kind, dies_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread_from_2(monkeypatch)
+
+    found, expected = take_over(kind, 20, 2, dies_at)
+
+    assert found == expected
+
+
+@pytest.mark.parametrize("segments", [1, 3])
+def test_a_whole_batch_taken_over_after_a_crash(segments: int) -> None:
+    life = Life(KINDS[-1], segments, chunks=2, writer_dies_at=2)
+    run = life.open()
+    life.live(run, 1)
+    with pytest.raises(Crash):
+        life.live(run, 2)
+    life.writer_dies_at = None
+    life.store.taken()
+
+    life.open().deliver_all()
+
+    takeover = life.protocol.of_takeover(life.shape, Done())
+    assert plain(life.store.taken()) == plain(joined(life.protocol.of_start(collected=False), takeover))
+
+
+def done_of(kind: Kind, chunks: int, sent: int) -> Done:
+    """What the crash of a sink left that had taken so many chunks, segment after segment."""
+    if kind.ability is Ability.SEGMENT_WRITER:
+        return Done(begun=sent // chunks, whole=sent // chunks, chunks=sent // chunks * chunks)
+    recorded = sent + 1 if kind.at_most_once else sent
+    return Done(begun=-(-recorded // chunks), whole=recorded // chunks, chunks=recorded)
+
+
+def test_reads_of_the_checkpoint() -> None:
+    life = Life(KINDS[0], segments=3, chunks=1)
+    run = life.open()
+    life.live(run, 1)
+    life.checkpoint.taken()
+    assert list(life.batches(run, 2)) == [2]
+    found = total(life.checkpoint.taken())
+    assert found == Requests(gets=counting.checkpoint_gets(sinks=1, polls=1))

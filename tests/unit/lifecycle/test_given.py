@@ -1,0 +1,38 @@
+"""The targets that a user gives a `WalSink`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from wal_sink import ConfigError, Delivery, Sink
+from wal_sink.lifecycle.given import deliveries_of, sinks_of
+
+
+def take(_: object) -> None:
+    """A target."""
+
+
+def test_a_target_stands_alone_or_by_name_as_itself_or_in_a_delivery() -> None:
+    assert deliveries_of(None, None, "default") == {}
+    assert deliveries_of(take, "at_most_once", "a") == {"a": Delivery(take, guarantee="at_most_once")}
+    given = Delivery(take)
+    assert deliveries_of({"a": given, "b": take}, None, "default") == {"a": given, "b": Delivery(take)}
+
+
+def test_a_guarantee_stands_in_one_place() -> None:
+    with pytest.raises(ConfigError, match="sink 'a': state the guarantee in its Delivery only"):
+        deliveries_of(Delivery(take), "at_most_once", "a")
+
+
+def test_a_name_that_can_stand_in_no_path_is_refused() -> None:
+    with pytest.raises(ConfigError, match="cannot name a sink"):
+        deliveries_of(take, None, "a/b")
+
+
+def test_a_sink_is_made_of_a_function_or_a_url(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/rows.db?table=rows"
+    made = sinks_of({"a": Delivery(take), "b": Delivery(url)})
+    assert [type(sink).__name__ for sink in made.values()] == ["FunctionSink", "SqlSink"]
+    assert all(isinstance(sink, Sink) for sink in made.values())

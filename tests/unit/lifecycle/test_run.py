@@ -1,0 +1,238 @@
+"""One run: what opening asks, in which order; whose failure concerns whom; what a run forgets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.small_run import Place, Recorder, serving
+from tests.support.vault import Vault, VaultSink
+from wal_sink.checkpoint.reader import Offsets
+from wal_sink.delivery.served_sink import StoppedError
+from wal_sink.errors import DeliveryError
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.staging.stager import Attempt
+from wal_sink.testing import simulated_runtime
+from wal_sink.two_phase.prepare import StagingOrder
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term
+from wal_sink.wal.records import SegmentRef
+from wal_sink.wal.segment_reader import Rows, read_parquet
+from wal_sink.wal.segment_writer import SegmentLimits
+
+
+def failing(chunk: Chunk) -> None:  # noqa: ARG001
+    raise ConnectionError("down")
+
+
+def test_staging_tasks_are_told_all_that_they_need() -> None:
+    settings = Settings(chunk_rows=3, chunk_bytes=2 << 20, segment_bytes=5 << 20)
+    place = Place()
+    run = place.open({"a": Recorder(), "b": VaultSink(Vault())}, settings=settings)
+    place.stream(run, 0)
+    wal = run.history.wal
+    attempt = Attempt(7, term=4, number=2, folder="the/folder", offsets=Offsets("", ""))
+
+    found = run.staging_order(attempt, columns=["x", "y"], spark_schema="{}")
+
+    preparation = run.committers[1].serving.preparation
+    assert wal is not None
+    assert preparation is not None
+    assert found == StagingOrder(
+        folder="the/folder",
+        limits=SegmentLimits(chunk_rows=3, chunk_bytes=2 << 20, segment_bytes=5 << 20),
+        run_id=run.log.run_id,
+        wal_id=wal.wal_id,
+        batch_id=7,
+        term=4,
+        columns=("x", "y"),
+        spark_schema="{}",
+        keep_segments=True,
+        preparations=(preparation,),
+    )
+
+
+def test_opening_probes_the_store_as_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def probe(store: object, *, runtime: object, single_writer: object) -> None:
+        asked.append((store, runtime, single_writer))
+
+    monkeypatch.setattr("wal_sink.lifecycle.run.probe", probe)
+    place, runtime = Place(), simulated_runtime()
+    for single_writer in (True, False):
+        Run(place.wal, place.checkpoint, Settings(single_writer=single_writer), runtime=runtime).open()
+
+    assert asked == [(place.wal, runtime, True), (place.wal, runtime, False)]
+
+
+def test_every_run_has_an_id_of_its_own() -> None:
+    place, runtime = Place(), simulated_runtime()
+    runs = [Run(place.wal, place.checkpoint, Settings(), runtime=runtime) for _ in range(2)]
+
+    assert runs[0].log.run_id != runs[1].log.run_id
+
+
+def test_each_sink_has_a_committer_of_its_own_role() -> None:
+    run = Place().open({"a": Recorder(), "b": Recorder()})
+
+    assert [committer.name for committer in run.committers] == ["a", "b"]
+    assert [committer.term.role for committer in run.committers] == ["committer-a", "committer-b"]
+
+
+def test_what_is_registered_is_what_is_served() -> None:
+    place = Place()
+    run = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime())
+    given = replace(serving(run, "a", Delivery(Recorder(), guarantee="at_most_once")), identity="the target")
+
+    run.open([given])
+
+    registration = place.wal.read(paths.sink("a"))
+    for part in (b'"name":"a"', b'"sink_kind":"plain"', b'"at_most_once":true', b'"identity":"the target"'):
+        assert part in registration
+
+
+def test_everything_complete_is_delivered_to_one_sink_after_the_other() -> None:
+    place, order = Place(), list[str]()
+    run = place.open({"a": Recorder(lambda _: order.append("a")), "b": Recorder(lambda _: order.append("b"))})
+    list(place.query().batches(run, 2))
+
+    run.deliver_all()
+
+    assert order == ["a", "a", "b", "b"]
+
+
+def test_a_step_tells_whether_there_was_something_to_do() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    list(place.query().batches(run, 1))
+
+    assert [run.deliver_next(run.committers[0]) for _ in range(2)] == [True, False]
+
+
+def test_later_entries_of_the_checkpoint_are_looked_for_only_if_asked() -> None:
+    place, sink = Place(), Recorder()
+    run = place.open({"a": sink})
+    list(place.query().batches(run, 2))
+    place.checkpoint.delete(["commits/0"])
+
+    assert not run.deliver_next(run.committers[0])
+    assert run.deliver_next(run.committers[0], search=True)
+    assert sink.batches == [0]
+
+
+def test_a_sink_that_gave_up_holds_pending_what_it_lacks_and_no_manifest() -> None:
+    place = Place()
+    run = place.open({"a": Recorder(), "b": Delivery(failing, max_attempts=1)})
+    list(place.query().batches(run, 1))
+    with pytest.raises(DeliveryError):
+        run.deliver_next(run.committers[1])
+    assert run.history.staged(0) is not None
+
+    run.deliver_next(run.committers[0])
+
+    assert run.history.is_pending(0)
+    assert run.history.staged(0) is None
+
+
+def test_a_sink_that_goes_on_after_it_gave_up_holds_manifests_again() -> None:
+    place = Place()
+    flaky = Recorder(lambda chunk: failing(chunk) if flaky.tries == 1 else None)
+    run = place.open({"a": Recorder(), "b": Delivery(flaky, max_attempts=1)})
+    list(place.query().batches(run, 3))
+    with pytest.raises(DeliveryError):
+        run.deliver_next(run.committers[1])
+    assert run.deliver_next(run.committers[1])
+
+    run.deliver_next(run.committers[0])
+    run.deliver_next(run.committers[0])
+
+    assert run.history.staged(0) is None
+    assert run.history.staged(1) is not None
+
+
+def test_where_every_sink_gave_up_no_manifest_is_forgotten() -> None:
+    place = Place()
+    flaky = Recorder(lambda chunk: failing(chunk) if chunk.batch_id else None)
+    run = place.open({"a": Delivery(flaky, max_attempts=1)})
+    list(place.query().batches(run, 2))
+
+    with pytest.raises(DeliveryError):
+        run.deliver_all()
+
+    assert run.history.staged(0) is None
+    assert run.history.staged(1) is not None
+
+
+def test_the_decisions_of_batches_that_every_sink_has_are_forgotten() -> None:
+    place = Place()
+    run = place.open({"a": Recorder(), "b": Recorder()})
+    list(place.query().batches(run, 2))
+    run.deliver_next(run.committers[0])
+    run.deliver_next(run.committers[0])
+    assert sorted(run.shared.releaser._released) == [0, 1]
+
+    run.deliver_next(run.committers[1])
+
+    assert sorted(run.shared.releaser._released) == [1]
+
+
+def test_without_a_way_to_be_ended_a_run_just_sleeps() -> None:
+    place, runtime = Place(), simulated_runtime()
+    run = Run(place.wal, place.checkpoint, Settings(), runtime=runtime)
+
+    run.shared.sleep_s(5)
+
+    assert runtime.monotonic_s() == 5
+
+
+def test_the_pause_of_a_run_is_the_one_it_is_given() -> None:
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> bool:
+        pauses.append(seconds)
+        return len(pauses) > 1
+
+    place = Place()
+    run = Run(place.wal, place.checkpoint, Settings(), pause=pause)
+
+    run.shared.sleep_s(5)
+    with pytest.raises(StoppedError, match="the run is ending"):
+        run.shared.sleep_s(6)
+
+    assert pauses == [5, 6]
+
+
+def test_segments_are_read_by_the_reader_the_run_is_given() -> None:
+    def reader(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
+        return read_parquet(data, ref, columns=columns, start=start, where=where)
+
+    place = Place()
+
+    assert Run(place.wal, place.checkpoint, Settings()).log.segment_reader is read_parquet
+    assert Run(place.wal, place.checkpoint, Settings(), segment_reader=reader).log.segment_reader is reader
+
+
+def test_a_stager_claims_the_stagers_role_each_time_a_query_starts() -> None:
+    place = Place()
+    run = place.open({})
+
+    run.become_stager()
+
+    assert place.wal.list(paths.terms(paths.STAGER_ROLE)) == ["0000000001.json", "0000000002.json"]
+
+
+def test_what_is_due_is_collected_under_the_term_of_the_committer(monkeypatch: pytest.MonkeyPatch) -> None:
+    collected: list[Term] = []
+    place = Place()
+    run = place.open({"a": Recorder()})
+    monkeypatch.setattr(run._collector, "is_due", lambda marked: marked == 1)
+    monkeypatch.setattr(run._collector, "collect", collected.append)
+
+    place.stream(run, 2)
+
+    assert collected == [run.committers[0].term]

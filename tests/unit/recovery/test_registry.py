@@ -1,0 +1,159 @@
+"""Registering sinks: who comes first decides, whatever happens at the same moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.small_run import Place, Recorder
+from wal_sink.errors import ConfigError, ObjectLost
+from wal_sink.settings import Delivery
+from wal_sink.sinks.base import Sink
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.wal import paths
+from wal_sink.wal.records import SinkRecord, decode, encode
+
+OTHER = SinkRecord(name="a", sink_kind="plain", first_batch=7, identity="other", id="x", created="now")
+
+
+def before_the_registration(place: Place, act: Callable[[], None]) -> None:
+    create = place.wal.create
+
+    def first_act(path: str, data: bytes) -> None:
+        if path == paths.sink("a"):
+            place.wal.create = create  # type: ignore[method-assign]
+            act()
+        create(path, data)
+
+    place.wal.create = first_act  # type: ignore[method-assign]
+
+
+def record_of(place: Place, name: str) -> SinkRecord:
+    return decode(SinkRecord, place.wal.read(paths.sink(name)), name)
+
+
+def test_the_registration_says_what_the_sink_is_and_where_it_begins() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 2)
+
+    place.open({"a": Recorder(), "b": Delivery(Recorder(), start_from="next", guarantee="at_most_once")})
+
+    first, second = record_of(place, "a"), record_of(place, "b")
+    assert (first.name, first.sink_kind, first.at_most_once, first.first_batch) == ("a", "plain", False, 0)
+    assert (second.name, second.sink_kind, second.at_most_once, second.first_batch) == ("b", "plain", True, 3)
+
+
+def test_of_two_who_register_a_name_at_once_both_go_by_the_one_that_is_there() -> None:
+    place, sink = Place(), Recorder()
+    before_the_registration(place, lambda: place.wal.create(paths.sink("a"), encode(OTHER)))
+
+    run = place.open({"a": sink})
+    place.stream(run, 8)
+
+    assert record_of(place, "a") == OTHER
+    assert sink.batches == [7, 8]
+
+
+def test_a_registration_that_vanishes_is_an_error() -> None:
+    place = Place()
+    before_the_registration(place, lambda: place.wal.create(paths.sink("a"), encode(OTHER)))
+    read = place.wal.read
+
+    def deleted_after_the_first_look(path: str) -> bytes:
+        data = read(path)
+        if path == paths.sink("a"):
+            place.wal.delete([path])
+        return data
+
+    place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
+
+    with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json vanished while it was read"):
+        place.open({"a": Recorder()})
+
+
+def test_a_name_that_cannot_stand_in_a_path_registers_nothing() -> None:
+    place = Place()
+
+    with pytest.raises(ConfigError, match="cannot name a sink"):
+        place.open({"a": Recorder(), "b/c": Recorder()})
+
+    assert place.wal.list(paths.SINKS) == []
+
+
+def test_a_new_name_is_told_which_sinks_the_wal_knows() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder(), "b": Recorder()}), 0)
+
+    with pytest.raises(ConfigError, match=r"'c' is new .* up to 0 \(sinks it knows: 'a', 'b'\)"):
+        place.open({"c": Recorder()})
+
+
+def test_a_new_name_is_told_that_the_wal_knows_none() -> None:
+    place = Place()
+    place.stream(place.open({}), 0)
+
+    with pytest.raises(ConfigError, match=r"\(sinks it knows: none\)"):
+        place.open({"c": Recorder()})
+
+
+class Looking(Sink):
+    """Says which keys it has."""
+
+    def __init__(self) -> None:
+        self.keys: list[str] = []
+
+    def write(self, chunk: Chunk) -> None:
+        self.keys.append(chunk.key)
+
+    def was_applied(self, key: str) -> bool:
+        return key in self.keys
+
+
+class Knowing(Looking):
+    """Ignores keys it has."""
+
+    idempotent = True
+
+
+ALIKE = [(before, now) for before in (Recorder, Looking) for now in (Recorder, Looking, Knowing)]
+
+
+@pytest.mark.parametrize(("before", "now"), [*ALIKE, (Knowing, Knowing)])
+def test_kinds_that_keep_their_progress_alike_may_follow_each_other(
+    before: Callable[[], Recorder | Looking], now: Callable[[], Recorder | Looking]
+) -> None:
+    place, later = Place(), now()
+    place.stream(place.open({"a": before()}), 0)
+
+    place.stream(place.open({"a": later}), 1)
+
+    assert len(later.keys) == 1
+
+
+@pytest.mark.parametrize("now", [Recorder, Looking])
+def test_a_name_that_began_idempotent_is_given_to_no_other_kind(now: Callable[[], Recorder | Looking]) -> None:
+    place = Place()
+    place.stream(place.open({"a": Knowing()}), 0)
+
+    with pytest.raises(ConfigError, match=r"known as “idempotent” .* but was given as “(plain|lookup)” "):
+        place.open({"a": now()})
+
+
+def test_what_was_at_most_once_is_told_so_when_something_else_comes() -> None:
+    place = Place()
+    place.stream(place.open({"a": Delivery(Recorder(), guarantee="at_most_once")}), 0)
+
+    with pytest.raises(ConfigError, match=r"known as “plain, at most once” .* given as “plain” "):
+        place.open({"a": Recorder()})
+
+
+def test_the_earliest_batch_is_the_one_above_low_water() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 3)
+    run.log.raise_low_water(1)
+
+    place.open({"b": Delivery(Recorder(), start_from="earliest")})
+
+    assert record_of(place, "b").first_batch == 2

@@ -1,0 +1,125 @@
+"""Two copies of WAL and checkpoint, side by side: what notices, and when.
+
+A copy is refused when it is opened (`test_location.py`). Here somebody has said `moved_from` of a copy while the
+original goes on, or the WAL is too old to say where it lies.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from tests.support.small_run import Place, Recorder, serving
+from wal_sink import HistoryError, LedgerEntry, Position, TransactionalSink
+from wal_sink.errors import ConfigError
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import simulated_runtime
+
+if TYPE_CHECKING:
+    from tests.support.servers.s3_server import S3Server
+
+
+@dataclass
+class Target:
+    """What both copies write to: rows, and a ledger that moves with them."""
+
+    ledger: dict[str, LedgerEntry] = field(default_factory=dict)
+    rows: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Ledger(TransactionalSink):
+    def __init__(self, target: Target) -> None:
+        self.target = target
+
+    def last(self, slot: str) -> Position | None:
+        stored = self.target.ledger.get(slot)
+        return stored.position if stored else None
+
+    def write(self, chunk: Chunk) -> None:
+        if not LedgerEntry.is_known(self.target.ledger.get(chunk.position.slot), chunk, "this target"):
+            self.target.rows += [(row["batch"], row["row"]) for row in chunk.table.to_pylist()]
+            self.target.ledger[chunk.position.slot] = LedgerEntry.of(chunk)
+
+
+def copy_of(place: Place, to: Place | None = None) -> Place:
+    """Both folders, at another place."""
+    made = to or Place()
+    for store, other in ((place.wal, made.wal), (place.checkpoint, made.checkpoint)):
+        for name in store.list("", recursive=True):
+            other.create(name, store.read(name))
+    return made
+
+
+def opened_copy(place: Place, sink: object, moved_from: str) -> Run:
+    run = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=77))
+    run.open([serving(run, "a", sink)], moved_from=moved_from)
+    run.become_stager()
+    return run
+
+
+@pytest.mark.s3
+def test_so_is_one_on_s3(s3_server: S3Server, s3_url: str) -> None:
+    original = Place(wal=cast("Any", open_store(StoreSpec(f"{s3_url}/one", s3_server.storage_options))))
+    original.stream(original.open({"a": Recorder()}), 0)
+    other = Place(wal=cast("Any", open_store(StoreSpec(f"{s3_url}/two", s3_server.storage_options))))
+
+    with pytest.raises(ConfigError, match=r"/two holds the WAL .* lies at .*/one: this is another place"):
+        copy_of(original, other).open({"a": Recorder()})
+
+
+def test_a_copy_of_both_folders_is_refused_when_it_is_opened() -> None:
+    original = Place()
+    original.stream(original.open({"a": Recorder()}), 1)
+
+    with pytest.raises(ConfigError, match="Two copies of one WAL"):
+        copy_of(original).open({"a": Recorder()})
+
+
+@pytest.mark.parametrize("first", ["original", "copy"])
+def test_a_transactional_target_lets_only_one_of_two_copies_write_a_batch(first: str) -> None:
+    target, original = Target(), Place()
+    runs = {"original": (original, original.open({"a": Ledger(target)}))}
+    original.stream(runs["original"][1], 1)
+    copy = copy_of(original)
+    runs["copy"] = (copy, opened_copy(copy, Ledger(target), original.wal.root))
+    second = next(name for name in runs if name != first)
+
+    place, run = runs[first]
+    place.stream(run, 3)
+    place, run = runs[second]
+    with pytest.raises(HistoryError, match="or a copy of it delivers too"):
+        place.stream(run, 3)
+
+    assert target.rows == [(batch, 0) for batch in range(4)]
+
+
+def test_a_copy_that_is_accepted_is_told_to_be_the_only_one(caplog: pytest.LogCaptureFixture) -> None:
+    original = Place()
+    original.stream(original.open({"a": Recorder()}), 1)
+    copy = copy_of(original)
+
+    with caplog.at_level(logging.WARNING):
+        opened_copy(copy, Recorder(), original.wal.root)
+
+    assert f"the WAL of {original.wal.root} lies at {copy.wal.root} from now on. No run at the old place" in caplog.text
+
+
+def test_a_plain_target_gets_the_rows_of_both_copies_and_nobody_notices() -> None:
+    """As ASSUMPTIONS.md says: without a ledger in the target nothing that the copies share could tell."""
+    original, recorder = Place(), Recorder()
+    run = original.open({"a": recorder})
+    original.stream(run, 1)
+    copy = copy_of(original)
+    copied = opened_copy(copy, recorder, original.wal.root)
+
+    original.stream(run, 2)
+    copy.stream(copied, 2)
+
+    assert recorder.batches == [0, 1, 2, 2]

@@ -1,0 +1,279 @@
+"""Calls of a sink: all on one thread, bounded in time, left behind when they hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+
+from wal_sink.messages import FailureKind, SinkFailedError
+from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCaller, ProgramExitError, ThreadCaller
+from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.session import call_sink, check_returned
+from wal_sink.testing import Crash
+
+
+@pytest.fixture
+def caller() -> Iterator[ThreadCaller]:
+    made = ThreadCaller()
+    yield made
+    made.close()
+
+
+def test_every_call_runs_on_one_thread_that_is_not_the_callers(caller: ThreadCaller) -> None:
+    threads = {caller.call(threading.get_ident, timeout_s=10) for _ in range(5)}
+
+    assert len(threads) == 1
+    assert threads != {threading.get_ident()}
+
+
+def test_where_the_system_gives_no_thread_the_next_call_tries_again(
+    caller: ThreadCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", start)
+        with pytest.raises(RuntimeError, match="new thread"):
+            caller.call(lambda: 1, timeout_s=10)
+
+    assert caller.call(lambda: 1, timeout_s=10) == 1
+
+
+def test_two_callers_have_two_threads(caller: ThreadCaller) -> None:
+    other = ThreadCaller()
+    try:
+        assert caller.call(threading.get_ident, timeout_s=10) != other.call(threading.get_ident, timeout_s=10)
+    finally:
+        other.close()
+
+
+def test_arguments_and_results_pass_unchanged(caller: ThreadCaller) -> None:
+    thing = object()
+
+    assert caller.call(lambda *args: args, thing, 2, timeout_s=10) == (thing, 2)
+    assert caller.call(lambda: None, timeout_s=10) is None
+    assert caller.call(lambda: False, timeout_s=10) is False
+
+
+def test_an_exception_reaches_the_calling_thread_and_the_next_call_works(caller: ThreadCaller) -> None:
+    error = ValueError("x")
+
+    with pytest.raises(ValueError, match="x") as raised:
+        caller.call(raising(error), timeout_s=10)
+
+    assert raised.value is error
+    assert caller.call(lambda: 1, timeout_s=10) == 1
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+ENDINGS = [
+    (lambda: sys.exit(0), r"called sys\.exit\(0\)"),
+    (lambda: sys.exit("no config"), r"called sys\.exit\('no config'\)"),
+    (sys.exit, r"called sys\.exit\(\)"),
+    (raising(KeyboardInterrupt()), "raised KeyboardInterrupt"),
+    (raising(GeneratorExit()), "raised GeneratorExit"),
+]
+
+
+@pytest.mark.parametrize(("end", "message"), ENDINGS)
+def test_what_would_end_the_program_is_an_error_of_the_call(
+    caller: ThreadCaller, end: Callable[[], None], message: str
+) -> None:
+    with pytest.raises(ProgramExitError, match=message):
+        caller.call(end, timeout_s=10)
+
+    assert caller.call(lambda: 1, timeout_s=10) == 1
+
+
+@pytest.mark.parametrize(("end", "message"), ENDINGS)
+def test_a_sink_that_would_end_the_program_failed_for_good(
+    caller: ThreadCaller, end: Callable[[], None], message: str
+) -> None:
+    with pytest.raises(SinkFailedError, match=f"chunk 7: post {message}: expected it to return") as raised:
+        call_sink(caller, "chunk 7: post", end, timeout_s=10)
+
+    assert raised.value.failure.kind is FailureKind.PERMANENT
+
+
+def test_the_crash_of_a_simulation_passes_through() -> None:
+    with pytest.raises(Crash):
+        call_sink(DirectCaller(), "post", raising(Crash()), timeout_s=10)
+
+
+def test_a_call_that_hangs_is_left_behind_and_the_caller_refuses_others(caller: ThreadCaller) -> None:
+    release = threading.Event()
+    with pytest.raises(CallTimedOutError, match=r"no answer within 0\.05 s"):
+        caller.call(release.wait, timeout_s=0.05)
+
+    with pytest.raises(CallTimedOutError, match="still running"):
+        caller.call(lambda: pytest.fail("must not run"), timeout_s=10)
+
+    release.set()
+    with pytest.raises(CallTimedOutError, match="still running"):
+        caller.call(lambda: pytest.fail("must not run"), timeout_s=10)
+
+
+def test_the_late_answer_of_a_call_left_behind_is_given_to_nobody(caller: ThreadCaller) -> None:
+    release = threading.Event()
+    with pytest.raises(CallTimedOutError):
+        caller.call(release.wait, timeout_s=0.05)
+    release.set()
+
+    with pytest.raises(CallTimedOutError):
+        caller.call(lambda: "mine", timeout_s=1)
+
+
+def test_a_caller_is_busy_for_as_long_as_a_call_that_timed_out_runs(caller: ThreadCaller) -> None:
+    release = threading.Event()
+    assert not caller.busy
+    caller.call(lambda: None, timeout_s=10)
+    assert not caller.busy
+    thread = caller.call(threading.current_thread, timeout_s=10)
+    with pytest.raises(CallTimedOutError):
+        caller.call(release.wait, timeout_s=0.05)
+    assert caller.busy
+
+    caller.close()
+    assert caller.busy
+    release.set()
+    thread.join(10)
+
+    assert not caller.busy
+
+
+def test_closing_ends_the_thread() -> None:
+    caller = ThreadCaller()
+    thread = caller.call(threading.current_thread, timeout_s=10)
+
+    caller.close()
+    thread.join(10)
+
+    assert not thread.is_alive()
+
+
+def test_closing_ends_a_thread_that_was_left_behind_once_its_call_returns() -> None:
+    caller, release = ThreadCaller(), threading.Event()
+    thread = caller.call(threading.current_thread, timeout_s=10)
+    with pytest.raises(CallTimedOutError):
+        caller.call(release.wait, timeout_s=0.05)
+
+    caller.close()
+    release.set()
+    thread.join(10)
+
+    assert not thread.is_alive()
+
+
+def test_the_thread_does_not_keep_the_process_alive(caller: ThreadCaller) -> None:
+    assert caller.call(threading.current_thread, timeout_s=10).daemon
+
+
+def test_a_caller_that_was_never_used_has_no_thread_and_closes() -> None:
+    before = set(threading.enumerate())
+
+    caller = ThreadCaller()
+    assert set(threading.enumerate()) <= before
+    caller.close()
+
+
+def test_the_direct_caller_stays_on_the_callers_thread() -> None:
+    caller = DirectCaller()
+
+    assert caller.call(threading.get_ident, timeout_s=1) == threading.get_ident()
+    caller.close()
+
+
+# What a call returned.
+
+
+def test_what_a_sink_returned_is_shown_without_secrets_and_shortened() -> None:
+    answer = "postgres://user:hush@host/db?password=hush " + "x" * 10_000
+    with pytest.raises(SinkFailedError, match=r"returned 'postgres://host/db xxx.*…: expected None") as raised:
+        check_returned("post", answer)
+    assert "hush" not in str(raised.value)
+    assert len(str(raised.value)) < 400
+
+
+def test_why_a_row_was_rejected_is_shown_without_secrets_and_shortened() -> None:
+    reason = "http://user:hush@host/db says " + "x" * 10_000
+    with pytest.raises(SinkFailedError, match=r"row 3 of the chunk: http://host/db says xxx") as raised:
+        check_returned("post", Rejected({3: reason}))
+    assert "hush" not in str(raised.value)
+    assert len(str(raised.value)) < 400
+
+
+def test_an_answer_that_cannot_be_shown_is_an_error_of_the_sink_all_the_same() -> None:
+    class Shy:
+        def __repr__(self) -> str:
+            raise RuntimeError("do not look at me")
+
+    with pytest.raises(SinkFailedError, match=r"returned <a Shy without text: .*>: expected None"):
+        check_returned("post", Shy())
+
+
+def test_the_thread_says_in_its_name_what_it_is_for(caller: ThreadCaller) -> None:
+    assert caller.call(lambda: threading.current_thread().name, timeout_s=10) == "wal-sink-call"
+
+
+def comes_back() -> None: ...
+
+
+def fails() -> None:
+    raise ValueError("in the child")
+
+
+@pytest.mark.parametrize("ending", [comes_back, sys.exit, fails], ids=lambda ending: ending.__name__)
+def test_a_process_that_a_call_forked_ends_with_the_call(ending: Callable[[], object]) -> None:
+    """It waited for the next call, which only its parent gets, and held the parent's files and sockets for ever."""
+
+    def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            ending()
+        return child
+
+    caller = ThreadCaller()
+    child = caller.call(fork, timeout_s=20)
+    deadline_s = time.monotonic() + 10
+    ended = 0
+    while not ended and time.monotonic() < deadline_s:
+        ended, _ = os.waitpid(child, os.WNOHANG)
+        time.sleep(0.01)
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+    assert ended == child
+    assert caller.call(lambda: 5, timeout_s=20) == 5
+    caller.close()
+
+
+@pytest.mark.parametrize(("ending", "code"), [(comes_back, 0), (fails, 1)])
+def test_such_a_process_tells_how_the_call_ended(
+    ending: Callable[[], object], code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[int] = []
+    caller = ThreadCaller()
+    caller.call(comes_back, timeout_s=20)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+
+    with suppress(ValueError):
+        caller.call(ending, timeout_s=20)
+
+    assert codes == [code]
+    caller.close()

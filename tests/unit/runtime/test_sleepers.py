@@ -1,0 +1,126 @@
+"""Committers that sleep at the worst moment, while a successor delivers, collects, or the checkpoint is restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+import wal_sink.committer.collection
+from tests.simulation.scenarios import lower_retention
+from tests.support.small_run import Place, Recorder
+from tests.support.two_phase import shown
+from tests.support.vault import Vault, VaultSink
+from tests.unit.committer.test_groups import ignoring
+from wal_sink import idempotent
+from wal_sink.errors import DivergentReplay, FencedError
+from wal_sink.lifecycle.run import Run
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.wal import paths
+
+SLEPT_S = 60.0
+
+
+@dataclass
+class Sleepy(Place):
+    """Whoever is about to create a certain object falls asleep once, while something else happens."""
+
+    before: str = ""
+    meanwhile: Callable[[], None] | None = None
+
+    def _note(self, what: str, where: str) -> None:
+        super()._note(what, where)
+        if what == "before create" and self.before in where and (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            meanwhile()
+
+
+@pytest.fixture(autouse=True)
+def collecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
+
+
+def succeeded(place: Place, sleeper: Run, to: object, *, planned_anew: bool) -> Callable[[], None]:
+    """Batch 0 runs again, by a successor that delivers it and two more, and collects it."""
+
+    def succeed() -> None:
+        if planned_anew:
+            place.query().roll_back(-1)
+        else:
+            place.checkpoint.delete(["commits/0"])
+            sleeper.log.runtime.sleep_s(SLEPT_S)  # the same plan tells nothing, but time does
+        place.stream(place.open({"a": to}, settings=lower_retention(1)), 2)
+        assert place.wal.list(paths.batch(0)) == []
+
+    return succeed
+
+
+@pytest.mark.parametrize("planned_anew", [True, False])
+def test_a_release_that_is_made_once_more_after_its_collection_releases_nothing(planned_anew: bool) -> None:
+    """The sleeper looked at its term before it; the successor has delivered another attempt of the same batch since."""
+    place, late, successors = Sleepy(before="release.json"), Recorder(), Recorder()
+    sleeper = place.open({"a": late}, settings=lower_retention(1))
+    next(place.query().batches(sleeper, 1))
+    place.meanwhile = succeeded(place, sleeper, successors, planned_anew=planned_anew)
+
+    with pytest.raises(FencedError):
+        sleeper.deliver_all()
+
+    assert (late.batches, successors.batches) == ([], [0, 1, 2])
+
+
+@pytest.mark.parametrize("planned_anew", [True, False])
+def test_nor_does_it_publish_what_was_prepared_for_it(planned_anew: bool, vault: Vault) -> None:
+    """A two-phase sink reads no segment, so that it does not notice that it is gone."""
+    place = Sleepy(before="release.json", rows=lambda _: [5])
+    sleeper = place.open({"a": VaultSink(vault)}, settings=lower_retention(1))
+    next(place.query().batches(sleeper, 1))
+    place.meanwhile = succeeded(place, sleeper, VaultSink(vault), planned_anew=planned_anew)
+
+    with pytest.raises(FencedError):
+        sleeper.deliver_all()
+
+    assert shown(vault) == sorted([0, 1, 2, 3, 4] * 3)
+
+
+def test_a_batch_that_a_sleeper_marked_with_a_later_one_and_its_successor_collected_is_done() -> None:
+    """Its successor was sending the batch before it, and collects by the newest marker there is."""
+    place, settings, sent = Place(), lower_retention(1), Recorder()
+    sleeper = place.open({"a": ignoring(sent)}, settings=settings)
+    for _ in place.query().batches(sleeper, 5):
+        continue
+    sleeper.gate.search()
+    for _ in range(4):
+        assert sleeper.deliver_next(sleeper.committers[0])
+
+    @idempotent
+    def send(chunk: Chunk) -> None:
+        sent(chunk)
+        if chunk.batch_id == 1:
+            sleeper.committers[0].mark_delivered()
+
+    successor = place.open({"a": send}, settings=settings)
+    successor.deliver_all()
+
+    assert sent.batches == [0, 1, 2, 3, 0, 1, 4]
+    assert successor.committers[0].marked_through == 4
+
+
+def test_what_a_sleeper_released_of_a_history_that_spark_never_completed_is_delivered_by_nobody() -> None:
+    place, sent = Place(), Recorder()
+    sleeper, first = place.open({"a": sent}), place.query()
+    first.start_batch(0, 7)
+    first.stage(sleeper, 0)
+    first.roll_back(-1)
+    next(place.query().batches(place.open({}), 1, end_offset=lambda _: 8))
+    with pytest.raises(DivergentReplay):
+        sleeper.deliver_all()
+    first.roll_back(-1)
+
+    run = place.open({"a": sent})
+    run.deliver_all()
+    with pytest.raises(DivergentReplay):
+        next(place.query().batches(run, 1, end_offset=lambda _: 8))
+
+    assert sent.tries == 0

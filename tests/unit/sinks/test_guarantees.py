@@ -1,0 +1,186 @@
+"""The guarantee follows from what a target is able to do; more than that is refused, with the ways out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from wal_sink.errors import ConfigError
+from wal_sink.settings import Delivery, GuaranteeName
+from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink, as_sink, idempotent
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.guarantees import Ability, ability_of, promise
+
+
+class Plain(Sink):
+    def write(self, chunk: Chunk) -> None: ...
+
+
+class Keyed(Plain):
+    idempotent = True
+
+
+class LooksUp(Plain):
+    def was_applied(self, key: str) -> bool:
+        return bool(key)
+
+
+class Ledger(Plain, TransactionalSink):
+    def last(self, slot: str) -> Position | None: ...
+
+
+class Segments(SegmentSink):
+    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None: ...
+
+
+class Batches(BatchSink):
+    def write_batch(self, batch: ReleasedBatch) -> None: ...
+
+
+class KeyedSegments(Segments):
+    idempotent = True
+
+
+class KeyedBatches(Batches):
+    idempotent = True
+
+
+ROWS = [
+    (Plain(), Ability.ACCEPT, "at_least_once", "one chunk per segment in flight may repeat"),
+    (Keyed(), Ability.IGNORE_KNOWN_KEYS, "exactly_once", "exactly once in effect"),
+    (LooksUp(), Ability.LOOK_UP, "at_least_once", "when a late request or a fenced process sends after the lookup"),
+    (Ledger(), Ability.STORE_POSITION, "exactly_once", "in one transaction; nothing repeats and nothing is missing"),
+    (Segments(), Ability.SEGMENT_WRITER, "at_least_once", "the segments in flight may repeat"),
+    (Batches(), Ability.BATCH_WRITER, "at_least_once", "the whole batch may repeat"),
+    (KeyedSegments(), Ability.SEGMENT_WRITER, "exactly_once", "exactly once in effect"),
+    (KeyedBatches(), Ability.BATCH_WRITER, "exactly_once", "exactly once in effect"),
+]
+IDS = [type(row[0]).__name__ for row in ROWS]
+Row = tuple[Sink | BatchSink, Ability, GuaranteeName, str]
+
+
+def promised(sink: Sink | BatchSink, guarantee: GuaranteeName | None = None) -> tuple[str, str]:
+    given = promise(sink, Delivery(sink, guarantee=guarantee), "orders")
+    return given.guarantee, given.sentence
+
+
+@pytest.mark.parametrize("row", ROWS, ids=IDS)
+def test_without_asking_one_gets_the_strongest_the_target_can_honour(row: Row) -> None:
+    sink, ability, strongest, sentence = row
+
+    assert ability_of(sink) is ability
+    guarantee, said = promised(sink)
+    assert guarantee == strongest
+    assert sentence in said
+
+
+@pytest.mark.parametrize("row", ROWS, ids=IDS)
+def test_asking_for_exactly_once_gets_it_or_is_refused_with_reason_and_ways_out(row: Row) -> None:
+    sink, ability, strongest, _ = row
+    if strongest == "exactly_once":
+        assert promised(sink, "exactly_once")[0] == "exactly_once"
+        return
+
+    with pytest.raises(ConfigError, match="exactly_once is more than") as refused:
+        promised(sink, "exactly_once")
+
+    message = str(refused.value)
+    for part in (
+        "sink 'orders'",
+        f"a {ability.value} sink",
+        "may repeat",
+        "@idempotent",
+        "TransactionalSink",
+        strongest,
+    ):
+        assert part in message
+
+
+@pytest.mark.parametrize("row", ROWS, ids=IDS)
+def test_asking_for_less_weakens_nothing(row: Row) -> None:
+    sink, _, strongest, _ = row
+
+    assert promised(sink, "at_least_once")[0] == strongest
+
+
+@pytest.mark.parametrize("sink", [Plain(), Keyed(), LooksUp()], ids=lambda sink: type(sink).__name__)
+def test_at_most_once_is_kept_by_sinks_that_get_chunks(sink: Sink) -> None:
+    guarantee, said = promised(sink, "at_most_once")
+
+    assert guarantee == "at_most_once"
+    assert "may be missing" in said
+    assert "kept as dead letters of unknown outcome" in said
+
+
+@pytest.mark.parametrize(
+    "sink", [Segments(), KeyedSegments(), Batches(), KeyedBatches()], ids=lambda s: type(s).__name__
+)
+def test_at_most_once_is_refused_for_sinks_that_get_more_than_a_chunk(sink: Sink | BatchSink) -> None:
+    with pytest.raises(ConfigError, match="at_most_once needs a sink that is called chunk by chunk") as refused:
+        promised(sink, "at_most_once")
+
+    assert "a function of one Chunk" in str(refused.value)
+
+
+def test_a_transactional_sink_asked_for_at_most_once_keeps_exactly_once_which_is_both() -> None:
+    assert promised(Ledger(), "at_most_once")[0] == "exactly_once"
+
+
+def test_a_decorated_function_is_idempotent_and_a_bare_one_is_not() -> None:
+    @idempotent
+    def post(chunk: Chunk) -> None: ...
+
+    def put(chunk: Chunk) -> None: ...
+
+    assert promised(as_sink(post))[0] == "exactly_once"
+    assert promised(as_sink(put))[0] == "at_least_once"
+
+
+def test_a_transactional_sink_that_also_looks_up_is_transactional() -> None:
+    class Both(Ledger, LooksUp): ...
+
+    assert ability_of(Both()) is Ability.STORE_POSITION
+
+
+def test_an_idempotent_sink_that_also_looks_up_is_idempotent() -> None:
+    class Both(Keyed, LooksUp): ...
+
+    assert ability_of(Both()) is Ability.IGNORE_KNOWN_KEYS
+
+
+@pytest.mark.parametrize("row", ROWS, ids=IDS)
+def test_the_promise_is_one_sentence_that_says_what_may_repeat(row: Row) -> None:
+    said = promised(row[0])[1]
+
+    assert "\n" not in said
+    assert "repeat" in said
+
+
+@pytest.mark.parametrize("to", [42, "text", None, object()])
+def test_what_is_no_sink_is_refused(to: object) -> None:
+    with pytest.raises(ConfigError, match="cannot be delivered to"):
+        as_sink(to)
+
+
+def test_a_class_in_place_of_an_instance_is_refused_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match="pass an instance"):
+        as_sink(Plain)
+
+
+@pytest.mark.parametrize("to", [Segments(), Batches()])
+def test_whoever_names_no_rows_cannot_have_them_kept_aside(to: Sink | BatchSink) -> None:
+    with pytest.raises(ConfigError, match="sink 'orders': on_rejected='dead_letter' needs a sink that is called chunk"):
+        promise(to, Delivery(to, on_rejected="dead_letter"), "orders")
+
+
+def test_that_refused_rows_are_kept_aside_is_said() -> None:
+    halting = promise(Plain(), Delivery(Plain()), "orders").sentence
+    keeping = promise(Plain(), Delivery(Plain(), on_rejected="dead_letter"), "orders").sentence
+    assert keeping == f"{halting}; rows that it refuses are kept as dead letters, and no sink has them"
+
+
+def test_what_holds_for_a_target_that_stores_its_position_is_said_in_one_sentence() -> None:
+    assert promise(Ledger(), Delivery(None), "orders").sentence == (
+        "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"
+    )

@@ -1,0 +1,190 @@
+"""One sink object is one sink's: under two names, in two `WalSink`s or in two calls at a time it is refused."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.runtime.test_process_assumptions import in_child
+from wal_sink import Chunk, ConfigError, Delivery, Sink, WalSink, wrap
+from wal_sink.replay import DeadLetters
+from wal_sink.runtime.timed_calls import CallTimedOutError, InUseError, ThreadCaller
+from wal_sink.sinks.base import SinkContext
+from wal_sink.sinks.held import hold, holding, objects_of, refuse_shared
+
+PATIENCE_S = 20.0
+
+
+class Memory(Sink):
+    """Knows for whom it was opened last, as a sink with a connection does."""
+
+    def __init__(self, inner: object = None) -> None:
+        self.inner = inner
+        self.name = ""
+
+    def open(self, context: SinkContext) -> None:
+        self.name = context.sink
+
+    def write(self, chunk: Chunk) -> None:
+        """Nothing shows here."""
+
+
+class Writer:
+    def process(self, row: object) -> None:
+        """A writer as Spark's `foreach` takes it."""
+
+
+def function(chunk: Chunk) -> None:
+    """Keeps nothing."""
+
+
+class Calling:
+    def __call__(self, chunk: Chunk) -> None:
+        """Could keep anything."""
+
+    def method(self, *_: Any) -> None:
+        """The same."""
+
+
+SINK, WRITER, CALLABLE = Memory(), Writer(), Calling()
+SHARED = [
+    pytest.param(SINK, SINK, "Memory", id="a sink"),
+    pytest.param(SINK, Delivery(SINK), "Memory", id="in a Delivery"),
+    pytest.param(SINK, Memory(SINK), "Memory", id="in another sink"),
+    pytest.param(CALLABLE, CALLABLE, "Calling", id="a callable object"),
+    pytest.param(CALLABLE, CALLABLE.method, "Calling", id="its method"),
+    pytest.param(functools.partial(CALLABLE.method, 1), CALLABLE, "Calling", id="a partial of its method"),
+    pytest.param([].append, functools.partial([].append), "", id="two lists"),
+    pytest.param(wrap.foreach_writer(WRITER), wrap.foreach_writer(WRITER), "Writer", id="wrapped twice"),
+    pytest.param(wrap.foreach_batch(CALLABLE.method), wrap.foreach_batch(CALLABLE.method), "Calling", id="batches"),
+    pytest.param(function, function, "", id="a function"),
+    pytest.param(functools.partial(function), function, "", id="a partial of it"),
+    pytest.param(print, print, "", id="a builtin"),
+    pytest.param(Memory(), Memory(), "", id="two sinks"),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "shared"), SHARED)
+def test_an_object_under_two_names_is_refused_and_a_plain_function_is_not(
+    first: object, second: object, shared: str
+) -> None:
+    def made() -> WalSink:
+        return WalSink({"a": first, "b": second}, wal="memory://held", checkpoint="/nowhere")
+
+    if not shared:
+        made()
+        return
+    with pytest.raises(ConfigError, match=f"sink 'b' is given a {shared} object that sink 'a' has: rows of the one"):
+        made()
+
+
+def opened(tmp_path: Path, name: str, to: object) -> WalSink:
+    return WalSink(to, wal=str(tmp_path / name), checkpoint=str(tmp_path / f"checkpoint-{name}"))
+
+
+def test_an_object_in_two_walsinks_is_refused_until_the_first_is_closed(tmp_path: Path) -> None:
+    sink = Memory()
+    first, second = opened(tmp_path, "first", sink), opened(tmp_path, "second", sink)
+    with first:
+        with pytest.raises(ConfigError, match=r"WalSink\(wal='.*second'.*\) is given a Memory object that .*first'"):
+            second.drain()
+        assert not (tmp_path / "second").exists()
+        first.drain()
+    with second:
+        second.drain()
+    with opened(tmp_path, "first", sink) as again:
+        again.drain()
+
+
+def test_a_walsink_that_cannot_be_opened_holds_nothing(tmp_path: Path) -> None:
+    sink = Memory()
+    with pytest.raises(ConfigError, match="there is no Spark session"):
+        opened(tmp_path, "first", Delivery(sink, where="executors")).drain()
+    with opened(tmp_path, "second", sink) as second:
+        second.drain()
+
+
+def test_a_replay_is_refused_what_a_walsink_holds(tmp_path: Path) -> None:
+    sink = Memory()
+    with opened(tmp_path, "first", sink) as first:
+        first.drain()
+        letters = DeadLetters(str(tmp_path / "first"))
+        with pytest.raises(ConfigError, match=r"the replay of sink 'default' of .* is given a Memory object that Wal"):
+            letters.replay(sink)
+    letters.replay(sink)
+
+
+def test_what_is_refused_holds_none_of_its_objects() -> None:
+    first, second = Memory(), Memory()
+    release = hold([second], "one")
+    with pytest.raises(ConfigError, match="other is given a Memory object that one has"):
+        hold([first, second], "other")
+    with holding(first, "third"):
+        pass
+    release()
+    release()
+    with holding(second, "third"):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_what_a_parent_holds_does_not_bind_its_child() -> None:
+    sink = Memory()
+
+    def tried() -> str:
+        with holding(sink, "the child"):
+            return "held"
+
+    with holding(sink, "the parent"):
+        assert in_child(tried) == "held"
+
+
+def test_objects_are_found_once_though_they_stand_in_each_other() -> None:
+    inner = Memory()
+    outer = Memory(inner)
+    inner.inner = outer
+    assert objects_of(outer) == [outer, inner]
+    refuse_shared({"a": outer})
+    hold([*objects_of(outer), *objects_of(outer)], "one")()
+
+
+class Busy:
+    """Its method waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.let_go = threading.Event()
+
+    def wait(self) -> str:
+        self.entered.set()
+        assert self.let_go.wait(PATIENCE_S)
+        return "done"
+
+
+def test_a_call_beside_one_that_was_left_behind_is_not_made() -> None:
+    busy, other, callers = Busy(), Busy(), [ThreadCaller() for _ in range(3)]
+    other.let_go.set()
+    with pytest.raises(CallTimedOutError):
+        callers[0].call(busy.wait, timeout_s=0.05)
+    assert busy.entered.is_set()
+    with pytest.raises(InUseError, match="an earlier call of this Busy is still running: it was not called"):
+        callers[1].call(busy.wait, timeout_s=PATIENCE_S)
+    assert callers[2].call(other.wait, timeout_s=PATIENCE_S) == "done"
+    busy.let_go.set()
+    assert eventually(lambda: callers[1].call(busy.wait, timeout_s=PATIENCE_S) == "done")
+    for caller in callers:
+        caller.close()
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    for _ in range(200):
+        try:
+            return holds()
+        except InUseError:
+            threading.Event().wait(0.01)
+    return False

@@ -1,0 +1,186 @@
+"""A newcomer's Java and Python are explained before Spark fails on them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Child
+from wal_sink.errors import ConfigError
+from wal_sink.spark.session.workers import check_java, java_feature_version, prepare_python
+
+CHECKING_DRIVER = """
+import os, sys
+from pyspark.sql import SparkSession
+from wal_sink.errors import ConfigError
+from wal_sink.spark.session.workers import WORKER_MODULES, check_workers
+
+if not os.environ["PYSPARK_PYTHON"]:
+    del os.environ["PYSPARK_PYTHON"]
+conf = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+spark = SparkSession.builder.master("local[1]").config(map=conf).getOrCreate()
+try:
+    worker = check_workers(spark, (*WORKER_MODULES, *sys.argv[1:]))
+    print("WORKER", worker.executable)
+    print("ROWS", spark.range(3).mapInArrow(lambda batches: batches, "id long").count())
+except ConfigError as error:
+    print("CONFIG", error)
+spark.stop()
+"""
+
+
+def _java(home: Path, version: str, modules: str | None = "java.base jdk.incubator.vector") -> Path:
+    """A folder that looks like a Java: its `java` says `version`, and lists modules if it is asked to."""
+    program = home / "bin" / "java"
+    program.parent.mkdir(parents=True)
+    listing = "".join(f"echo {name}@{version}\n" for name in (modules or "").split())
+    program.write_text(
+        f'#!/bin/sh\nif [ "$1" = --list-modules ]; then\n{listing or ":"}\nelse\n'
+        f"echo Picked up JAVA_TOOL_OPTIONS: -Dx=1 >&2\necho 'openjdk version \"{version}\" 2025-04-15' >&2\nfi\n"
+    )
+    program.chmod(0o755)
+    return home
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [("17.0.15", 17), ("21", 21), ("25-ea", 25), ("1.8.0_392", 8), ("9-internal", 9), ("11.0.2", 11)],
+)
+def test_the_feature_release_is_read_from_every_style_of_version(text: str, version: int) -> None:
+    assert java_feature_version(text) == version
+
+
+def test_java_home_is_preferred_to_path(tmp_path: Path) -> None:
+    home, other = _java(tmp_path / "a b", "21.0.1"), _java(tmp_path / "c", "17.0.2")
+    found = check_java({"JAVA_HOME": str(home), "PATH": f"{other}/bin"})
+    assert (found.executable, found.version, found.version_text) == (home / "bin" / "java", 21, "21.0.1")
+    assert found.named_by == "JAVA_HOME"
+
+
+def test_java_is_found_on_path(tmp_path: Path) -> None:
+    home = _java(tmp_path / "jdk", "17.0.2")
+    found = check_java({"PATH": f"{home}/bin", "JAVA_HOME": ""})
+    assert (found.executable, found.version, found.named_by) == (home / "bin" / "java", 17, "PATH")
+
+
+@pytest.mark.parametrize("version", ["1.8.0_392", "11.0.20", "16"])
+def test_an_old_java_is_refused(tmp_path: Path, version: str) -> None:
+    home = _java(tmp_path / "jdk", version)
+    with pytest.raises(ConfigError, match=rf"needs Java 17 or newer; .*bin/java .*is Java {version}.*Install a JDK"):
+        check_java({"JAVA_HOME": str(home)})
+
+
+def test_no_java_at_all_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"JAVA_HOME is not set and PATH holds no java.*Install a JDK"):
+        check_java({"PATH": str(tmp_path)})
+
+
+def test_a_wrong_java_home_is_explained_although_path_holds_a_java(tmp_path: Path) -> None:
+    on_path = _java(tmp_path / "jdk", "17")
+    with pytest.raises(
+        ConfigError, match=r"JAVA_HOME is .*/wrong, but there is no program bin/java in it.*Unset JAVA_HOME"
+    ):
+        check_java({"JAVA_HOME": str(tmp_path / "wrong"), "PATH": f"{on_path}/bin"})
+
+
+def test_a_program_that_is_no_java_is_explained(tmp_path: Path) -> None:
+    program = _java(tmp_path / "jdk", "17") / "bin" / "java"
+    program.write_text("#!/bin/sh\necho Unable to locate a Java Runtime. >&2\nexit 1\n")
+    with pytest.raises(ConfigError, match=r"is no Java that works; it says: 'Unable to locate a Java Runtime\.'"):
+        check_java({"JAVA_HOME": str(tmp_path / "jdk")})
+
+
+def test_a_java_without_the_vector_module_is_refused(tmp_path: Path) -> None:
+    home = _java(tmp_path / "jdk", "21.0.4", modules="java.base java.logging")
+    with pytest.raises(ConfigError, match=r"built without the module jdk\.incubator\.vector"):
+        check_java({"JAVA_HOME": str(home)})
+
+
+def test_the_modules_are_read_from_the_release_file_where_there_is_one(tmp_path: Path) -> None:
+    home = _java(tmp_path / "jdk", "21.0.4", modules=None)
+    (home / "release").write_text('JAVA_VERSION="21.0.4"\nMODULES="java.base java.logging"\n')
+    with pytest.raises(ConfigError, match=r"built without the module jdk\.incubator\.vector"):
+        check_java({"JAVA_HOME": str(home)})
+
+
+def test_a_java_that_cannot_list_its_modules_is_left_to_spark(tmp_path: Path) -> None:
+    home = _java(tmp_path / "jdk", "21.0.4", modules=None)
+    assert check_java({"JAVA_HOME": str(home)}).version == 21
+
+
+@pytest.mark.spark
+def test_the_java_of_this_machine_serves_spark() -> None:
+    assert check_java().version >= 17
+
+
+def test_workers_get_this_interpreter_unless_the_user_named_one() -> None:
+    environ: dict[str, str] = {}
+    assert prepare_python(environ) == sys.executable
+    assert environ == {"PYSPARK_PYTHON": sys.executable}
+
+
+def test_a_python_that_the_user_named_is_left_alone() -> None:
+    environ = {"PYSPARK_PYTHON": "python3.12", "PYSPARK_DRIVER_PYTHON": "ipython"}
+    assert prepare_python(environ) == "python3.12"
+    assert environ == {"PYSPARK_PYTHON": "python3.12", "PYSPARK_DRIVER_PYTHON": "ipython"}
+
+
+@pytest.fixture(scope="module")
+def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter of the driver's version without any package."""
+    home = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    return home / "bin" / "python"
+
+
+def _check(tmp_path: Path, *modules: str, **environ: str) -> str:
+    with Child.python(CHECKING_DRIVER, *modules, log=tmp_path / "log", env=environ) as driver:
+        return driver.succeed()
+
+
+@pytest.mark.spark
+def test_a_worker_without_packages_is_explained(tmp_path: Path, bare_python: Path) -> None:
+    output = _check(tmp_path, PYSPARK_PYTHON=str(bare_python))
+    assert f"CONFIG Spark's workers run {bare_python}" in output
+    assert "pyarrow (ModuleNotFoundError: No module named 'pyarrow'); pandas (" in output
+    assert f"Ways out: set PYSPARK_PYTHON={sys.executable}" in output
+
+
+@pytest.mark.spark
+def test_a_module_that_only_this_wal_needs_is_named(tmp_path: Path) -> None:
+    output = _check(tmp_path, "no_such_filesystem")
+    assert "these modules do not import: no_such_filesystem (ModuleNotFoundError" in output
+    assert "pyarrow (" not in output
+
+
+@pytest.mark.spark
+def test_the_default_python_is_corrected_in_local_mode(tmp_path: Path, bare_python: Path) -> None:
+    path = os.pathsep.join([str(bare_python.parent), os.environ["PATH"]])
+    output = _check(tmp_path, PYSPARK_PYTHON="", PATH=path)
+    assert f"WORKER {sys.executable}" in output
+    assert "ROWS 3" in output
+
+
+@pytest.mark.spark
+def test_a_python_that_does_not_exist_is_explained(tmp_path: Path) -> None:
+    output = _check(tmp_path, PYSPARK_PYTHON=str(tmp_path / "python"))
+    assert f"CONFIG Spark could not start its workers' Python '{tmp_path}/python'" in output
+
+
+@pytest.mark.spark
+def test_another_minor_version_is_explained(tmp_path: Path, bare_python: Path) -> None:
+    """A Python that claims another version, because a machine seldom has two."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import collections, sys\n"
+        "Version = collections.namedtuple('Version', 'major minor micro releaselevel serial')\n"
+        "sys.version_info = Version(3, 9, 1, 'final', 0)\n"
+    )
+    wrapper = tmp_path / "python3.9"
+    wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {bare_python} "$@"\n')
+    wrapper.chmod(0o755)
+    output = _check(tmp_path, PYSPARK_PYTHON=str(wrapper))
+    assert f"CONFIG Spark's workers run {wrapper} (Python 3.9), and PySpark wants the driver's minor version" in output

@@ -1,0 +1,366 @@
+"""What a stager writes, and what keeps it from writing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.small_run import Place, Recorder
+from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryGone, MissingBatch
+from wal_sink.lifecycle.run import Run
+from wal_sink.settings import Settings
+from wal_sink.staging.stager import Attempt, Staged
+from wal_sink.wal import paths
+
+
+def drainer(place: Place) -> Run:
+    """A run that only delivers."""
+    run = Run(place.wal, place.checkpoint, Settings())
+    run.open()
+    return run
+
+
+def test_a_run_that_only_drains_stages_nothing() -> None:
+    run = drainer(Place())
+
+    with pytest.raises(ConfigError, match="opened to drain only"):
+        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=1)
+
+
+def test_a_run_is_the_stager_once_it_claimed_the_role() -> None:
+    run = drainer(Place())
+    assert not run.is_stager
+
+    run.become_stager()
+
+    assert run.is_stager
+
+
+def test_a_manifest_that_is_there_under_the_same_term_is_anothers_and_ends_the_query() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    assert list(place.query().batches(run, 1)) == [0]
+    query = place.query()
+    query.start_batch(1, 1)
+    place.wal.create(paths.manifest(1, 1, 2), b"another process's")
+
+    with pytest.raises(FencedError, match=r"batch 1: manifest of term 1 .* under the same term"):
+        query.stage(run, 1)
+
+    assert run.history.staged(1) is None
+
+
+def test_the_manifest_says_what_was_staged_from_which_offsets_for_chunks_of_which_size() -> None:
+    place = Place()
+    run = place.open({}, settings=Settings(chunk_rows=7))
+    query = place.query()
+    query.start_batch(0, 0)
+    attempts: list[Attempt] = []
+
+    def write(attempt: Attempt) -> Staged:
+        attempts.append(attempt)
+        return Staged(segments=(), columns=("a", "b"), spark_schema="{}")
+
+    manifest = run.stage(0, write, planned_ms=query.planned_ms(0))
+
+    assert manifest is not None
+    offsets = place.checkpoint.read("offsets/0").decode()
+    assert (manifest.batch_id, manifest.term, manifest.attempt, manifest.run_id) == (0, 1, 1, run.log.run_id)
+    assert (manifest.offsets, manifest.fingerprint) == (offsets, attempts[0].offsets.fingerprint)
+    assert (manifest.columns, manifest.spark_schema, manifest.chunk_rows) == (("a", "b"), "{}", 7)
+    assert attempts[0].folder == paths.attempt_folder(0, 1, 1)
+
+
+def test_every_attempt_of_a_run_counts_higher_than_those_before() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    query.start_batch(0, 0)
+
+    numbers = []
+    for _ in range(3):
+        query.stage(run, 0)
+        staged = run.history.staged(0)
+        assert staged is not None
+        numbers.append((staged.term, staged.attempt))
+
+    assert numbers == [(1, 1), (1, 2), (1, 3)]
+
+
+def test_a_batch_that_another_query_planned_is_refused_by_its_number_and_both_times() -> None:
+    place = Place()
+    run = place.open({})
+    place.query().start_batch(0, 0)
+    planned = run.checkpoint.require_offsets(0).planned_ms
+
+    with pytest.raises(FencedError, match=rf"batch 0: .*/offsets/0 was planned at {planned}, .* at 5: another query"):
+        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=5)
+
+
+def test_a_batch_whose_entry_does_not_say_when_it_was_planned_is_refused() -> None:
+    place = Place()
+    run = place.open({})
+    place.query().start_batch(0, 0)
+    place.checkpoint.delete(["offsets/0"])
+    place.checkpoint.create("offsets/0", b'v1\n{}\n{"end":0}')
+
+    with pytest.raises(
+        FencedError, match=r"batch 0: .*/offsets/0 was planned at an unknown time, .* at 5: another query"
+    ):
+        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=5)
+
+
+def test_of_two_runs_that_only_stage_on_copies_of_a_checkpoint_the_earlier_one_ends() -> None:
+    """Nothing else would tell: each copy has what its own query planned, and neither run has a committer."""
+    place = Place()
+    copy = Place(wal=place.wal)
+    earlier = place.open({})
+    query, other = place.query(), copy.query()
+    next(query.batches(earlier, 1))
+    for name in place.checkpoint.list("", recursive=True):
+        copy.checkpoint.create(name, place.checkpoint.read(name))
+    later = copy.open({})
+    query.start_batch(1, 1)
+    other.start_batch(1, 77)
+
+    with pytest.raises(FencedError, match="term 1 of 'stager'"):
+        query.stage(earlier, 1)
+
+    assert place.wal.list(paths.batch(1)) == []
+    assert other.stage(later, 1)
+
+
+@pytest.mark.parametrize(("sinks", "reads"), [([], 1), (["a"], 0)])
+def test_a_newer_process_is_looked_for_at_each_batch_by_a_run_without_committers_alone(
+    sinks: list[str], reads: int
+) -> None:
+    place = Place()
+    run = place.open({name: Recorder() for name in sinks})
+    query = place.query()
+    next(query.batches(run, 1))
+    query.start_batch(1, 1)
+    place.requests.clear()
+
+    query.stage(run, 1)
+
+    assert len([name for name in place.requests if name.startswith(f"read {paths.terms(paths.STAGER_ROLE)}")]) == reads
+
+
+def test_other_input_under_a_released_batch_is_refused_by_its_number() -> None:
+    place = Place()
+    place.stream(place.open({"a": Recorder()}), 0)
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    query.roll_back(-1)
+    query.start_batch(0, 77)
+
+    with pytest.raises(DivergentReplay, match="batch 0 of memory://"):
+        query.stage(run, 0)
+
+
+# Gaps.
+
+
+def test_the_batch_that_comes_next_costs_no_listing() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 1)
+    query = place.query()
+    query.start_batch(2, 2)
+    place.requests.clear()
+
+    assert query.stage(run, 2)
+    assert query.stage(run, 2)
+
+    assert not [name for name in place.requests if name.startswith("list batches")]
+
+
+def test_the_newest_batch_is_a_replay_once_it_is_released_also_in_the_query_that_staged_it() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    next(query.batches(run, 1))
+    run.deliver_all()
+
+    assert not query.stage(run, 0)
+
+
+@pytest.mark.parametrize(("chunks", "spread"), [(2, False), (3, True)])
+def test_only_a_batch_of_more_chunks_than_a_folder_may_hold_is_spread(
+    chunks: int, spread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paths, "SPREAD_FROM", 2)
+    place = Place(rows=lambda _: [2 * chunks])
+    run = place.open({"a": Recorder()})
+    next(place.query().batches(run, 1))
+
+    manifest = run.history.staged(0)
+    assert manifest is not None
+    assert manifest.spread is spread
+
+
+def test_a_gap_of_one_batch_is_refused() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    place.stream(run, 0)
+    query = place.query()
+    query.start_batch(2, 2)
+
+    with pytest.raises(MissingBatch, match=r"batch 2 follows batch 0 in .*: 1 batches between them"):
+        query.stage(run, 2)
+
+
+@pytest.mark.parametrize("first", [0, 5])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_first_batch_that_was_bound_and_not_staged_is_missing(first: int, restarted: bool) -> None:
+    """`foreachBatch` swallowed the error, so that Spark completed it."""
+    place = Place()
+    run = place.open({})
+    query = place.query()
+    query.start_batch(first, first)
+
+    def fail(_: Attempt) -> Staged:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run.stage(first, fail, planned_ms=query.planned_ms(first))
+    if restarted:
+        run = place.open({})
+    query.start_batch(first + 1, first + 1)
+
+    with pytest.raises(
+        MissingBatch, match=rf"batch {first + 1} comes to .*, which begins with batch {first} and holds none: 1 batches"
+    ):
+        query.stage(run, first + 1)
+
+    assert query.stage(run, first), "restored, it is staged after all"
+    assert query.stage(run, first + 1)
+
+
+def test_on_a_wal_without_batches_any_may_come_first() -> None:
+    place = Place()
+    run = place.open({"a": Recorder()})
+    query = place.query()
+    query.start_batch(5, 5)
+
+    assert query.stage(run, 5)
+
+
+def test_a_first_batch_that_others_delivered_since_the_query_began_is_refused_under_other_offsets() -> None:
+    where = Place()
+    sleeping = where.open({"b": Recorder()})
+    where.stream(where.open({"a": Recorder()}), 0)
+    query = where.query()
+    query.roll_back(-1)
+    query.start_batch(0, 7)
+    with pytest.raises(DivergentReplay):
+        query.stage(sleeping, 0)
+
+
+def test_of_collected_batches_a_succeeded_query_is_told_that_it_was_succeeded() -> None:
+    where = Place()
+    sleeping = where.open({})
+    run = where.open({"a": Recorder()})
+    where.stream(run, 0)
+    run.log.raise_low_water(0)
+    with pytest.raises(FencedError, match="was succeeded"):
+        where.query().stage(sleeping, 0)
+
+
+def test_of_batches_collected_since_it_chose_them_a_query_is_told_that_another_runs() -> None:
+    """Although its term is the higher one: it began later, and the earlier query was the faster."""
+    where = Place()
+    run = where.open({"a": Recorder()})
+    sleeping = where.open({})
+    where.stream(run, 0)
+    run.log.raise_low_water(0)
+    with pytest.raises(FencedError, match=r"batch 0: .* has it as complete.*another query runs on this checkpoint"):
+        where.query().stage(sleeping, 0)
+
+
+def test_a_collected_batch_that_a_restored_checkpoint_asks_for_is_gone() -> None:
+    where = Place()
+    where.stream(where.open({"a": Recorder()}), 0)
+    run = where.open({"a": Recorder()})
+    run.log.raise_low_water(0)
+    query = where.query()
+    query.roll_back(-1)
+    query.start_batch(0, 0)
+    with pytest.raises(HistoryGone, match=r"batch 0 .*collected \(low water 0\).*restore a newer checkpoint"):
+        query.stage(run, 0)
+
+
+@pytest.mark.parametrize("stale", [1, 3], ids=["of this batch", "of a later one"])
+def test_a_batch_that_is_complete_before_it_ran_is_refused_before_anything_is_written(stale: int) -> None:
+    """`offsets` was rolled back and `commits` was not: the old entry would open the gate. Before: it did."""
+    place = Place()
+    place.query().start_batch(1, 1)
+    place.query().complete_batch(stale)
+    sink = Recorder()
+    run = place.open({"a": sink})
+
+    with pytest.raises(FencedError, match=r"batch 1: expected that .*/commits has neither .* restore the whole"):
+        place.query().stage(run, 1)
+    run.deliver_all()
+
+    assert sink.batches == []
+    assert place.wal.list(paths.BATCHES) == []
+    assert run.history.wal is None
+    place.checkpoint.delete([f"commits/{stale}"])
+    assert place.query().stage(run, 1)
+    run.deliver_all()
+    assert sink.batches == []
+    place.query().complete_batch(1)
+    run.deliver_all()
+    assert sink.batches == [1]
+
+
+def staged_twice(place: Place, rows: list[int]) -> None:
+    """Batch 0 with two rows, by a run that died before Spark completed it, then again."""
+    place.rows = lambda _: [2]
+    place.query().start_batch(0, 0)
+    place.query().stage(place.open({}), 0)
+    place.rows = lambda _: rows
+    place.query().stage(place.open({}), 0)
+
+
+@pytest.mark.parametrize("rows", [[], [1], [2, 1]], ids=["none", "fewer", "more"])
+def test_another_number_of_rows_than_an_earlier_attempt_had_is_told(
+    rows: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where a file was deleted after a crash: Spark replays its batch without it. Before: not a word."""
+    place = Place()
+
+    staged_twice(place, rows)
+
+    (told,) = caplog.messages
+    assert f"batch 0 of {place.wal.root}: staged again with {sum(rows)} rows" in told
+    assert f"had 2 rows of the same input ({paths.manifest(0, 1, 1)})" in told
+
+
+def test_the_same_number_of_rows_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    staged_twice(Place(), [1, 1])
+
+    assert caplog.messages == []
+
+
+def test_nor_are_the_rows_of_another_input(caplog: pytest.LogCaptureFixture) -> None:
+    place = Place()
+    place.query().start_batch(0, 0)
+    place.query().stage(place.open({}), 0)
+    place.query().roll_back(-1)
+    place.rows = lambda _: [2]
+    place.query().start_batch(0, 77)
+    place.query().stage(place.open({}), 0)
+
+    assert caplog.messages == []
+
+
+def test_nor_is_an_earlier_attempt_whose_manifest_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """Only its folder is left: nothing tells how many rows it had."""
+    place = Place()
+    staged_twice(place, [2])
+    place.wal.delete([paths.manifest(0, 1, 1), paths.manifest(0, 2, 1)])
+    place.rows = lambda _: [1]
+    place.query().stage(place.open({}), 0)
+
+    assert caplog.messages == []

@@ -1,0 +1,38 @@
+"""The WAL's folder is gone from the view of a process that delivers, while another machine still has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_run import Place, Recorder
+from wal_sink.errors import StoreError
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.stores.local import LocalStore
+from wal_sink.stores.spec import StoreSpec
+
+
+def test_a_process_whose_mount_was_lost_sends_no_more_than_the_chunk_in_its_hand(tmp_path: Path) -> None:
+    here, there = tmp_path / "wal", tmp_path / "elsewhere"
+    checkpoint = LocalStore(StoreSpec(str(tmp_path / "checkpoint")))
+
+    def place(folder: Path) -> Place:
+        return Place(wal=LocalStore(StoreSpec(str(folder))), checkpoint=checkpoint, rows=lambda _: [8])  # type: ignore[arg-type]
+
+    successor = Recorder()
+
+    def lose(chunk: Chunk) -> None:
+        if (chunk.batch_id, chunk.start) == (1, 2):
+            here.rename(there)
+            place(there).open({"a": successor}).deliver_all()
+
+    sink = Recorder(lose)
+    run = place(here).open({"a": sink})
+
+    with pytest.raises(StoreError, match="this folder was there, and it is gone"):
+        place(here).stream(run, 3)
+
+    assert [chunk.start for chunk in sink.chunks if chunk.batch_id == 1] == [0, 2]
+    assert [chunk.start for chunk in successor.chunks] == [2, 4, 6]
+    assert not here.exists()

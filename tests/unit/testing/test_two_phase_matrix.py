@@ -1,0 +1,108 @@
+"""Two-phase sinks in the crash matrix: whatever dies, fails or wakes up late, every row is shown once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.vault import Vault, VaultSink
+from wal_sink import Delivery, Transaction
+from wal_sink.testing import crash_matrix
+from wal_sink.testing.data.tables import partitioned, three_batches
+from wal_sink.testing.simulation.faults import Crash
+from wal_sink.testing.simulation.process import SINK_NAME, Place, Process, bury
+from wal_sink.wal import paths
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_every_disturbance_shows_every_row_once(keep: bool) -> None:
+    matrix = crash_matrix(
+        lambda vault: Delivery(VaultSink(vault), keep_segments=keep), lambda vault: vault.rows(), Vault
+    ).check()
+    assert (matrix.lost, matrix.repeated, matrix.permitted) == (0, 0, 0)
+    assert matrix.crashes > 100
+    assert matrix.failures > 50
+    assert matrix.takeovers > 30
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_every_pair_of_deaths_shows_every_row_once(keep: bool) -> None:
+    matrix = crash_matrix(
+        lambda vault: Delivery(VaultSink(vault), keep_segments=keep),
+        lambda vault: vault.rows(),
+        Vault,
+        disturb=("dies",),
+        every=7,
+        each_line=False,
+        double=True,
+    ).check()
+    assert matrix.crashes > 100
+
+
+class _Forgetting(VaultSink):
+    """Whose target drops what it holds whenever a process goes: the time-out that loses data elsewhere."""
+
+    def __init__(self, vault: Vault) -> None:
+        super().__init__(vault)
+        vault.drop_held()
+
+
+def test_a_target_that_drops_what_it_holds_loses_nothing_while_the_rows_are_kept() -> None:
+    matrix = crash_matrix(_Forgetting, lambda vault: vault.rows(), Vault, every=2).check()
+    assert matrix.repeated == 0
+
+
+def test_what_a_death_leaves_in_the_target_is_aborted_by_a_later_start() -> None:
+    undisturbed = _live(_place(Vault()))
+    for number in range(1, len(undisturbed) + 1, 3):
+        vault = Vault()
+        place = _place(vault)
+        _live(place, dies_at=number)
+        _live(place)
+        _live(place)  # a start aborts what is left of batches that were delivered before it
+        assert vault.held == {}, undisturbed[number - 1]
+        assert not set(vault.aborts) & set(vault.shown), undisturbed[number - 1]
+        assert not place.wal.list(paths.begun_folder(SINK_NAME)), undisturbed[number - 1]
+
+
+def _place(vault: Vault) -> Place:
+    place = Place(lambda: VaultSink(vault))
+    place.batches.update(enumerate(partitioned(three_batches())))
+    return place
+
+
+def _live(place: Place, *, dies_at: int = 0) -> list[str]:
+    def hook(process: Process, name: str) -> None:
+        if len(process.points) == dies_at:
+            raise Crash(name)
+
+    process = Process(place, hook=hook)
+    try:
+        process.live()
+    except Crash as crash:
+        bury(process, crash)
+    return process.points
+
+
+class _Early(VaultSink):
+    """A sink that shows rows when they are prepared: what the kit is there to find."""
+
+    def prepare(self) -> str:
+        handle = super().prepare()
+        assert self.transaction is not None
+        self.vault.shown[self.transaction.id] = self.vault.held.pop(self.transaction.id)
+        return handle
+
+
+class _Forgetful(VaultSink):
+    """A sink whose commit is not idempotent."""
+
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        assert handle
+        self.vault.shown[f"{transaction.id} {len(self.vault.shown)}"] = list(self.vault.held[transaction.id])
+
+
+@pytest.mark.parametrize("wrong", [_Early, _Forgetful])
+def test_the_matrix_finds_a_two_phase_sink_that_is_none(wrong: type[VaultSink]) -> None:
+    matrix = crash_matrix(wrong, lambda vault: vault.rows(), Vault)
+    assert matrix.violations
+    assert "two-phase" in str(matrix)

@@ -1,0 +1,159 @@
+"""Fingerprints: digests of what a batch reads from its sources, equal for every run of the same input.
+
+A fingerprint is made by a rule, whose number is kept beside it: records of an earlier version are compared by theirs.
+
+1. The lines of `offsets/N` after the second; after that of a file source, the lines of *one* entry of its log, the
+   newest. Where the offset log is of version 2, no files are digested.
+2. Each source's id and offset; after that of a file source, every file of its log that the batch reads.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import msgspec
+
+from wal_sink.checkpoint.formats import (
+    CheckpointFiles,
+    FileEntry,
+    OffsetsEntry,
+    log_offset,
+    read_file_log,
+    read_offsets,
+)
+from wal_sink.errors import ConfigError, CorruptError, HistoryError
+from wal_sink.stores.base import ObjectMissing
+from wal_sink.wal.records import FIRST_RULE
+
+RULE = 2
+"""By which new fingerprints are made."""
+
+_BEFORE_ALL = -1
+
+
+class Fingerprints:
+    """Makes the fingerprints of one checkpoint's batches. Reads only."""
+
+    def __init__(self, files: CheckpointFiles) -> None:
+        self._files = files
+
+    def of(self, batch_id: int, text: str, rule: int) -> str:
+        """The fingerprint of the batch whose entry in the offset log is `text`.
+
+        No request unless a source is a file source: then a read for each entry of its log that the batch reads, at most
+        one listing, and by rule 2 a read of the entry of the batch before. Raises `CorruptError` if the log of a file
+        source is not there, `HistoryError` if the entry before is not, `ConfigError` for what is not known.
+        """
+        entry = read_offsets(text, self._url(f"offsets/{batch_id}"))
+        if rule == FIRST_RULE:
+            return _digest(self._first_rule(text, entry))
+        if rule == RULE:
+            return _digest(self._second_rule(batch_id, entry))
+        raise ConfigError(
+            f"batch {batch_id}: the WAL holds a fingerprint of rule {rule}, but this version of wal-sink knows rules "
+            f"{FIRST_RULE} and {RULE}; use the version that wrote it"
+        )
+
+    def files(self, batch_id: int, entry: OffsetsEntry) -> dict[str, list[FileEntry]]:
+        """What the batch reads of each file source, by source id: the log after the batch before, up to this one's."""
+        through = entry.log_offsets()
+        if not through:
+            return {}
+        after = self._before(batch_id, entry)
+        found = {}
+        for source, number in through.items():
+            logged = self._log(entry, source, after=after.get(source, _BEFORE_ALL), through=number)
+            found[source] = sorted(file for _, file in logged)
+        return found
+
+    def _first_rule(self, text: str, entry: OffsetsEntry) -> Iterator[str]:
+        for source, line in enumerate(text.splitlines()[2:]):
+            yield line
+            if (number := log_offset(line)) is not None:
+                logged = self._log(entry, str(source), after=number - 1, through=number)
+                yield from sorted(raw for raw, _ in logged)
+
+    def _second_rule(self, batch_id: int, entry: OffsetsEntry) -> Iterator[str]:
+        files = self.files(batch_id, entry)
+        for source, offset in sorted(entry.sources.items()):
+            yield f"{source}:{offset}"
+            for file in files.get(source, []):
+                yield msgspec.json.encode((file.number, file.path, file.timestamp)).decode()
+
+    def _before(self, batch_id: int, entry: OffsetsEntry) -> dict[str, int]:
+        """Where the file sources stood before this batch; a source that is not there begins with its log."""
+        if batch_id == 0:
+            return {}
+        path = f"offsets/{batch_id - 1}"
+        try:
+            text = self._files.read(path).decode()
+        except ObjectMissing as error:
+            raise HistoryError(
+                f"batch {batch_id}: {self._url(path)} does not exist, so that it cannot be told which files batch "
+                f"{batch_id} reads. Spark keeps the entry before the one it runs; restore the checkpoint"
+            ) from error
+        before = read_offsets(text, self._url(path))
+        strange = {source for source in entry.log_offsets() if source in before.sources} - before.log_offsets().keys()
+        if strange or before.version != entry.version:
+            raise CorruptError(
+                f"batch {batch_id}: {entry.where} does not fit {before.where}: expected the same version and the same "
+                f"kind of source under each id, found v{entry.version} after v{before.version}, and that sources "
+                f"{sorted(strange)} read no files before; restore the checkpoint"
+            )
+        return before.log_offsets()
+
+    def _log(self, entry: OffsetsEntry, source: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:
+        """The source's log after the entry `after`, up to `through`: each number of it has at least one file."""
+        found: list[tuple[str, FileEntry]] = []
+        for number in range(through, after, -1):
+            path = f"sources/{source}/{number}"
+            try:
+                data = self._files.read(path)
+            except ObjectMissing:
+                return found + self._compacted(entry, source, after=after, through=number)
+            found += self._chosen(data, path, after=number - 1, through=number)
+        return found
+
+    def _compacted(self, entry: OffsetsEntry, source: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:
+        """The same from the oldest compacted file that holds them all."""
+        folder = f"sources/{source}"
+        stems = (name.removesuffix(".compact") for name in self._files.list(folder) if name.endswith(".compact"))
+        for candidate in sorted(int(stem) for stem in stems if stem.isdigit() and int(stem) >= through):
+            path = f"{folder}/{candidate}.compact"
+            try:
+                return self._chosen(self._files.read(path), path, after=after, through=through)
+            except ObjectMissing:
+                continue  # deleted since it was listed, for a later one that holds it
+        raise CorruptError(
+            f"{entry.where} says that source {source} reads files up to entry {through} of its log, but neither "
+            f"{self._url(folder)}/{through} nor a '.compact' file that holds it exists. Restore the whole checkpoint, "
+            "'sources' too. If the query's sources have names, so have their logs: then it needs "
+            "spark.sql.streaming.offsetLog.formatVersion=2 from its first start on. The offsets of a source that you "
+            "wrote must not be called 'logOffset'"
+        )
+
+    def _chosen(self, data: bytes, path: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:
+        where = self._url(path)
+        found = [(raw, file) for raw, file in read_file_log(data, where) if after < file.number <= through]
+        if missing := set(range(after + 1, through + 1)) - {file.number for _, file in found}:
+            raise CorruptError(
+                f"{where}: expected files of the log's entries {after + 1} to {through}, found none of "
+                f"{sorted(missing)[:5]}; restore the checkpoint"
+            )
+        return found
+
+    def _url(self, path: str) -> str:
+        return f"{self._files.root}/{path}"
+
+
+def of_repartition(entry: OffsetsEntry) -> str:
+    """Of a batch that no query ran: never equal to that of one that read the same offsets, which may have had rows."""
+    return _digest(["repartitioned", *(f"{source}:{offset}" for source, offset in sorted(entry.sources.items()))])
+
+
+def _digest(lines: Iterator[str] | list[str]) -> str:
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,153 @@
+"""Collecting what no run will ask for again. Low water moves first; only what lies below it is deleted.
+
+A sink may be registered while low water moves. Its registration is there before it looks at low water, and the sinks
+are listed once more after low water moved: one of the two sees the other, and what a sink still needs stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wal_sink.delivery.served_sink import Surroundings
+from wal_sink.recovery.inventory import Lost, find_again, newest_marker
+from wal_sink.recovery.registration import registered
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term
+from wal_sink.wal.log import NOTHING
+from wal_sink.wal.records import SinkRecord
+from wal_sink.wal.sink_records import OwnerRecord, RetiredRecord
+
+COLLECT_EVERY_BATCHES = 16
+"""How many batches are collected together, so that listings cost next to nothing per batch."""
+
+KEPT_LOW_WATERS = 16
+"""How many low-water records stay, so that a listing beside a collection cannot miss them all."""
+
+
+class Collector:
+    """Advances low water and deletes below it. Used by the committers of one run, one at a time."""
+
+    def __init__(self, shared: Surroundings, *, retention_batches: int) -> None:
+        self._shared = shared
+        self._log = shared.log
+        self._retention = retention_batches
+        self._low_water: int | None = None
+        self._asked_at = NOTHING
+        self._sinks: set[str] = set()
+        self._served: set[str] = set()
+        self._marked: dict[str, int] = {}
+
+    def expect(self, others: Iterable[str], *, served: Iterable[str]) -> None:
+        """These sinks are registered: from now on each must be there, whenever something is collected. One that this
+        run serves is not retired, since its term would have been claimed for that.
+        """
+        self._served.update(served)
+        self._sinks.update(others, self._served)
+
+    def is_due(self, marked_through: int) -> bool:
+        """Whether a committer that marked so far should collect. Asks the store only once.
+
+        True once every `COLLECT_EVERY_BATCHES`, even where an absent sink holds everything back.
+        """
+        if self._low_water is None:
+            self._low_water = self._log.low_water()
+        floor = max(self._low_water, self._first_batch() - 1)
+        since = max(floor + self._retention, self._asked_at)
+        if marked_through - since < COLLECT_EVERY_BATCHES:
+            return False
+        self._asked_at = marked_through
+        return True
+
+    def collect(self, term: Term) -> int:
+        """Collect what every registered sink has, less the retention window. Returns the new low water."""
+        present = self._log.low_water()
+        target = self._delivered_everywhere() - self._retention
+        self._low_water = max(present, target)
+        if target <= present:
+            return present
+        term.check(self._log.store)
+        self._log.raise_low_water(target, self._marked)
+        self._delete_through(min(target, self._delivered_everywhere()))
+        return target
+
+    def _delivered_everywhere(self) -> int:
+        """The newest batch that every registered sink has, absent sinks included. -1 if a sink has none."""
+        self._marked = {}
+        newest = [self._marked_through(name) for name in sorted({*registered(self._log), *self._sinks})]
+        return min((batch_id for batch_id in newest if batch_id is not None), default=NOTHING)
+
+    def _marked_through(self, name: str) -> int | None:
+        """The newest batch a sink has; None if there is no such sink, only objects one left behind, or if it is retired
+        and needs nothing any more. One read more where this run does not serve it, and another if it has no marker.
+        """
+        if name not in self._served and self._log.find(RetiredRecord, paths.retired(name)) is not None:
+            return None
+        marker = newest_marker(self._log, name)
+        if marker is not None:
+            self._marked[name] = marker.batch_id
+            self._sinks.add(name)
+            return marker.batch_id
+        sink = self._log.find(SinkRecord, paths.sink(name))
+        if sink is not None:
+            if name not in self._served and self._is_of_another(name):
+                return None
+            self._sinks.add(name)
+            return sink.first_batch - 1
+        if name in self._sinks:
+            find_again(self._log, SinkRecord, paths.sink(name), Lost.SINK, "what this run has seen of the sink")
+        return None
+
+    def _is_of_another(self, name: str) -> bool:
+        """Whether a sink was registered under a name that was just given to another, so that no process serves it."""
+        record = self._log.find(OwnerRecord, paths.owner(name))
+        return record is not None and record.folder != name
+
+    def _delete_through(self, batch_id: int) -> None:
+        """Deleting is repeatable: what a crash leaves here goes with the next collection."""
+        store = self._log.store
+        doomed = self._doomed(paths.BATCHES, batch_id)
+        for sink in registered(self._log):
+            doomed += self._doomed(paths.progress_batches(sink), batch_id)
+            markers = paths.markers(sink)
+            doomed += [f"{markers}/{name}" for name in store.list(markers) if _is_through(name, batch_id)]
+        waters = store.list(paths.LOW_WATER)
+        doomed += [f"{paths.LOW_WATER}/{name}" for name in waters[:-KEPT_LOW_WATERS]]
+        store.delete(doomed)
+
+    def _doomed(self, root: str, batch_id: int) -> list[str]:
+        """What lies below the folders of batches in `root`. Of its shards, which the same listing shows, all that is to
+        go is deleted at once.
+        """
+        names = self._log.store.list(root)
+        self._delete_in_shards([f"{root}/{name}" for name in names if paths.is_shard(name)], batch_id)
+        return self._all(f"{root}/{name}" for name in names if _is_through(name, batch_id))
+
+    def _delete_in_shards(self, shards: list[str], batch_id: int) -> None:
+        """Batch by batch, since one may have more objects than names of them have room; of each in the order of its
+        partitions, so that every request deletes from all shards alike, and no prefix gets them all.
+        """
+        batches: dict[str, list[str]] = {}
+        for shard in shards:
+            for name in self._log.store.list(shard.removesuffix("/")):
+                if _is_through(name, batch_id):
+                    batches.setdefault(name, []).append(shard + name)
+        for name in sorted(batches):
+            self._log.store.delete(sorted(self._all(batches[name]), key=_last_part))
+
+    def _all(self, folders: Iterable[str]) -> list[str]:
+        """Every object below some folders, each of which ends in `/`."""
+        store = self._log.store
+        return [folder + name for folder in folders for name in store.list(folder.removesuffix("/"), recursive=True)]
+
+    def _first_batch(self) -> int:
+        wal = self._shared.history.wal
+        return wal.first_batch if wal else 0
+
+
+def _last_part(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _is_through(name: str, batch_id: int) -> bool:
+    number = paths.parse_number(name)
+    return number is not None and number <= batch_id

@@ -1,0 +1,364 @@
+"""The committer of one sink: gate, release, deliver, mark, in batch order. Runs in the driver or a draining process.
+
+Nothing here waits for a gate or knows Spark: `deliver_next` does what can be done now, and whoever drives it decides
+when to ask again.
+
+A marker stands for every batch through its own. An idempotent sink that is behind is therefore served in groups:
+batches that follow each other share one look at the term and one marker. What a crash leaves unmarked is sent again
+under the same keys, which such a target ignores. Every other sink gets a marker a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from wal_sink.dead_letters.files import Kept
+from wal_sink.delivery.batch import BatchDelivery
+from wal_sink.delivery.progress import recorded_chunks
+from wal_sink.delivery.retry import Budget
+from wal_sink.delivery.served_sink import Serving, StoppedError, Surroundings
+from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
+from wal_sink.recovery.inventory import (
+    Lost,
+    check_marked_batch,
+    check_marker,
+    check_not_marked,
+    find_again,
+    newest_marker,
+)
+from wal_sink.reporting.logs import logger_of
+from wal_sink.runtime.rate_limit import RowRate
+from wal_sink.sinks.guarantees import Ability
+from wal_sink.two_phase.abort import ABORT_EVERY_BATCHES, abort_abandoned
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term, claim_above_seen, renew
+from wal_sink.wal.log import NOTHING
+from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release, SinkRecord
+
+GROUP_BATCHES = 8
+"""The most batches that share a marker."""
+GROUP_S = 1.0
+"""For how long they may, by the monotonic clock: a process that slept in between looks at its term again."""
+MOST_WITNESSED_SLOTS = 1024
+"""Of slots that the newest batch with rows did not use, those from here on are not watched: a marker stays small."""
+RELEASE_S = 5.0
+"""For how long a look at the term is good while a batch is released: a successor collects no batch so soon."""
+
+_logger = logger_of(__name__)
+
+
+class Committer:
+    """Delivers the batches of a WAL to one sink, strictly in order. Not shared between threads."""
+
+    def __init__(self, serving: Serving, shared: Surroundings, term: Term, sink: SinkRecord) -> None:
+        self._serving = serving
+        self._shared = shared
+        self._log = shared.log
+        self._first_batch = sink.first_batch
+        # A name that did not begin idempotent may be given a sink again that needs a record of every batch.
+        self._shares_markers = serving.promise.ignores_repeats and sink.sink_kind == serving.promise.ability.value
+        self._marker: Marker | None = None
+        self._unmarked: list[Manifest] = []  # the group under way: what the sink has and no marker stands for yet
+        self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
+        self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
+        self._has_delivered = False  # whether this run delivered a batch: the next was begun by nobody before
+        self._tidied_through: int | None = None
+        self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
+        self._is_confirmed = False  # whether the target had what was marked when this run began
+        self._rate = RowRate(serving.delivery.rows_per_s, shared.log.runtime)
+        self.term = term
+
+    @property
+    def serving(self) -> Serving:
+        return self._serving
+
+    @property
+    def name(self) -> str:
+        return self._serving.name
+
+    @property
+    def marked_through(self) -> int:
+        """The newest batch that a marker stands for; -1 if none."""
+        return self._marker.batch_id if self._marker else NOTHING
+
+    @property
+    def _delivered_through(self) -> int:
+        return self._unmarked[-1].batch_id if self._unmarked else self.marked_through
+
+    def load(self) -> None:
+        """Find the newest marker: where this sink is. Without one it begins at its first batch.
+
+        Where that was collected while the sink was being registered, it begins at the oldest batch the WAL still holds.
+        """
+        self._marker = newest_marker(self._log, self.name)
+        self._check_marker()
+        if self._marker is None and self._first_batch <= (low_water := self._log.low_water()):
+            held = self._log.numbers(paths.BATCHES, after=self._first_batch - 1)
+            self._first_batch = min(held, default=low_water + 1)
+
+    def _check_marker(self) -> None:
+        """Hold the newest marker against what else is known of the sink. No request, if nothing was lost."""
+        history, through = self._shared.history, self.marked_through
+        check_marker(self._log, self.name, through, history.low_water)
+        check_marked_batch(self._log, self.name, through, history.newest_known)
+        history.note_marked(through)
+        if self._marker is not None:
+            self.term = claim_above_seen(
+                self._log, self.term, self._marker.term, paths.marker(self.name, self._marker.batch_id)
+            )
+
+    def next_batch(self) -> int | None:
+        """The batch to deliver next, whether it exists yet or not; None while the WAL has no batch at all."""
+        wal = self._shared.history.wal
+        if wal is None:
+            return None
+        return max(self._delivered_through + 1, wal.first_batch, self._first_batch)
+
+    def deliver_next(self, *, search: bool) -> bool:
+        """Deliver the next batch if it can be released; False if there is nothing to do now.
+
+        With `search`, the gate also looks for later entries of the checkpoint, since Spark deletes old ones.
+        Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
+        when going on would be wrong, `StoppedError` when the run ends.
+        """
+        budget = Budget.of(self._serving.delivery, self._log.runtime)
+        sleep = self._shared.sleep_s
+        what = f"sink {self.name!r}"
+        try:
+            delivered = budget.call(
+                lambda: self._deliver_next(search=search), StoreError, OutcomeUnknownError, sleep=sleep, what=what
+            )
+        except (HistoryError, CorruptError):
+            # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
+            self.term.check(self._log.store)
+            self.mark_delivered()
+            if not self._is_marked_after_all():
+                raise
+            return True
+        except (DeliveryError, StoppedError):
+            self.mark_delivered()
+            raise
+        return delivered
+
+    def confirm_marked(self) -> None:
+        """Make sure that a transactional target still has what the newest marker stands for: at a start, and at the
+        end of a run. No request where there is no such marker, or the target is another.
+
+        Raises what `deliver_next` raises: `HistoryError` if the target has lost it, `DeliveryError` if it cannot tell.
+        """
+        marker = self._marker
+        if marker is None or not marker.witness_rows or self._serving.promise.ability is not Ability.STORE_POSITION:
+            return  # nothing that had rows was marked, or the target has no positions that could tell
+        manifest = self._marked_manifest or self._read_marked(marker.batch_id)
+        self._marked_manifest = msgspec.structs.replace(manifest, segments=(), prepared={})
+        self._delivery(self._marked_manifest, taken_over=False).ask()
+
+    def _read_marked(self, batch_id: int) -> Manifest:
+        """The manifest of the newest marked batch, which no collection takes. Two reads."""
+        path, marker = paths.release(batch_id), paths.marker(self.name, batch_id)
+        release = self._log.find(Release, path) or find_again(self._log, Release, path, Lost.RELEASE, marker)
+        path = paths.manifest(batch_id, release.term, release.attempt)
+        return self._log.find(Manifest, path) or find_again(self._log, Manifest, path, Lost.MANIFEST, marker)
+
+    def mark_delivered(self) -> None:
+        """End the group under way: what the sink has is marked, if the store lets us. Without it, it is sent again."""
+        try:
+            self._mark_rest()
+        except (StoreError, OutcomeUnknownError, CorruptError, FencedError) as error:
+            _logger.warning("sink %s: %d batches stay unmarked: %s", self.name, len(self._unmarked), error)
+
+    def abort_abandoned(self) -> None:
+        """Abort what a two-phase sink began and nobody will publish: at the start, then once every few batches.
+
+        A warning is all that comes of a failure: what is left is found again.
+        """
+        if self._tidied_through is not None and self.marked_through < self._tidied_through + ABORT_EVERY_BATCHES:
+            return
+        self._tidied_through = self.marked_through
+        try:
+            abort_abandoned(self._log, self._serving, self.term.number, through=self.marked_through)
+        except (StoreError, OutcomeUnknownError, CorruptError) as error:
+            _logger.warning("sink %s: aborting what was abandoned failed: %s", self.name, error)
+
+    def _deliver_next(self, *, search: bool) -> bool:
+        if not self._is_confirmed:
+            self.confirm_marked()
+            self._is_confirmed = True
+        if search:
+            self._shared.history.load_owner()
+            self._shared.gate.search()
+        batch_id = self.next_batch()
+        staged = None if batch_id is None else self._shared.history.staged(batch_id)
+        # A checkpoint that was rolled back must complete the batch again, though it may be released.
+        if batch_id is None or not self._shared.gate.is_open(batch_id):
+            return self._mark_rest()
+        self._check_term()  # a succeeded process must not decide which attempt is delivered
+        released = self._shared.releaser.release(batch_id, staged, sink=self.name)
+        if released is None:
+            return self._mark_rest()
+        if not (released.is_present_plan and self._is_in_time(RELEASE_S)):
+            # It may have slept since: then a successor may have delivered another attempt and collected its release.
+            self._look_at_term()
+        delivery = self._underway
+        begun = delivery is not None or released.run_id != self._log.run_id
+        if staged is None and not (begun or self._has_delivered):
+            begun = self._has_progress(released.manifest)  # then its release was lost
+        if delivery is None:
+            delivery = self._underway = self._delivery(released.manifest, taken_over=begun)
+        if not (begun and self._is_done_after_all(delivery, batch_id)):
+            if not released.manifest.passed_over:  # Spark called no sink for it either
+                delivery.run(self._renew_term)
+            self._settle(released.manifest, delivery.kept_rows(), begun=begun)
+        self._underway = None
+        self._has_delivered = True
+        return True
+
+    def _has_progress(self, manifest: Manifest) -> bool:
+        """Whether the sink has a part of the batch. One listing, or none where progress is kept elsewhere."""
+        if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+            return False
+        return bool(recorded_chunks(self._log.store, self.name, manifest))
+
+    def _check_term(self) -> None:
+        """One read; none within a group, since a target that ignores what it has is not harmed by the rest of it."""
+        if not (self._unmarked and self._is_in_time()):
+            self._look_at_term()
+
+    def _look_at_term(self) -> None:
+        now_s = self._log.runtime.monotonic_s()
+        self.term.check(self._log.store)
+        self._looked_s = now_s
+
+    def _settle(self, manifest: Manifest, kept: Mapping[Kept, int], *, begun: bool) -> None:
+        """Mark a batch that was delivered, unless the next one will be marked with it."""
+        shares_marker = (
+            self._shares_markers
+            and not (begun or kept)
+            and len(self._unmarked) + 1 < GROUP_BATCHES
+            and self._is_in_time()
+            and self._shared.gate.is_known_open(manifest.batch_id + 1)
+        )
+        if shares_marker:
+            self._unmarked.append(manifest)
+        else:
+            self._mark([*self._unmarked, manifest], kept)
+
+    def _is_in_time(self, limit_s: float = GROUP_S) -> bool:
+        """Whether the term was looked at so short a while ago."""
+        return self._log.runtime.monotonic_s() - self._looked_s < limit_s
+
+    def _mark_rest(self) -> bool:
+        """Mark the group under way; False if there is none."""
+        if not self._unmarked:
+            return False
+        self._mark(self._unmarked, {})
+        return True
+
+    def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
+        """Progress first, then markers: absent progress may mean "not begun" or "done and collected"."""
+        delivery.take_over()
+        self.term = claim_above_seen(self._log, self.term, delivery.seen_term, f"progress of batch {batch_id}")
+        delivery.go_on_under(self.term)
+        if self._adopt_marker(batch_id):
+            return True
+        if not (self._has_delivered or self._shares_markers):
+            check_not_marked(self._log, self.name, batch_id)
+        return False
+
+    def _is_marked_after_all(self) -> bool:
+        """Whether what is missing was collected, since a predecessor that woke up had marked it or a later batch."""
+        batch_id = self.next_batch()
+        if batch_id is None or not self._adopt_marker(batch_id):
+            return False
+        self._underway = None
+        return True
+
+    def _adopt_marker(self, batch_id: int) -> bool:
+        """Go on from the marker of the batch, or a later one: the newest is never collected. False if there is none."""
+        marker = self._log.find(Marker, paths.marker(self.name, batch_id))
+        if marker is None:
+            newest = max(self._log.numbers(paths.markers(self.name)), default=NOTHING)
+            marker = self._log.find(Marker, paths.marker(self.name, newest)) if newest >= batch_id else None
+        if marker is None:
+            return False
+        self._marker = marker
+        self._marked_manifest = None
+        self._unmarked.clear()
+        return True
+
+    def _renew_term(self, above: int) -> Term:
+        """What was sent out under the present term may still be under way: from now on it is a succeeded one's.
+
+        `above`: the higher term that a transactional target knows. If the WAL knows no newer process, its terms were
+        lost, and the role goes on above what the target knows. Else raises `FencedError`.
+        """
+        if above <= self.term.number:
+            self.term = renew(self._log, self.term)
+            return self.term
+        self.term = claim_above_seen(self._log, self.term, above, f"the target of sink {self.name!r}")
+        return self.term
+
+    def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
+        return BatchDelivery(
+            self._serving,
+            self._shared,
+            manifest,
+            self.term,
+            wal_id=self._shared.history.require_wal().wal_id,
+            before=self._marker,
+            taken_over=taken_over,
+            rate=self._rate,
+        )
+
+    def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
+        manifest = group[-1]
+        witness_batch, witness_rows, witness_older = self._witness(manifest)
+        marker = Marker(
+            batch_id=manifest.batch_id,
+            term=self.term.number,
+            run_id=self._log.run_id,
+            rows=sum(each.rows for each in group),
+            rejected=kept.get("rejected", 0),
+            unknown=kept.get("unknown", 0),
+            witness_batch=witness_batch,
+            witness_rows=witness_rows,
+            witness_older=witness_older,
+            **self._log.stamp(),
+        )
+        if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
+            # Another's marker is as true as ours, but its writer may have succeeded us.
+            self.term.check(self._log.store)
+        self._marker = marker
+        self._marked_manifest = manifest
+        self._shared.history.note_marked(marker.batch_id)
+        self._unmarked.clear()
+
+    def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]:
+        """The newest batch that had rows, how many in each segment, and the slots after these: what a transactional
+        target must remember.
+        """
+        before = self._marker
+        if self._serving.promise.ability is not Ability.STORE_POSITION:
+            return NOTHING, (), ()
+        if manifest.segments:
+            rows = tuple(segment.rows for segment in manifest.segments)
+            return manifest.batch_id, rows, _slots_after(len(rows), before)
+        return (before.witness_batch, before.witness_rows, before.witness_older) if before else (NOTHING, (), ())
+
+
+def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:
+    """What the marker before says of slots from number `used` on, which the batch at hand did not use."""
+    if before is None:
+        return ()
+    parts = [OlderSlots(batch_id=before.witness_batch, rows=before.witness_rows), *before.witness_older]
+    left, first = [], 0
+    for part in parts:
+        end = min(first + len(part.rows), MOST_WITNESSED_SLOTS)
+        if end > max(first, used):
+            rows = part.rows[max(0, used - first) : end - first]
+            left.append(OlderSlots(batch_id=part.batch_id, rows=rows))
+        first += len(part.rows)
+    return tuple(left)

@@ -1,0 +1,167 @@
+"""Releasing a batch: the durable decision which of its staged attempts is delivered, the same for all sinks."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from wal_sink.checkpoint.formats import planned_ms
+from wal_sink.checkpoint.reader import Checkpoint, Gate
+from wal_sink.errors import CorruptError, HistoryError, MissingBatch
+from wal_sink.recovery.history import History
+from wal_sink.recovery.inventory import Lost, find_again
+from wal_sink.recovery.passing import pass_over
+from wal_sink.staging.stager import divergence
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest, Release
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A batch that never changes again."""
+
+    manifest: Manifest
+    run_id: str
+    """The run that released it; another run's may have begun to deliver it."""
+    is_present_plan: bool = False
+    """Whether the checkpoint has the very plan of the batch that was staged, not one that reads the same."""
+
+
+class Releaser:
+    """Releases batches for all committers of one run. Call it only after the batch's gate was seen open."""
+
+    def __init__(self, log: Log, checkpoint: Checkpoint, gate: Gate, history: History) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._gate = gate
+        self._history = history
+        self._lock = threading.Lock()
+        self._released: dict[int, Released] = {}
+
+    def release(self, batch_id: int, staged: Manifest | None, *, sink: str = "") -> Released | None:
+        """The released batch, deciding now if nobody did; None if its gate is closed after all.
+
+        `staged` is what this run staged of it, looked up *before* the gate was asked: what is staged later waits for a
+        commit of its own. `sink`: for whom, which has every batch before this one. Raises `HistoryError` or
+        `CorruptError`.
+        """
+        with self._lock:
+            released = self._released.get(batch_id)
+            if released is None and (released := self._decide(batch_id, staged, sink)) is not None:
+                released = self._released[batch_id] = self._confirmed(released)
+            return released
+
+    def forget_through(self, batch_id: int) -> None:
+        """Free the memory of batches that every sink of this run has."""
+        with self._lock:
+            for known in [known for known in self._released if known <= batch_id]:
+                del self._released[known]
+
+    def _decide(self, batch_id: int, staged: Manifest | None, sink: str) -> Released | None:
+        manifest = staged
+        if manifest is None:
+            existing = self._log.find(Release, paths.release(batch_id))
+            if existing is not None:
+                return self._adopt(existing)
+            manifest = self._highest_manifest(batch_id)
+            self._check_against_checkpoint(manifest)
+            if not self._gate.is_open_now(batch_id):
+                return None  # the open gate was one of a past that the checkpoint has lost
+        release = Release(
+            batch_id=batch_id,
+            term=manifest.term,
+            attempt=manifest.attempt,
+            fingerprint=manifest.fingerprint,
+            rule=manifest.rule,
+            run_id=self._log.run_id,
+            sink=sink,
+            **self._log.stamp(),
+        )
+        if self._log.create(paths.release(batch_id), release):
+            return Released(manifest, self._log.run_id)
+        existing = self._log.require(Release, paths.release(batch_id))
+        self._refuse_other_release(existing, manifest)
+        return self._adopt(existing)
+
+    def _refuse_other_release(self, existing: Release, manifest: Manifest) -> None:
+        """What another released meanwhile must be of the same source offsets, whatever rule it goes by."""
+        own = manifest.fingerprint
+        if existing.rule != manifest.rule:  # by another version of wal-sink; a manifest keeps the offsets themselves
+            own = self._checkpoint.fingerprint(manifest.batch_id, manifest.offsets, existing.rule)
+        if existing.fingerprint != own:
+            raise divergence(self._log, self._checkpoint, manifest.batch_id, existing.fingerprint, own)
+
+    def _adopt(self, release: Release) -> Released:
+        path = paths.manifest(release.batch_id, release.term, release.attempt)
+        manifest = self._log.find(Manifest, path) or find_again(
+            self._log, Manifest, path, Lost.MANIFEST, paths.release(release.batch_id)
+        )
+        if (manifest.fingerprint, manifest.rule) != (release.fingerprint, release.rule):
+            raise CorruptError(
+                f"batch {release.batch_id}: release and manifest {self._log.store.url_of(path)} name different source "
+                "offsets; restore the WAL's objects"
+            )
+        return Released(manifest, release.run_id)
+
+    def _highest_manifest(self, batch_id: int) -> Manifest:
+        names = [paths.parse_manifest(name) for name in self._log.store.list(paths.batch(batch_id))]
+        highest = max((name for name in names if name is not None), default=None)
+        found = None
+        if highest is not None:
+            found = self._log.find(Manifest, paths.manifest(batch_id, highest.term, highest.attempt))
+        if found is None and highest is None:
+            found = pass_over(self._log, self._checkpoint, batch_id)
+        if found is None:
+            raise MissingBatch(
+                f"batch {batch_id}: completed by Spark in {self._checkpoint.root}, but "
+                f"{self._log.store.url_of(paths.batch(batch_id))} holds no manifest. Its rows cannot be delivered "
+                "and later batches are held back. Likely causes: a life-cycle rule of the bucket, a copy of a part of "
+                "the WAL, or a run without it. Restore the deleted objects, or start a new WAL. (Spark's offline "
+                "repartition of state writes such a batch too. It is recognised, unless it skipped a batch that failed)"
+            )
+        return found
+
+    def _check_against_checkpoint(self, manifest: Manifest) -> None:
+        """What another run staged must be what the checkpoint says now."""
+        text = self._checkpoint.offsets_text(manifest.batch_id)
+        if text is None:
+            # Asked now, not remembered: the checkpoint may have been rolled back since.
+            if manifest.batch_id < self._checkpoint.newest_commit():
+                return  # Spark deleted the entry, as it does with old ones
+            raise HistoryError(
+                f"batch {manifest.batch_id}: {self._checkpoint.root} has no offsets/{manifest.batch_id}; restore "
+                "the checkpoint"
+            )
+        self._refuse_other_offsets(manifest, text)
+
+    def _confirmed(self, released: Released) -> Released:
+        """Compare a release with the checkpoint *after* it was created or found.
+
+        The stager looks for a release after Spark wrote the offsets: of two histories of a batch, one sees the other.
+        """
+        manifest = released.manifest
+        text = self._checkpoint.offsets_text(manifest.batch_id)
+        if _is_same_plan(manifest, text):
+            return Released(manifest, released.run_id, is_present_plan=True)
+        self._history.ask_owner_again()
+        if text is not None:
+            self._refuse_other_offsets(manifest, text)
+        return released
+
+    def _refuse_other_offsets(self, manifest: Manifest, text: str) -> None:
+        """What the checkpoint reads under the batch's id, by its entry there, must be what was staged."""
+        if _is_same_plan(manifest, text):
+            return
+        repartition = self._checkpoint.repartition(manifest.batch_id)
+        if repartition is not None:
+            found = repartition.fingerprint
+        else:
+            found = self._checkpoint.fingerprint(manifest.batch_id, text, manifest.rule)
+        if found != manifest.fingerprint:
+            raise divergence(self._log, self._checkpoint, manifest.batch_id, manifest.fingerprint, found)
+
+
+def _is_same_plan(manifest: Manifest, text: str | None) -> bool:
+    """Whether this is the entry of the very plan that was staged: no other plan of any query says the same."""
+    return text == manifest.offsets and planned_ms(manifest.offsets) is not None

@@ -1,0 +1,199 @@
+"""Rows kept beside the WAL because a sink may not have them, or refuses them, under their original keys.
+
+A dead letter is a Parquet file: the rows under positional names (`c0`, …), and for each its number in its segment
+(`row`) and why it is here (`reason`). What it belongs to lies in the file's metadata under `wal_sink.*`. Nobody but the
+user deletes one.
+"""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wal_sink.errors import CorruptError
+from wal_sink.reporting.logs import logger_of
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
+from wal_sink.stores.create_once import create_once
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+
+_logger = logger_of(__name__)
+_PREFIX = b"wal_sink."
+_ROW, _REASON = "row", "reason"
+
+Kept: TypeAlias = Literal["rejected", "unknown"]
+"""Why rows are dead letters: the sink refused them, or it is not known whether it has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Rows of one chunk that were kept, and what is known of them."""
+
+    path: str
+    kept: Kept
+    chunk: Chunk
+    """The rows under their real names, with the key they had, or have from now on: the same at every reading."""
+    reasons: tuple[str, ...]
+    """Why, a row each."""
+    answered: bool
+    """Whether the sink has every other row of what it was sent; one that works in transactions has none of them."""
+    replay_of: str
+    """The path of the dead letter whose rows were refused again when it was replayed; else empty."""
+
+
+class _Facts(msgspec.Struct, frozen=True, kw_only=True):
+    """The file's metadata."""
+
+    id: str
+    created: str
+    kept: Kept
+    key: str
+    batch_id: int
+    segment_id: str
+    slot: str
+    end: int
+    """Where the chunk ends that the rows were taken from."""
+    columns: tuple[str, ...]
+    term: int
+    run_id: str
+    answered: bool = False
+    replay_of: str = ""
+
+
+def keep_unknown(log: Log, sink: str, ordinal: int, chunk: Chunk, *, reason: str) -> None:
+    """Keep a chunk whose outcome an at-most-once delivery does not know. Repeating is harmless."""
+    path = paths.dead_letter(sink, chunk.batch_id, ordinal, chunk.rows[0], chunk.rows[-1] + 1)
+    _logger.warning("sink %s: outcome unknown, kept as %s: %s", sink, log.store.url_of(path), reason)
+    try:
+        log.store.create(path, _encode(log, chunk, [reason] * chunk.num_rows, "unknown"))
+    except ObjectExists:
+        _logger.debug("%s was kept before", log.store.url_of(path))
+
+
+def keep_rejected(
+    log: Log, path: str, chunk: Chunk, reasons: Sequence[str], *, answered: bool, replay_of: str = ""
+) -> bool:
+    """Keep rows that a sink refused for good, or none of them, as `path`. False: somebody else was first."""
+    data = _encode(log, chunk, reasons, "rejected", answered=answered, replay_of=replay_of)
+    return create_once(log.store, path, data, runtime=log.runtime)
+
+
+def count_rows(store: Store, sink: str, batch_id: int) -> Mapping[Kept, int]:
+    """Rows of a batch kept so far, by any process, by why they are. One listing, and a read for each rejection."""
+    counts: dict[Kept, int] = {"rejected": 0, "unknown": 0}
+    folder = paths.dead_letter_folder(sink, batch_id)
+    for name in store.list(folder):
+        span = paths.parse_dead_letter(name)
+        if span is not None and span.number is None:
+            counts["unknown"] += span.end_row - span.first_row
+        elif span is not None:
+            counts["rejected"] += read_dead_letter(store, f"{folder}/{name}").chunk.num_rows
+    return counts
+
+
+def kept_through(store: Store, sink: str, batch_id: int) -> Mapping[int, int]:
+    """By ordinal of a segment of a batch, where the furthest chunk ends of which rows were kept. One listing."""
+    furthest: dict[int, int] = {}
+    for name in store.list(paths.dead_letter_folder(sink, batch_id)):
+        if (span := paths.parse_dead_letter(name)) is not None:
+            furthest[span.ordinal] = max(span.end_row, furthest.get(span.ordinal, 0))
+    return furthest
+
+
+def find_dead_letter(store: Store, path: str) -> DeadLetter | None:
+    """The dead letter under `path`; None if there is none. Raises `CorruptError`."""
+    try:
+        return read_dead_letter(store, path)
+    except ObjectMissing:
+        return None
+
+
+def read_dead_letter(store: Store, path: str) -> DeadLetter:
+    """Raises `ObjectMissing`, and `CorruptError` if it is not as written."""
+    where = store.url_of(path)
+    data = store.read(path)
+    try:
+        table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
+        facts = _facts_in(table.schema.metadata or {})
+    except (pa.ArrowException, OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptError(f"{where}: expected a dead letter, found {len(data)} other bytes: {error}") from error
+    if table.num_columns != len(facts.columns) + 2 or table.column_names[-2:] != [_ROW, _REASON]:
+        raise CorruptError(f"{where}: expected the columns {facts.columns}, {_ROW} and {_REASON}, found {table.schema}")
+    span = paths.parse_dead_letter(path.rpartition("/")[2])
+    if span is None:
+        raise CorruptError(f"{where}: expected the name of a dead letter; restore the object under its own name")
+    rows = cast("list[int]", table.column(_ROW).to_pylist())
+    reasons = cast("list[str]", table.column(_REASON).to_pylist())
+    chunk = Chunk(
+        table=table.drop_columns([_ROW, _REASON]).rename_columns(list(facts.columns)).replace_schema_metadata(None),
+        batch_id=facts.batch_id,
+        key=facts.key,
+        segment_id=facts.segment_id,
+        rows=tuple(rows),
+        position=Position(facts.slot, facts.batch_id, facts.end, facts.segment_id),
+        term=facts.term,
+        start=span.first_row,
+    )
+    return DeadLetter(path, facts.kept, chunk, tuple(reasons), facts.answered, facts.replay_of)
+
+
+def _encode(
+    log: Log, chunk: Chunk, reasons: Sequence[str], kept: Kept, *, answered: bool = False, replay_of: str = ""
+) -> bytes:
+    facts = _Facts(
+        kept=kept,
+        key=chunk.key,
+        batch_id=chunk.batch_id,
+        segment_id=chunk.segment_id,
+        slot=chunk.position.slot,
+        end=chunk.position.rows,
+        columns=tuple(chunk.table.column_names),
+        term=chunk.term,
+        run_id=log.run_id,
+        answered=answered,
+        replay_of=replay_of,
+        **log.stamp(),
+    )
+    table = chunk.table.rename_columns([f"c{index}" for index in range(chunk.table.num_columns)])
+    table = table.append_column(_ROW, pa.array(list(chunk.rows), pa.int64()))
+    table = table.append_column(_REASON, pa.array(list(reasons), pa.string()))
+    table = table.replace_schema_metadata(_metadata_of(facts))
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="zstd", compression_level=1, write_page_checksum=True, store_schema=True)
+    return buffer.getvalue()
+
+
+def _metadata_of(facts: _Facts) -> dict[bytes, bytes]:
+    """Each fact, and their checksum: Parquet protects its pages, not its footer."""
+    plain = msgspec.to_builtins(facts)
+    metadata = {
+        _PREFIX + name.encode(): value.encode() if isinstance(value, str) else msgspec.json.encode(value)
+        for name, value in plain.items()
+    }
+    return {**metadata, _PREFIX + b"crc32": str(_checksum(facts)).encode()}
+
+
+def _facts_in(metadata: Mapping[bytes, bytes]) -> _Facts:
+    texts = {
+        name.removeprefix(_PREFIX).decode(): value.decode()
+        for name, value in metadata.items()
+        if name.startswith(_PREFIX)
+    }
+    crc32 = texts.pop("crc32", "")
+    columns = msgspec.json.decode(texts.pop("columns", ""))
+    facts = msgspec.convert({**texts, "columns": columns}, _Facts, strict=False)
+    if crc32 != str(_checksum(facts)):
+        raise msgspec.ValidationError("the checksum of its metadata does not fit")
+    return facts
+
+
+def _checksum(facts: _Facts) -> int:
+    return zlib.crc32(msgspec.json.encode(facts))

@@ -1,0 +1,321 @@
+"""Delivering one released batch to one sink: orders, attempts, budgets, and what is known to have arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from wal_sink.dead_letters.files import Kept, count_rows, kept_through
+from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
+from wal_sink.delivery.retry import AttemptFailedError, Budget
+from wal_sink.delivery.served_sink import CarrierLostError, Serving, StoppedError, Surroundings
+from wal_sink.errors import DeliveryError
+from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, Witness, failure_error
+from wal_sink.reporting.layers import said_once
+from wal_sink.runtime.rate_limit import RowRate
+from wal_sink.sinks.guarantees import Ability
+from wal_sink.wal.fencing import Term
+from wal_sink.wal.records import Manifest, Marker
+from wal_sink.wal.segment_reader import chunk_ends
+
+_WORST_FIRST = (
+    FailureKind.FENCED,
+    FailureKind.HISTORY,
+    FailureKind.CORRUPT,
+    FailureKind.PERMANENT,
+    FailureKind.STOPPED,
+    FailureKind.FORGOTTEN,
+    FailureKind.LOST,
+    FailureKind.UNKNOWN,
+    FailureKind.RETRIABLE,
+)
+
+
+_MAY_PASS = {FailureKind.RETRIABLE, FailureKind.UNKNOWN, FailureKind.LOST, FailureKind.FORGOTTEN}
+
+
+class _TryAgainError(AttemptFailedError):
+    """An attempt failed in a way that a later one may not."""
+
+
+class BatchDelivery:
+    """One batch on its way to one sink. Lives in the committer's process, for as long as it takes."""
+
+    def __init__(
+        self,
+        serving: Serving,
+        shared: Surroundings,
+        manifest: Manifest,
+        term: Term,
+        *,
+        wal_id: str,
+        before: Marker | None,
+        taken_over: bool,
+        rate: RowRate,
+    ) -> None:
+        self._serving = serving
+        self._shared = shared
+        self._manifest = manifest
+        self._rate = rate
+        self._maybe_sent = taken_over
+        self._left_behind = False  # whether tasks of an earlier attempt may still be sending
+        self._is_away = False  # whether the target took nothing in the last attempt
+        self._has_rejected = False
+        self._rows = [0] * len(manifest.segments)
+        """What is taken for delivered. Of a transactional target a hint: it is asked before the marker."""
+        self._sent_through = [0] * len(manifest.segments)
+        """Before which row every chunk of a segment may have been sent to a transactional target."""
+        self._furthest = 0
+        self._outrun_by = 0  # the higher term that a transactional target knows
+        self._asks_first = False  # whether the target forgot something, so that it has to tell what it has
+        self.seen_term = 0
+        """The highest term that another run's progress of the batch names."""
+        self._assignment = self._assign(wal_id, term, before)
+
+    def run(self, renew_term: Callable[[int], Term]) -> None:
+        """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises.
+
+        `renew_term` claims the next term, under which a delivery goes on that left tasks behind, or one above the term
+        that it is given and that a transactional target knows.
+        """
+        budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
+        self._asks_first = self._asks_first or self._is_unconfirmed  # an earlier call could not create the marker
+        self._within(budget, lambda: self._attempt(budget, renew_term))
+
+    def ask(self) -> None:
+        """Make sure that a transactional target has what the marker before this batch stands for, and what this batch
+        has of it. Sends nothing. Raises what `run` raises.
+        """
+        budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
+        self._within(budget, lambda: self._ask(budget))
+
+    def _within(self, budget: Budget, attempt: Callable[[], None]) -> None:
+        sleep = self._shared.sleep_s
+        try:
+            budget.call(attempt, _TryAgainError, sleep=sleep, what=self._what())
+        except _TryAgainError as error:
+            gave_up = f"{self._what()}: gave up after {budget.failures} attempts in {budget.spent_s():.1f} s without "
+            last = said_once(f"{gave_up}progress; the last failure: {error}")
+            raise DeliveryError(
+                f"{last}. The rows are kept in {self._shared.log.store.root}; repair the target, then start again"
+            ) from None  # the error's text is in this one
+
+    def go_on_under(self, term: Term) -> None:
+        """From now on deliver under another term of the same role."""
+        self._assignment = replace(self._assignment, term=term)
+
+    def reload_progress(self) -> None:
+        """Let the records on the store speak; what an at-most-once delivery may have lost becomes dead letters."""
+        if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+            return
+        log = self._shared.log
+        known = dict(enumerate(self._rows))
+        for ordinal, rows in recorded_rows(log.store, self._serving.name, self._manifest).items():
+            if rows > known.get(ordinal, 0):
+                record = check_recorded(log, self._serving.name, self._manifest, ordinal, rows)
+                if record.run_id != log.run_id:
+                    self.seen_term = max(self.seen_term, record.term)
+                if self._serving.promise.at_most_once:
+                    keep_last_recorded(self._assignment, ordinal, self._manifest.segments[ordinal], rows, log)
+                self._rows[ordinal] = rows
+
+    def take_over(self) -> None:
+        """Learn from the store how far another process came. What has dead letters was sent, and a transactional target
+        may have forgotten that since: one listing.
+        """
+        self.reload_progress()
+        if not self._is_transactional:
+            return
+        log, batch_id = self._shared.log, self._manifest.batch_id
+        for ordinal, end in kept_through(log.store, self._serving.name, batch_id).items():
+            self._sent_through[ordinal] = max(end, self._sent_through[ordinal])
+
+    def kept_rows(self) -> Mapping[Kept, int]:
+        """Rows that became dead letters so far, predecessors included. No request where there can be none."""
+        if not (self._maybe_sent or self._has_rejected):  # a predecessor may have had another policy
+            return {}
+        return count_rows(self._shared.log.store, self._serving.name, self._manifest.batch_id)
+
+    def _attempt(self, budget: Budget, renew_term: Callable[[int], Term]) -> None:
+        if self._left_behind or self._outrun_by > self._assignment.term.number:
+            self._leave_behind(renew_term(self._outrun_by))
+        failures, took_some = self._asked_first(), False
+        for orders in () if failures else self._rounds():
+            outcomes = self._carry(orders, confirm=self._is_confirmed_after(orders))
+            if any(outcome.chunks for outcome in outcomes) and self._came_further():
+                budget.note_progress()
+                took_some = True
+            failures = [outcome.failure for outcome in outcomes if outcome.failure]
+            if failures:
+                break
+        may_be_away = bool(failures) and not took_some
+        if not failures and (left := self._open_orders()):
+            message = f"{len(left)} of {len(self._manifest.segments)} segments came back without an outcome"
+            failures = [Failure(FailureKind.UNKNOWN, message)]
+        if failures:
+            forgot = any(each.kind is FailureKind.FORGOTTEN for each in failures)
+            self._asks_first = self._asks_first or forgot or self._is_unconfirmed  # the last look gave no answer
+            self._left_behind = any(failure.kind is FailureKind.LOST for failure in failures)
+            worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind))
+            asked_s = max(failure.retry_after_s for failure in failures)
+            self._fail(replace(worst, retry_after_s=asked_s), budget, may_be_away=may_be_away)
+
+    @property
+    def _is_unconfirmed(self) -> bool:
+        """Whether a transactional target has acknowledged every row. With nothing left to order, no attempt would look
+        again before the marker: it has to ask first.
+        """
+        return self._is_transactional and bool(self._manifest.segments) and not self._open_orders()
+
+    def _asked_first(self) -> list[Failure]:
+        """Let a target that forgot something tell what it has of every segment, finished ones too. What keeps it from
+        telling; that it lacks rows is the answer.
+        """
+        if not self._asks_first:
+            return []
+        failures = [outcome.failure for outcome in self._carry([], confirm=True) if outcome.failure]
+        failures = [failure for failure in failures if failure.kind is not FailureKind.FORGOTTEN]
+        self._asks_first = bool(failures)
+        return failures
+
+    def _ask(self, budget: Budget) -> None:
+        outcomes = self._carry([], confirm=True)
+        if failure := next((outcome.failure for outcome in outcomes if outcome.failure), None):
+            self._fail(failure, budget, may_be_away=False)
+
+    def _came_further(self) -> bool:
+        """Whether more is delivered than ever before. A target that forgets may take the same rows for ever."""
+        rows, before = sum(self._rows), self._furthest
+        self._furthest = max(rows, before)
+        return rows > before or not self._is_transactional
+
+    def _leave_behind(self, term: Term) -> None:
+        """Go on under this next term, so that a task of a lost attempt that wakes up finds itself succeeded.
+
+        Progress is read after that: such a task may have recorded more meanwhile.
+        """
+        self.go_on_under(term)
+        self._left_behind = False
+        self.reload_progress()
+
+    def _fail(self, failure: Failure, budget: Budget, *, may_be_away: bool) -> None:
+        if failure.kind is FailureKind.STOPPED:
+            raise StoppedError(failure.message)
+        if failure.kind is FailureKind.FENCED and failure.term and not self._outrun_by:
+            self._outrun_by = failure.term  # once: who is outrun again has a rival that the WAL cannot tell of
+        elif failure.kind not in _MAY_PASS:
+            raise failure_error(failure, self._what())
+        self._maybe_sent = True
+        known = sum(self._rows)
+        self.reload_progress()
+        if sum(self._rows) > known:  # an attempt that could not tell of it came further all the same
+            budget.note_progress()
+            may_be_away = False
+        self._is_away = may_be_away and failure.kind is not FailureKind.LOST
+        raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
+
+    def _rounds(self) -> Iterator[list[Order]]:
+        """What is handed to the carrier at a time. A target that was away gets one segment to see if it is back."""
+        orders = self._open_orders()
+        if self._serving.carrier.whole_batch:
+            if orders or not self._manifest.segments:
+                yield orders
+        elif self._serving.delivery.order == "total":
+            yield from ([order] for order in orders)
+        elif self._is_away and len(orders) > 1:
+            yield orders[:1]
+            yield self._open_orders()
+        elif orders:
+            yield orders
+
+    def _open_orders(self) -> list[Order]:
+        # With several segments, their single chunks would all go unchecked; and a rate may have been waited for.
+        is_paced = self._serving.delivery.rows_per_s is not None
+        term_checked = len(self._manifest.segments) == 1 and not self._maybe_sent and not is_paced
+        handles = self._manifest.prepared.get(self._serving.name)
+        return [
+            Order(
+                ordinal,
+                segment,
+                self._rows[ordinal],
+                maybe_sent=self._maybe_sent,
+                sent_through=self._sent_through[ordinal],
+                term_checked=term_checked,
+                handle=handles[ordinal] if handles else None,
+            )
+            for ordinal, segment in enumerate(self._manifest.segments)
+            if self._rows[ordinal] < segment.rows
+        ]
+
+    @property
+    def _is_transactional(self) -> bool:
+        return self._serving.promise.ability is Ability.STORE_POSITION
+
+    def _is_confirmed_after(self, orders: Sequence[Order]) -> bool:
+        """Whether the target is to tell what it has of the whole batch once these, all that are left, are done."""
+        return self._is_transactional and len(orders) == len(self._open_orders())
+
+    def _carry(self, orders: list[Order], *, confirm: bool = False) -> list[Outcome]:
+        self._rate.wait(self._shared.sleep_s)
+        began_s = self._rate.now_s()
+        before = sum(self._rows)
+        try:
+            outcomes = self._serving.carrier.deliver(self._assignment, self._manifest, orders, confirm=confirm)
+        except CarrierLostError as error:
+            outcomes = [Outcome(ordinal=-1, rows=0, failure=Failure(FailureKind.LOST, str(error)))]
+            self._note_sent(orders)
+        self._settle(outcomes)
+        self._rate.take(sum(self._rows) - before, since_s=began_s)
+        return outcomes
+
+    def _settle(self, outcomes: list[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.ordinal >= 0:
+                self._settle_segment(outcome)
+            self._has_rejected = self._has_rejected or outcome.rejected > 0
+
+    def _settle_segment(self, outcome: Outcome) -> None:
+        """Of a transactional target nothing outranks what it said last."""
+        ordinal = outcome.ordinal
+        if self._is_transactional:
+            self._rows[ordinal] = outcome.rows
+            self._sent_through[ordinal] = max(self._sent_through[ordinal], self._maybe_through(outcome))
+        else:
+            self._rows[ordinal] = max(outcome.rows, self._rows[ordinal])
+
+    def _maybe_through(self, outcome: Outcome) -> int:
+        """How far a segment may have been sent: where something failed, the chunk in hand, too."""
+        if outcome.failure is None:
+            return outcome.rows
+        segment = self._manifest.segments[outcome.ordinal]
+        ends = chunk_ends(segment, self._manifest.chunk_rows)
+        return next((end for end in ends if end > outcome.rows), segment.rows)
+
+    def _note_sent(self, orders: Sequence[Order]) -> None:
+        """Nobody knows how far a lost carrier sent these. Only a transactional target can have forgotten more of that
+        than the chunk in hand; of every other one the records tell.
+        """
+        for order in orders if self._is_transactional else ():
+            self._sent_through[order.ordinal] = order.segment.rows
+
+    def _assign(self, wal_id: str, term: Term, before: Marker | None) -> Assignment:
+        return Assignment(
+            wal_id=wal_id,
+            sink=self._serving.name,
+            term=term,
+            batch_id=self._manifest.batch_id,
+            columns=self._manifest.columns,
+            spark_schema=self._manifest.spark_schema,
+            chunk_rows=self._manifest.chunk_rows,
+            segments=len(self._manifest.segments),
+            at_most_once=self._serving.promise.at_most_once,
+            keeps_rejected=self._serving.delivery.on_rejected == "dead_letter",
+            attempt_timeout_s=self._serving.delivery.attempt_timeout_s,
+            rows_per_s=self._serving.delivery.rows_per_s,
+            prepares_again=self._serving.delivery.on_gone == "prepare_again",
+            witness=Witness.of(before),
+            spread=self._manifest.spread,
+        )
+
+    def _what(self) -> str:
+        return f"batch {self._manifest.batch_id}, sink {self._serving.name!r}"

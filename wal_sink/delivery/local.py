@@ -1,0 +1,192 @@
+"""Carrying out orders in this process. Executors are served by `wal_sink.spark`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from wal_sink.delivery.segment import SegmentDelivery
+from wal_sink.errors import PermanentError, WalSinkError
+from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, kind_of
+from wal_sink.runtime.timed_calls import Caller, CallTimedOutError
+from wal_sink.sinks.base import MakeSink, Sink
+from wal_sink.sinks.guarantees import Ability, ability_of
+from wal_sink.sinks.session import SinkSession, call_sink, check_returned
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest, SegmentRef
+
+SMALL_BATCH_BYTES = 4 << 20
+"""Segment bytes up to which the driver delivers itself: a Spark job alone costs about 100 ms (measured)."""
+SMALL_BATCH_SEGMENTS = 16
+"""The same in segments, which the driver delivers one after the other: each costs some requests."""
+
+
+def is_small(manifest: Manifest, orders: Sequence[Order]) -> bool:
+    """Whether a batch is delivered in the driver where either place would do.
+
+    Of what a two-phase sink has prepared no rows are moved any more.
+    """
+    moved = 0 if all(order.handle is not None for order in orders) else manifest.bytes
+    return moved <= SMALL_BATCH_BYTES and len(manifest.segments) <= SMALL_BATCH_SEGMENTS
+
+
+class LocalCarrier:
+    """Delivers in the committer's own process, one segment after the other.
+
+    `make_sink` may give the same object every time. While a call that timed out may still be running in it, nobody else
+    calls it: `copy_sink` is asked for another one, and without that the sink has failed for good.
+    """
+
+    whole_batch = False
+
+    def __init__(
+        self, make_sink: MakeSink, log: Log, *, should_stop: Callable[[], bool], copy_sink: MakeSink | None = None
+    ) -> None:
+        self._make_sink = make_sink
+        self._copy_sink = copy_sink
+        self._log = log
+        self._should_stop = should_stop
+        self._holder: Caller | None = None
+
+    def deliver(
+        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
+        """Up to the first failure; what comes after it is left for the next attempt."""
+        make_sink, caller = self._make_sink, self._log.runtime.new_caller()
+        if self._holder is None or not self._holder.busy:
+            self._holder = caller
+        elif self._copy_sink is not None:
+            make_sink = self._copy_sink
+        else:
+            return failed(orders, Failure(FailureKind.PERMANENT, _still_running(assignment)))
+        return carry_out(
+            assignment,
+            orders,
+            make_sink,
+            caller,
+            self._log,
+            on_executor=False,
+            should_stop=self._should_stop,
+            confirms=manifest.segments if confirm else None,
+        )
+
+
+def copier(sink: Sink) -> MakeSink | None:
+    """Makes copies of a sink as it is now, not opened yet; None if it has no copies that are as good as itself."""
+    if sink.driver_only:
+        return None
+    try:
+        payload = pickle.dumps(sink)
+    except Exception:  # noqa: BLE001 - a user's __reduce__ may raise anything; without a copy there is one way less out
+        return None
+    return partial(_copy, payload, ability_of(sink))
+
+
+def _copy(payload: bytes, ability: Ability) -> Sink:
+    """Raises `PermanentError` if the copy is another kind of sink, which would not keep what this one promises."""
+    copy: object = pickle.loads(payload)  # noqa: S301 - our own bytes
+    if isinstance(copy, Sink) and ability_of(copy) is ability:
+        return copy
+    found = ability_of(copy).value if isinstance(copy, Sink) else type(copy).__name__
+    raise PermanentError(
+        f"its copy is “{found}”, expected “{ability.value}”: its __reduce__ or __getstate__ drops that"
+    )
+
+
+def failed(orders: Sequence[Order], failure: Failure) -> list[Outcome]:
+    """Nothing was done of these orders; where there are none, of what the target was to confirm."""
+    return [Outcome(order.ordinal, order.start, failure=failure) for order in orders] or [Outcome(-1, 0, 0, failure)]
+
+
+def carry_out(
+    assignment: Assignment,
+    orders: Sequence[Order],
+    make_sink: MakeSink,
+    caller: Caller,
+    log: Log,
+    *,
+    on_executor: bool,
+    should_stop: Callable[[], bool] = lambda: False,
+    confirms: Sequence[SegmentRef] | None = None,
+) -> list[Outcome]:
+    """Deliver segments one after the other through one opened sink: one delivery task, on the driver or an executor.
+
+    `confirms`: the segments of the whole batch, if a transactional target is to confirm them once all orders are done.
+    What it says of them follows the outcomes of the orders.
+    """
+    try:
+        sink = call_sink(caller, f"sink {assignment.sink!r}", make_sink, timeout_s=assignment.attempt_timeout_s)
+    except SinkFailedError as error:
+        caller.close()
+        return failed(orders, error.failure)
+    context = assignment.context(on_executor=on_executor)
+    session = SinkSession(sink, caller, context, timeout_s=assignment.attempt_timeout_s)
+    delivery = SegmentDelivery(assignment, session, log, should_stop=should_stop)
+    outcomes: list[Outcome] = []
+    try:
+        for order in orders:
+            outcomes.append(delivery.deliver(order))
+            if outcomes[-1].failure:
+                return outcomes
+        if confirms is not None:
+            outcomes += delivery.confirm(confirms)
+    finally:
+        session.close()
+    return outcomes
+
+
+def _still_running(assignment: Assignment) -> str:
+    return (
+        f"a call of this sink is still running after {assignment.attempt_timeout_s:g} s; it cannot be called again in "
+        "this process, because it has no copies. Ways out: a time limit in its own client; a higher "
+        "attempt_timeout_s; a Sink of plain data that pickles; where='executors'"
+    )
+
+
+class WholeBatchCarrier:
+    """Hands a batch in one piece to a writer on the driver.
+
+    A writer that does not return within `limit_s` is given up for good, not called again: it may still be writing.
+    """
+
+    whole_batch = True
+
+    def __init__(self, write: Callable[[Assignment, Manifest], object], log: Log, *, what: str, limit_s: float) -> None:
+        self._write = write
+        self._log = log
+        self._what = what
+        self._limit_s = limit_s
+
+    def deliver(
+        self,
+        assignment: Assignment,
+        manifest: Manifest,
+        orders: Sequence[Order],
+        *,
+        confirm: bool = False,  # noqa: ARG002 - only a transactional target can tell, and this is none
+    ) -> list[Outcome]:
+        """One call for all orders: all of them arrive, or none is known to."""
+        try:
+            assignment.term.check(self._log.store)
+            self._call(assignment, manifest)
+        except SinkFailedError as error:
+            return [Outcome(ordinal=-1, rows=0, failure=error.failure)]
+        except WalSinkError as error:
+            return [Outcome(ordinal=-1, rows=0, failure=Failure(kind_of(error), str(error)))]
+        return [Outcome(order.ordinal, order.segment.rows, chunks=1) for order in orders]
+
+    def _call(self, assignment: Assignment, manifest: Manifest) -> None:
+        what = f"batch {manifest.batch_id}: {self._what}"
+        caller = self._log.runtime.new_caller()
+        try:
+            returned = call_sink(caller, what, self._write, assignment, manifest, timeout_s=self._limit_s)
+        except SinkFailedError as error:
+            if isinstance(error.__cause__, CallTimedOutError):
+                raise SinkFailedError(
+                    FailureKind.PERMANENT, f"{what} is still running after {self._limit_s:g} s"
+                ) from error
+            raise
+        finally:
+            caller.close()
+        check_returned(what, returned)

@@ -1,0 +1,68 @@
+"""What the progress records say, for whoever goes on where another stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from wal_sink.dead_letters.files import keep_unknown
+from wal_sink.dead_letters.rejections import Rejections
+from wal_sink.delivery.segment import chunks_of
+from wal_sink.errors import CorruptError, StoreError
+from wal_sink.messages import Assignment
+from wal_sink.stores.base import Store
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest, Progress, SegmentRef
+from wal_sink.wal.segment_reader import chunk_ends, load_segment
+
+
+def recorded_chunks(store: Store, sink: str, manifest: Manifest) -> list[paths.ProgressName]:
+    """What the names of a batch's progress records say. One listing, or one of each shard."""
+    folders = paths.progress_folders(sink, manifest.batch_id, spread=manifest.spread)
+    found = (paths.parse_progress(name) for folder in folders for name in store.list(folder))
+    return [name for name in found if name is not None]
+
+
+def recorded_rows(store: Store, sink: str, manifest: Manifest) -> dict[int, int]:
+    """Rows recorded by segment ordinal; a segment without a record is absent."""
+    return furthest_rows(recorded_chunks(store, sink, manifest))
+
+
+def furthest_rows(recorded: Iterable[paths.ProgressName]) -> dict[int, int]:
+    """The most rows that records tell of, by segment ordinal."""
+    furthest: dict[int, int] = {}
+    for name in recorded:
+        furthest[name.ordinal] = max(name.rows, furthest.get(name.ordinal, 0))
+    return furthest
+
+
+def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: int) -> Progress:
+    """The progress record whose name was listed, if it says so itself, of this very segment. One read.
+
+    Raises `CorruptError` if it does not, `StoreError` if it is gone: listed again, it may be gone there too.
+    """
+    path = paths.progress(sink, manifest.batch_id, ordinal, rows, spread=manifest.spread)
+    where = log.store.url_of(path)
+    record = log.find(Progress, path)
+    if record is None:
+        raise StoreError(f"{where} was listed, but is not there; is somebody deleting the WAL?")
+    expected = manifest.segments[ordinal].id if ordinal < len(manifest.segments) else "none"
+    if record.segment_id != expected:
+        raise CorruptError(
+            f"{where}: expected progress of segment {ordinal} of the released batch ({expected}), found that of "
+            f"{record.segment_id}; restore the object that belongs here"
+        )
+    return record
+
+
+def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, rows: int, log: Log) -> None:
+    """Keep the chunk that ends at `rows` as a dead letter: it was recorded before it was sent, by somebody who is
+    gone. Unless the sink is known to have answered.
+    """
+    start = max((end for end in chunk_ends(segment, given.chunk_rows) if end < rows), default=0)
+    data = load_segment(log.store, segment)
+    where = log.store.url_of(segment.path)
+    chunk = next(chunks_of(given, ordinal, segment, data, start, where=where, reader=log.segment_reader))
+    if Rejections(log, given.sink, ordinal, chunk).is_answered():
+        return
+    keep_unknown(log, given.sink, ordinal, chunk, reason="its sender ended before it could tell")

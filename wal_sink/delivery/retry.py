@@ -1,0 +1,116 @@
+"""When to try again, and when to give up: budgets that count from the last progress, backoff with jitter (tenacity)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from tenacity import RetryCallState, Retrying, retry_if_exception_type
+
+from wal_sink.reporting.layers import said_once
+from wal_sink.reporting.logs import logger_of
+from wal_sink.runtime.clock import Runtime
+from wal_sink.settings import Delivery
+
+FIRST_WAIT_S = 0.1
+WAIT_GROWTH = 4.0
+"""So that a failed request is repeated at once and eight attempts still outlast a server's restart."""
+LONGEST_WAIT_S = 30.0
+
+_logger = logger_of(__name__)
+T = TypeVar("T")
+
+
+class AttemptFailedError(Exception):
+    """One attempt failed. `retry_after_s`: the next one waits at least so long, if the budget permits."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(slots=True)
+class Budget:
+    """Attempts and seconds that may pass without progress."""
+
+    runtime: Runtime
+    max_attempts: int
+    budget_s: float
+    failures: int = 0
+    since_s: float = 0.0
+    next_wait_s: float = 0.0
+    """Before the next attempt, if there is one."""
+
+    @classmethod
+    def of(cls, delivery: Delivery, runtime: Runtime) -> Budget:
+        return cls(runtime, delivery.max_attempts, delivery.budget_s, since_s=runtime.monotonic_s())
+
+    def note_progress(self) -> None:
+        self.failures = 0
+        self.since_s = self.runtime.monotonic_s()
+
+    def spent_s(self) -> float:
+        return self.runtime.monotonic_s() - self.since_s
+
+    def call(
+        self,
+        function: Callable[[], T],
+        *errors: type[BaseException],
+        sleep: Callable[[float], None],
+        what: str,
+    ) -> T:
+        """Call a function, again after any of `errors`, until the budget is spent; then the last error is raised."""
+        try:
+            return function()  # most calls succeed, and cost nothing more
+        except errors as error:
+            first = [error]  # `_after` takes it out: the error's traceback refers to this frame
+        retrying = Retrying(
+            retry=retry_if_exception_type(errors),
+            stop=lambda state: self._note_failure(state, what),
+            wait=self._wait_s,
+            sleep=sleep,
+            reraise=True,
+        )
+        return retrying(_after(first, function))
+
+    def _note_failure(self, state: RetryCallState, what: str) -> bool:
+        """Whether the budget is spent now."""
+        self.failures += 1
+        spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
+        error = state.outcome.exception() if state.outcome else None
+        head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
+        _logger.warning("%s", said_once(f"{head}, {'no other follows' if spent else self._next()}: {error}"))
+        return spent
+
+    def _next(self) -> str:
+        due = self.runtime.now() + timedelta(seconds=self.next_wait_s)
+        return f"next in {self.next_wait_s:.1f} s at {_clock(due)}"
+
+    def _wait_s(self, state: RetryCallState) -> float:
+        """Jitter, so that committers that failed together do not come back together; or longer, if the target asks.
+
+        Tenacity asks before `_note_failure` has counted this one.
+        """
+        highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * WAIT_GROWTH ** min(self.failures, 16))
+        own_s = highest * (0.5 + self.runtime.new_random().random() / 2)
+        error = state.outcome.exception() if state.outcome else None
+        asked_s = error.retry_after_s if isinstance(error, AttemptFailedError) else 0.0
+        self.next_wait_s = max(own_s, min(asked_s, self.budget_s - self.spent_s()))
+        return self.next_wait_s
+
+
+def _clock(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%H:%M:%SZ")
+
+
+def _after(first: list[BaseException], function: Callable[[], T]) -> Callable[[], T]:
+    """The function, the first attempt of which has failed already."""
+
+    def call() -> T:
+        if first:
+            raise first.pop()
+        return function()
+
+    return call

@@ -1,0 +1,293 @@
+"""Delivering one segment to a sink, chunk by chunk. Runs on an executor or in the driver; the code is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from wal_sink.dead_letters.files import keep_unknown
+from wal_sink.dead_letters.rejections import Rejections
+from wal_sink.errors import WalSinkError
+from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, kind_of
+from wal_sink.reporting.texts import name_of
+from wal_sink.runtime.rate_limit import RowRate
+from wal_sink.sinks.base import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
+from wal_sink.sinks.chunk import Chunk, Position, chunk_key
+from wal_sink.sinks.positions import Positions, slot_name
+from wal_sink.sinks.session import SinkSession, ask_applied, check_returned, handed, rejected_of
+from wal_sink.two_phase.commit import Publisher
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Progress, SegmentRef
+from wal_sink.wal.segment_reader import SegmentReader, load_segment, read_chunks, read_parquet
+
+
+class SegmentDelivery:
+    """Carries out orders of one assignment on one sink session."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        session: SinkSession,
+        log: Log,
+        *,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._given = assignment
+        self._session = session
+        self._log = log
+        self._should_stop = should_stop
+        self._rate = RowRate(assignment.rows_per_s, log.runtime)
+
+    def deliver(self, order: Order) -> Outcome:
+        """Deliver one segment from `order.start` on. Raises nothing of the sink's, the store's or the history's."""
+        run = _Run(order)
+        try:
+            if isinstance(self._session.sink, TwoPhaseSink):
+                self._session.open()
+                self._publish(run, self._session.sink)
+                return run.outcome()
+            data = load_segment(self._log.store, order.segment)
+            self._session.open()
+            if isinstance(self._session.sink, SegmentSink):
+                self._whole_segment(run, data, self._session.sink)
+            else:
+                self._chunk_by_chunk(run, data)
+        except SinkFailedError as error:
+            run.failure = error.failure
+        except WalSinkError as error:
+            run.failure = Failure(kind_of(error), str(error))
+        return run.outcome()
+
+    def confirm(self, segments: Sequence[SegmentRef]) -> list[Outcome]:
+        """What a transactional target has of the batch now, once its segments are delivered: one outcome a segment, or
+        a single one of ordinal -1 if it gives no answer. Any other sink has nothing to tell.
+        """
+        sink = self._session.sink
+        if not isinstance(sink, TransactionalSink):
+            return []
+        try:
+            self._session.open()
+            return Positions(self._given, self._session, sink).confirm(segments)
+        except SinkFailedError as error:
+            return [Outcome(-1, 0, failure=error.failure)]
+        except WalSinkError as error:
+            return [Outcome(-1, 0, failure=Failure(kind_of(error), str(error)))]
+
+    def _publish(self, run: _Run, sink: TwoPhaseSink) -> None:
+        publisher = Publisher(
+            self._given,
+            self._session,
+            sink,
+            self._log,
+            read=self._kept_chunks,
+            refuse_stopped=self._refuse_stopped,
+        )
+        publisher.publish(run.order)
+        rows = run.order.segment.rows
+        if self._given.segments > 1:
+            self._record(run.order, rows)
+        run.rows = rows
+        run.chunks += 1
+
+    def _kept_chunks(self, order: Order) -> Iterator[Chunk]:
+        return self._chunks(order, load_segment(self._log.store, order.segment), 0)
+
+    def _chunk_by_chunk(self, run: _Run, data: bytes) -> None:
+        sink = self._session.sink
+        follows = None  # only the ledger of a transactional target compares it
+        if isinstance(sink, TransactionalSink):
+            positions = Positions(self._given, self._session, sink)
+            follows = positions.begin(run.order)
+            run.rows = positions.rows_of(run.order.ordinal, run.order.segment, follows)
+        for chunk in self._chunks(run.order, data, run.rows, follows):
+            self._refuse_stopped()
+            self._rate.wait(self._sleep_s)
+            self._rate.take(chunk.num_rows, since_s=self._rate.now_s())
+            if self._given.at_most_once:
+                self._send_at_most_once(run, chunk)
+            else:
+                self._send(run, chunk)
+
+    def _refuse_stopped(self) -> None:
+        if self._should_stop():
+            raise SinkFailedError(FailureKind.STOPPED, "the run is ending")
+
+    def _sleep_s(self, seconds: float) -> None:
+        self._log.runtime.sleep_s(seconds)
+        self._refuse_stopped()
+
+    def _send(self, run: _Run, chunk: Chunk) -> None:
+        """Send, then record."""
+        self._check_term(run)
+        doubtful = (run.order.maybe_sent and run.chunks == 0) or chunk.start < run.order.sent_through
+        if isinstance(self._session.sink, TransactionalSink):
+            self._send_in_transaction(run, chunk, doubtful=doubtful)
+        else:
+            if not (doubtful and self._was_answered(run, chunk)):
+                self._write(run, chunk)
+            if not self._marker_follows(run.order, chunk):
+                self._record(run.order, chunk.position.rows)
+        run.rows = chunk.position.rows
+        run.chunks += 1
+
+    def _send_in_transaction(self, run: _Run, chunk: Chunk, *, doubtful: bool) -> None:
+        """Rows and position at once. What is refused is kept first, then the others are sent again."""
+        rejections = self._rejections(run, chunk)
+        rest = chunk
+        if doubtful and (self._given.keeps_rejected or rejections.is_kept()):
+            rest = rejections.take_over()
+        while (rejected := self._call_write(rest)) is not None:
+            rejections.keep(rest, rejected, answered=False)
+            run.rejected += len(rejected.reasons)
+            rest = rest.without(rejected.reasons)
+            self._refuse_stopped()
+            self._given.term.check(self._log.store)
+
+    def _send_at_most_once(self, run: _Run, chunk: Chunk) -> None:
+        """Record, then send; whatever goes wrong while sending, this chunk is never sent again.
+
+        The term is checked in between: a record that could be created may be one that a successor made and collected.
+        """
+        self._record(run.order, chunk.position.rows)
+        self._given.term.check(self._log.store)
+        try:
+            self._write(run, chunk)
+        except SinkFailedError as error:
+            # Settled only once it is kept: if keeping fails, the record tells the next attempt to keep it.
+            keep_unknown(self._log, self._given.sink, run.order.ordinal, chunk, reason=str(error))
+            run.rows = chunk.position.rows
+            raise
+        run.rows = chunk.position.rows
+        run.chunks += 1
+
+    def _whole_segment(self, run: _Run, data: bytes, sink: SegmentSink) -> None:
+        self._check_term(run)
+        last: list[Chunk] = []
+        chunks = _remember_last(self._chunks(run.order, data, 0), last)
+        returned = self._session.call(
+            self._what(run.order), sink.write_segment, run.order.ordinal, self._given.batch_id, chunks
+        )
+        check_returned(self._what(run.order), returned)
+        if self._given.segments > 1 and last:
+            self._record(run.order, last[0].position.rows)
+        run.rows = run.order.segment.rows
+        run.chunks += 1
+
+    def _check_term(self, run: _Run) -> None:
+        """Before each send: what a successor may see repeated is then the chunk in hand alone. One read."""
+        if not (run.order.term_checked and run.chunks == 0):
+            self._given.term.check(self._log.store)
+
+    def _was_answered(self, run: _Run, chunk: Chunk) -> bool:
+        """Whether the sink has taken, once before, what it takes of this chunk."""
+        if self._rejections(run, chunk).is_answered():  # under whatever policy it was sent
+            return True
+        sink = self._session.sink
+        if not isinstance(sink, Lookup):
+            return False
+        return ask_applied(self._session, sink, chunk.key)
+
+    def _write(self, run: _Run, chunk: Chunk) -> None:
+        """Send a chunk whose other rows are in the target when it refuses some."""
+        rejected = self._call_write(chunk)
+        if rejected is not None:
+            self._rejections(run, chunk).keep(chunk, rejected, answered=True)
+            run.rejected += len(rejected.reasons)
+
+    def _call_write(self, chunk: Chunk) -> Rejected | None:
+        """What the sink refused, if that may be kept. Raises `SinkFailedError`."""
+        what = f"batch {chunk.batch_id}, chunk {chunk.key}: {name_of(self._session.sink)}"
+        returned = self._session.call(what, self._session.sink.write, handed(chunk))
+        if not self._given.keeps_rejected:
+            check_returned(what, returned)
+        return rejected_of(what, returned, chunk.num_rows)
+
+    def _rejections(self, run: _Run, chunk: Chunk) -> Rejections:
+        return Rejections(self._log, self._given.sink, run.order.ordinal, chunk)
+
+    def _record(self, order: Order, rows: int) -> None:
+        """Create the progress record. Another's means that somebody else delivers the same segment: this one stops."""
+        given = self._given
+        path = paths.progress(given.sink, given.batch_id, order.ordinal, rows, spread=given.spread)
+        record = Progress(
+            batch_id=given.batch_id,
+            ordinal=order.ordinal,
+            rows=rows,
+            segment_id=order.segment.id,
+            term=given.term.number,
+            run_id=self._log.run_id,
+            **self._log.stamp(),
+        )
+        if self._log.create(path, record):
+            return
+        self._given.term.check(self._log.store)
+        raise SinkFailedError(
+            FailureKind.UNKNOWN, f"{self._log.store.url_of(path)} was written by another attempt at the same segment"
+        )
+
+    def _marker_follows(self, order: Order, chunk: Chunk) -> bool:
+        """The last chunk of a batch of one segment needs no record: the marker, created at once, stands for it."""
+        return self._given.segments == 1 and chunk.position.rows == order.segment.rows
+
+    def _chunks(self, order: Order, data: bytes, start: int, follows: Position | None = None) -> Iterator[Chunk]:
+        where = self._log.store.url_of(order.segment.path)
+        reader = self._log.segment_reader
+        given, segment = self._given, order.segment
+        return chunks_of(given, order.ordinal, segment, data, start, where=where, reader=reader, follows=follows)
+
+    def _what(self, order: Order) -> str:
+        return f"batch {self._given.batch_id}, segment {order.segment.id}: {name_of(self._session.sink)}"
+
+
+def chunks_of(
+    given: Assignment,
+    ordinal: int,
+    segment: SegmentRef,
+    data: bytes,
+    start: int,
+    *,
+    where: str,
+    reader: SegmentReader = read_parquet,
+    follows: Position | None = None,
+) -> Iterator[Chunk]:
+    """The chunks of a loaded segment from row `start` on, which must begin one. Raises `CorruptError`."""
+    slot = slot_name(given.wal_id, given.sink, ordinal)
+    tables = read_chunks(
+        data, segment, chunk_rows=given.chunk_rows, columns=given.columns, start=start, where=where, reader=reader
+    )
+    for first, end, table in tables:
+        yield Chunk(
+            table=table,
+            batch_id=given.batch_id,
+            key=chunk_key(segment.id, first, end),
+            segment_id=segment.id,
+            rows=range(first, end),
+            position=Position(slot, given.batch_id, end, segment.id),
+            term=given.term.number,
+            start=first,
+            follows=follows,
+        )
+
+
+@dataclass(slots=True)
+class _Run:
+    """Mutable state of one order under way."""
+
+    order: Order
+    rows: int = 0
+    chunks: int = 0
+    rejected: int = 0
+    failure: Failure | None = None
+
+    def __post_init__(self) -> None:
+        self.rows = self.order.start
+
+    def outcome(self) -> Outcome:
+        return Outcome(self.order.ordinal, self.rows, self.chunks, self.failure, self.rejected)
+
+
+def _remember_last(chunks: Iterator[Chunk], last: list[Chunk]) -> Iterator[Chunk]:
+    for chunk in chunks:
+        last[:] = [chunk]
+        yield chunk

@@ -1,0 +1,171 @@
+"""The committer threads of one run, as one: started, woken, finished or left together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from wal_sink.errors import UndeliveredError
+from wal_sink.lifecycle.committer_thread import CommitterThread
+from wal_sink.lifecycle.run import Run
+from wal_sink.reporting.layers import said_once
+from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.texts import text_of, told
+
+_logger = logger_of(__name__)
+
+
+class Crew:
+    """Every sink of a run on a thread of its own, so that a slow or failing one holds back no other."""
+
+    def __init__(self, run: Run, *, stopping: threading.Event, on_failure: Callable[[], None]) -> None:
+        self.run = run
+        self._stopping = stopping
+        self._on_failure = on_failure
+        self._over = threading.Event()
+        """Set once following makes no sense any more: nobody goes on, or nobody should."""
+        self._has_ended = False
+        self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
+
+    def start(self) -> None:
+        """Begin with what earlier runs left."""
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether every sink has what earlier runs left, or gave up."""
+        return all(thread.caught_up.is_set() for thread in self._threads)
+
+    def wait_caught_up(self) -> None:
+        """Wait until `is_caught_up`."""
+        for thread in self._threads:
+            thread.caught_up.wait()
+
+    def wake(self) -> None:
+        """A batch was staged, or a query started."""
+        for thread in self._threads:
+            thread.wake()
+
+    def follow(self, timeout_s: float | None) -> None:
+        """Deliver what other processes stage, until one sink's failure ends the run, all gave up, or time runs out."""
+        for thread in self._threads:
+            thread.follow()
+        try:
+            self._over.wait(timeout_s)
+        finally:
+            for thread in self._threads:
+                thread.follow(on=False)
+
+    def catch_up(self, timeout_s: float | None) -> None:
+        """Deliver what is complete now. Raises `UndeliveredError` when time ran out."""
+        for thread in self._threads:
+            thread.catch_up()
+        self._wait_delivered(timeout_s)
+
+    def finish(self, timeout_s: float | None) -> None:
+        """Deliver what is complete, then end all threads. Raises `UndeliveredError` when time ran out."""
+        self._over.set()
+        for thread in self._threads:
+            thread.finish()
+        self._wait_delivered(timeout_s)
+
+    def stop(self, grace_s: float) -> bool:
+        """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds.
+
+        The first time that none is, a record tells that this run serves its sinks no more.
+        """
+        self._over.set()
+        self._stopping.set()
+        for thread in self._threads:
+            thread.leave()
+        deadline = self._deadline_s(grace_s)
+        joined = [thread.join(self._left_s(deadline)) for thread in self._threads]
+        if not all(joined):
+            return False
+        if not self._has_ended:
+            self._has_ended = True
+            self.run.end()
+        return True
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the first committer that did not park gave up on."""
+        return next((thread.error for thread in self._threads if thread.error and not thread.parked), None)
+
+    def raise_error(self) -> None:
+        """Raise `error`, if there is one."""
+        if (error := self.error) is not None:
+            raise error
+
+    @property
+    def parked(self) -> dict[str, BaseException]:
+        """Sinks that gave up while the run goes on, and why."""
+        return {thread.committer.name: thread.error for thread in self._threads if thread.parked and thread.error}
+
+    def refuse_parked(self, wal: str) -> None:
+        """Raise `UndeliveredError` if a sink is parked. `wal`: the URL of the log, for the message."""
+        for name, error in self.parked.items():
+            said = f"sink {name!r} of {wal} is parked since it gave up: {_said(name, error)}"
+            if "then start again" not in said:
+                said += ". Its rows are kept in the WAL; repair the target, then start again"
+            raise UndeliveredError(said) from None  # the error's text is in this one
+
+    def has_room(self, batch_id: int, wal: str) -> bool:
+        """Whether little enough of what precedes the batch is staged and not delivered."""
+        batches, size = self.run.history.pending(before=batch_id)
+        most_batches, most_bytes = self.run.settings.max_pending_batches, self.run.settings.max_pending_bytes
+        too_many = most_batches is not None and batches >= most_batches
+        too_much = most_bytes is not None and size >= most_bytes
+        if batches == 0 or not (too_many or too_much):
+            return True
+        if self.waits_for_parked_only(before=batch_id):
+            self.refuse_parked(wal)
+        return False
+
+    def waits_for_parked_only(self, *, before: int) -> bool:
+        """Whether every known batch below `before` is delivered to all sinks but parked ones."""
+        newest = min(self.run.history.newest_known, before - 1)
+        return bool(self.parked) and all(
+            thread.parked or thread.committer.marked_through >= newest for thread in self._threads
+        )
+
+    def _wait_delivered(self, timeout_s: float | None) -> None:
+        deadline = self._deadline_s(timeout_s)
+        for thread in self._threads:
+            if not thread.wait_caught_up(self._left_s(deadline)):
+                when = "before the run was ended" if timeout_s is None else f"within {timeout_s:g} s"
+                raise UndeliveredError(
+                    f"sink {thread.committer.name!r} of {self.run.log.store.root}: not everything complete was "
+                    f"delivered {when} (delivered through batch {thread.committer.marked_through}). The rest is kept "
+                    "in the WAL; start again, or allow more time"
+                )
+
+    def _note(self, thread: CommitterThread) -> None:
+        name = thread.committer.name
+        if thread.parked:
+            _logger.error("sink %s is parked, the others go on: %s", name, _said(name, thread.error))
+            if all(other.parked for other in self._threads):
+                self._over.set()
+            return
+        _logger.error("sink %s gave up: %s", name, _said(name, thread.error))
+        self._over.set()
+        try:
+            self._on_failure()
+        except Exception as problem:  # noqa: BLE001 - no caller; stage() and close() raise what it gave up on
+            _logger.error("after sink %s gave up: %s", name, told(problem))  # noqa: TRY400 - it says it all
+
+    def _deadline_s(self, timeout_s: float | None) -> float | None:
+        return None if timeout_s is None else self._now_s() + timeout_s
+
+    def _left_s(self, deadline_s: float | None) -> float | None:
+        return None if deadline_s is None else max(0.0, deadline_s - self._now_s())
+
+    def _now_s(self) -> float:
+        return self.run.log.runtime.monotonic_s()
+
+
+def _said(name: str, error: BaseException | None) -> str:
+    """What an error says besides the name of the sink."""
+    head = f"sink {name!r}: "
+    return said_once(f"{head}{text_of(error)}").removeprefix(head)

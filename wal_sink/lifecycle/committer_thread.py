@@ -1,0 +1,267 @@
+"""The thread a committer lives on. It asks the gate only while it waits for something; idle, it costs no request.
+
+A plain daemon thread: one that inherits from the stream's thread would die with `query.stop()` (measured).
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+
+from wal_sink.committer.committer import Committer
+from wal_sink.delivery.served_sink import StoppedError
+from wal_sink.errors import DeliveryError, WalSinkError
+from wal_sink.lifecycle.run import Run
+from wal_sink.reporting.logs import logger_of
+
+FIRST_POLL_S = 0.06
+"""After staging: on a local disk `commits/N` shows 36 to 93 ms later, half of them within 60 (measured). The pauses
+that follow double, from half of it.
+"""
+LONGEST_POLL_S = 1.0
+LONGEST_FOLLOWING_POLL_S = 5.0
+LOOK_BACK_EVERY_POLLS = 8
+"""How often it is asked whether Spark may have deleted the entry that is waited for. If so, a later one is searched."""
+SEARCH_EVERY_POLLS = 1024
+"""How often that is done in any case, since Spark may have died while it deleted: each 85 minutes of waiting."""
+
+_logger = logger_of(__name__)
+
+
+class CommitterThread:
+    """Drives one committer until it is told to finish, or gives up.
+
+    Its thread ends when all that was asked for is delivered and nothing is left to wait for. Whoever has more to do for
+    it wakes it, which starts a new one; only giving up is for ever.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        committer: Committer,
+        *,
+        on_failure: Callable[[CommitterThread], None],
+        changed: threading.Condition | None = None,
+    ) -> None:
+        self._run = run
+        self._committer = committer
+        self._on_failure = on_failure
+        self._changed = changed or threading.Condition()  # all waiting is done here, so that a test can own the time
+        self._thread: threading.Thread | None = None
+        self._running = False
+        self._woken = False
+        self._follow = False
+        self._finishing = False
+        self._asked = 0
+        self._answered = 0
+        self._polls = 0
+        self._staged_s = -math.inf  # when a batch was last staged
+        self.caught_up = threading.Event()
+        """Set once there was nothing left to do, or the thread ended."""
+        self.error: BaseException | None = None
+
+    @property
+    def committer(self) -> Committer:
+        return self._committer
+
+    @property
+    def parked(self) -> bool:
+        """Whether its sink gave up and the run goes on without it; what is wrong with WAL or run parks nothing."""
+        return isinstance(self.error, DeliveryError) and self._committer.serving.delivery.on_failure == "park"
+
+    def start(self) -> None:
+        """Deliver what earlier runs left."""
+        with self._changed:
+            self._rouse()
+
+    def wake(self) -> None:
+        """A batch was staged, or a query started that may complete one: begin to poll for its completion."""
+        with self._changed:
+            self._polls = 0
+            self._staged_s = self._now_s()
+            self._rouse()
+
+    def follow(self, *, on: bool = True) -> None:
+        """From now on keep asking, because another process stages; or no longer."""
+        with self._changed:
+            self._follow = on
+            if on:
+                self._rouse()
+
+    def catch_up(self) -> None:
+        """Deliver what is complete now, whoever staged it: `wait_caught_up` tells when that is done."""
+        with self._changed:
+            self._asked += 1
+            self._rouse()
+
+    def finish(self) -> None:
+        """Deliver what is complete now, then end, whatever is staged and not complete."""
+        with self._changed:
+            self._finishing = True
+            self._asked += 1
+            self._rouse()
+
+    def leave(self) -> None:
+        """The run is ending: stop waiting."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
+
+    def wait_caught_up(self, timeout_s: float | None) -> bool:
+        """Wait until what was asked for is done or the committer gave up; False if time ran out or the run ended."""
+        with self._changed:
+            asked = self._asked
+            self._changed.wait_for(lambda: self._answered >= asked or not self._running, timeout_s)
+            return self._answered >= asked or self.error is not None
+
+    def join(self, timeout_s: float | None) -> bool:
+        """Wait for the end; False if time ran out."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _rouse(self) -> None:
+        self._woken = True
+        self._changed.notify_all()
+        if not self._running and self.error is None:
+            name = f"wal-sink-committer-{self._committer.name}"
+            thread = threading.Thread(target=self._work, name=name, daemon=True)
+            try:
+                thread.start()  # it waits for the lock that is held here
+            except RuntimeError as error:  # the system gives this process no more threads
+                self.error = error
+                self.caught_up.set()  # nobody is to wait for what no thread does
+                raise
+            self._thread, self._running = thread, True
+
+    def _work(self) -> None:
+        try:
+            self._drive_until_stopped()
+        except BaseException as error:  # noqa: BLE001 - whatever ends this thread must reach the user's own
+            self._end(error)
+            self._on_failure(self)  # last: it stops the query, whose thread may be waiting for this one
+
+    def _drive_until_stopped(self) -> None:
+        try:
+            self._drive()
+        except StoppedError:
+            self._committer.mark_delivered()
+            self._end(None)
+            _logger.info("sink %s: stopped; what is not delivered stays in the WAL", self._committer.name)
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._changed:
+            self.error = error
+            self._running = False
+            self.caught_up.set()
+            self._changed.notify_all()
+
+    def _drive(self) -> None:
+        idle = True
+        while True:
+            self._run.shared.sleep_s(0)  # raises once the run is ending
+            asked = self._heard()
+            unanswered = asked > self._answered
+            if not unanswered and (early_s := self._early_s()) > 0:
+                self._pause(early_s)
+                continue
+            # A search finds all that is complete, and the gate remembers: the next is due when that is delivered.
+            search = idle and (unanswered or self._is_time_to_search())
+            in_vain = self._has_asked() and not search if idle else not unanswered and self._has_all()
+            idle = in_vain or not self._run.deliver_next(self._committer, search=search)
+            if not idle:
+                self._polls = 0
+            elif search or not unanswered:
+                if unanswered and self._finishing:
+                    self._committer.confirm_marked()  # the last look: who closes this run is told what was lost
+                if not self._wait(asked):
+                    return
+
+    def _has_all(self) -> bool:
+        """Whether the sink has every batch that anybody is known to have staged, and others stage none."""
+        batch_id = self._committer.next_batch()
+        return not self._follow and batch_id is not None and batch_id > self._run.history.newest_known
+
+    def _early_s(self) -> float:
+        """How long it would be in vain to ask, since the batch that is due was staged only just now.
+
+        One before the newest is asked for at once: that Spark ran another after it means that it is complete.
+        """
+        newest = self._committer.next_batch() == self._run.history.newest_known
+        return self._staged_s + FIRST_POLL_S - self._now_s() if newest else 0.0
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._woken, seconds)
+
+    def _now_s(self) -> float:
+        return self._run.log.runtime.monotonic_s()
+
+    def _heard(self) -> int:
+        with self._changed:
+            self._woken = False
+            return self._asked
+
+    def _wait(self, asked: int) -> bool:
+        """Wait until there may be something to do; False if there is nothing to wait for and the thread has ended."""
+        with self._changed:
+            answering = asked > self._answered
+            self._answered = asked
+            self.caught_up.set()
+            self._changed.notify_all()
+            poll_s = self._poll_s()
+            forsaken = poll_s is None and answering and not self._woken
+            if asked == self._asked and (self._finishing or forsaken):
+                self._running = False
+                return False
+            if not self._changed.wait_for(lambda: self._woken, poll_s):
+                self._polls += 1
+            return True
+
+    def _poll_s(self) -> float | None:
+        """How long until the gate is asked again; None: until somebody wakes this thread."""
+        longest = LONGEST_FOLLOWING_POLL_S if self._follow else LONGEST_POLL_S
+        if self._follow or self._is_pending():
+            return min(longest, FIRST_POLL_S * 2.0 ** (min(self._polls, 16) - 1))
+        return None
+
+    def _is_time_to_search(self) -> bool:
+        """Whether a later entry is to be looked for, which takes a listing. Asks with one read at most."""
+        if self._polls % SEARCH_EVERY_POLLS == SEARCH_EVERY_POLLS - 1:
+            return True
+        try:
+            if self._awaits_first():
+                return self._run.history.poll_owner() is not None
+            return self._is_time_to_look_back() and self._may_have_missed()
+        except WalSinkError:
+            return True  # who searches meets it too, and repeats or raises it
+
+    def _has_asked(self) -> bool:
+        """Whether this poll's one read was spent on looking whether to search. Another process stages then; a batch of
+        one's own is urgent.
+        """
+        return self._follow and (self._awaits_first() or self._is_time_to_look_back())
+
+    def _awaits_first(self) -> bool:
+        return self._follow and self._run.history.wal is None
+
+    def _is_time_to_look_back(self) -> bool:
+        return self._polls % LOOK_BACK_EVERY_POLLS == LOOK_BACK_EVERY_POLLS - 1
+
+    def _may_have_missed(self) -> bool:
+        batch_id = self._committer.next_batch()
+        return batch_id is None or self._run.gate.may_have_passed(batch_id)
+
+    def _is_pending(self) -> bool:
+        """Whether a batch is staged whose completion this run's query makes, or finds made.
+
+        Spark may complete what an earlier process staged after this one looked and before its query did: then it
+        does not run it again, and nobody would be woken for it.
+        """
+        batch_id = self._committer.next_batch()
+        if batch_id is None:
+            return False
+        history = self._run.history
+        return history.is_pending(batch_id) or (self._run.is_stager and batch_id <= history.newest_known)

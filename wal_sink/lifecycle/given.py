@@ -1,0 +1,117 @@
+"""What a user gave `WalSink`: checked, and made into deliveries and sinks. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+
+from wal_sink.arguments.values import check_options, check_text
+from wal_sink.errors import ConfigError
+from wal_sink.recovery.location import canonical
+from wal_sink.redaction import mask_url
+from wal_sink.settings import Delivery, GuaranteeName, Settings
+from wal_sink.sinks.base import BatchSink, Sink, as_sink
+from wal_sink.sinks.held import refuse_shared
+from wal_sink.sinks.urls import sink_from_url
+from wal_sink.wal import paths
+
+ELSEWHERE: Mapping[str, str] = {
+    **{field.name: f"settings=Settings({field.name}=…)" for field in fields(Settings)},
+    **{field.name: f"WalSink(Delivery(to, {field.name}=…), …)" for field in fields(Delivery) if field.name != "to"},
+}
+"""Names that users try in `WalSink`, and where they belong."""
+_JDBC = "jdbc:"
+
+
+def check_arguments(
+    *, settings: object, storage_options: object, checkpoint_options: object, moved_from: object, name: object
+) -> None:
+    """Refuse values of a wrong kind. Raises `ConfigError`."""
+    if not isinstance(settings, Settings):
+        raise ConfigError(
+            f"settings: expected a Settings, found a {type(settings).__name__}; write "
+            f"settings=Settings({_as_arguments(settings)})"
+        )
+    check_options("storage_options", storage_options)
+    check_options("checkpoint_options", checkpoint_options)
+    if moved_from is not None:
+        check_text("moved_from", moved_from, "s3://lake/wal/orders")
+    _check_name("name", name)
+
+
+def folder_of(name: str, given: object) -> str:
+    """The URL of a folder, for the WAL or the checkpoint. Raises `ConfigError`."""
+    text = check_text(name, given, f"s3://lake/{name}/orders")
+    if text.lower().startswith(_JDBC):
+        raise ConfigError(
+            f"{name}={mask_url(text)!r}: expected a folder on a file system or an object store, such as "
+            f"s3://lake/{name}/orders. A database can only be the target: WalSink('postgresql://…?table=orders', …)"
+        )
+    return text
+
+
+def deliveries_of(to: object, guarantee: GuaranteeName | None, name: str) -> dict[str, Delivery]:
+    """How each sink is to be served, by its name; nothing for None. Raises `ConfigError`."""
+    named = dict(to) if isinstance(to, Mapping) else {} if to is None else {name: to}
+    if to is not None and not named:
+        raise ConfigError(
+            "WalSink got an empty mapping of sinks: name one, or pass None to stage only: WalSink(None, …)"
+        )
+    deliveries = {}
+    for sink_name, target in named.items():
+        _check_name("the name of a sink", sink_name)
+        paths.check_sink_name(sink_name)
+        if isinstance(target, Delivery) and guarantee is not None:
+            raise ConfigError(f"sink {sink_name!r}: state the guarantee in its Delivery only")
+        deliveries[sink_name] = target if isinstance(target, Delivery) else Delivery(target, guarantee=guarantee)
+    return deliveries
+
+
+def sinks_of(deliveries: Mapping[str, Delivery]) -> dict[str, Sink | BatchSink]:
+    """By name, the sinks behind what was given. Raises `ConfigError` if two are the same object."""
+    sinks = {name: _sink(delivery) for name, delivery in deliveries.items()}
+    refuse_shared(sinks)
+    return sinks
+
+
+def _sink(delivery: Delivery) -> Sink | BatchSink:
+    return sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
+
+
+def _as_arguments(settings: object) -> str:
+    """The entries of a dict as arguments. Only values that `Settings` may have are shown: others may be secret."""
+    given = settings if isinstance(settings, dict) else {}
+    numbers = {key: repr(value) if isinstance(value, int) else "…" for key, value in given.items()}
+    return ", ".join(f"{key}={value}" for key, value in numbers.items())
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str):
+        raise ConfigError(f"{what}={name!r}: expected text, such as 'orders'")
+
+
+def refuse_shared_folder(wal: str, checkpoint: str) -> None:
+    """Refuse a WAL and a checkpoint of which one lies in the other: `ConfigError`. Follows links, writes nothing.
+
+    Deleting, restoring or copying one of them would do the same to the other.
+    """
+    here, there = canonical(wal), canonical(checkpoint)
+    if here.rstrip("/") == there.rstrip("/"):
+        what = "lie in the same folder"
+    elif _is_within(there, here):
+        what = "share a folder: the checkpoint lies inside the WAL"
+    elif _is_within(here, there):
+        what = "share a folder: the WAL lies inside the checkpoint"
+    else:
+        return
+    raise ConfigError(
+        f"WAL {mask_url(wal)} and checkpoint {mask_url(checkpoint)} {what}. Deleting or restoring one of them would "
+        "change the other. Give the WAL a folder beside the checkpoint. If this WAL is in use: stop its query, move "
+        "wal.json, terms, batches, sinks, low-water and moves (those that exist) into the new folder, leave the "
+        f"checkpoint where it is, and start once with WalSink(…, wal=NEW, moved_from={mask_url(wal)!r}). Nothing was "
+        "started"
+    )
+
+
+def _is_within(inner: str, outer: str) -> bool:
+    return inner.startswith(f"{outer.rstrip('/')}/")

@@ -1,0 +1,271 @@
+"""One run on one WAL: at most one stager, and a committer for each sink. Knows neither Spark nor threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from wal_sink.checkpoint.formats import CheckpointFiles
+from wal_sink.checkpoint.reader import Checkpoint, Gate
+from wal_sink.committer.collection import Collector
+from wal_sink.committer.committer import Committer
+from wal_sink.committer.release import Releaser
+from wal_sink.delivery.served_sink import Serving, Surroundings
+from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
+from wal_sink.recovery.history import History
+from wal_sink.recovery.inventory import check_unserved_sinks, newest_marker, take
+from wal_sink.recovery.registration import Registered, Registration, register, registered
+from wal_sink.recovery.sink_changes import describe_unserved
+from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, in_folder, keep_name, read_names, refuse_retired
+from wal_sink.reporting.logs import logger_of
+from wal_sink.runtime.clock import SYSTEM, Runtime
+from wal_sink.settings import Settings
+from wal_sink.staging.stager import Attempt, Staged, Stager
+from wal_sink.stores.base import Store
+from wal_sink.stores.probe import Leftovers, probe
+from wal_sink.two_phase.prepare import StagingOrder
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term, claim, claim_above_seen
+from wal_sink.wal.holders import TakeOver, note_end, refuse_held
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest, Release
+from wal_sink.wal.segment_reader import SegmentReader, read_parquet
+from wal_sink.wal.segment_writer import SegmentLimits
+
+_logger = logger_of(__name__)
+
+
+class Run:
+    """Everything one process does on one WAL. `open` does the first I/O."""
+
+    def __init__(
+        self,
+        store: Store,
+        checkpoint: CheckpointFiles,
+        settings: Settings,
+        *,
+        runtime: Runtime = SYSTEM,
+        pause: Callable[[float], bool] | None = None,
+        segment_reader: SegmentReader = read_parquet,
+    ) -> None:
+        self.settings = settings
+        self.log = Log(store, runtime, runtime.new_id(), segment_reader)
+        self.checkpoint = Checkpoint(checkpoint)
+        self.gate = Gate(self.checkpoint)
+        self.history = History(self.log, self.checkpoint)
+        releaser = Releaser(self.log, self.checkpoint, self.gate, self.history)
+        self.shared = Surroundings(self.log, self.gate, self.history, releaser, pause or partial(_just_sleep, runtime))
+        self.committers: list[Committer] = []
+        self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
+        self._collecting = threading.Lock()
+        self._given_up: set[str] = set()
+        self._stager: Stager | None = None
+        self._probes = Leftovers(store, (), runtime)
+        """What other openings of the WAL left in the store."""
+
+    def open(
+        self,
+        servings: Sequence[Serving] = (),
+        *,
+        moved_from: str | None = None,
+        take_over: TakeOver = TakeOver.ALWAYS,
+    ) -> None:
+        """Probe the store, make sure whose the WAL is and that nothing of it was lost, claim the committers' terms,
+        only then read where they stand.
+
+        `moved_from`: where the WAL lay before it was moved here; see `recovery.location.check_location`. `take_over`:
+        which processes that serve one of the sinks may be fenced; `HeldError` for another one.
+        """
+        store, runtime = self.log.store, self.log.runtime
+        store.begin()
+        self._probes = probe(store, runtime=runtime, single_writer=self.settings.single_writer)
+        inventory = take(self.log)
+        self.history.adopt(inventory, moved_from=moved_from)
+        self.history.load_batches()
+        self.gate.search()
+        names = read_names(self.log) if inventory.has_sinks else NO_NAMES
+        servings = [in_folder(self.log, names, serving) for serving in servings]
+        # All are registered before any term is claimed: a start that is refused must fence nobody.
+        registrations = [_registration(serving) for serving in servings]
+        others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
+        sinks = register(self.log, self.history, self.gate, inventory, registrations)
+        for each in registrations:
+            keep_name(self.log, names, each.name)
+        self._collector.expect(others, served=[sink.record.name for sink in sinks])
+        if take_over is not TakeOver.ALWAYS:
+            for each in registrations:
+                refuse_held(self.log, paths.committer_role(each.name), take_over=take_over)
+        for serving, sink in zip(servings, sinks, strict=True):
+            self.committers.append(self._committer(serving, sink, take_over))
+        for committer in self.committers:
+            committer.abort_abandoned()
+        self._warn_of_unserved(names)
+
+    def open_or_end(self, servings: Sequence[Serving], *, moved_from: str | None, take_over: TakeOver) -> None:
+        """`open`. If it raises (Ctrl-C too), records tell that nobody serves the terms that it had claimed."""
+        try:
+            self.open(servings, moved_from=moved_from, take_over=take_over)
+        except BaseException:  # there is no thread yet that could serve them
+            self.end()
+            raise
+
+    def _warn_of_unserved(self, names: SinkNames) -> None:
+        """Only committers collect, and they keep what any registered sink lacks. A listing and three reads a sink."""
+        served = {committer.name for committer in self.committers}
+        for sink in names.sinks if served else ():
+            if not sink.is_retired and sink.folder not in served and (said := describe_unserved(self.log, sink)):
+                _logger.warning("%s", said)
+
+    def end(self) -> None:
+        """Leave a record that nobody serves the sinks of this run any more. One create a sink."""
+        for committer in self.committers:
+            note_end(self.log, paths.committer_role(committer.name), committer.term.number)
+
+    @property
+    def is_stager(self) -> bool:
+        return self._stager is not None
+
+    def become_stager(self) -> None:
+        """Claim the stager's next term, for a query that starts now.
+
+        From now on its manifests count more than those of any query that started earlier. Nothing of the past is
+        taken from memory: the checkpoint may have been restored or replaced since.
+        """
+        if not self._keeps_segments():
+            self._refuse_not_keeping()
+        wal = self.history.ask_owner_again()
+        term = claim(self.log, paths.STAGER_ROLE, was_held=wal is not None)
+        self.history.load_batches()
+        term = self._above_newest_attempt(term)
+        if not self.committers:
+            self._note_markers()
+        chunk_rows = self.settings.chunk_rows
+        self._stager = Stager(self.log, self.checkpoint, self.gate, self.history, term, chunk_rows=chunk_rows)
+
+    def _above_newest_attempt(self, term: Term) -> Term:
+        """The stager's term, above that of every attempt of the newest batch. One listing, where there is one."""
+        newest = self.history.newest_held
+        names = [] if newest is None else self.log.store.list(paths.batch(newest))
+        attempts = [attempt for name in names if (attempt := paths.parse_attempt(name)) is not None]
+        seen = max((attempt.term for attempt in attempts), default=0)
+        return claim_above_seen(self.log, term, seen, f"{paths.BATCHES}/{newest}")
+
+    def _note_markers(self) -> None:
+        """Who serves no sink learns here which batches were released for sure. One listing, and one or two a sink."""
+        for name in registered(self.log):
+            if (marker := newest_marker(self.log, name)) is not None:
+                self.history.note_marked(marker.batch_id)
+
+    def staging_order(self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str) -> StagingOrder:
+        """What the staging tasks of an attempt have to do."""
+        settings = self.settings
+        servings = [committer.serving for committer in self.committers]
+        return StagingOrder(
+            folder=attempt.folder,
+            limits=SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes),
+            run_id=self.log.run_id,
+            wal_id=self.history.require_wal().wal_id,
+            batch_id=attempt.batch_id,
+            term=attempt.term,
+            columns=tuple(columns),
+            spark_schema=spark_schema,
+            keep_segments=self._keeps_segments(),
+            preparations=tuple(serving.preparation for serving in servings if serving.preparation is not None),
+        )
+
+    def stage(self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int) -> Manifest | None:
+        """Stage a batch; None if it is a replay, which must be evaluated without being staged. See `Stager.stage`."""
+        if self._stager is None:
+            raise ConfigError("this run does not stage: it was opened to drain only")
+        if not self.committers:
+            self._stager.refuse_superseded()  # nobody else in this process looks for a newer one
+        manifest = self._stager.stage(batch_id, write, planned_ms=planned_ms)
+        if not self.committers:
+            self.history.note_delivered(batch_id, where_alive=batch_id)
+        return manifest
+
+    def released_rows(self, batch_id: int) -> int | None:
+        """How many rows a released batch has; None if it was collected meanwhile. Two reads."""
+        release = self.log.find(Release, paths.release(batch_id))
+        if release is None:
+            return None
+        manifest = self.log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
+        return None if manifest is None else manifest.rows
+
+    def deliver_all(self) -> None:
+        """Deliver everything that can be delivered now, sink after sink. Raises the first sink's error."""
+        for committer in self.committers:
+            while self.deliver_next(committer):
+                continue
+
+    def deliver_next(self, committer: Committer, *, search: bool = False) -> bool:
+        """One step of one committer, and the collection that may be due after it."""
+        try:
+            if not committer.deliver_next(search=search):
+                return False
+        except DeliveryError:
+            self._given_up.add(committer.name)
+            raise
+        self._given_up.discard(committer.name)
+        self._forget_delivered()
+        committer.abort_abandoned()
+        self._collect(committer)
+        return True
+
+    def _keeps_segments(self) -> bool:
+        """Whether rows are kept in the WAL: unless every sink of this run can do without."""
+        return not self.committers or any(committer.serving.delivery.keep_segments for committer in self.committers)
+
+    def _refuse_not_keeping(self) -> None:
+        """Without the rows in the WAL, only sinks that prepare them while they are staged can ever get them."""
+        known = {committer.name: committer.serving for committer in self.committers}
+        others = [sink.name for sink in read_names(self.log).sinks if not (sink.folder in known or sink.is_retired)]
+        cannot = [name for name, serving in known.items() if serving.preparation is None]
+        if others or cannot:
+            raise ConfigError(
+                f"{self.log.store.root}: keep_segments=False was asked for, but sinks {sorted([*others, *cannot])} "
+                "cannot prepare rows while they are staged here: they are delivered elsewhere, run on the driver or "
+                "cannot travel to executors. Keep segments, or retire those that nobody needs: wal-sink sinks retire"
+            )
+
+    def _committer(self, serving: Serving, sink: Registered, take_over: TakeOver) -> Committer:
+        role = paths.committer_role(serving.name)
+        term = claim(self.log, role, was_held=sink.is_old, take_over=take_over)
+        if sink.is_old:
+            refuse_retired(self.log, serving.name, serving.name)  # since this run looked and before it had the term
+        committer = Committer(serving, self.shared, term, sink.record)
+        committer.load()
+        return committer
+
+    def _collect(self, committer: Committer) -> None:
+        try:
+            with self._collecting:
+                if self._collector.is_due(committer.marked_through):
+                    self._collector.collect(committer.term)
+                    self._probes.delete_old()
+        except (StoreError, OutcomeUnknownError) as error:
+            _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
+
+    def _forget_delivered(self) -> None:
+        """After a step that succeeded: at least the sink of that step is alive."""
+        through = {committer.name: committer.marked_through for committer in self.committers}
+        where_alive = min(marked for name, marked in through.items() if name not in self._given_up)
+        self.history.note_delivered(min(through.values()), where_alive=where_alive)
+        self.shared.releaser.forget_through(where_alive)
+
+
+def _just_sleep(runtime: Runtime, seconds: float) -> bool:
+    """The pause of a run that nobody ends."""
+    runtime.sleep_s(seconds)
+    return False
+
+
+def _registration(serving: Serving) -> Registration:
+    return Registration(
+        name=serving.name,
+        delivery=serving.delivery,
+        ability=serving.promise.ability,
+        at_most_once=serving.promise.at_most_once,
+        identity=serving.identity,
+    )

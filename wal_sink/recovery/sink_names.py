@@ -1,0 +1,138 @@
+"""What the sinks of a WAL are called, and which of them are retired.
+
+A sink keeps the folder of its first name for ever, with its markers, progress and dead letters, and so do its terms and
+its slots in a target. Renaming adds a record of the present name there, and one under the new name that leads there.
+So a rename is one create, nothing is copied, and no process can deliver a batch under both names. Where a rename and
+the registration of a new sink want one name at once, a third record decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from wal_sink.delivery.served_sink import Serving
+from wal_sink.errors import ConfigError
+from wal_sink.recovery.inventory import Lost, find_again, sink_folders
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.sink_records import NameRecord, OwnerRecord, RenamedRecord, RetiredRecord
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSink:
+    """A sink that a WAL has, or had."""
+
+    folder: str
+    """Its first name: under which everything of it lies, its terms and its slots in a target too."""
+    name: str
+    """What it is called now."""
+    is_retired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SinkNames:
+    """All names in a WAL, old ones included."""
+
+    sinks: tuple[KnownSink, ...]
+    leads_to: Mapping[str, str]
+    """By name that was given later: the folder of its sink."""
+    settled: frozenset[str]
+    """Folders of sinks that are registered, and whose name no rename can take any more."""
+
+    def folder_of(self, name: str) -> str | None:
+        """The folder of the sink that has this name now; None if no sink ever had it. Raises `ConfigError` if it is an
+        old name.
+        """
+        folder = self.leads_to.get(name, name)
+        sink = next((sink for sink in self.sinks if sink.folder == folder), None)
+        if sink is None or sink.name == name:
+            return None if sink is None else folder
+        if name == folder:
+            raise ConfigError(f"sink {name!r} was renamed to {sink.name!r}: use that name, or rename it back")
+        raise ConfigError(
+            f"sink {sink.name!r} is not called {name!r}, or not any more. Use its present name, or rename it: wal-sink "
+            f"sinks rename WAL {sink.name} {name}"
+        )
+
+    @property
+    def present(self) -> str:
+        """The names of the sinks that are not retired, for messages."""
+        return ", ".join(repr(sink.name) for sink in self.sinks if not sink.is_retired) or "none"
+
+
+NO_NAMES = SinkNames((), {}, frozenset())
+
+
+def read_names(log: Log) -> SinkNames:
+    """One listing, one a name, and a read for each rename. Raises `ObjectLost` if a record of a rename is gone."""
+    found = {folder: log.store.list(f"{paths.SINKS}/{folder}") for folder in sink_folders(log)}
+    owners = {name: _owner(log, name, names) for name, names in found.items()}
+    leads_to = {name: owner for name, owner in owners.items() if owner is not None and owner != name}
+    settled = frozenset(name for name in found if owners[name] == name and paths.SINK_RECORD in found[name])
+    sinks = tuple(_known(log, folder, names) for folder, names in found.items() if folder not in leads_to)
+    for sink in sinks:
+        if sink.name != sink.folder and sink.name not in leads_to:
+            # It may have been made since: a later look finds it.
+            younger = f"{paths.sink_names(sink.folder)}/, which names the sink,"
+            record = find_again(log, OwnerRecord, paths.owner(sink.name), Lost.OWNER, younger)
+            leads_to[sink.name] = record.folder
+    return SinkNames(sinks, leads_to, settled)
+
+
+def _owner(log: Log, name: str, names: Sequence[str]) -> str | None:
+    """The folder of the sink whose name it is; None if a rename and a registration want it, and neither has it yet."""
+    if paths.OWNER in names:
+        return log.require(OwnerRecord, paths.owner(name)).folder
+    if paths.RENAMED not in names:
+        return name
+    return None if paths.SINK_RECORD in names else log.require(RenamedRecord, paths.renamed(name)).folder
+
+
+def settle(log: Log, name: str, folder: str) -> str:
+    """The folder of the sink whose name it is: this one, unless another was first. One create, and perhaps a read."""
+    if log.create(paths.owner(name), OwnerRecord(name=name, folder=folder, **log.stamp())):
+        return folder
+    return log.require(OwnerRecord, paths.owner(name)).folder
+
+
+def keep_name(log: Log, names: SinkNames, name: str) -> None:
+    """Make sure that a sink which was just registered has its name, and that no rename takes it.
+
+    Raises `ConfigError` if one did. No request for a sink that was there when `names` were read; one listing otherwise.
+    """
+    if name in names.settled or paths.RENAMED not in log.store.list(f"{paths.SINKS}/{name}"):
+        return  # a rename that comes later finds `sink.json`, and gives the name up
+    if settle(log, name, name) != name:
+        raise ConfigError(
+            f"sink {name!r} of {log.store.root}: another sink was just renamed to it. Start again with another name"
+        )
+
+
+def _known(log: Log, folder: str, names: Sequence[str]) -> KnownSink:
+    number = max(log.numbers(paths.sink_names(folder)), default=0) if f"{paths.NAMES}/" in names else 0
+    name = log.require(NameRecord, paths.sink_name(folder, number)).name if number else folder
+    return KnownSink(folder, name, is_retired=paths.RETIRED in names)
+
+
+def in_folder(log: Log, names: SinkNames, serving: Serving) -> Serving:
+    """A serving under the first name of its sink. Raises `ConfigError` for an old name and for a retired sink."""
+    folder = names.folder_of(serving.name) or serving.name
+    if any(sink.folder == folder and sink.is_retired for sink in names.sinks):
+        refuse_retired(log, folder, serving.name)
+    if folder == serving.name:
+        return serving
+    preparation = replace(serving.preparation, sink=folder) if serving.preparation else None
+    return replace(serving, name=folder, preparation=preparation)
+
+
+def refuse_retired(log: Log, folder: str, name: str) -> None:
+    """Raise `ConfigError` if the sink is retired. One read."""
+    record = log.find(RetiredRecord, paths.retired(folder))
+    if record is not None:
+        raise ConfigError(
+            f"sink {name!r} of {log.store.root} was retired at {record.created} after batch {record.through} (see "
+            f"{log.store.url_of(paths.retired(folder))}), and later batches may be gone. Use another name and say "
+            "where it begins: Delivery(…, start_from='next') for batches completed from now on, or "
+            "start_from='earliest' for everything the WAL still holds, which may be in the target already"
+        )

@@ -1,0 +1,111 @@
+"""`LedgerEntry`: what a `TransactionalSink` stores beside its rows, and the rule by which it knows a chunk again.
+
+The rule, for the entry that a slot holds and a chunk that comes:
+
+| found | verdict |
+|---|---|
+| a higher term than the chunk's | fenced: `FencedError` |
+| a later batch, or the same segment at or past the chunk's end | known: the target has it, a late answer is no error |
+| the same batch with another segment | another history: `DivergentReplay` |
+| the same segment exactly at the chunk's start | new: write it |
+| the same segment between the chunk's start and its end | cut in two: `HistoryError` |
+| for the first chunk of a segment: exactly what the attempt read before (`Chunk.follows`) | new: write it |
+| anything else: the target is behind what it acknowledged | forgotten: `ForgottenError`, write nothing |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from wal_sink.errors import DivergentReplay, FencedError, ForgottenError, HistoryError
+
+if TYPE_CHECKING:
+    from wal_sink.sinks.chunk import Chunk, Position
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """How far a target is in one slot, and which term brought it there. Plain values; used wherever the sink runs.
+
+    stored = ...                          # the slot's entry, read and locked in the transaction; None without one
+    if LedgerEntry.is_known(stored, chunk, f"table {self.table!r}"):
+        return None                       # a repeat: there is nothing to write
+    ...                                   # write the rows, and LedgerEntry.of(chunk) in place of `stored`
+    """
+
+    term: int
+    """Of the committer that wrote last."""
+    position: Position
+
+    @classmethod
+    def of(cls, chunk: Chunk) -> Self:
+        """What to store with the rows of a chunk."""
+        return cls(chunk.term, chunk.position)
+
+    @staticmethod
+    def is_known(stored: LedgerEntry | None, chunk: Chunk, where: str) -> bool:
+        """Whether the target has this chunk already. False: write its rows and the new entry.
+
+        `stored` is what the slot holds now, None if it holds nothing. `where` names the ledger in messages, without
+        secrets: "ledger in postgresql://db/shop".
+
+        Raises `FencedError` if a successor of the chunk's sender has written to the slot, also for a chunk that the
+        target has; `DivergentReplay` if the target has rows of another segment in place of the chunk's; `HistoryError`
+        if it has some of the chunk's rows, but not all; `ForgottenError` if it lacks rows that come before the chunk.
+        """
+        if stored is not None:
+            stored.check_term(chunk, where)
+        at, due = stored.position if stored else None, chunk.position
+        if at is not None and at.batch_id > due.batch_id:
+            return True
+        if at is not None and at.batch_id == due.batch_id:
+            return _is_known_in_segment(at, chunk, where)
+        if chunk.start == 0 and at == chunk.follows:
+            return False
+        raise _forgotten(at, chunk, where)
+
+    def check_term(self, chunk: Chunk, where: str) -> None:
+        """`FencedError` if a successor of the chunk's sender has written to the slot."""
+        if self.term > chunk.term:
+            raise FencedError(
+                f"{_place(chunk, where)}: term {self.term} has written, this sender's is {chunk.term}", term=self.term
+            )
+
+
+def _is_known_in_segment(at: Position, chunk: Chunk, where: str) -> bool:
+    """`LedgerEntry.is_known` for an entry of the chunk's own batch."""
+    due = chunk.position
+    if at.segment_id != due.segment_id:
+        raise DivergentReplay(
+            f"{_place(chunk, where)}: the target holds rows of segment {at.segment_id}, the chunk is of segment "
+            f"{due.segment_id}; find out which WAL wrote there before going on"
+        )
+    if at.rows >= due.rows:
+        return True
+    if at.rows == chunk.start:
+        return False
+    if at.rows > chunk.start:
+        raise HistoryError(
+            f"{_place(chunk, where)}: the target holds the first {at.rows} rows of the segment, which cuts this "
+            "chunk in two; find out which WAL wrote there before going on"
+        )
+    raise _forgotten(at, chunk, where)
+
+
+def _forgotten(at: Position | None, chunk: Chunk, where: str) -> ForgottenError:
+    held = f"batch {chunk.batch_id}, row {chunk.start}" if chunk.start else described(chunk.follows)
+    return ForgottenError(
+        f"{_place(chunk, where)}: the slot is at {described(at)}, expected it at {held}: the target lost what it "
+        "acknowledged, or does not answer from one state. Nothing was written. Look for a fail-over to a standby that "
+        "lagged behind, or a restart without the newest writes"
+    )
+
+
+def described(position: Position | None) -> str:
+    """A position of a slot, for messages."""
+    return "nothing" if position is None else f"batch {position.batch_id}, row {position.rows}"
+
+
+def _place(chunk: Chunk, where: str) -> str:
+    return f"batch {chunk.batch_id}, chunk {chunk.key}, slot {chunk.position.slot!r} of {where}"

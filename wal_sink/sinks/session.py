@@ -1,0 +1,165 @@
+"""One sink under way: its calls, bounded in time, and everything they can answer.
+
+A failure of the sink is an outcome, not an exception: Spark's task retries must never repeat a send, and the retry
+budgets are the committer's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
+
+from wal_sink.errors import (
+    ConfigError,
+    CorruptError,
+    FencedError,
+    ForgottenError,
+    HandleGoneError,
+    HistoryError,
+    OutcomeUnknownError,
+    PermanentError,
+    RetryLaterError,
+)
+from wal_sink.messages import Failure, FailureKind, SinkFailedError, kind_of
+from wal_sink.redaction import redacted
+from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.texts import repr_of, text_of, told
+from wal_sink.runtime.timed_calls import Caller, CallTimedOutError, ProgramExitError
+from wal_sink.sinks.base import Lookup, Rejected, Sink, SinkContext
+from wal_sink.sinks.certificates import is_certificate_error
+from wal_sink.sinks.chunk import Chunk
+
+_logger = logger_of(__name__)
+T = TypeVar("T")
+
+
+def _asked_s(error: RetryLaterError) -> float:
+    """The seconds that a target asked for. What is no time to wait (0, negative, NaN, no number) leaves us our own."""
+    asked: object = error.after_s
+    return float(asked) if isinstance(asked, int | float) and asked > 0 else 0.0
+
+
+def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
+    """Call a user's code; every way it can fail becomes a `SinkFailedError`."""
+    try:
+        return caller.call(function, *args, timeout_s=timeout_s)
+    except CallTimedOutError as error:
+        raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {text_of(error)}") from error
+    except (PermanentError, ConfigError) as error:
+        raise SinkFailedError(FailureKind.PERMANENT, redacted(f"{what} refused for good: {text_of(error)}")) from error
+    except ForgottenError as error:
+        raise SinkFailedError(FailureKind.FORGOTTEN, redacted(f"{what}: {text_of(error)}")) from error
+    except OutcomeUnknownError as error:
+        raise SinkFailedError(FailureKind.UNKNOWN, redacted(f"{what}: {text_of(error)}")) from error
+    except RetryLaterError as error:
+        message = redacted(f"{what}: {text_of(error)}")
+        raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=_asked_s(error)) from error
+    except HandleGoneError as error:
+        kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
+        raise SinkFailedError(kind, redacted(f"{what}: {text_of(error)}")) from error
+    except (FencedError, HistoryError, CorruptError) as error:
+        term = error.term if isinstance(error, FencedError) else 0
+        raise SinkFailedError(kind_of(error), redacted(text_of(error)), term=term) from error
+    except ProgramExitError as error:
+        message = redacted(f"{what} {error}: expected it to return, or to raise an Exception")
+        raise SinkFailedError(FailureKind.PERMANENT, message) from error
+    except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
+        message = redacted(f"{what} raised {told(error)}")
+        kind = FailureKind.PERMANENT if is_certificate_error(error) else FailureKind.RETRIABLE
+        raise SinkFailedError(kind, message) from error
+
+
+def check_returned(what: str, returned: object) -> None:
+    """Anything but None is an error: refused rows too, and a sink that answers `False` did not succeed."""
+    rejected = rejected_of(what, returned)
+    if rejected is not None:
+        first, reason = min(rejected.reasons.items())
+        message = f"{what} rejected {len(rejected.reasons)} rows; row {first} of the chunk: {_shown(text_of(reason))}"
+        raise SinkFailedError(FailureKind.PERMANENT, message)
+
+
+def rejected_of(what: str, returned: object, rows: int | None = None) -> Rejected | None:
+    """What a sink refused of `rows` rows. Anything but None or `Rejected` is an error."""
+    if returned is None:
+        return None
+    if not isinstance(returned, Rejected):
+        expected = "None (every row is in the target) or Rejected"
+        raise SinkFailedError(
+            FailureKind.PERMANENT, f"{what} returned {_shown(repr_of(returned))}: expected {expected}"
+        )
+    if rows is not None and not set(returned.reasons) <= set(range(rows)):
+        numbers = f"{min(returned.reasons)} to {max(returned.reasons)}"
+        message = f"{what} rejected rows {numbers}: expected indices from 0 to {rows - 1}, of rows in this chunk"
+        raise SinkFailedError(FailureKind.PERMANENT, message)
+    return returned
+
+
+def _shown(text: str, most: int = 200) -> str:
+    """What a sink said, fit for a message: it may be a whole answer of a server, with an address that holds a token."""
+    masked = redacted(text)
+    return masked if len(masked) <= most else f"{masked[: most - 1]}…"
+
+
+class SinkSession:
+    """One sink instance, opened once per delivery task, every call on the same thread and bounded in time."""
+
+    def __init__(self, sink: Sink, caller: Caller, context: SinkContext, *, timeout_s: float) -> None:
+        self._sink = sink
+        self._caller = caller
+        self._context = context
+        self._timeout_s = timeout_s
+        self._opened = False
+
+    @property
+    def sink(self) -> Sink:
+        return self._sink
+
+    def open(self) -> None:
+        """Open the sink if it is not yet; a failure is retriable, since nothing was sent."""
+        if self._opened:
+            return
+        self.call("open", self._sink.open, self._context, nothing_sent=True)
+        self._opened = True
+
+    def call(self, what: str, function: Callable[..., T], *args: object, nothing_sent: bool = False) -> T:
+        """Call the sink. Where nothing can have been sent yet, an unknown outcome is a retriable one."""
+        try:
+            return call_sink(self._caller, what, function, *args, timeout_s=self._timeout_s)
+        except SinkFailedError as error:
+            if nothing_sent and error.failure.kind is FailureKind.UNKNOWN:
+                error.failure = Failure(FailureKind.RETRIABLE, error.failure.message)
+            raise
+
+    def close(self) -> None:
+        """Close the sink and its thread; what `write` returned from is in the target, so an error is only logged."""
+        try:
+            if self._opened:
+                self.call("close", self._sink.close)
+        except SinkFailedError as error:
+            _logger.warning("sink %s: %s", self._context.sink, error)
+        finally:
+            self._caller.close()
+
+
+def handed(chunk: Chunk) -> Chunk:
+    """The chunk as a sink gets it, with a new table object over the same rows.
+
+    `to_pandas(self_destruct=True)` empties the object that it is called on: reading it afterwards, as for
+    rows that the sink refused, ends the process by a segmentation fault.
+    """
+    table = chunk.table
+    return replace(chunk, table=table.replace_schema_metadata(table.schema.metadata))
+
+
+def ask_applied(session: SinkSession, sink: Lookup, key: str) -> bool:
+    """Whether the target says that it has a chunk. A row counts as sent by this answer alone, so anything but True and
+    False fails for good: a response object, or the text "no", would be true for Python.
+    """
+    what = f"was_applied({key!r})"
+    found: object = session.call(what, sink.was_applied, key, nothing_sent=True)
+    if isinstance(found, bool):
+        return found
+    raise SinkFailedError(
+        FailureKind.PERMANENT, f"{what} returned {_shown(repr_of(found))}: expected True or False; nothing was sent"
+    )

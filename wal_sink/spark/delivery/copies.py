@@ -1,0 +1,106 @@
+"""Copies of a delivery task. Spark runs one in place of a task that it lost, or beside one that it finds slow.
+
+A copy sends nothing. Spark takes the first answer of the two and kills the other task. A copy that answered at once
+would thus end a healthy original in the middle of a send. It waits for as long as the original shows that it lives: by
+records in the WAL, and by positions in a transactional target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+from wal_sink.messages import Assignment, Order
+from wal_sink.runtime.timed_calls import Caller
+from wal_sink.sinks.base import MakeSink, TransactionalSink
+from wal_sink.sinks.chunk import Position
+from wal_sink.sinks.positions import slot_name
+from wal_sink.sinks.session import call_sink
+from wal_sink.stores.base import Store
+from wal_sink.wal import paths
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+
+def are_run_beside(context: SparkContext) -> bool:
+    """Whether Spark may run a copy while the original still runs: with speculation only."""
+    return str(context.getConf().get("spark.speculation", "false")).strip().lower() != "false"
+
+
+def outwait(look: Callable[[], object], window_s: float, sleep_s: Callable[[float], None]) -> None:
+    """Return once the original showed nothing new for `window_s` seconds. Spark ends the copy if the original ends.
+
+    `look` tells what the original has recorded so far. None: the records cannot be read, and nothing shows that the
+    original lives.
+    """
+    seen = look()
+    while True:
+        sleep_s(window_s)
+        now = look()
+        if now is None or now == seen:
+            return
+        seen = now
+
+
+def window_s(given: Assignment) -> float:
+    """The longest time in which a healthy original shows nothing new: one call, and the pause that its rate asks for.
+
+    Except of a two-phase sink that prepares a segment again: its transaction shows nothing until it is prepared.
+    """
+    pause_s = 0.0 if given.rows_per_s is None else given.chunk_rows / given.rows_per_s
+    return given.attempt_timeout_s + pause_s
+
+
+def recorded(store: Store, given: Assignment, orders: Sequence[Order]) -> frozenset[str]:
+    """The progress records of these segments, what was prepared of them, and their dead letters.
+
+    One listing for each shard they lie in, and one where rows that are refused are kept.
+    """
+    ordinals = {order.ordinal for order in orders}
+    shards = ordinals if given.spread else {None} if ordinals else set()
+    folders = {paths.progress_folder(given.sink, given.batch_id, shard_of=shard) for shard in shards}
+    if ordinals and given.keeps_rejected:
+        folders.add(paths.dead_letter_folder(given.sink, given.batch_id))
+    listed = [(folder, name) for folder in sorted(folders) for name in store.list(folder)]
+    return frozenset(f"{folder}/{name}" for folder, name in listed if _ordinal(name) in ordinals)
+
+
+def _ordinal(name: str) -> int | None:
+    """Which segment a record speaks of; None if it is no record of one."""
+    found = paths.parse_progress(name) or paths.parse_prepared(name) or paths.parse_dead_letter(name)
+    return None if found is None else found.ordinal
+
+
+Acknowledged: TypeAlias = tuple[tuple[int, int, str] | None, ...]
+"""Of each slot: batch, rows and segment of its position."""
+
+
+def acknowledged(given: Assignment, make_sink: MakeSink, orders: Sequence[Order], caller: Caller) -> Acknowledged:
+    """The positions of these segments in a transactional target, which keeps no records in the WAL.
+
+    Nothing of any other sink, whose records tell. The sink is opened as for any other share of the batch: it may be
+    open in several tasks at a time. Raises `SinkFailedError` if the target does not answer within the time of one call.
+    """
+    what = f"sink {given.sink!r}: positions of {len(orders)} slots"
+    try:
+        return call_sink(caller, what, _asked, given, make_sink, orders, timeout_s=given.attempt_timeout_s)
+    finally:
+        caller.close()
+
+
+def _asked(given: Assignment, make_sink: MakeSink, orders: Sequence[Order]) -> Acknowledged:
+    sink = make_sink()
+    if not isinstance(sink, TransactionalSink) or not orders:
+        return ()
+    slots = [slot_name(given.wal_id, given.sink, order.ordinal) for order in orders]
+    sink.open(given.context(on_executor=True))
+    try:
+        found = sink.positions(slots)
+        return tuple(_plain(found[slot]) for slot in slots)
+    finally:
+        sink.close()
+
+
+def _plain(position: Position | None) -> tuple[int, int, str] | None:
+    return None if position is None else (position.batch_id, position.rows, position.segment_id)

@@ -1,0 +1,203 @@
+"""Delivering on Spark's executors: references travel, rows do not pass through the driver."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+
+from wal_sink.delivery.local import LocalCarrier, carry_out, failed, is_small
+from wal_sink.delivery.served_sink import CarrierLostError
+from wal_sink.errors import WalSinkError
+from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, kind_of
+from wal_sink.reporting.texts import told
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.runtime.task_slots import DeliverySlots
+from wal_sink.spark.delivery import copies
+from wal_sink.spark.delivery.pickling import PickledSink
+from wal_sink.spark.session.error_lines import telling_line
+from wal_sink.spark.session.job_properties import described, is_running
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest, SegmentRef
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class ExecutorCarrier:
+    """Delivers in one Spark job per call, in its own job group, on as many slots as it gets of those shared by all."""
+
+    whole_batch = False
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        sink: PickledSink,
+        store: StoreSpec,
+        *,
+        run_id: str,
+        job_group: str,
+        slots: DeliverySlots,
+        should_stop: Callable[[], bool],
+        max_concurrency: int | None = None,
+    ) -> None:
+        self._context = spark.sparkContext
+        self._copies = copies.are_run_beside(self._context)
+        self._sink = sink
+        self._store = store
+        self._run_id = run_id
+        self._job_group = job_group
+        self._slots = slots
+        self._max_concurrency = max_concurrency
+        self._should_stop = should_stop
+        self._s_per_byte = math.inf
+        """Of one task, as the last job had it."""
+
+    def deliver(
+        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
+        """One task a share of the orders; a task stops at its first failure. Raises `CarrierLostError`.
+
+        What the target is to confirm follows in a job of one task, since all others have to be done before.
+        """
+        outcomes = self._carry_out(assignment, manifest, orders) if orders else []
+        if confirm and not any(outcome.failure for outcome in outcomes):
+            outcomes += self._confirm(assignment, manifest)
+        return outcomes
+
+    def _confirm(self, assignment: Assignment, manifest: Manifest) -> list[Outcome]:
+        with self._slots.taken(1, should_stop=self._should_stop, work_s=0.0) as tasks:
+            if not tasks:
+                return failed((), Failure(FailureKind.STOPPED, "the run is ending"))
+            return self._run_job(assignment, manifest, ((),), confirms=manifest.segments)
+
+    def _carry_out(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
+        wanted = min(len(orders), self._max_concurrency or len(orders))
+        size = max(1, sum(order.segment.bytes for order in orders))
+        with self._slots.taken(wanted, should_stop=self._should_stop, work_s=self._s_per_byte * size) as tasks:
+            if not tasks:
+                return failed(orders, Failure(FailureKind.STOPPED, "the run is ending"))
+            began_s, self._s_per_byte = SYSTEM.monotonic_s(), math.inf  # unless all goes well
+            outcomes = self._run_job(assignment, manifest, shared_out(orders, tasks))
+            if not any(outcome.failure for outcome in outcomes):
+                self._s_per_byte = (SYSTEM.monotonic_s() - began_s) * tasks / size
+            return outcomes
+
+    def _run_job(
+        self,
+        assignment: Assignment,
+        manifest: Manifest,
+        shares: tuple[tuple[Order, ...], ...],
+        *,
+        confirms: tuple[SegmentRef, ...] | None = None,
+    ) -> list[Outcome]:
+        given = _for_one_of(len(shares), assignment)
+        task = _DeliveryTask(self._sink, self._store, self._run_id, given, shares, confirms, self._copies)
+        description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
+        if not is_running(self._context):
+            raise CarrierLostError(f"{description}: the Spark context was stopped")
+        try:
+            with described(self._context, description, group=self._job_group):
+                return self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(task).collect()
+        except (Py4JError, PySparkException, OSError) as error:
+            raise CarrierLostError(f"{description}: the Spark job ended with {telling_line(error)}") from error
+
+
+class AutoCarrier:
+    """Small batches in the driver, the others on executors; the same unpickled sink either way."""
+
+    whole_batch = False
+
+    def __init__(self, driver: LocalCarrier, executors: ExecutorCarrier) -> None:
+        self._driver = driver
+        self._executors = executors
+
+    def deliver(
+        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
+    ) -> list[Outcome]:
+        carrier = self._driver if is_small(manifest, orders) else self._executors
+        return carrier.deliver(assignment, manifest, orders, confirm=confirm)
+
+
+@dataclass(frozen=True, slots=True)
+class _DeliveryTask:
+    """What runs on executors, once per partition, given the number of its share; yields outcomes, raises nothing."""
+
+    sink: PickledSink
+    store: StoreSpec
+    run_id: str
+    assignment: Assignment
+    shares: tuple[tuple[Order, ...], ...]
+    confirms: tuple[SegmentRef, ...] | None = None
+    """The segments that the target is to confirm, in a task without orders."""
+    copies: bool = False
+    """Whether Spark may run a copy of this task while the original still runs."""
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[Outcome]:
+        for number in numbers:
+            yield from self._deliver(self.shares[number])
+
+    def _deliver(self, orders: Sequence[Order]) -> list[Outcome]:
+        if _is_repeated():
+            if self.copies:
+                copies.outwait(partial(self._recorded, orders), copies.window_s(self.assignment), SYSTEM.sleep_s)
+            text = "Spark ran a delivery task again; the lost one may still be sending"
+            return failed(orders, Failure(FailureKind.LOST, text))
+        try:
+            log = Log(open_store(self.store), SYSTEM, self.run_id)
+            log.store.begin(is_there=True)
+        except WalSinkError as error:
+            return failed(orders, Failure(kind_of(error), str(error)))
+        except Exception as error:  # noqa: BLE001 - Spark's own retries must never repeat what the outcome decides
+            text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {told(error)}")
+            return failed(orders, Failure(FailureKind.RETRIABLE, text))
+        return carry_out(
+            self.assignment,
+            orders,
+            self.sink,
+            SYSTEM.new_caller(),
+            log,
+            on_executor=True,
+            confirms=self.confirms,
+        )
+
+    def _recorded(self, orders: Sequence[Order]) -> object:
+        """What the original has recorded so far, in the WAL and in the target; None if one of them cannot be read."""
+        try:
+            records = copies.recorded(open_store(self.store), self.assignment, orders)
+            return records, copies.acknowledged(self.assignment, self.sink, orders, SYSTEM.new_caller())
+        except Exception:  # noqa: BLE001 - the copy then answers that the original is lost, which is always right
+            return None
+
+
+def _for_one_of(tasks: int, assignment: Assignment) -> Assignment:
+    """Of so many tasks side by side, each may send its part of the rate."""
+    rate = assignment.rows_per_s
+    return assignment if rate is None else replace(assignment, rows_per_s=rate / tasks)
+
+
+def shared_out(orders: Sequence[Order], most: int) -> tuple[tuple[Order, ...], ...]:
+    """The orders in at most `most` shares of about equal bytes, the largest first."""
+    shares: list[list[Order]] = [[] for _ in range(min(most, len(orders)))]
+    weights = [0] * len(shares)
+    for order in sorted(orders, key=lambda order: order.segment.bytes, reverse=True):
+        lightest = weights.index(min(weights))
+        shares[lightest].append(order)
+        weights[lightest] += order.segment.bytes
+    return tuple(tuple(share) for share in shares)
+
+
+def _is_repeated() -> bool:
+    """Whether Spark runs this task once more. Raises `RuntimeError` where it cannot be told: outside of a task."""
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("a delivery task was called outside of a Spark task")
+    return context.attemptNumber() > 0

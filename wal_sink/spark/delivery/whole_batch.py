@@ -1,0 +1,47 @@
+"""Whole batches for existing writers: the staged rows as a DataFrame again, on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from wal_sink.errors import ConfigError
+from wal_sink.messages import Assignment
+from wal_sink.sinks.base import BatchSink, ReleasedBatch
+from wal_sink.spark.delivery.manifest_schema import schema_from_json
+from wal_sink.spark.delivery.reading import read_segments
+from wal_sink.spark.session.job_properties import described
+from wal_sink.spark.session.task_errors import surfaced_errors
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.wal.records import Manifest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def batch_writer(
+    spark: SparkSession, sink: BatchSink, store: StoreSpec, *, job_group: str
+) -> Callable[[Assignment, Manifest], object]:
+    """What a `WholeBatchCarrier` calls: `sink.write_batch` with the released batch, in the committer's job group."""
+
+    def write(assignment: Assignment, manifest: Manifest) -> object:
+        description = f"wal-sink {store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
+        batch = ReleasedBatch(
+            batch_id=manifest.batch_id,
+            term=assignment.term.number,
+            spark=spark,
+            read=lambda: _dataframe(spark, store, manifest),
+        )
+        with described(spark.sparkContext, description, group=job_group), surfaced_errors(description):
+            return sink.write_batch(batch)
+
+    return write
+
+
+def _dataframe(spark: SparkSession, store: StoreSpec, manifest: Manifest) -> DataFrame:
+    if not manifest.spark_schema:
+        raise ConfigError(
+            f"batch {manifest.batch_id}: it was staged without Spark, so it has no Spark schema to be read by"
+        )
+    schema = schema_from_json(manifest.spark_schema, what=f"batch {manifest.batch_id}")
+    return read_segments(spark, store=store, segments=manifest.segments, schema=schema, chunk_rows=manifest.chunk_rows)

@@ -1,0 +1,155 @@
+"""Where a sink runs: decided once, before the query starts, and logged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier, copier
+from wal_sink.delivery.served_sink import Carrier, Serving
+from wal_sink.errors import ConfigError
+from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.texts import name_of
+from wal_sink.runtime.task_slots import DeliverySlots
+from wal_sink.settings import Delivery, Settings
+from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
+from wal_sink.sinks.guarantees import promise
+from wal_sink.stores.spec import S3, StoreSpec
+from wal_sink.two_phase.prepare import Preparation
+from wal_sink.wal.log import Log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from wal_sink.spark.delivery.pickling import PickledSink
+
+_logger = logger_of(__name__)
+
+
+class Placement:
+    """Decides for the sinks of one run, given the run's log, its store, and Spark if there is one.
+
+    `max_tasks` limits the task slots that all its sinks together take; None: one less than the cluster has, and all of
+    them for what takes seconds. Raises `ConfigError` if Spark's executors do not see the store that the driver sees.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        store: StoreSpec,
+        spark: SparkSession | None,
+        max_tasks: int | None,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.log = log
+        self.store = store
+        self.spark = spark
+        self.should_stop = should_stop
+        self._slots = DeliverySlots(lambda: max_tasks or max(1, _slots(spark) - 1), lambda: max_tasks or _slots(spark))
+        if spark is not None:
+            from wal_sink.spark.session.cluster import check_shared_store  # noqa: PLC0415 - the core runs without Spark
+
+            check_shared_store(spark, store, log.runtime)
+
+    def serve(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> Serving:
+        """The serving of one sink. Raises `ConfigError` if it cannot be what or where it was asked to be."""
+        carrier, where, payload = self._carrier(name, sink, delivery)
+        _logger.info("sink %s: %s runs %s", name, name_of(sink), where)
+        serving = Serving(name, delivery, promise(sink, delivery, name), carrier, identity=name_of(sink))
+        return _two_phase(serving, sink, payload) if isinstance(sink, TwoPhaseSink) else serving
+
+    def cancel_jobs(self, names: Iterable[str]) -> None:
+        """Cancel the Spark jobs that deliver to these sinks; what they had in hand has an unknown outcome."""
+        if self.spark is not None:
+            for name in names:
+                self.spark.sparkContext.cancelJobGroup(self._job_group(name))
+
+    def _job_group(self, name: str) -> str:
+        return f"wal-sink-{self.log.run_id}-{name}"
+
+    def _carrier(
+        self, name: str, sink: Sink | BatchSink, delivery: Delivery
+    ) -> tuple[Carrier, str, PickledSink | None]:
+        """Who carries, in words where, and the sink as it travels, if it does."""
+        if isinstance(sink, BatchSink):
+            return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time", None
+        if delivery.where == "executors" and (self.spark is None or sink.driver_only):
+            missing = (
+                "there is no Spark session" if self.spark is None else f"{name_of(sink)} can only run on the driver"
+            )
+            raise ConfigError(
+                f"sink {name!r}: where='executors' was asked for, but {missing}; use where='driver' or 'auto'"
+            )
+        if self.spark is None or sink.driver_only or delivery.where == "driver":
+            here = LocalCarrier(lambda: sink, self.log, should_stop=self.should_stop, copy_sink=copier(sink))
+            return here, "in this process", None
+        return self._with_executors(self.spark, name, sink, delivery)
+
+    def _with_executors(
+        self, spark: SparkSession, name: str, sink: Sink, delivery: Delivery
+    ) -> tuple[Carrier, str, PickledSink]:
+        from wal_sink.spark.delivery.executors import AutoCarrier, ExecutorCarrier  # noqa: PLC0415 - see below
+        from wal_sink.spark.delivery.pickling import check_on_executor, pickled  # noqa: PLC0415 - the core runs without Spark
+
+        make = pickled(sink, name)
+        check_on_executor(spark, make, sink, name)
+        executors = ExecutorCarrier(
+            spark,
+            make,
+            self.store,
+            run_id=self.log.run_id,
+            job_group=self._job_group(name),
+            slots=self._slots,
+            max_concurrency=concurrency(sink, delivery),
+            should_stop=self.should_stop,
+        )
+        if delivery.where == "executors":
+            return executors, "on executors", make
+        copies = LocalCarrier(make, self.log, should_stop=self.should_stop, copy_sink=make)
+        return AutoCarrier(copies, executors), "on executors, for small batches as a copy in the driver", make
+
+    def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchCarrier:
+        if self.spark is None:
+            raise ConfigError(
+                f"sink {name!r}: {name_of(sink)} gets whole batches as DataFrames, which needs a Spark session"
+            )
+        if delivery.where == "executors":
+            raise ConfigError(
+                f"sink {name!r}: {name_of(sink)} gets whole batches on the driver; where='executors' cannot be"
+            )
+        from wal_sink.spark.delivery.whole_batch import batch_writer  # noqa: PLC0415 - the core runs without Spark
+
+        write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
+        return WholeBatchCarrier(write, self.log, what=name_of(sink), limit_s=delivery.budget_s)
+
+
+def _two_phase(serving: Serving, sink: TwoPhaseSink, travels: PickledSink | None) -> Serving:
+    """With how the sink prepares rows: where they are staged if it travels there, else when they are delivered."""
+    preparation = None
+    if travels is not None:
+        preparation = Preparation(serving.name, travels, serving.delivery.attempt_timeout_s)
+    return replace(serving, make_sink=travels or copier(sink) or (lambda: sink), preparation=preparation)
+
+
+def concurrency(sink: Sink, delivery: Delivery) -> int | None:
+    """How many tasks may call the sink side by side; None: any number."""
+    return min((most for most in (sink.max_concurrency, delivery.max_concurrency) if most is not None), default=None)
+
+
+def _slots(spark: SparkSession | None) -> int:
+    from wal_sink.spark.session.cluster import task_slots  # noqa: PLC0415 - the core runs without Spark
+
+    if spark is None:
+        return 1
+    return task_slots(spark.sparkContext) or 1  # not known: with one delivery may be slow, and is right all the same
+
+
+def check_environment(spark: SparkSession, store: StoreSpec, settings: Settings) -> None:
+    """Raise `ConfigError` for Spark's workers that cannot stage, and for settings that its own make unsafe."""
+    from wal_sink.spark.session import workers as environment  # noqa: PLC0415 - draining needs no Spark
+
+    modules = environment.WORKER_MODULES
+    environment.check_workers(spark, (*modules, "s3fs") if store.scheme == S3 else modules)
+    environment.check_kept_batches(spark, settings.retention_batches)
+    environment.warn_of_unchecked_shuffles(spark)

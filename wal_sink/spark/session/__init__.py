@@ -1,0 +1,1 @@
+"""The Spark that a query runs in: the query, its checkpoint files, the cluster, Java, Python workers. Driver only."""

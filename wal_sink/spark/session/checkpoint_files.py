@@ -1,0 +1,74 @@
+"""Through what a checkpoint is read: fsspec where it reaches, Hadoop's file system in the driver's JVM elsewhere."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wal_sink.checkpoint.formats import CheckpointFiles
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def checkpoint_files(
+    url: str, options: Mapping[str, object] | None, wal: StoreSpec, spark: SparkSession | None
+) -> CheckpointFiles:
+    """Open the checkpoint at a full address (see `checkpoint_location`) for reading. No request is sent.
+
+    Without `options`, one on the same kind of store as the WAL is read with the WAL's. Given options, fsspec is used
+    whatever the scheme.
+    """
+    if spark is not None and options is None and not _fsspec_reaches(url):
+        from wal_sink.spark.session.hadoop import HadoopFiles  # noqa: PLC0415 - the core runs without Spark
+
+        return HadoopFiles(spark, url)
+    plain = StoreSpec(url, options or {})
+    if options is None and plain.scheme == wal.scheme:
+        plain = StoreSpec(url, wal.options)
+    return open_store(plain)
+
+
+def current_session() -> SparkSession | None:
+    """The Spark session of this process, None if it has none; pyspark is not imported to find out.
+
+    A process that only has a Spark Connect session has none: nothing here could run on it. Raises `ConfigError` where
+    this PySpark does not tell: without the session the checkpoint would be looked for somewhere else.
+    """
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - only if the user imported it
+
+    from wal_sink.spark.session.job_properties import is_running  # noqa: PLC0415
+    from wal_sink.spark.session.private import private  # noqa: PLC0415 - the core runs without Spark
+
+    session: SparkSession | None = private(SparkSession, "_instantiatedSession")
+    return session if session is not None and is_running(session.sparkContext) else None
+
+
+def checkpoint_location(checkpoint: str, spark: SparkSession | None) -> str:
+    """The checkpoint's full address: Spark's JVM may have another working directory than this process.
+
+    Without a scheme, Spark's default file system is meant; without Spark, a local folder.
+    """
+    if ":" in checkpoint.partition("/")[0]:
+        return checkpoint
+    if spark is not None:
+        from wal_sink.spark.session.hadoop import default_file_system  # noqa: PLC0415 - the core runs without Spark
+
+        default = default_file_system(spark)
+        if not default.startswith("file:"):
+            return f"{default.rstrip('/')}/{checkpoint.lstrip('/')}"
+    return str(Path(checkpoint).absolute())
+
+
+def _fsspec_reaches(url: str) -> bool:
+    scheme = url.partition(":")[0].lower() if ":" in url.partition("/")[0] else LOCAL
+    if scheme in {"s3", "s3a", "s3n"}:
+        return importlib.util.find_spec("s3fs") is not None
+    return scheme in {LOCAL, "local", MEMORY, S3}

@@ -1,0 +1,108 @@
+"""Starting, checking and stopping the streaming query a WAL belongs to. Driver only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
+
+from wal_sink.delivery.served_sink import StoppedError
+from wal_sink.errors import ConfigError, WalSinkError
+from wal_sink.redaction import mask_url
+from wal_sink.spark.session.leftovers import CHECKPOINT, remember_ours
+from wal_sink.spark.session.writer_check import check_stream_writer
+from wal_sink.spark.staging.schema import check_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+_ASYNC_PROGRESS = "AsyncProgressTracking"
+
+
+def session_of(writer: DataStreamWriter) -> SparkSession:
+    """The user's session behind a writer. Raises `ConfigError` for what is no writer of a stream, and for Spark
+    Connect, whose driver is elsewhere.
+    """
+    check_stream_writer(writer)
+    check_classic(writer)
+    return cast("SparkSession", cast("Any", writer)._spark)  # noqa: SLF001 - PySpark has no public way
+
+
+def check_classic(thing: object) -> None:
+    if "connect" in type(thing).__module__.split("."):
+        raise ConfigError(
+            "this is a Spark Connect session: its batches run in another process, where a committer cannot live. "
+            "Run the query on the driver itself (SparkSession.builder.master(…), without SPARK_REMOTE)"
+        )
+
+
+def start_query(
+    writer: DataStreamWriter, checkpoint: str, on_batch: Callable[[DataFrame, int], None]
+) -> StreamingQuery:
+    """Start the query into `on_batch`, with a writer that `refuse_leftovers` let pass.
+
+    Raises `ConfigError` for a schema or trigger that cannot work, before it runs.
+    """
+    check_schema(cast("Any", writer)._df.schema)  # noqa: SLF001 - PySpark has no public way
+    remember_ours(writer.foreachBatch(on_batch))
+    try:
+        query = writer.option(CHECKPOINT, checkpoint).start()
+    except (AnalysisException, IllegalArgumentException) as error:
+        raise ConfigError(
+            f"Spark refuses this query for wal-sink: {error}. wal-sink needs micro-batches (trigger availableNow, "
+            "processingTime, once or none); continuous and real-time triggers have none"
+        ) from error
+    except Py4JJavaError as error:
+        raise ConfigError(
+            f"Spark cannot start this query with checkpointLocation {mask_url(checkpoint)}: {_cause_of(error)}"
+        ) from error
+    if _ASYNC_PROGRESS in _execution_class(query):
+        query.stop()
+        raise ConfigError(
+            "asynchronous progress tracking is on: Spark would complete batches before their checkpoint is "
+            "written. Remove the option asyncProgressTrackingEnabled"
+        )
+    return query
+
+
+def stop_query(query: StreamingQuery) -> None:
+    """Stop a query and wait for its thread, so that the checkpoint's answer is final. Harmless if it has ended."""
+    try:
+        query.stop()
+    except (Py4JError, PySparkException) as error:
+        if SparkContext._active_spark_context is None:  # noqa: SLF001 - no public way; the query ended with its context
+            return
+        raise WalSinkError(
+            f"the query cannot be stopped: {error}. What it completes is kept in the WAL; end its driver, then "
+            "start again"
+        ) from error
+
+
+def sleep_in_stream(df: DataFrame, seconds: float) -> None:
+    """Sleep inside `foreachBatch`, on the JVM's thread of the stream. `query.stop()` interrupts it: `StoppedError`.
+
+    That error's words are what Spark looks for to tell an interruption of its own from a failure of the query. It looks
+    with a regular expression that overflows the stack where Java's stack trace follows them (both measured).
+    """
+    try:
+        cast("Any", df.sparkSession.sparkContext)._jvm.java.lang.Thread.sleep(int(seconds * 1000))  # noqa: SLF001
+    except Py4JJavaError as error:
+        raise StoppedError(
+            "the query was stopped (py4j.protocol.Py4JJavaError: An error occurred while calling "
+            f"z:java.lang.Thread.sleep: {_cause_of(error)})"
+        ) from None
+
+
+def _cause_of(error: Py4JJavaError) -> str:
+    return str(error.java_exception).partition("\n")[0]
+
+
+def _execution_class(query: StreamingQuery) -> str:
+    wrapper = cast("Any", query)._jsq  # noqa: SLF001 - PySpark has no public way
+    execution = wrapper.streamingQuery() if hasattr(wrapper, "streamingQuery") else wrapper
+    return str(execution.getClass().getName())

@@ -1,0 +1,108 @@
+"""wal-sink's own errors on their way from a Python worker through the JVM to the driver.
+
+Spark hands an exception of a task to the driver as text inside a stack trace. A task that fails with one of our errors
+therefore wraps it in one line that names class and message, and the driver makes it whole again.
+"""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from wal_sink import errors
+from wal_sink.delivery.served_sink import JobStoppedError
+from wal_sink.errors import ConfigError, StoreError, WalSinkError
+from wal_sink.spark.session.error_lines import telling_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MARK = "wal-sink error in a task: "
+_LINE = re.compile(re.escape(_MARK) + r"(\[.*\])\s*$", re.MULTILINE)
+_STOPPED = re.compile(r"InterruptedException|InterruptedIOException|ClosedByInterruptException|cancelled job group")
+"""Of a query that is being stopped, or of a job that was cancelled."""
+_INTERRUPTED = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling collectToPython: java.lang.InterruptedException"
+)
+"""What Spark looks for in an error of `foreachBatch`, to tell its own stop of the query from a failure of it. It looks
+with a regular expression that overflows the stack of the stream's thread where Java's stack trace follows (measured).
+Where the query is not being stopped Spark does not look for it, and takes any error for a failure.
+"""
+_NULL_POINTER = "java.lang.NullPointerException"
+
+
+class SparkJobError(Exception):
+    """A Spark job failed with a page of Java, of which this is the line that tells. Raised on the driver."""
+
+
+class RepeatedShuffleError(SparkJobError):
+    """Spark may have lost and doubled rows between the tasks of a job. Nothing of it may be used."""
+
+
+class TaskError(Exception):
+    """One of our errors as it crosses the JVM. Raised in Python workers only; nobody needs to catch it."""
+
+
+@contextmanager
+def marked_errors() -> Iterator[None]:
+    """In a task: make our own errors recognisable to the driver. Spark may still run the task again."""
+    try:
+        yield
+    except WalSinkError as error:
+        line = msgspec.json.encode([_known_class(error).__name__, str(error)]).decode()
+        raise TaskError(_MARK + line) from error
+
+
+@contextmanager
+def surfaced_errors(what: str, not_null: str = "", *, in_stream: bool = False) -> Iterator[None]:
+    """On the driver, around a Spark job: raise a task's own error as what it was there, without the page it came in.
+
+    A page of Java becomes a `SparkJobError`; what PySpark translates passes as it is. `in_stream`: the job belongs to
+    the query, inside `foreachBatch`; if it was cancelled, that becomes a short `JobStoppedError`.
+    `what` names the job for messages. `not_null` names the columns that may hold no null: where Spark finds one there
+    nevertheless, it fails with a bare NullPointerException (measured, PySpark 4.3), which becomes a `ConfigError`.
+    """
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as error:
+        text = str(error)
+        if match := _LINE.search(text):
+            raise _rebuilt(match[1], what) from None
+        if not_null and _NULL_POINTER in text and "PythonArrowInput" in text:
+            raise ConfigError(
+                f"{what}: Spark met a null where the schema says there is none, and failed with {_first_line(text)} "
+                f"Columns declared 'not null', at any depth: {not_null}. Correct the schema of the source, or of the "
+                "function, that declares the wrong one"
+            ) from None
+        if in_stream and _STOPPED.search(text):
+            raise JobStoppedError(
+                f"{what}: the query was stopped, or its job cancelled, before the batch was staged; it comes again at "
+                f"the next start ({telling_line(text)}) ({_INTERRUPTED})"
+            ) from None
+        if isinstance(error, Py4JJavaError):
+            raise SparkJobError(f"{what}: {telling_line(text)}") from None
+        raise
+
+
+def _known_class(error: WalSinkError) -> type[WalSinkError]:
+    """The nearest class that `wal_sink.errors` holds: a store's own subclasses mean nothing further up."""
+    kinds = [kind for kind in type(error).__mro__ if issubclass(kind, WalSinkError)]
+    return next(kind for kind in kinds if kind.__module__ == errors.__name__)
+
+
+def _rebuilt(line: str, what: str) -> WalSinkError:
+    name, message = msgspec.json.decode(line, type=tuple[str, str])
+    kind = getattr(errors, name, StoreError)
+    error: WalSinkError = kind(f"{what}: {message}")
+    return error
+
+
+def _first_line(text: str) -> str:
+    return (
+        next(line for line in text.splitlines() if _NULL_POINTER in line).partition(_NULL_POINTER)[2].strip(" :") + "."
+    )

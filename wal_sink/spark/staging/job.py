@@ -1,0 +1,162 @@
+"""Staging: one Spark job that streams a DataFrame into segments, and evaluates it exactly once and fully."""
+
+from __future__ import annotations
+
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
+
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink.spark.session.job_properties import described
+from wal_sink.spark.session.task_errors import RepeatedShuffleError, SparkJobError, marked_errors, surfaced_errors
+from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
+from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
+from wal_sink.stores.opening import open_store
+from wal_sink.two_phase.prepare import StagedPartition, StagingOrder, joined, stage_partition
+from wal_sink.wal.log import Log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from wal_sink.stores.spec import StoreSpec
+
+ARROW_BATCH_BYTES = 4 << 20
+"""Most bytes Spark gathers into one Arrow batch for a worker."""
+
+_BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
+_SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
+_COUNT = StructType([StructField("rows", LongType())])
+_RESULT = StructType(
+    [StructField("partition", IntegerType()), StructField("task", LongType()), StructField("staged", BinaryType())]
+)
+
+
+def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, description: str) -> StagedPartition:
+    """Write every row of `df` into segments and two-phase targets; what came of it, by partition and order of writing.
+
+    Runs on the driver, on the thread of the stream, as one Spark job in that thread's job group. Partitions without
+    rows make no segment. Segments are named so that no other attempt can have the same; those of failed attempts stay
+    unreferenced. `description` is what Spark's UI shows. A worker's memory does not grow with its partition's rows.
+
+    Raises `ConfigError` for a schema that cannot be staged and for a null in a column declared 'not null', `StoreError`
+    if the store fails in a task as often as Spark tries, and for what goes wrong in the DataFrame PySpark's own errors,
+    or `SparkJobError` where those are a page of Java. `RepeatedShuffleError` if Spark repeated a part of a shuffle
+    meanwhile: the next job computes all shuffles again.
+    """
+    schema = df.schema
+    check_schema(schema)
+    names = tuple(positional_names(schema))
+    task = _StagingTask(store, order, names)
+    not_null = ", ".join(not_null_paths(schema))
+    with (
+        described(df.sparkSession.sparkContext, description),
+        _small_batches(df.sparkSession),
+        surfaced_errors(description, not_null, in_stream=True),
+    ):
+        resolved = df if are_resolved_by_name(schema) else df.toDF(*names)
+        collected = resolved.mapInArrow(task, _RESULT)
+        rows = collected.collect()
+    in_order = _in_order(rows, description)
+    shuffles = RepeatedShuffles(collected)
+    if found := shuffles.found([row.task for row in in_order]):
+        shuffles.forget()
+        raise RepeatedShuffleError(f"{description}: Spark repeated a part of a shuffle while others read it ({found})")
+    return joined([msgspec.json.decode(row.staged, type=StagedPartition) for row in in_order])
+
+
+def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
+    """Evaluate `df` once and fully, keep nothing, and return how many rows it had.
+
+    A replay's stateful operators must still commit their state, so that every row of every partition is pulled. Runs on
+    the driver, as one Spark job, the way a batch is staged. Raises what `stage_dataframe` raises.
+    """
+    schema = df.schema
+    check_schema(schema)
+    with (
+        described(df.sparkSession.sparkContext, description),
+        _small_batches(df.sparkSession),
+        surfaced_errors(description, ", ".join(not_null_paths(schema)), in_stream=True),
+    ):
+        resolved = df if are_resolved_by_name(schema) else df.toDF(*positional_names(schema))
+        return sum(row.rows for row in resolved.mapInArrow(_counted, _COUNT).collect())
+
+
+@dataclass(frozen=True, slots=True)
+class _StagingTask:
+    """What runs on executors, once per partition, given its record batches; yields references and its id as one row."""
+
+    store: StoreSpec
+    order: StagingOrder
+    names: tuple[str, ...]
+    """Of the columns inside a segment, whatever the batches call them."""
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = _task()
+        partition = context.partitionId()
+        names = list(self.names)
+        renamed = (batch.rename_columns(names) for batch in batches)
+        with marked_errors():
+            log = Log(open_store(self.store), SYSTEM, self.order.run_id)
+            log.store.begin(is_there=True)
+            staged = stage_partition(self.order, renamed, log, partition=partition, on_executor=True)
+        result: list[pa.Array[Any]] = [
+            pa.array([partition], pa.int32()),
+            pa.array([context.taskAttemptId()], pa.int64()),
+            pa.array([msgspec.json.encode(staged)]),
+        ]
+        yield pa.record_batch(result, _RESULT.names)
+
+
+def _in_order(rows: Iterable[Row], description: str) -> list[Row]:
+    """By partition. Raises `SparkJobError` if one is there twice: its rows would be staged twice, in one manifest."""
+    by_partition: dict[int, Row] = {}
+    for row in rows:
+        if by_partition.setdefault(row.partition, row) is not row:
+            raise SparkJobError(
+                f"{description}: expected one result of each partition, found two of partition {row.partition}; "
+                "nothing was staged. Start the query again"
+            )
+    return [by_partition[partition] for partition in sorted(by_partition)]
+
+
+def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """What runs on executors, once per partition of a replay."""
+    rows = sum(batch.num_rows for batch in batches)
+    yield pa.record_batch([pa.array([rows], pa.int64())], _COUNT.names)
+
+
+def _task() -> TaskContext:
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("a staging task was called outside of a Spark task")
+    return context
+
+
+def _batch_bytes(setting: str | None) -> int:
+    """The user's limit in bytes, if it is below ours. Spark writes sizes as `64m`, `67108864b` or `67108864`."""
+    match = _SIZE.fullmatch(setting.strip().lower()) if setting else None
+    if match is None:
+        return ARROW_BATCH_BYTES
+    return min(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b")), ARROW_BATCH_BYTES)
+
+
+@contextmanager
+def _small_batches(spark: SparkSession) -> Iterator[None]:
+    """Limit Spark's Arrow batches by bytes: at the default of 64 MiB, rows of 1 MiB doubled a worker's memory."""
+    before = spark.conf.get(_BATCH_BYTES_KEY, None)
+    spark.conf.set(_BATCH_BYTES_KEY, str(_batch_bytes(before)))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_BATCH_BYTES_KEY)
+        else:
+            spark.conf.set(_BATCH_BYTES_KEY, before)

@@ -1,0 +1,123 @@
+"""A PySpark `ForeachWriter`, or a function of one `Row`, as a sink. Needs pyspark where it runs, but no JVM."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark import cloudpickle
+
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.reporting.logs import logger_of
+from wal_sink.sinks.base import SegmentSink, SinkContext
+from wal_sink.spark.delivery.manifest_schema import schema_from_json, type_modules
+from wal_sink.spark.writers.rows import spark_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row
+
+    from wal_sink.sinks.chunk import Chunk
+
+_logger = logger_of(__name__)
+
+
+class ForeachWriterSink(SegmentSink):
+    """Calls the writer as PySpark does: for each segment `open`, `process` for each row, `close`.
+
+    On executors, and in the driver under `where="auto"`, each segment gets a fresh copy of the writer, as each task
+    does in PySpark. Under `where="driver"` the very object is used, for one segment after the other.
+    """
+
+    def __init__(self, writer: object, *, name: str, idempotent: bool) -> None:
+        """Raises `ConfigError` if `writer` is nothing that `DataStreamWriter.foreach` takes."""
+        _check(writer)
+        self._writer = writer
+        self._name = name
+        self._payload: bytes | None = None
+        self._schema_json = ""
+        self._type_modules: tuple[str, ...] = ()
+        self.idempotent = idempotent
+
+    def __repr__(self) -> str:
+        return f"wrap.foreach_writer({self._name})"
+
+    def wrapped_object(self) -> object:
+        """The writer."""
+        return self._writer
+
+    def describe(self) -> str:
+        return repr(self)
+
+    def __getstate__(self) -> dict[str, object]:
+        payload = self._payload or cast("Any", cloudpickle).dumps(self._writer)
+        modules = self._type_modules or type_modules()  # those of the process that the user started
+        return {**vars(self), "_writer": None, "_payload": payload, "_type_modules": modules}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        """Unpickles the writer at once, so that the probe sees whether it can be."""
+        vars(self).update(state)
+        self._writer = _unpickled(cast("bytes", state["_payload"]))
+
+    def open(self, context: SinkContext) -> None:
+        """Note the schema of the batch's rows. Raises `PermanentError` if it was staged without Spark."""
+        if not context.spark_schema:
+            raise PermanentError(f"batch {context.batch_id} was staged without Spark, so it has no Spark schema")
+        self._schema_json = context.spark_schema
+
+    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
+        """One `open`, `process` …, `close` on a writer. Raises what they raise; `close` was then told so."""
+        writer = self._writer if self._payload is None else _unpickled(self._payload)
+        rows = self._rows(chunks, batch_id)
+        if callable(writer):
+            for row in rows:
+                writer(row)
+        else:
+            _process(writer, ordinal, batch_id, rows)
+
+    def _rows(self, chunks: Iterable[Chunk], batch_id: int) -> Iterator[Row]:
+        schema = schema_from_json(self._schema_json, what=f"batch {batch_id}", modules=self._type_modules)
+        for chunk in chunks:
+            yield from spark_rows(chunk.table, schema)
+
+
+def _process(writer: Any, ordinal: int, batch_id: int, rows: Iterable[Row]) -> None:
+    """PySpark's contract: `close` follows every `open` that returned, whatever it returned."""
+    wanted = writer.open(ordinal, batch_id) if hasattr(writer, "open") else True
+    if wanted is None:
+        _logger.warning(
+            "%s.open(%s, %s) returned None, which PySpark takes for False: the rows are skipped",
+            type(writer).__name__,
+            ordinal,
+            batch_id,
+        )
+    close: Callable[[BaseException | None], object] = getattr(writer, "close", _nothing)
+    try:
+        if wanted:
+            for row in rows:
+                writer.process(row)
+    except BaseException as error:
+        close(error)
+        raise
+    close(None)
+
+
+def _check(writer: object) -> None:
+    if isinstance(writer, type):
+        raise ConfigError(f"{writer.__name__} is a class: pass an instance, {writer.__name__}(…)")
+    if callable(writer):
+        return
+    kind = type(writer).__name__
+    if not hasattr(writer, "process"):
+        raise ConfigError(f"{kind} has no process(row): expected a ForeachWriter or a function of one Row")
+    for method in ("open", "process", "close"):
+        if not callable(getattr(writer, method, _nothing)):
+            raise ConfigError(f"{kind}.{method} cannot be called: expected a method")
+
+
+def _unpickled(payload: bytes) -> object:
+    return cast("object", pickle.loads(payload))  # noqa: S301 - our own bytes, from the driver's memory
+
+
+def _nothing(_: BaseException | None) -> None:
+    return

@@ -1,0 +1,241 @@
+"""Staging a batch: what to do with a batch id Spark hands over, and the manifest that makes it known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from wal_sink.checkpoint.reader import Checkpoint, Gate, Offsets
+from wal_sink.errors import DivergentReplay, FencedError, HistoryGone, MissingBatch
+from wal_sink.recovery.history import History
+from wal_sink.recovery.inventory import Lost, lost
+from wal_sink.recovery.passing import pass_over
+from wal_sink.reporting.logs import logger_of
+from wal_sink.wal import paths
+from wal_sink.wal.fencing import Term
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import Manifest, Release, SegmentRef
+from wal_sink.wal.segment_reader import chunk_ends
+
+_logger = logger_of(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt to stage one batch; its folder is nobody else's."""
+
+    batch_id: int
+    term: int
+    number: int
+    """Counts all attempts of the run, so that a later one of a batch is always higher."""
+    folder: str
+    offsets: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one Spark job over a batch left on the store."""
+
+    segments: Sequence[SegmentRef]
+    columns: tuple[str, ...]
+    spark_schema: str = ""
+    prepared: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
+    """By name of a two-phase sink: the handle of each segment."""
+
+
+class Stager:
+    """The staging role of one query of a run. Runs on Spark's stream thread, in the driver."""
+
+    def __init__(
+        self, log: Log, checkpoint: Checkpoint, gate: Gate, history: History, term: Term, *, chunk_rows: int
+    ) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._gate = gate
+        self._history = history
+        self._term = term
+        self._chunk_rows = chunk_rows
+        self._attempts = 0
+
+    def stage(self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int) -> Manifest | None:
+        """Stage a batch with `write`; None if it is a replay of a released one, which must be evaluated but not staged.
+
+        `planned_ms` is when the running query planned the batch, as `Offsets.planned_ms`.
+        Raises `HistoryError` before anything is written if the batch contradicts what the WAL holds, `FencedError` if
+        another query has taken over the checkpoint.
+        """
+        attempt = self._begin(batch_id, planned_ms)
+        if attempt is None:
+            return None
+        manifest = self._manifest(attempt, write(attempt))
+        if not self._log.create(paths.manifest(batch_id, attempt.term, attempt.number), manifest):
+            raise FencedError(
+                f"batch {batch_id}: manifest of term {attempt.term} on {self._log.store.root} was written by another "
+                "process under the same term; stop one of the two"
+            )
+        self._gate.close_from(batch_id)  # a batch that Spark runs is not complete, whatever was known of it
+        if batch_id <= self._history.newest_known:
+            self._tell_of_other_rows(manifest)
+        self._history.note_staged(manifest)
+        return manifest
+
+    def refuse_superseded(self) -> None:
+        """Raise `FencedError` if a newer process stages into this WAL. One read."""
+        self._term.check(self._log.store)
+
+    def _begin(self, batch_id: int, planned_ms: int) -> Attempt | None:
+        offsets = self._checkpoint.require_offsets(batch_id)
+        self._refuse_foreign(batch_id, offsets, planned_ms)
+        if self._history.wal is None:
+            self._refuse_completed(batch_id)  # before the WAL is made
+        self._history.bind(batch_id)
+        # Spark chose a query's first batch after the WAL was read: others may have staged and released it meanwhile.
+        if batch_id <= self._history.newest_known or not self._attempts:
+            if self._is_replay(batch_id, offsets):
+                return None
+            self._refuse_completed(batch_id)
+        self._refuse_gap(batch_id)
+        self._attempts += 1
+        folder = paths.attempt_folder(batch_id, self._term.number, self._attempts)
+        return Attempt(batch_id, self._term.number, self._attempts, folder, offsets)
+
+    def _refuse_foreign(self, batch_id: int, offsets: Offsets, planned_ms: int) -> None:
+        """The rows at hand must be those the entry speaks of: another query may have written it meanwhile.
+
+        Spark writes the time into every entry, so one without it was not written for this batch either.
+        """
+        if planned_ms != offsets.planned_ms:
+            found = "at an unknown time" if offsets.planned_ms is None else f"at {offsets.planned_ms}"
+            raise FencedError(
+                f"batch {batch_id}: {self._checkpoint.root}/offsets/{batch_id} was planned {found}, "
+                f"but the running query planned this batch at {planned_ms}: another query runs on this checkpoint, or "
+                "it was restored to another state. Nothing was written; stop this query"
+            )
+
+    def _refuse_completed(self, batch_id: int) -> None:
+        """Entries of `commits/` from another past would open the gate of this batch before Spark completes it.
+
+        Nothing is refused that could go on: Spark never runs such a batch, and cannot complete it either.
+        """
+        if self._gate.is_open_now(batch_id):
+            self._refuse_collected(batch_id)
+            self._term.check(self._log.store)
+            raise FencedError(
+                f"batch {batch_id}: expected that {self._checkpoint.root}/commits has neither this batch, which runs "
+                "now, nor a later one, found such an entry: another query runs on this checkpoint, 'offsets' was "
+                "restored to an older state without 'commits', or foreachBatch did not wait for the thread that calls "
+                "stage(). Nothing was written; stop this query, and restore the whole checkpoint if it is the only one"
+            )
+
+    def _is_replay(self, batch_id: int, offsets: Offsets) -> bool:
+        self._refuse_collected(batch_id)
+        release = self._log.find(Release, paths.release(batch_id))
+        if release is None:
+            self._refuse_collected(batch_id)  # it may have been collected between the two reads
+            self._refuse_marked(batch_id)
+            return False
+        found = offsets.fingerprint
+        if release.rule != offsets.rule:  # released by an earlier version
+            found = self._checkpoint.fingerprint(batch_id, offsets.text, release.rule)
+        if release.fingerprint != found:
+            raise divergence(self._log, self._checkpoint, batch_id, release.fingerprint, found)
+        return True
+
+    def _refuse_marked(self, batch_id: int) -> None:
+        """A batch that a sink has was released: without its release nobody could tell whether this is the same."""
+        if batch_id <= (marked := self._history.newest_marked):
+            because = f"a sink has every batch up to {marked}"
+            raise lost(self._log, Lost.RELEASE, paths.release(batch_id), because)
+
+    def _refuse_collected(self, batch_id: int) -> None:
+        if batch_id <= (low_water := self._log.low_water()):
+            self._term.check(self._log.store)  # of a succeeded query's batches no others will be asked for
+            if self._checkpoint.is_completed(batch_id):  # Spark runs no batch that its checkpoint has as complete
+                raise FencedError(
+                    f"batch {batch_id}: {self._checkpoint.root} has it as complete, and the WAL {self._log.store.root} "
+                    f"delivered and collected it (low water {low_water}) since this query chose it: another query "
+                    "runs on this checkpoint. Nothing was written; stop this query"
+                )
+            raise HistoryGone(
+                f"batch {batch_id} of {self._log.store.root}: delivered long ago and collected (low water "
+                f"{low_water}), but the checkpoint {self._checkpoint.root} asks for it again; restore a newer "
+                "checkpoint, or start a new WAL"
+            )
+
+    def _refuse_gap(self, batch_id: int) -> None:
+        if batch_id > self._history.accounted_through + 1:
+            self._history.load_batches()  # a predecessor may have staged since
+        before = self._history.accounted_through
+        if all(pass_over(self._log, self._checkpoint, missing) for missing in range(before + 1, batch_id)):
+            return
+        follows = (
+            f"follows batch {before} in {self._log.store.root}"
+            if self._history.has_batches
+            else f"comes to {self._log.store.root}, which begins with batch {before + 1} and holds none"
+        )
+        raise MissingBatch(
+            f"batch {batch_id} {follows}: {batch_id - before - 1} batches between them were run without this WAL, "
+            "failed while foreachBatch swallowed the error, or were deleted from it; restore them, restore the "
+            "checkpoint to before them, or start a new WAL"
+        )
+
+    def _tell_of_other_rows(self, manifest: Manifest) -> None:
+        """Compare with the attempt before, of which nothing was released: another number of rows is worth a warning.
+
+        A file that was deleted since then shows nowhere else: Spark replays its batch without it.
+        """
+        before = self._history.staged(manifest.batch_id) or self._attempt_before(manifest)
+        # Of another input another number is no wonder.
+        if before is None or (before.fingerprint, before.rule) != (manifest.fingerprint, manifest.rule):
+            return
+        if before.rows != manifest.rows:
+            _logger.warning(
+                "batch %d of %s: staged again with %d rows, which are what sinks get; an earlier attempt, which Spark "
+                "did not complete, had %d rows of the same input (%s). The source did not replay what it gave (was a "
+                "file deleted or overwritten?), or the query is not deterministic",
+                manifest.batch_id,
+                self._log.store.root,
+                manifest.rows,
+                before.rows,
+                paths.manifest(before.batch_id, before.term, before.attempt),
+            )
+
+    def _attempt_before(self, manifest: Manifest) -> Manifest | None:
+        """The newest manifest below this one, of an earlier run; None if there is none. A listing and a read."""
+        names = (paths.parse_manifest(name) for name in self._log.store.list(paths.batch(manifest.batch_id)))
+        own = (manifest.term, manifest.attempt)
+        found = max((name for name in names if name is not None and name < own), default=None)
+        if found is None:
+            return None
+        return self._log.find(Manifest, paths.manifest(manifest.batch_id, found.term, found.attempt))
+
+    def _chunks(self, segments: Sequence[SegmentRef]) -> int:
+        return sum(len(chunk_ends(segment, self._chunk_rows)) for segment in segments)
+
+    def _manifest(self, attempt: Attempt, staged: Staged) -> Manifest:
+        return Manifest(
+            batch_id=attempt.batch_id,
+            term=attempt.term,
+            attempt=attempt.number,
+            run_id=self._log.run_id,
+            fingerprint=attempt.offsets.fingerprint,
+            rule=attempt.offsets.rule,
+            offsets=attempt.offsets.text,
+            columns=staged.columns,
+            spark_schema=staged.spark_schema,
+            chunk_rows=self._chunk_rows,
+            segments=tuple(staged.segments),
+            prepared=dict(staged.prepared),
+            spread=self._chunks(staged.segments) > paths.SPREAD_FROM,
+            **self._log.stamp(),
+        )
+
+
+def divergence(log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, found: str) -> DivergentReplay:
+    """The error of a known batch id under which the checkpoint reads something else."""
+    return DivergentReplay(
+        f"batch {batch_id} of {log.store.root}: the WAL holds it with source offsets {expected[:12]}, but the "
+        f"checkpoint {checkpoint.root} now has {found[:12]} under the same id; it was restored to an older state "
+        "or rewritten. Nothing of the other was staged or delivered. Restore the checkpoint that belongs to this WAL, "
+        "or start a new WAL"
+    )

@@ -1,0 +1,51 @@
+"""Create an object once, and know afterwards whose it is, whatever the store answered.
+
+An error of a create says nothing about its effect: a lost answer, a retry that met its own object and a true loss look
+alike. Every object carries its writer's unique id, so reading it back decides.
+"""
+
+from __future__ import annotations
+
+from wal_sink.errors import OutcomeUnknownError, StoreError
+from wal_sink.runtime.clock import Runtime
+from wal_sink.stores.base import ObjectMissing, Store
+
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 1.0
+
+
+def create_once(store: Store, path: str, data: bytes, *, runtime: Runtime, attempts: int = 5) -> bool:
+    """Create `path` with `data`, which must hold an id that no other writer uses.
+
+    Returns True if the object there is the caller's, False if it is another's; it never overwrites or deletes anything.
+    Raises `StoreError` if there is still no object after `attempts` tries, `OutcomeUnknownError` if it cannot be read
+    back after a failed create. Errors that no repetition mends (`ConfigError`) pass through.
+    """
+    for attempt in range(1, attempts + 1):
+        try:
+            store.create(path, data)
+        except StoreError as error:
+            found = _read_back(store, path, error)
+            if found is not None:
+                return found == data
+            if attempt == attempts:
+                raise StoreError(
+                    f"{store.url_of(path)} could not be created in {attempts} attempts and is absent; the last answer "
+                    f"was: {error}. Mend what it names, then start again"
+                ) from error
+            runtime.sleep_s(min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S))
+        else:
+            return True
+    raise ValueError(f"attempts={attempts}: expected at least 1")
+
+
+def _read_back(store: Store, path: str, cause: StoreError) -> bytes | None:
+    try:
+        return store.read(path)
+    except ObjectMissing:
+        return None
+    except StoreError as error:
+        raise OutcomeUnknownError(
+            f"{store.url_of(path)} may or may not have been created: the create answered “{cause}”, and it could not "
+            f"be read back: “{error}”. Nothing was deleted. Make the store reachable and start again; the object tells"
+        ) from error

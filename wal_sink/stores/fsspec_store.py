@@ -1,0 +1,219 @@
+"""Any other store that fsspec knows, with whatever `pipe_file(mode="create")` means there.
+
+Only where that is known to be atomic may several processes write. Elsewhere fsspec looks first and writes then, so
+that two of them can both believe they created an object: `create_doubt` says so, and `probe` refuses the store unless
+the user vouches for one single writer. Threads of one process are kept apart by a lock in any case. A crash in the
+middle of a write may leave a partial object there; records and segments carry checksums, so that it is found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import fsspec
+
+from wal_sink.errors import ConfigError, StoreError
+from wal_sink.reporting.texts import told
+from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Store
+from wal_sink.stores.listing import check_path, folder_of, is_hidden, shown
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.stores.spooled import SpooledSegment
+
+ATOMIC_CREATE = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
+"""By protocol the package whose file system hands `mode="create"` to the server as a precondition. The protocol alone
+does not tell: other packages register themselves for it, some of which look first and write then, or overwrite.
+"""
+
+_FOREIGN_ERRORS = {
+    "aiohttp": ("ClientError",),
+    "azure.core.exceptions": ("AzureError",),
+    "gcsfs.retry": ("HttpError",),
+    "google.auth.exceptions": ("GoogleAuthError",),
+    "paramiko.ssh_exception": ("SSHException",),
+    "requests.exceptions": ("RequestException",),
+}
+"""Errors of implementations that are no `OSError`; looked up in modules that are already imported."""
+
+
+class GenericStore(Store):
+    """A `Store` over an fsspec file system that this package has no own implementation for."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        self._spec = spec
+        self._root = spec.safe_url
+        self._fs, self._base = _connect(spec)
+        package = type(self._fs).__module__.partition(".")[0]
+        self._atomic = ATOMIC_CREATE.get(spec.scheme) == package and "::" not in spec.url
+        self._create_lock = threading.Lock()
+        self._listing = {"refresh": True} if _takes(self._fs.ls, "refresh") else {}
+
+    @property
+    def root(self) -> str:
+        return self._root
+
+    @property
+    def create_doubt(self) -> str:
+        if self._atomic:
+            return ""
+        kind = type(self._fs)
+        return (
+            f"fsspec's {kind.__name__} (of {kind.__module__}) is not known to create atomically: it looks whether a "
+            "path is free and writes afterwards"
+        )
+
+    def create(self, path: str, data: bytes) -> None:
+        target = self._target(path)
+        with self._create_lock if not self._atomic else contextlib.nullcontext():
+            try:
+                self._make_parent(target)
+                self._fs.pipe_file(target, data, mode="create")
+            except FileExistsError as error:
+                raise ObjectExists(f"{self.url_of(path)} exists already") from self._spec.cause(error)
+            except _failures() as error:
+                raise self._failure("create", path, error) from self._spec.cause(error)
+
+    def read(self, path: str) -> bytes:
+        try:
+            return bytes(self._fs.cat_file(self._target(path)))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            raise ObjectMissing(f"{self.url_of(path)} does not exist") from self._spec.cause(error)
+        except _failures() as error:
+            raise self._failure("read", path, error) from self._spec.cause(error)
+
+    def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
+        folder = folder_of(prefix)
+        try:
+            found = [*self._below(folder)]
+        except _failures() as error:
+            raise self._failure("list", folder, error) from self._spec.cause(error)
+        names = {shown(path.removeprefix(folder), recursive=recursive) for path in found}
+        return sorted(name for name in names if name > after)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            try:
+                self._fs.rm_file(self._target(path))
+            except FileNotFoundError:
+                continue
+            except _failures() as error:
+                raise self._failure("delete", path, error) from self._spec.cause(error)
+
+    def segment(self, path: str) -> SegmentStream:
+        check_path(path)
+        return SpooledSegment(self.url_of(path), partial(self._put, path))
+
+    def _put(self, path: str, data: bytes) -> None:
+        target = self._target(path)
+        try:
+            self._make_parent(target)
+            self._fs.pipe_file(target, data)
+        except _failures() as error:
+            raise self._failure("write", path, error) from self._spec.cause(error)
+
+    def _target(self, path: str) -> str:
+        return f"{self._base}/{check_path(path)}"
+
+    def _make_parent(self, target: str) -> None:
+        if not self._atomic:  # an object store has no folders, and some would make a bucket here
+            self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
+
+    def _below(self, folder: str) -> Iterator[str]:
+        """All objects below a folder, by path from the root. Folders are entered, so that empty ones never show."""
+        self._fs.invalidate_cache()
+        try:
+            entries = self._fs.ls(f"{self._base}/{folder}".rstrip("/"), detail=True, **self._listing)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            name = str(entry["name"]).rstrip("/").rpartition("/")[2]
+            if not name or is_hidden(name):
+                continue
+            if entry["type"] == "directory":
+                yield from self._below(f"{folder}{name}/")
+            else:
+                yield folder + name
+
+    def _failure(self, action: str, path: str, error: Exception) -> StoreError:
+        """The one place where errors of fsspec and what lies below become ours."""
+        text = self._spec.scrub(told(error))
+        return StoreError(
+            f"cannot {action} {self.url_of(path)}: {text}; check address, credentials and rights, then start again"
+        )
+
+
+def _connect(spec: StoreSpec) -> tuple[Any, str]:
+    _refuse_secrets_in_paths(spec)
+    options = {**spec.options, "skip_instance_cache": True}
+    try:
+        fs, base = fsspec.core.url_to_fs(spec.url, **options)
+    except ImportError as error:
+        text = spec.scrub(str(error))
+        raise ConfigError(f"{spec.safe_url} needs a package that is not installed: {text}") from spec.cause(error)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{spec.safe_url} cannot be opened with these storage_options: {spec.scrub(str(error))}"
+        ) from spec.cause(error)
+    except _failures() as error:
+        raise StoreError(
+            f"{spec.safe_url} cannot be opened: {spec.scrub(str(error))}; check address and credentials"
+        ) from spec.cause(error)
+    fs.dircache.use_listings_cache = False  # as an option it would reach constructors that refuse it (sftp)
+    return fs, base.rstrip("/")
+
+
+def _refuse_secrets_in_paths(spec: StoreSpec) -> None:
+    """Refuse an address with a secret whose file system keeps the whole address as a path (of fsspec's own: http).
+
+    Such a file system shows the secret in its own logs, which nobody redacts. Others hand it to their client alone.
+    """
+    for link in spec.url.split("::"):
+        scheme, found, _ = link.partition("://")
+        if found and _shows_secret(_kept_as_path(scheme, link)):
+            raise ConfigError(
+                f"{spec.safe_url}: the address holds a user, a password or a query, and fsspec's {scheme} keeps it "
+                "whole, so that its debug log shows it. Write the address without it, and pass the secret as a storage "
+                "option; for http and https {'client_kwargs': {'headers': {'Authorization': 'Basic …'}}}, nested "
+                f"under {scheme!r} in a chained URL"
+            )
+
+
+def _kept_as_path(scheme: str, url: str) -> str:
+    """What a file system makes of an address; the whole of it where that cannot be told."""
+    try:
+        kind = fsspec.get_filesystem_class(scheme)
+    except (ImportError, ValueError):
+        return ""  # nothing is opened: url_to_fs raises the same error, which is explained there
+    try:
+        return str(kind._strip_protocol(url))  # noqa: SLF001 - what url_to_fs calls
+    except (TypeError, ValueError):
+        return url
+
+
+def _shows_secret(path: str) -> bool:
+    """Of a path that is a URL still: a user or a query. Of any other: a user with a password."""
+    _, found, rest = path.partition("://")
+    user, at, _ = (rest if found else path).partition("/")[0].rpartition("@")
+    if not found:
+        return bool(at) and ":" in user
+    return bool(at) or "?" in rest
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    found: list[type[Exception]] = [OSError, ValueError, RuntimeError, NotImplementedError]
+    for module, names in _FOREIGN_ERRORS.items():
+        if module in sys.modules:
+            loaded = importlib.import_module(module)
+            found += [getattr(loaded, name) for name in names if hasattr(loaded, name)]
+    return tuple(found)
+
+
+def _takes(function: Any, name: str) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return any(parameter.name == name or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)

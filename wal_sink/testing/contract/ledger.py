@@ -1,0 +1,200 @@
+"""The part of `SinkContract` that transactional sinks have to keep: rows and position in one step, by one rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from wal_sink.errors import FencedError, ForgottenError
+from wal_sink.sinks.base import TransactionalSink
+from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.testing.contract.calls import chunks_of, deliver, of_term, opened, send, shown_error, slot
+from wal_sink.testing.contract.ledger_cases import REFUSALS, STORED, STORING, TYPICAL, Case
+from wal_sink.testing.contract.lines import LinesContract
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    """A target with a ledger, and what tells its chunks from those of others."""
+
+    target: Any
+    slot: str
+    prefix: str
+
+    def chunk(self, case: Case, table: pa.Table) -> Chunk:
+        return case.chunk(table, slot=self.slot, prefix=self.prefix)
+
+
+class LedgerContract(LinesContract):
+    """See `SinkContract`."""
+
+    def test_last_is_none_before_the_first_chunk(self, target: Any) -> None:
+        self._expect_last(target, self._chunks()[0], None)
+
+    def test_last_is_the_position_of_the_newest_chunk(self, target: Any) -> None:
+        self._ledger(target)
+        for batch_id, table in enumerate(self.tables()):
+            for chunk in chunks_of(table, batch_id=batch_id):
+                deliver(self._sink(target), [chunk])
+                self._expect_last(target, chunk, chunk.position)
+
+    def test_every_slot_has_a_position_of_its_own(self, target: Any) -> None:
+        self._ledger(target)
+        first, second = self._two_segments()
+        deliver(self._sink(target), first)
+        self._expect_last(target, second[0], None)
+        deliver(self._sink(target), second)
+        self._expect_last(target, first[0], first[-1].position)
+
+    def test_a_lower_term_is_refused(self, target: Any) -> None:
+        """A process that was succeeded, with a chunk that its successor has not sent yet."""
+        self._ledger(target)
+        first, *others = self._chunks()
+        deliver(self._sink(target), [of_term(first, 7)])
+        before = self._count(target)
+        error: BaseException | None = None
+        try:
+            deliver(self._sink(target), [of_term(others[0], 6)])
+        except FencedError as refused:
+            error = refused
+        added = self._count(target) - before
+        if error is None or added:
+            self._fail(
+                expected="FencedError for a chunk of term 6 after one of term 7, and nothing written",
+                found=f"{'no error' if error is None else 'FencedError'}, {added} rows written",
+                next_step="store chunk.term with the position and compare it in the same transaction",
+            )
+
+    def test_rows_and_position_are_written_together_or_not_at_all(self, target: Any) -> None:
+        self._ledger(target)
+        for fresh, chunk, added, place, _ in self._each_line_failing(target):
+            has_position = self._last(fresh, chunk) == chunk.position
+            if len(added) != (chunk.num_rows if has_position else 0):
+                self._fail(
+                    expected="rows and position, or neither",
+                    found=f"{len(added)} of {chunk.num_rows} rows and {'the' if has_position else 'no'} position, "
+                    f"after a request failed just before {place}",
+                    next_step="write both in one transaction, and roll it back when anything raises",
+                )
+
+    def test_its_ledger_goes_by_the_rule(self, target: Any) -> None:
+        """As `LedgerEntry.is_known` does: what is known, what is new, what is of a fenced process or of another
+        history, and what the target would have to have before it.
+        """
+        self._ledger(target)
+        shared = self._stored(self.another(target), 0)  # these leave its position as it is
+        old = [case for case in TYPICAL if case.stored and case.verdict != "new"]
+        for case in sorted(old, key=lambda case: case.term):  # a ledger may note the term that brings what it knows
+            self._meet(shared, case)
+        for number, case in enumerate((case for case in TYPICAL if not case.stored or case.verdict == "new"), 1):
+            another = self.another(target)
+            self._meet(self._stored(another, number) if case.stored else self._apart(another, number), case)
+
+    def test_positions_tells_every_slot_as_last_does(self, target: Any) -> None:
+        """Delivery reads all slots of a batch in one question before it marks the batch. Included is what others wrote
+        since the sink was opened and since it was asked before.
+        """
+        sink = self._ledger(target)
+        first, second = self._two_segments()
+        deliver(self._sink(target), first)
+        slots = [second[0].position.slot, slot(99), first[0].position.slot]
+        expected = {slots[0]: None, slots[1]: None, slots[2]: first[-1].position}
+        with opened(sink, first[0]):
+            self._expect_positions(sink, slots, expected)
+            deliver(self._sink(target), second)
+            self._expect_positions(sink, slots, {**expected, slots[0]: second[-1].position})
+
+    def test_who_asks_for_positions_shuts_nobody_out(self, target: Any) -> None:
+        """With `spark.speculation`, a task asks for the positions that another task moves at that moment."""
+        sink = self._ledger(target)
+        first, *others = self._chunks()
+        told = ""
+        with opened(sink, first):
+            send(sink, [first])
+            self._expect_last(target, first, first.position)  # asked by another sink, which is open beside this one
+            try:
+                send(sink, others)
+            except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
+                told = shown_error(error)
+        if told:
+            self._fail(
+                expected="the next chunk is written after another sink was opened under the same term and asked last()",
+                found=told,
+                next_step="shut others out in write alone, by the term of the chunk: not in open, last or positions",
+            )
+        self._expect_last(target, first, [first, *others][-1].position)
+
+    def _expect_positions(
+        self, sink: TransactionalSink, slots: list[str], expected: Mapping[str, Position | None]
+    ) -> None:
+        found: object = sink.positions(slots)
+        if not isinstance(found, Mapping) or any(found.get(each, "absent") != expected[each] for each in slots):
+            self._fail(
+                expected=f"{expected} from positions({slots})",
+                found=str(found),
+                next_step="answer for every slot, with None where it holds nothing, or leave positions() out",
+            )
+
+    def test_a_target_that_forgot_its_newest_commits_is_found_out(self, target: Any) -> None:
+        """A chunk that follows what the target does not hold is not written: the rows before it would be missing."""
+        self._ledger(target)
+        first, *others = self._chunks()
+        before, told = self._count(target), ""
+        for chunk in others:  # as after a fail-over to a standby that lacks the first
+            try:
+                deliver(self._sink(target), [chunk])
+            except ForgottenError as refused:
+                told = str(refused)
+            if not told or self._count(target) != before:
+                self._fail(
+                    expected=f"ForgottenError for a chunk from row {chunk.start} on in an empty slot",
+                    found=f"{told or 'no error'}, {self._count(target) - before} rows written",
+                    next_step="let LedgerEntry.is_known(stored, chunk, where) decide, with None for an empty slot",
+                )
+        deliver(self._sink(target), [first, *others])
+        self._expect_last(target, first, ([first, *others])[-1].position)
+
+    def test_a_target_may_forget_its_newest_commits_at_any_point(self, target: Any) -> None:
+        """Whatever a fail-over took is sent again, or delivery refuses to go on."""
+        self._ledger(target)
+        self._check_matrix(target, ("forgets",))
+
+    def _apart(self, target: Any, number: int) -> _Stored:
+        """A slot and keys that nothing else has."""
+        return _Stored(target, slot(100 + number), f"{number:04x}")
+
+    def _stored(self, target: Any, number: int) -> _Stored:
+        """A target whose ledger has come to `STORED`, in a slot and with keys of its own."""
+        stored = self._apart(target, number)
+        deliver(self._sink(target), [stored.chunk(STORING, self._numbered(STORING))])
+        return stored
+
+    def _meet(self, at: _Stored, case: Case) -> None:
+        target, chunk = at.target, at.chunk(case, self._numbered(case))
+        before = self._count(target)
+        is_new, refusal = case.verdict == "new", REFUSALS.get(case.verdict)
+        expected = (refusal[0].__name__ if refusal else "no error", chunk.num_rows if is_new else 0)
+        outcome, told = "no error", ""
+        sink = self._sink(target)
+        try:
+            with opened(sink, chunk):
+                send(sink, [chunk])
+        except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
+            outcome, told = type(error).__name__, shown_error(error)
+        found = (outcome, self._count(target) - before)
+        if found != expected:
+            self._fail(
+                expected=f"{expected[0]} and {expected[1]} rows from a chunk which is {case.verdict}: {case}",
+                found=f"{told or found[0]}, {found[1]} rows; the ledger was at {STORED if case.stored else None}",
+                next_step="let LedgerEntry.is_known(stored, chunk, where) decide, or decide as it does",
+            )
+        before_it = at.chunk(STORING, self._numbered(STORING)).position if case.stored else None
+        self._expect_last(target, chunk, chunk.position if is_new else before_it)
+
+    def _numbered(self, case: Case) -> pa.Table:
+        """The rows of a case; fewer than there are numbers come round again."""
+        table = pa.concat_tables(self.tables())
+        return table.take(pa.array([row % table.num_rows for row in case.rows], pa.int64()))

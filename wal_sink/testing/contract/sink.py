@@ -1,0 +1,197 @@
+"""`SinkContract`: subclass it, say how your sink is made and how its target is read, and get the tests of its kind.
+
+Needs pytest. See `docs/testing-your-sink.md` for an example from beginning to end.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any, get_args
+
+import pytest
+
+from wal_sink.errors import ConfigError
+from wal_sink.reporting.texts import name_of
+from wal_sink.settings import GuaranteeName
+from wal_sink.sinks.base import Rejected, Sink, TwoPhaseSink
+from wal_sink.testing.contract.base import rows_of
+from wal_sink.testing.contract.calls import (
+    attempt,
+    chunks_of,
+    deliver,
+    opened,
+    parts_of,
+    pickled,
+    shown_error,
+    travelled,
+)
+from wal_sink.testing.contract.ledger import LedgerContract
+from wal_sink.testing.contract.two_phase import TwoPhaseContract
+from wal_sink.testing.contract.values import ValuesContract
+from wal_sink.testing.data.rows import shown
+from wal_sink.testing.simulation.process import promise_of, resolve
+
+
+class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
+    """Tests of what a sink claims to be: plain, idempotent, look-up, transactional, two-phase, segment or batch writer.
+
+        class TestOrders(SinkContract):
+            @pytest.fixture
+            def target(self, tmp_path): ...       # a new, empty target of your own: a table, a folder, a fake server
+            def make_sink(self, target): ...      # what you pass to WalSink for this target
+            def rows_in(self, target): ...        # what the target holds, read by its own client
+
+    Everything runs in the test's process, without Spark; mocks such as moto's `mock_aws` just work. Tests of what other
+    kinds of sinks promise are skipped. `ContractBase` tells what else may be overridden.
+    """
+
+    # Whatever happens: every kind of sink.
+
+    def test_an_undisturbed_run_brings_every_row_once(self, target: Any) -> None:
+        self._check_matrix(target, ())
+
+    def test_a_process_may_die_at_any_point(self, target: Any) -> None:
+        self._check_matrix(target, ("dies",))
+
+    def test_a_request_may_fail_at_any_point(self, target: Any) -> None:
+        self._check_matrix(target, ("fails",))
+
+    def test_a_process_may_wake_after_its_successor_has_finished(self, target: Any) -> None:
+        self._check_matrix(target, ("stands still",))
+
+    def test_it_promises_what_is_expected_of_it(self, target: Any) -> None:
+        """That no `idempotent = True` was forgotten, for one: weaker rules would be applied, and kept."""
+        if self.expected_guarantee is None:
+            pytest.skip("expected_guarantee names none")
+        if self.expected_guarantee not in get_args(GuaranteeName):
+            self._fail(
+                expected=f"expected_guarantee is one of {list(get_args(GuaranteeName))}",
+                found=repr(self.expected_guarantee),
+                next_step="correct its spelling",
+            )
+        found = promise_of(self.make_sink(target))
+        if found.guarantee != self.expected_guarantee:
+            self._fail(
+                expected=f"a sink that promises {self.expected_guarantee}",
+                found=f"{found.guarantee}: {found.sentence}",
+                next_step="say what its target is able to do: idempotent = True, was_applied, TransactionalSink, …",
+            )
+
+    # The rules of a sink.
+
+    def test_it_travels_to_executors(self, target: Any) -> None:
+        sink = self._sink(target)
+        if sink.driver_only or resolve(self.make_sink(target))[0].where == "driver":
+            pytest.skip("it stays in the driver's process")
+        try:
+            copy = travelled(sink)
+        except Exception as error:  # noqa: BLE001 - a user's own pickling may raise anything
+            self._fail(
+                expected="a sink that can be pickled before it is opened",
+                found=shown_error(error),
+                next_step="keep plain data in __init__ and connect in open(), or say Delivery(sink, where='driver')",
+            )
+        self._expect_rows(target, lambda: deliver(copy, self._chunks()), "a copy of it writes", rows_of(self._chunks()))
+
+    def test_it_can_be_opened_again_after_it_was_closed(self, target: Any) -> None:
+        sink, (first, second) = self._sink(target), self._two_segments()
+        deliver(sink, first)
+        self._expect_rows(target, lambda: deliver(sink, second), "the same sink delivers again", rows_of(second))
+
+    def test_a_second_one_works_beside_it(self, target: Any) -> None:
+        """Segments are delivered side by side, each by a sink of its own."""
+        first, second = self._two_segments()
+
+        def side_by_side() -> None:
+            one, other = self._sink(target), self._sink(target)
+            with opened(one, first[0]), opened(other, second[0]):
+                attempt(one, first)
+                attempt(other, second)
+
+        self._expect_rows(target, side_by_side, "two sinks are open at the same time", rows_of([*first, *second]))
+
+    def test_it_returns_none_or_rejected(self, target: Any) -> None:
+        sink = self._sink(target)
+        allowed = type(None) if isinstance(sink, TwoPhaseSink) else Rejected | None
+        wrong = [some for some in deliver(sink, self._chunks()) if not isinstance(some, allowed)]
+        if wrong:
+            self._fail(
+                expected="None once every row is in the target, or (no two-phase sink) Rejected",
+                found=f"{wrong[0]!r}",
+                next_step="return nothing; raise an exception for what failed",
+            )
+
+    def test_every_row_is_there_when_write_returns(self, target: Any) -> None:
+        """Before the sink is closed: a process may die first. Two-phase: when commit returns."""
+        sink, chunks = self._sink(target), self._chunks()
+        before = self._rows_of(target)
+        with opened(sink, chunks[0]):
+            for count, part in enumerate(parts_of(sink, chunks), 1):
+                attempt(sink, part)
+                wanted = rows_of(part if len(part) > 1 else chunks[:count])
+                if lost := wanted.difference(self._rows_of(target).added_since(before)).lost:
+                    self._fail(
+                        expected="every row in the target, durably, when write (commit) returns",
+                        found=f"{len(lost)} are not there before close: {shown(lost)}",
+                        next_step="flush and commit in write(), and wait for what other threads send",
+                    )
+
+    def test_a_chunk_without_rows_adds_none(self, target: Any) -> None:
+        empty = chunks_of(self.tables()[0].slice(0, 0))
+        self._expect_rows(target, lambda: deliver(self._sink(target), empty), "a chunk has no rows", rows_of(empty))
+
+    def test_no_secret_shows(self, target: Any) -> None:
+        if not self.secrets():
+            pytest.skip("it has none: secrets() names none")
+        delivery, sink = resolve(self.make_sink(target))
+        places = {"repr(sink)": repr(sink), "describe()": name_of(sink), "repr(Delivery(sink))": repr(delivery)}
+        if isinstance(sink, Sink):
+            deliver(sink, self._chunks())
+            with suppress(ConfigError):  # what cannot travel carries no secret away
+                places["its pickle, after use"] = pickled(sink).decode("latin-1")
+        for place, text in places.items():
+            if any(secret in text or secret.encode().decode("latin-1") in text for secret in self.secrets()):
+                self._fail(
+                    expected="no secret outside of an open sink",
+                    found=f"one of secrets() in {place}",
+                    next_step="read secrets in open(), drop them in close(), leave them out of __repr__ and describe()",
+                )
+
+    # Idempotent and transactional sinks.
+
+    def test_a_chunk_that_comes_again_changes_nothing(self, target: Any) -> None:
+        """Not only the newest one, and whoever brings it."""
+        self._ignores_repetition(target)
+        chunks = self._chunks()
+        deliver(self._sink(target), chunks)
+        for chunk in chunks:
+            before = self._count(target)
+            deliver(self._sink(target), [chunk])
+            if (added := self._count(target) - before) != 0:
+                self._fail(
+                    expected=f"nothing new after the chunk {chunk.key} came again",
+                    found=f"{added:+d} rows",
+                    next_step="let the target tell what it has, by chunk.key, chunk.row_keys() or chunk.position",
+                )
+
+    # Look-up sinks.
+
+    def test_was_applied_is_false_for_what_was_not_written(self, target: Any) -> None:
+        self._lookup(target)
+        first, second = self._two_segments()
+        self._expect_applied(target, first[0], expected=False)
+        deliver(self._sink(target), first)
+        self._expect_applied(target, second[0], expected=False)
+
+    def test_was_applied_is_true_for_what_was_written(self, target: Any) -> None:
+        self._lookup(target)
+        chunks = self._chunks()
+        deliver(self._sink(target), chunks)
+        for chunk in chunks:
+            self._expect_applied(target, chunk, expected=True)
+
+    def test_was_applied_is_false_for_a_part_of_a_chunk(self, target: Any) -> None:
+        self._lookup(target)
+        for fresh, chunk, added, _, _ in self._each_line_failing(target):
+            if len(added) < chunk.num_rows:
+                self._expect_applied(fresh, chunk, expected=False)

@@ -1,0 +1,1 @@
+"""Processes of a query without Spark: a checkpoint, stores that fail, sinks that are watched, simulated time."""

@@ -1,0 +1,140 @@
+"""`FakeQuery`: the life of a streaming query's checkpoint, without Spark.
+
+It keeps Spark's order: `offsets/N`, then the sink's `stage`, then `commits/N`; and after a restart Spark's choice: the
+last batch again if it has no commit, else the next one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from wal_sink.checkpoint.formats import planned_ms
+from wal_sink.lifecycle.run import Run
+from wal_sink.staging.stager import Attempt, Staged
+from wal_sink.stores.base import Store
+from wal_sink.testing.data.tables import Partitions, spark_schema_of
+from wal_sink.two_phase.prepare import joined, stage_partition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from wal_sink.testing.simulation.sink_query import SinkQuery
+
+QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
+_FIRST_PLAN_MS = 1_767_225_600_000
+_plans = itertools.count(_FIRST_PLAN_MS)
+
+
+class StoppedByQuery(Exception):
+    """The query was stopped after staging, before Spark could complete the batch."""
+
+
+class FakeQuery:
+    """A query over numbered input, with its checkpoint in a store.
+
+    `evaluate` is the query: it gets a batch id and the batch's end offset and returns the rows, one table a partition.
+    It is called again when a batch is replayed, and may then answer with other rows, as `uuid()` does.
+
+    `FakeQuery.over(sink)` is the whole of it for tests of a sink: a query with WAL, checkpoint and processes.
+    """
+
+    @staticmethod
+    def over(to: object, *, data_frame: Callable[[pa.Table], Any] | None = None) -> SinkQuery:
+        """A query into a sink, over a new WAL in memory, which can crash and start again. See `SinkQuery`.
+
+        `to` is what `WalSink` takes for one sink. Each process gets a copy of it, as an executor does; a function that
+        cannot be pickled is used itself, a sink that cannot is refused with `ConfigError`. A writer of whole batches
+        needs `data_frame`: `spark.createDataFrame`.
+        """
+        from wal_sink.testing.simulation.sink_query import SinkQuery, copies  # noqa: PLC0415 - which is built on this module
+
+        return SinkQuery(copies(to), data_frame=data_frame)
+
+    def __init__(
+        self, checkpoint: Store, evaluate: Callable[[int, int], Partitions], *, query_id: str = QUERY_ID
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._evaluate = evaluate
+        self._query_id = query_id
+        self._planned_ms: dict[int, int] = {}
+
+    def batches(
+        self, run: Run, count: int, *, end_offset: Callable[[int], int] = lambda batch_id: batch_id
+    ) -> Iterator[int]:
+        """Run batches until `count` are complete, yielding each id after its commit."""
+        self._write_metadata()
+        while (batch_id := self._newest("commits") + 1) < count:
+            self.start_batch(batch_id, end_offset(batch_id))
+            self.stage(run, batch_id)
+            self.complete_batch(batch_id)
+            yield batch_id
+
+    def start_batch(self, batch_id: int, end_offset: int) -> None:
+        """What Spark writes before it calls the sink, unless an earlier run already did."""
+        self._write_metadata()
+        if batch_id > self._newest("offsets"):
+            conf = {"batchWatermarkMs": 0, "batchTimestampMs": next(_plans), "conf": {}}
+            text = f"v1\n{json.dumps(conf)}\n{json.dumps({'end': end_offset})}"
+            self._checkpoint.create(f"offsets/{batch_id}", text.encode())
+        self._planned_ms[batch_id] = self._entry_ms(batch_id)
+
+    def stage(self, run: Run, batch_id: int) -> bool:
+        """Call the sink as Spark does; False if it was a replay."""
+        end_offset = json.loads(self._checkpoint.read(f"offsets/{batch_id}").splitlines()[2])["end"]
+        partitions = self._evaluate(batch_id, end_offset)
+
+        def write(attempt: Attempt) -> Staged:
+            return stage_tables(run, attempt, partitions)
+
+        return run.stage(batch_id, write, planned_ms=self.planned_ms(batch_id)) is not None
+
+    def complete_batch(self, batch_id: int) -> None:
+        """What Spark writes after the sink returned."""
+        self._checkpoint.create(f"commits/{batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
+
+    def roll_back(self, through: int) -> None:
+        """Restore the checkpoint to just after batch `through`."""
+        for folder in ("offsets", "commits"):
+            newer = [name for name in self._checkpoint.list(folder) if int(name) > through]
+            self._checkpoint.delete(f"{folder}/{name}" for name in newer)
+
+    def planned_ms(self, batch_id: int) -> int:
+        """When this query planned a batch; of one that it did not start, what the checkpoint says, as Spark takes it.
+
+        For who calls `Run.stage` himself.
+        """
+        return self._planned_ms[batch_id] if batch_id in self._planned_ms else self._entry_ms(batch_id)
+
+    def _entry_ms(self, batch_id: int) -> int:
+        planned = planned_ms(self._checkpoint.read(f"offsets/{batch_id}").decode())
+        if planned is None:
+            raise ValueError(f"offsets/{batch_id} does not say when it was planned; Spark writes batchTimestampMs")
+        return planned
+
+    def _write_metadata(self) -> None:
+        if "metadata" not in self._checkpoint.list(""):
+            self._checkpoint.create("metadata", json.dumps({"id": self._query_id}).encode())
+
+    def _newest(self, folder: str) -> int:
+        return max((int(name) for name in self._checkpoint.list(folder)), default=-1)
+
+
+def stage_tables(run: Run, attempt: Attempt, partitions: Partitions) -> Staged:
+    """Stage Arrow tables the way Spark's tasks stage partitions."""
+    columns = tuple(partitions[0].column_names) if partitions else ()
+    schema = spark_schema_of(partitions[0].schema) if partitions else ""
+    order = run.staging_order(attempt, columns=columns, spark_schema=schema)
+    staged = joined(
+        [
+            stage_partition(order, _positional(table).to_batches(), run.log, partition=number, on_executor=False)
+            for number, table in enumerate(partitions)
+        ]
+    )
+    return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
+
+
+def _positional(table: pa.Table) -> pa.Table:
+    return table.rename_columns([f"c{index}" for index in range(table.num_columns)])

@@ -1,0 +1,27 @@
+"""A runtime without real time or chance: the same seed gives the same ids, waits and instants."""
+
+from __future__ import annotations
+
+import random  # noqa: TID251 - seeded
+from datetime import UTC, datetime, timedelta
+
+from wal_sink.runtime.clock import Runtime
+from wal_sink.runtime.timed_calls import DirectCaller
+
+
+def simulated_runtime(seed: int = 0) -> Runtime:
+    """A `Runtime` whose clock moves only when somebody sleeps. Sinks are called directly, without a limit on time."""
+    chance = random.Random(seed)  # noqa: S311 - a simulation's, not cryptography
+    elapsed_s = [0.0]
+
+    def sleep_s(seconds: float) -> None:
+        elapsed_s[0] += seconds
+
+    return Runtime(
+        now=lambda: datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=elapsed_s[0]),
+        monotonic_s=lambda: elapsed_s[0],
+        sleep_s=sleep_s,
+        new_id=lambda: f"{chance.getrandbits(128):032x}",
+        new_random=lambda: chance,
+        new_caller=DirectCaller,
+    )

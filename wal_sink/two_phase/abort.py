@@ -1,0 +1,113 @@
+"""Aborting what two-phase sinks began and nobody will publish: lost attempts, and what crashes left in their targets.
+
+Only of batches that the sink has, so that nothing is aborted which could still be published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from wal_sink.delivery.served_sink import Serving
+from wal_sink.messages import SinkFailedError
+from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.texts import name_of
+from wal_sink.sinks.base import MakeSink, SinkContext, Transaction
+from wal_sink.sinks.session import SinkSession, call_sink
+from wal_sink.two_phase.prepare import opened_sink
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import BegunRecord, Manifest, PreparedRecord, Release, TokenRecord
+
+ABORT_EVERY_BATCHES = 16
+"""How many batches are tidied up together, so that the listing costs next to nothing per batch."""
+
+_logger = logger_of(__name__)
+
+
+def abort_abandoned(log: Log, serving: Serving, term: int, *, through: int) -> None:
+    """Abort the transactions of a sink's batches up to `through`, which it has, that were not published.
+
+    Runs in the committer's process. What cannot be aborted now is left for the next time, with a warning: it does no
+    harm but the room it takes in the target. Raises what the store raises.
+    """
+    if serving.make_sink is None:
+        return
+    begun = [name for name in _begun(log, serving.name) if name.batch_id <= through]
+    published = {batch_id: _published(log, serving.name, batch_id) for batch_id in {name.batch_id for name in begun}}
+    done = [name for name in begun if name.transaction_id in published[name.batch_id]]
+    abandoned = [name for name in begun if name.transaction_id not in published[name.batch_id]]
+    if abandoned:
+        done += _abort(log, serving, serving.make_sink, term, abandoned)
+    # The token first: without the other nobody looks for it.
+    log.store.delete(path for name in done for path in (name.token_path, name.path))
+
+
+def _begun(log: Log, sink: str) -> Iterator[paths.BegunName]:
+    """What was begun and not tidied away. One listing, and one of each shard that there is."""
+    root = paths.begun_folder(sink)
+    names = log.store.list(root)
+    shards = [f"{root}/{name.rstrip('/')}" for name in names if paths.is_shard(name)]
+    for folder, found in [(root, names), *((shard, log.store.list(shard)) for shard in shards)]:
+        parsed = (paths.parse_begun(folder, name) for name in found)
+        yield from (name for name in parsed if name is not None)
+
+
+def _published(log: Log, sink: str, batch_id: int) -> set[str]:
+    """Ids of the transactions that may have been committed; empty of a batch that was collected.
+
+    Those stay for the target to tell: what was committed an `abort` leaves as it is.
+    """
+    release = log.find(Release, paths.release(batch_id))
+    if release is None:
+        return set()
+    manifest = log.find(Manifest, paths.manifest(batch_id, release.term, release.attempt))
+    if manifest is None:
+        return set()
+    handles = manifest.prepared.get(sink, ())
+    ids = {segment.id for segment, handle in zip(manifest.segments, handles, strict=False) if handle is not None}
+    for folder in paths.progress_folders(sink, batch_id, spread=manifest.spread):
+        for name in log.store.list(folder):
+            if paths.is_prepared(name) and (record := log.find(PreparedRecord, f"{folder}/{name}")) is not None:
+                ids.add(record.transaction_id)
+    return ids
+
+
+def _abort(
+    log: Log, serving: Serving, make_sink: MakeSink, term: int, abandoned: Sequence[paths.BegunName]
+) -> list[paths.BegunName]:
+    """Abort them one by one, up to the first that fails; those that were."""
+    caller = log.runtime.new_caller()
+    limit_s = serving.delivery.attempt_timeout_s
+    session: SinkSession | None = None
+    aborted: list[paths.BegunName] = []
+    try:
+        made = call_sink(caller, f"sink {serving.name!r}", make_sink, timeout_s=limit_s)
+        for name in abandoned:
+            record = log.find(BegunRecord, name.path)
+            if record is not None:
+                token = log.find(TokenRecord, name.token_path)
+                session = session or SinkSession(made, caller, _context(serving.name, term, record), timeout_s=limit_s)
+                _abort_one(session, serving.name, record, token.token if token else "")
+            aborted.append(name)
+    except SinkFailedError as error:
+        left = len(abandoned) - len(aborted)
+        _logger.warning("sink %s: %d transactions are left to abort: %s", serving.name, left, error.failure.message)
+    finally:
+        if session is not None:
+            session.close()
+        else:
+            caller.close()
+    return aborted
+
+
+def _abort_one(session: SinkSession, sink: str, record: BegunRecord, token: str) -> None:
+    transaction = Transaction(
+        record.transaction_id, record.wal_id, sink, record.batch_id, record.partition, record.roll
+    )
+    target = opened_sink(session)
+    what = f"batch {record.batch_id}, transaction {record.transaction_id}: {name_of(target)}: abort"
+    session.call(what, target.abort, transaction, token)
+
+
+def _context(sink: str, term: int, record: BegunRecord) -> SinkContext:
+    return SinkContext(record.wal_id, sink, term, record.batch_id, columns=(), on_executor=False)

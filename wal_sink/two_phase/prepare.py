@@ -1,0 +1,282 @@
+"""Preparing rows in the targets of two-phase sinks: while a batch is staged, or later from the rows that were kept.
+
+A transaction is written down before it is begun, so that whatever a crash leaves in a target can be found and
+aborted (`two_phase/abort.py`). What counts is the handle in the manifest, or in the newest `PreparedRecord`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from wal_sink.errors import DeliveryError, StoreError
+from wal_sink.messages import FailureKind, SinkFailedError
+from wal_sink.reporting.logs import logger_of
+from wal_sink.reporting.texts import name_of
+from wal_sink.runtime.timed_calls import Caller
+from wal_sink.sinks.base import MakeSink, SinkContext, Transaction, TwoPhaseSink
+from wal_sink.sinks.chunk import Chunk, Position, chunk_key
+from wal_sink.sinks.session import SinkSession, call_sink, check_returned, handed
+from wal_sink.wal import paths
+from wal_sink.wal.log import Log
+from wal_sink.wal.records import BegunRecord, SegmentRef, TokenRecord
+from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
+
+MAX_HANDLE = 4096
+"""Most characters of a handle: manifests carry one a segment."""
+
+_logger = logger_of(__name__)
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """How one two-phase sink takes part in staging. Travels to executors."""
+
+    sink: str
+    make_sink: MakeSink = field(repr=False)
+    attempt_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StagingOrder:
+    """What the staging tasks of one attempt at a batch have in common. Travels to executors."""
+
+    folder: str
+    limits: SegmentLimits
+    run_id: str = ""
+    wal_id: str = ""
+    batch_id: int = 0
+    term: int = 0
+    """The stager's."""
+    columns: tuple[str, ...] = ()
+    spark_schema: str = field(default="", repr=False)
+    keep_segments: bool = True
+    preparations: tuple[Preparation, ...] = ()
+
+
+class StagedPartition(msgspec.Struct, frozen=True):
+    """What one staging task leaves: its segments in order, and by sink the handle of each."""
+
+    segments: tuple[SegmentRef, ...]
+    prepared: dict[str, tuple[str | None, ...]]
+
+
+def stage_partition(
+    order: StagingOrder, batches: Iterable[pa.RecordBatch], log: Log, *, partition: int, on_executor: bool
+) -> StagedPartition:
+    """Write the rows of one partition, under positional names, into segments and into every two-phase target.
+
+    A target that fails is left out, and its rows are prepared when they are delivered; unless they are not kept: then
+    it fails the task (`DeliveryError`), and the batch comes again.
+    """
+    preparers = [Preparer(order, given, log, partition, on_executor=on_executor) for given in order.preparations]
+    try:
+        with SegmentWriter(
+            log.store,
+            folder=order.folder,
+            partition=partition,
+            limits=order.limits,
+            new_id=log.runtime.new_id,
+            followers=preparers,
+            keep=order.keep_segments,
+        ) as writer:
+            for batch in batches:
+                writer.write(batch)
+            segments = writer.finish()
+    finally:
+        for preparer in preparers:
+            preparer.close()
+    return StagedPartition(tuple(segments), {preparer.sink: tuple(preparer.handles) for preparer in preparers})
+
+
+def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
+    """The partitions of a batch, in their order, as one."""
+    segments = tuple(segment for partition in partitions for segment in partition.segments)
+    sinks = {sink for partition in partitions for sink in partition.prepared}
+    handles = {
+        sink: tuple(handle for partition in partitions for handle in partition.prepared[sink]) for sink in sorted(sinks)
+    }
+    return StagedPartition(segments, handles)
+
+
+def opened_sink(session: SinkSession) -> TwoPhaseSink:
+    """The sink of a session, opened. Raises `SinkFailedError`."""
+    session.open()
+    if not isinstance(session.sink, TwoPhaseSink):
+        raise SinkFailedError(FailureKind.PERMANENT, f"{name_of(session.sink)} is no TwoPhaseSink")
+    return session.sink
+
+
+class OpenTransaction:
+    """One transaction of one sink, from `begin` to `prepare`. Raises `SinkFailedError` and what the store raises."""
+
+    def __init__(self, log: Log, session: SinkSession, sink: TwoPhaseSink, transaction: Transaction) -> None:
+        self._session = session
+        self._sink = sink
+        self._transaction = transaction
+        self._what = f"batch {transaction.batch_id}, transaction {transaction.id}: {name_of(sink)}"
+        self._token = ""
+        self._write_down(log)
+        try:
+            self._token = self._text("begin", self._call("begin", sink.begin, transaction))
+            if self._token:
+                self._write_down_token(log)
+        except Exception:
+            self.abort()
+            raise
+
+    def write(self, chunk: Chunk) -> None:
+        check_returned(self._what, self._call("write", self._sink.write, handed(chunk)))
+
+    def prepare(self) -> str:
+        return self._text("prepare", self._call("prepare", self._sink.prepare))
+
+    def abort(self) -> None:
+        """As well as can be; what is left is aborted by who tidies up."""
+        try:
+            self._call("abort", self._sink.abort, self._transaction, self._token)
+        except SinkFailedError as error:
+            _logger.warning("%s", error.failure.message)
+
+    def _write_down(self, log: Log) -> None:
+        given = self._transaction
+        record = BegunRecord(
+            transaction_id=given.id,
+            wal_id=given.wal_id,
+            batch_id=given.batch_id,
+            partition=given.partition,
+            roll=given.roll,
+            **log.stamp(),
+        )
+        if not log.create(paths.begun(given.sink, given.batch_id, given.id, given.partition), record):
+            raise StoreError(f"{self._what}: another transaction of this id was begun; ids must be unique")
+
+    def _write_down_token(self, log: Log) -> None:
+        given = self._transaction
+        record = TokenRecord(transaction_id=given.id, batch_id=given.batch_id, token=self._token, **log.stamp())
+        log.create(paths.begun_token(given.sink, given.batch_id, given.id, given.partition), record)
+
+    def _call(self, name: str, function: Callable[..., object], *args: object) -> object:
+        return self._session.call(f"{self._what}: {name}", function, *args, nothing_sent=True)
+
+    def _text(self, name: str, returned: object) -> str:
+        if isinstance(returned, str) and len(returned) <= MAX_HANDLE:
+            return returned
+        found = f"{len(returned)} characters" if isinstance(returned, str) else f"a {type(returned).__name__}"
+        message = f"{self._what}: {name} returned {found}: expected text of at most {MAX_HANDLE} characters"
+        raise SinkFailedError(FailureKind.PERMANENT, message)
+
+
+class Preparer:
+    """Follows the segments of one staging task into the target of one sink. Lives where the task does."""
+
+    def __init__(self, order: StagingOrder, given: Preparation, log: Log, partition: int, *, on_executor: bool) -> None:
+        self.sink = given.sink
+        self.handles: list[str | None] = []
+        self._order = order
+        self._given = given
+        self._log = log
+        self._partition = partition
+        self._on_executor = on_executor
+        self._caller: Caller | None = None
+        self._session: SinkSession | None = None
+        self._open: OpenTransaction | None = None
+        self._segment_id = ""
+        self._roll = 0
+        self._failed = False
+
+    def begin(self, segment_id: str, roll: int) -> None:
+        self._segment_id, self._roll = segment_id, roll
+        self._try(self._begin)
+
+    def take(self, first: int, end: int, table: pa.Table) -> None:
+        opened = self._open
+        if opened is not None:
+            self._try(lambda: opened.write(self._chunk(first, end, table)))
+
+    def end(self) -> None:
+        opened = self._open
+        handle = None if opened is None else self._try(opened.prepare)
+        self._open = None
+        self.handles.append(handle)
+
+    def abort(self) -> None:
+        if self._open is not None:
+            opened, self._open = self._open, None
+            opened.abort()
+
+    def close(self) -> None:
+        """Free the sink; harmless when repeated."""
+        if self._session is not None:
+            self._session.close()
+        elif self._caller is not None:
+            self._caller.close()
+        self._session = self._caller = None
+
+    def _begin(self) -> None:
+        session, sink = self._opened()
+        transaction = Transaction(
+            id=self._segment_id,
+            wal_id=self._order.wal_id,
+            sink=self.sink,
+            batch_id=self._order.batch_id,
+            partition=self._partition,
+            roll=self._roll,
+        )
+        self._open = OpenTransaction(self._log, session, sink, transaction)
+
+    def _opened(self) -> tuple[SinkSession, TwoPhaseSink]:
+        if self._session is None:
+            limit_s = self._given.attempt_timeout_s
+            self._caller = self._log.runtime.new_caller()
+            made = call_sink(self._caller, f"sink {self.sink!r}", self._given.make_sink, timeout_s=limit_s)
+            self._session = SinkSession(made, self._caller, self._context(), timeout_s=limit_s)
+        return self._session, opened_sink(self._session)
+
+    def _try(self, step: Callable[[], _Result]) -> _Result | None:
+        """Do a step, unless this sink failed before. A failure ends the task only where the rows are not kept."""
+        if self._failed:
+            return None
+        try:
+            return step()
+        except SinkFailedError as error:
+            self._failed = True
+            self.abort()
+            if not self._order.keep_segments:
+                raise DeliveryError(
+                    f"{error.failure.message}. Its rows would be nowhere else (keep_segments=False), so the batch is "
+                    "not staged; mend the target, or keep segments"
+                ) from error
+            _logger.warning("%s; prepared when it is delivered", error.failure.message)
+            return None
+
+    def _chunk(self, first: int, end: int, table: pa.Table) -> Chunk:
+        order = self._order
+        slot = f"{order.wal_id}/{self.sink}/{self._partition}-{self._roll}"
+        return Chunk(
+            table=table.rename_columns(list(order.columns)),
+            batch_id=order.batch_id,
+            key=chunk_key(self._segment_id, first, end),
+            segment_id=self._segment_id,
+            rows=range(first, end),
+            position=Position(slot, order.batch_id, end, self._segment_id),
+            term=order.term,
+            start=first,
+        )
+
+    def _context(self) -> SinkContext:
+        order = self._order
+        return SinkContext(
+            wal_id=order.wal_id,
+            sink=self.sink,
+            term=order.term,
+            batch_id=order.batch_id,
+            columns=order.columns,
+            on_executor=self._on_executor,
+            spark_schema=order.spark_schema,
+        )

@@ -1,0 +1,107 @@
+"""`Log`: a store, seen as records. Every durable fact of the protocol passes through here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TypedDict, TypeVar
+
+from wal_sink.errors import ConfigError, CorruptError, ObjectLost
+from wal_sink.runtime.clock import Runtime
+from wal_sink.stores.base import ObjectMissing, Store
+from wal_sink.stores.create_once import create_once
+from wal_sink.wal import paths
+from wal_sink.wal.records import LowWater, Record, decode, encode
+from wal_sink.wal.segment_reader import SegmentReader, read_parquet
+
+R = TypeVar("R", bound=Record)
+
+NOTHING = -1
+"""A batch id below every batch."""
+_NOBODY: Mapping[str, int] = MappingProxyType({})
+
+
+class Stamp(TypedDict):
+    """What every new record carries."""
+
+    id: str
+    created: str
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """The records of one WAL, as one run sees and writes them."""
+
+    store: Store
+    runtime: Runtime
+    run_id: str
+    segment_reader: SegmentReader = read_parquet
+
+    def stamp(self) -> Stamp:
+        """A fresh id and the time, for a new record."""
+        return Stamp(id=self.runtime.new_id(), created=self.runtime.timestamp())
+
+    def create(self, path: str, record: Record) -> bool:
+        """Create a record; True: it is there, False: another's is. Raises `OutcomeUnknownError` if neither can be
+        told.
+        """
+        return create_once(self.store, path, encode(record), runtime=self.runtime)
+
+    def find(self, kind: type[R], path: str) -> R | None:
+        """The record under `path`, None if there is none; `CorruptError` if it is not as written, or written for
+        another place.
+        """
+        try:
+            data = self.store.read(path)
+        except ObjectMissing:
+            return None
+        record = decode(kind, data, self.store.url_of(path))
+        if not _belongs(record, path):
+            raise CorruptError(
+                f"{self.store.url_of(path)}: this {kind.kind} record (id {record.id}) was written for another place; "
+                "restore the object that belongs here"
+            )
+        return record
+
+    def require(self, kind: type[R], path: str) -> R:
+        """The record under `path`, which a create has just met or a listing shown: `ObjectLost` if it is gone.
+
+        Read once more before that: a store may have answered from before.
+        """
+        record = self.find(kind, path) or self.find(kind, path)
+        if record is None:
+            raise ObjectLost(
+                f"{self.store.url_of(path)} vanished while it was read: it was there a moment ago. Somebody deletes "
+                "objects of this WAL (a life-cycle rule of the bucket, a clean-up by hand). Stop that, restore the "
+                "object, then start again"
+            )
+        return record
+
+    def numbers(self, folder: str, *, after: int = NOTHING) -> list[int]:
+        """The numbers that name the records or folders in `folder`, ascending."""
+        start = paths.batch_name(after) if after > NOTHING else ""
+        names = self.store.list(folder, after=start)
+        if not names:
+            return []
+        found = {paths.parse_number(name) for name in names}
+        return sorted(number for number in found if number is not None and number > after)
+
+    def low_water(self) -> int:
+        """The newest batch whose objects may be gone; -1 if none may.
+
+        Low water is a row of created objects, of which the highest counts: no stalled process can move it back.
+        """
+        return max(self.numbers(paths.LOW_WATER), default=NOTHING)
+
+    def raise_low_water(self, batch_id: int, marked: Mapping[str, int] = _NOBODY) -> None:
+        """`marked`: by name of a registered sink, the newest batch it has."""
+        self.create(paths.low_water(batch_id), LowWater(batch_id=batch_id, marked=dict(marked), **self.stamp()))
+
+
+def _belongs(record: Record, path: str) -> bool:
+    """Whether a record was written for this place. One that tells of a number that no name can hold was not."""
+    try:
+        return record.belongs_at(path)
+    except ConfigError:
+        return False
