@@ -86,12 +86,12 @@ Position(g) == <<Entry(g).b, Entry(g).k>>
 Before(p, q) == p[1] < q[1] \/ (p[1] = q[1] /\ p[2] < q[2])
 
 \* What a marker says of every slot that was ever used: how far the target must be.
-Witness(b) ==
+LastDelivered(b) ==
     [g \in Slots |->
         LET had == {x \in 0 .. b : g \in Segs(x)}
             newest == Max(had)
         IN IF had = {} \/ (BUG = "witness_of_one_batch" /\ newest # b) THEN Nothing ELSE <<newest, Size(newest, g)>>]
-IsBehind(b, g) == b >= 0 /\ Before(Position(g), Witness(b)[g])
+IsBehind(b, g) == b >= 0 /\ Before(Position(g), LastDelivered(b)[g])
 
 Times(commits, c) == Cardinality({i \in 1 .. Len(commits) : <<commits[i].b, commits[i].g, commits[i].k>> = c})
 BadTimes(c) ==

@@ -257,7 +257,7 @@ def what_is_gone_taken_for_published(patch: Patch) -> None:
         try:
             commit(self, order, prepared, term_checked=term_checked)
         except SinkFailedError as error:
-            if error.failure.kind is not FailureKind.NEVER_PUBLISHED:
+            if error.failure.kind is not FailureKind.NEVER_COMMITTED:
                 raise
 
     patch.setattr(Publisher, "_commit", careless)
@@ -274,7 +274,7 @@ def what_was_published_is_not_remembered(patch: Patch) -> None:
 
     def again(self: Publisher, order: Any, prepared: Any, *, term_checked: bool) -> None:
         if order.maybe_sent and prepared.number == 0:
-            raise SinkFailedError(FailureKind.NEVER_PUBLISHED, "planted")
+            raise SinkFailedError(FailureKind.NEVER_COMMITTED, "planted")
         commit(self, order, prepared, term_checked=term_checked)
 
     patch.setattr(Publisher, "_commit", again)

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from wal_sink.committer.context import Surroundings
+from wal_sink.committer.context import CommitContext
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.progress import recorded_chunks
 from wal_sink.delivery.retry import Budget
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.recovery.inventory import (
     Lost,
@@ -55,13 +55,15 @@ _logger = logger_of(__name__)
 class Committer:
     """Delivers the batches of a WAL to one sink, strictly in order. Not shared between threads."""
 
-    def __init__(self, serving: Serving, shared: Surroundings, term: Term, sink: SinkRecord) -> None:
-        self._serving = serving
+    def __init__(self, served_sink: ServedSink, shared: CommitContext, term: Term, sink: SinkRecord) -> None:
+        self._served_sink = served_sink
         self._shared = shared
         self._log = shared.log
         self._first_batch = sink.first_batch
         # A name that did not begin idempotent may be given a sink again that needs a record of every batch.
-        self._shares_markers = serving.promise.ignores_repeats and sink.sink_kind == serving.promise.ability.value
+        self._shares_markers = (
+            served_sink.promise.ignores_repeats and sink.sink_kind == served_sink.promise.ability.value
+        )
         self._marker: Marker | None = None
         self._unmarked: list[Manifest] = []  # the group under way: what the sink has and no marker stands for yet
         self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
@@ -70,16 +72,16 @@ class Committer:
         self._tidied_through: int | None = None
         self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
         self._is_confirmed = False  # whether the target had what was marked when this run began
-        self._rate = RowRate(serving.delivery.rows_per_s, shared.log.runtime)
+        self._rate = RowRate(served_sink.delivery.rows_per_s, shared.log.runtime)
         self.term = term
 
     @property
-    def serving(self) -> Serving:
-        return self._serving
+    def served_sink(self) -> ServedSink:
+        return self._served_sink
 
     @property
     def name(self) -> str:
-        return self._serving.name
+        return self._served_sink.name
 
     @property
     def marked_through(self) -> int:
@@ -126,7 +128,7 @@ class Committer:
         Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
         when going on would be wrong, `StoppedError` when the run ends.
         """
-        budget = Budget.of(self._serving.delivery, self._log.runtime)
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
         sleep = self._shared.sleep_s
         what = f"sink {self.name!r}"
         try:
@@ -152,7 +154,7 @@ class Committer:
         Raises what `deliver_next` raises: `HistoryError` if the target has lost it, `DeliveryError` if it cannot tell.
         """
         marker = self._marker
-        if marker is None or not marker.witness_rows or self._serving.promise.ability is not Ability.STORE_POSITION:
+        if marker is None or not marker.witness_rows or self._served_sink.promise.ability is not Ability.TRANSACTIONAL:
             return  # nothing that had rows was marked, or the target has no positions that could tell
         manifest = self._marked_manifest or self._read_marked(marker.batch_id)
         self._marked_manifest = msgspec.structs.replace(manifest, segments=(), prepared={})
@@ -180,7 +182,7 @@ class Committer:
         if self._tidied_through is not None and self.marked_through < self._tidied_through + ABORT_EVERY_BATCHES:
             return
         self._tidied_through = self.marked_through
-        make_sink, limit_s = self._serving.make_sink, self._serving.delivery.attempt_timeout_s
+        make_sink, limit_s = self._served_sink.make_sink, self._served_sink.delivery.attempt_timeout_s
         if make_sink is None:
             return  # it is no two-phase sink: it begins nothing
         try:
@@ -225,7 +227,7 @@ class Committer:
 
     def _has_progress(self, manifest: Manifest) -> bool:
         """Whether the sink has a part of the batch. One listing, or none where progress is kept elsewhere."""
-        if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+        if self._served_sink.promise.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return False
         return bool(recorded_chunks(self._log.store, self.name, manifest))
 
@@ -310,7 +312,7 @@ class Committer:
 
     def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
         return BatchDelivery(
-            self._serving,
+            self._served_sink,
             self._log,
             self._shared.sleep_s,
             manifest,
@@ -349,7 +351,7 @@ class Committer:
         target must remember.
         """
         before = self._marker
-        if self._serving.promise.ability is not Ability.STORE_POSITION:
+        if self._served_sink.promise.ability is not Ability.TRANSACTIONAL:
             return NOTHING, (), ()
         if manifest.segments:
             rows = tuple(segment.rows for segment in manifest.segments)

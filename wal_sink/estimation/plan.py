@@ -129,7 +129,7 @@ class Plan:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number above 0")
         if self.at_most_once and self.ability in {
-            Ability.STORE_POSITION,
+            Ability.TRANSACTIONAL,
             Ability.SEGMENT_WRITER,
             Ability.BATCH_WRITER,
         }:

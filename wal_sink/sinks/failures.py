@@ -26,7 +26,7 @@ class FailureKind(StrEnum):
     """The same, and whoever sent it may still be sending."""
     GONE = "gone"
     """What a two-phase sink prepared is no longer there; it may have been published. Handled where it is met."""
-    NEVER_PUBLISHED = "never published"
+    NEVER_COMMITTED = "never published"
     """The same, and it was certainly not published."""
     PERMANENT = "permanent"
     FENCED = "fenced"

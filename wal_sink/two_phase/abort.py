@@ -74,16 +74,16 @@ def _abort(
     log: Log, sink: str, make_sink: MakeSink, term: int, abandoned: Sequence[paths.BegunName], *, limit_s: float
 ) -> list[paths.BegunName]:
     """Abort them one by one, up to the first that fails; those that were."""
-    caller = log.runtime.new_caller()
+    timed_call = log.runtime.new_timed_call()
     session: SinkSession | None = None
     aborted: list[paths.BegunName] = []
     try:
-        made = call_sink(caller, f"sink {sink!r}", make_sink, timeout_s=limit_s)
+        made = call_sink(timed_call, f"sink {sink!r}", make_sink, timeout_s=limit_s)
         for name in abandoned:
             record = log.find(BegunRecord, name.path)
             if record is not None:
                 token = log.find(TokenRecord, name.token_path)
-                session = session or SinkSession(made, caller, _context(sink, term, record), timeout_s=limit_s)
+                session = session or SinkSession(made, timed_call, _context(sink, term, record), timeout_s=limit_s)
                 _abort_one(session, sink, record, token.token if token else "")
             aborted.append(name)
     except SinkFailedError as error:
@@ -93,7 +93,7 @@ def _abort(
         if session is not None:
             session.close()
         else:
-            caller.close()
+            timed_call.close()
     return aborted
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.forgetting import Forgetful, Row, Target, raising, rows_of
-from tests.support.small_run import Place, serving
+from tests.support.small_run import Place, served_sink
 from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.errors import CorruptError, DeliveryError, HistoryError
 from wal_sink.lifecycle.committer_thread import CommitterThread
@@ -197,7 +197,7 @@ def test_a_witness_is_read_under_the_id_of_its_own_wal() -> None:
 
     place.wal.create = overtaken  # type: ignore[method-assign]
     second = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=99))
-    second.open([serving(second, "a", Forgetful(target))])
+    second.open([served_sink(second, "a", Forgetful(target))])
 
     second.deliver_all()
     second.committers[0].confirm_marked()

@@ -155,7 +155,7 @@ def test_a_sink_that_cannot_even_be_made_leaves_them_too(vault: Vault, caplog: p
     def fail() -> Sink:
         raise ConnectionError("no sink today")
 
-    object.__setattr__(committer.serving, "make_sink", fail)
+    object.__setattr__(committer.served_sink, "make_sink", fail)
     committer.abort_abandoned()
     assert "sink 'a' raised ConnectionError: no sink today" in caplog.text
     assert len(vault.held) == 1

@@ -13,7 +13,7 @@ from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext, Transaction
 from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCaller
+from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
@@ -54,9 +54,9 @@ def wal_id_of(run: Run) -> str:
     return wal.wal_id
 
 
-def session_of(sink: Sink, caller: DirectCaller | None = None) -> SinkSession:
+def session_of(sink: Sink, caller: DirectCall | None = None) -> SinkSession:
     context = SinkContext("wal", "a", 1, 0, ("row",), on_executor=False)
-    return SinkSession(sink, caller or DirectCaller(), context, timeout_s=1)
+    return SinkSession(sink, caller or DirectCall(), context, timeout_s=1)
 
 
 # What it is told.
@@ -86,7 +86,7 @@ def test_it_is_opened_for_what_it_prepares(vault: Vault, on_executor: bool) -> N
     schema = spark_schema_of(rows.schema)
 
     def write(attempt: Attempt) -> Staged:
-        order = run.staging_order(attempt, columns=("batch", "row"), spark_schema=schema)
+        order = run.staging_context(attempt, columns=("batch", "row"), spark_schema=schema)
         positional: pa.Table = rows.rename_columns(["c0", "c1"])
         done = stage_partition(order, positional.to_batches(), run.log, partition=0, on_executor=on_executor)
         return Staged(done.segments, columns=("batch", "row"), spark_schema=schema, prepared=done.prepared)
@@ -164,7 +164,7 @@ def test_every_call_is_limited_in_time(vault: Vault) -> None:
 def test_a_call_that_takes_too_long_while_rows_are_held_back_can_be_repeated(vault: Vault) -> None:
     """Nothing of them shows, whatever became of it."""
 
-    class Waiting(DirectCaller):
+    class Waiting(DirectCall):
         def call(self, function: Any, *args: Any, timeout_s: float) -> Any:
             if function.__name__ == "prepare":
                 raise CallTimedOutError(f"no answer within {timeout_s:g} s")

@@ -204,8 +204,8 @@ def test_a_run_that_ends_prepares_and_publishes_nothing_more(vault: Vault) -> No
     sink = VaultSink(vault)
     run = where.open({"a": Delivery(sink, where="driver")})
     staged(where, run)
-    carrier: Any = run.committers[0].serving.carrier
-    carrier._should_stop = lambda: bool(vault.held)
+    dispatcher: Any = run.committers[0].served_sink.dispatcher
+    dispatcher._should_stop = lambda: bool(vault.held)
     with pytest.raises(Exception, match="the run is ending"):
         run.deliver_all()
     assert (vault.shown, vault.held) == ({}, {})
