@@ -20,10 +20,10 @@ class LastDelivered:
     @classmethod
     def of(cls, marker: Marker | None) -> LastDelivered | None:
         """What a marker stands for. None where nothing that had rows was marked: then a target owes nothing."""
-        if marker is None or not marker.witness_rows:
+        if marker is None or not marker.last_delivered_rows:
             return None
-        newest = [(marker.witness_batch, rows) for rows in marker.witness_rows]
-        older = [(part.batch_id, rows) for part in marker.witness_older for rows in part.rows]
+        newest = [(marker.last_delivered_batch, rows) for rows in marker.last_delivered_rows]
+        older = [(part.batch_id, rows) for part in marker.last_delivered_older for rows in part.rows]
         return cls((*newest, *older))
 
 
@@ -43,9 +43,9 @@ class DeliveryContext:
     keeps_rejected: bool
     """Whether rows that the sink refuses become dead letters; else the first of them ends the delivery."""
     attempt_timeout_s: float
-    witness: LastDelivered | None
+    last_delivered: LastDelivered | None
     prepares_again: bool = False
-    """Of a two-phase sink: whether a handle that is gone is prepared again although it may have been published."""
+    """Of a two-phase sink: whether a handle that is gone is prepared again although it may have been committed."""
     rows_per_s: float | None = None
     """Most rows a second that each delivery task sends, on average."""
     spread: bool = False

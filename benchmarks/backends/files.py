@@ -41,7 +41,7 @@ class Files(Backend[Path]):
 
 
 class TwoPhaseFiles(Backend[Path]):
-    """One file for all chunks, held back and then published."""
+    """One file for all chunks, held back and then committed."""
 
     key = "files-two-phase"
     title = "Chunks to one Parquet file, in two phases"
@@ -57,7 +57,7 @@ class TwoPhaseFiles(Backend[Path]):
 
 
 def _in_two_phases(folder: Path, tables: Tables) -> float:
-    """As while staging, and then once the gate is open: prepared and published, by the same process."""
+    """As while staging, and then once the gate is open: prepared and committed, by the same process."""
     sink, chunks = TwoPhaseFilesSink(str(folder), format="parquet"), chunks_in(tables)
     with opened(sink, chunks[0]):
         watch = Stopwatch()

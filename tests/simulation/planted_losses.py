@@ -97,7 +97,7 @@ def only_the_chunk_in_hand_may_have_been_sent(patch: Patch) -> None:
     patch.setattr("wal_sink.delivery.batch.kept_through", lambda *_: {})
 
 
-def witness_not_read_at_the_start(patch: Patch) -> None:
+def last_delivered_not_read_at_the_start(patch: Patch) -> None:
     def made(self: Committer, *args: Any) -> None:
         real(self, *args)
         self._is_confirmed = True
@@ -106,7 +106,7 @@ def witness_not_read_at_the_start(patch: Patch) -> None:
     patch.setattr(Committer, "__init__", made)
 
 
-def witness_not_read_at_the_end(patch: Patch) -> None:
+def last_delivered_not_read_at_the_end(patch: Patch) -> None:
     def confirm_marked(self: Committer) -> None:
         if not self._is_confirmed:
             real(self)
@@ -115,8 +115,8 @@ def witness_not_read_at_the_end(patch: Patch) -> None:
     patch.setattr(Committer, "confirm_marked", confirm_marked)
 
 
-def witness_not_compared(patch: Patch) -> None:
-    patch.setattr(Positions, "_check_witness", lambda *_: None)
+def last_delivered_not_compared(patch: Patch) -> None:
+    patch.setattr(Positions, "_check_last_delivered", lambda *_: None)
 
 
 def slots_not_read_before_their_segment(patch: Patch) -> None:

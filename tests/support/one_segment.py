@@ -46,7 +46,7 @@ class Stage:
             at_most_once=False,
             keeps_rejected=False,
             attempt_timeout_s=10,
-            witness=None,
+            last_delivered=None,
         )
         self.task = SegmentTask(0, self.segment, 0, maybe_sent=False)
 

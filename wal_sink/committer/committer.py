@@ -44,7 +44,7 @@ GROUP_BATCHES = 8
 """The most batches that share a marker."""
 GROUP_S = 1.0
 """For how long they may, by the monotonic clock: a process that slept in between looks at its term again."""
-MOST_WITNESSED_SLOTS = 1024
+MOST_LAST_DELIVERED_SLOTS = 1024
 """Of slots that the newest batch with rows did not use, those from here on are not watched: a marker stays small."""
 RELEASE_S = 5.0
 """For how long a look at the term is good while a batch is released: a successor collects no batch so soon."""
@@ -154,7 +154,11 @@ class Committer:
         Raises what `deliver_next` raises: `HistoryError` if the target has lost it, `DeliveryError` if it cannot tell.
         """
         marker = self._marker
-        if marker is None or not marker.witness_rows or self._served_sink.promise.ability is not Ability.TRANSACTIONAL:
+        if (
+            marker is None
+            or not marker.last_delivered_rows
+            or self._served_sink.promise.ability is not Ability.TRANSACTIONAL
+        ):
             return  # nothing that had rows was marked, or the target has no positions that could tell
         manifest = self._marked_manifest or self._read_marked(marker.batch_id)
         self._marked_manifest = msgspec.structs.replace(manifest, segments=(), prepared={})
@@ -175,7 +179,7 @@ class Committer:
             _logger.warning("sink %s: %d batches stay unmarked: %s", self.name, len(self._unmarked), error)
 
     def abort_abandoned(self) -> None:
-        """Abort what a two-phase sink began and nobody will publish: at the start, then once every few batches.
+        """Abort what a two-phase sink began and nobody will commit: at the start, then once every few batches.
 
         A warning is all that comes of a failure: what is left is found again.
         """
@@ -325,7 +329,7 @@ class Committer:
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
         manifest = group[-1]
-        witness_batch, witness_rows, witness_older = self._witness(manifest)
+        last_delivered_batch, last_delivered_rows, last_delivered_older = self._last_delivered(manifest)
         marker = Marker(
             batch_id=manifest.batch_id,
             term=self.term.number,
@@ -333,9 +337,9 @@ class Committer:
             rows=sum(each.rows for each in group),
             rejected=kept.get("rejected", 0),
             unknown=kept.get("unknown", 0),
-            witness_batch=witness_batch,
-            witness_rows=witness_rows,
-            witness_older=witness_older,
+            last_delivered_batch=last_delivered_batch,
+            last_delivered_rows=last_delivered_rows,
+            last_delivered_older=last_delivered_older,
             **self._log.stamp(),
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
@@ -346,7 +350,7 @@ class Committer:
         self._shared.history.note_marked(marker.batch_id)
         self._unmarked.clear()
 
-    def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]:
+    def _last_delivered(self, manifest: Manifest) -> tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]:
         """The newest batch that had rows, how many in each segment, and the slots after these: what a transactional
         target must remember.
         """
@@ -356,17 +360,24 @@ class Committer:
         if manifest.segments:
             rows = tuple(segment.rows for segment in manifest.segments)
             return manifest.batch_id, rows, _slots_after(len(rows), before)
-        return (before.witness_batch, before.witness_rows, before.witness_older) if before else (NOTHING, (), ())
+        return (
+            (before.last_delivered_batch, before.last_delivered_rows, before.last_delivered_older)
+            if before
+            else (NOTHING, (), ())
+        )
 
 
 def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:
     """What the marker before says of slots from number `used` on, which the batch at hand did not use."""
     if before is None:
         return ()
-    parts = [OlderSlots(batch_id=before.witness_batch, rows=before.witness_rows), *before.witness_older]
+    parts = [
+        OlderSlots(batch_id=before.last_delivered_batch, rows=before.last_delivered_rows),
+        *before.last_delivered_older,
+    ]
     left, first = [], 0
     for part in parts:
-        end = min(first + len(part.rows), MOST_WITNESSED_SLOTS)
+        end = min(first + len(part.rows), MOST_LAST_DELIVERED_SLOTS)
         if end > max(first, used):
             rows = part.rows[max(0, used - first) : end - first]
             left.append(OlderSlots(batch_id=part.batch_id, rows=rows))

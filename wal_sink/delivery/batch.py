@@ -322,7 +322,7 @@ class BatchDelivery:
             attempt_timeout_s=self._served_sink.delivery.attempt_timeout_s,
             rows_per_s=self._served_sink.delivery.rows_per_s,
             prepares_again=self._served_sink.delivery.on_gone == "prepare_again",
-            witness=LastDelivered.of(before),
+            last_delivered=LastDelivered.of(before),
             spread=self._manifest.spread,
         )
 

@@ -28,14 +28,14 @@ class Positions:
         self._given = delivery_context
         self._session = session
         self._sink = sink
-        # Without a witness nothing that had rows was marked, so that the target owes nothing.
-        self._owed = delivery_context.witness.slots if delivery_context.witness else ()
+        # None: nothing that had rows was marked yet, so that the target owes nothing.
+        self._owed = delivery_context.last_delivered.slots if delivery_context.last_delivered else ()
 
     def begin(self, task: SegmentTask) -> Position | None:
         """What the slot of a segment holds before its first chunk is sent. Raises `HistoryError` if the target lacks
         what the last marker stands for, or holds what this WAL did not deliver.
 
-        The segments of a batch share the slots of the witness among them, each its own first.
+        The segments of a batch share the slots of what was delivered last among them, each its own first.
         """
         owed = list(range(task.ordinal, len(self._owed), self._given.segments))
         if len(owed) > 1:
@@ -45,13 +45,13 @@ class Positions:
             stored = self._last(task.ordinal)
             found = {self._slot(task.ordinal): stored}
         for number in owed:
-            self._check_witness(number, found[self._slot(number)])
+            self._check_last_delivered(number, found[self._slot(number)])
         self.rows_of(task.ordinal, task.segment, stored)
         return stored
 
     def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
-        """What the target has of each segment of the batch, and of the witness, in one question. One outcome per
-        segment: a failure where it lacks rows.
+        """What the target has of each segment of the batch, and of what was delivered last, in one question. One result
+        per segment: a failure where it lacks rows.
 
         Raises `SinkFailedError` if it gives no answer, `HistoryError` as `begin` does.
         """
@@ -60,7 +60,7 @@ class Positions:
             return []
         found = self._all(slots)
         for number in range(len(self._owed)):
-            self._check_witness(number, found[slots[number]])
+            self._check_last_delivered(number, found[slots[number]])
         rows = [self.rows_of(number, segment, found[slots[number]]) for number, segment in enumerate(segments)]
         return [_outcome(number, segment, rows[number]) for number, segment in enumerate(segments)]
 
@@ -84,7 +84,7 @@ class Positions:
             )
         return stored.rows
 
-    def _check_witness(self, number: int, found: Position | None) -> None:
+    def _check_last_delivered(self, number: int, found: Position | None) -> None:
         batch_id, rows = self._owed[number]
         if found and (found.batch_id, found.rows) >= (batch_id, rows):
             return

@@ -17,7 +17,7 @@ from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.sinks.positions import slot_name
 from wal_sink.sinks.session import SinkSession, ask_applied, check_returned, handed, rejected_of
-from wal_sink.two_phase.commit import Publisher
+from wal_sink.two_phase.commit import SegmentCommit
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Progress, SegmentRef
@@ -47,7 +47,7 @@ class SegmentDelivery:
         try:
             if isinstance(self._session.sink, TwoPhaseSink):
                 self._session.open()
-                self._publish(run, self._session.sink)
+                self._commit(run, self._session.sink)
                 return run.result()
             data = load_segment(self._log.store, task.segment)
             self._session.open()
@@ -76,8 +76,8 @@ class SegmentDelivery:
         except WalSinkError as error:
             return [SegmentResult(-1, 0, failure=Failure(kind_of(error), str(error)))]
 
-    def _publish(self, run: _Run, sink: TwoPhaseSink) -> None:
-        publisher = Publisher(
+    def _commit(self, run: _Run, sink: TwoPhaseSink) -> None:
+        segment_commit = SegmentCommit(
             self._given,
             self._session,
             sink,
@@ -85,7 +85,7 @@ class SegmentDelivery:
             read=self._kept_chunks,
             refuse_stopped=self._refuse_stopped,
         )
-        publisher.publish(run.task)
+        segment_commit.commit(run.task)
         rows = run.task.segment.rows
         if self._given.segments > 1:
             self._record(run.task, rows)

@@ -53,6 +53,6 @@ class ServedSink:
     identity: str = ""
     """What the sink is, for people; never a secret."""
     make_sink: MakeSink | None = None
-    """Of a two-phase sink: makes one in this process, to abort what was begun and is not to be published."""
+    """Of a two-phase sink: makes one in this process, to abort what was begun and is not to be committed."""
     preparation: Preparation | None = None
     """Of a two-phase sink: how it takes part in staging; None if it cannot, and is prepared when it is delivered."""

@@ -117,7 +117,7 @@ class Protocol:
         every, store = COLLECT_EVERY_BATCHES, self.store
         records, _ = self._beside_and_spread(shape)
         beside = shape.segments - shape.spread_segments
-        of_batches = [count * shape.rolls for count in _in_shards(paths.SPREAD_FROM, shape.partitions)]
+        of_batches = [count * shape.files_per_partition for count in _in_shards(paths.SPREAD_FROM, shape.partitions)]
         of_sinks = self._records_in_shards(shape)
         kept = self.retention_batches + every
         markers = store.listings(kept)

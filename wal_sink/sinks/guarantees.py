@@ -67,7 +67,7 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
     if not delivery.keep_segments and ability is not Ability.TWO_PHASE:
         raise ConfigError(
             f"sink {name!r}: keep_segments=False needs a TwoPhaseSink, whose target holds the rows until they are "
-            f"published; a {ability.value} sink is sent what the WAL keeps. Leave keep_segments=True"
+            f"committed; a {ability.value} sink is sent what the WAL keeps. Leave keep_segments=True"
         )
     if delivery.rows_per_s is not None and ability is Ability.TWO_PHASE:
         raise ConfigError(
@@ -126,7 +126,7 @@ def _sentence(ability: Ability, guarantee: GuaranteeName) -> str:
         return "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"
     if guarantee == "exactly_once" and ability is Ability.TWO_PHASE:
         return (
-            "exactly once: rows are held back invisibly until their batch is complete, then published; each segment "
+            "exactly once: rows are held back invisibly until their batch is complete, then committed; each segment "
             "appears whole, nothing repeats and nothing is missing"
         )
     if guarantee == "exactly_once":

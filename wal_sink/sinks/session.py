@@ -56,7 +56,7 @@ def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *arg
         message = redacted(f"{what}: {text_of(error)}")
         raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=_asked_s(error)) from error
     except HandleGoneError as error:
-        kind = FailureKind.NEVER_COMMITTED if error.never_published else FailureKind.GONE
+        kind = FailureKind.NEVER_COMMITTED if error.never_committed else FailureKind.GONE
         raise SinkFailedError(kind, redacted(f"{what}: {text_of(error)}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         term = error.term if isinstance(error, FencedError) else 0

@@ -1,4 +1,4 @@
-"""Publishing one segment through a two-phase sink, on an executor or in the driver.
+"""Committing one segment through a two-phase sink, on an executor or in the driver.
 
 Usually its rows were prepared while they were staged, and the manifest has the handle. Where they were not, or where
 the target has lost them since, they are prepared now from the rows that were kept, and a record says so before anything
@@ -31,7 +31,7 @@ class _Prepared:
     handle: str
 
 
-class Publisher:
+class SegmentCommit:
     """Publishes segments of one assignment. Raises `SinkFailedError` and what store and history raise."""
 
     def __init__(
@@ -51,7 +51,7 @@ class Publisher:
         self._read = read
         self._refuse_stopped = refuse_stopped
 
-    def publish(self, task: SegmentTask) -> None:
+    def commit(self, task: SegmentTask) -> None:
         """Commit the segment's transaction, preparing it where there is none (any more)."""
         prepared = self._present(task) or self._prepare(task, number=1)
         try:
@@ -71,7 +71,7 @@ class Publisher:
             raise SinkFailedError(FailureKind.RETRIABLE, message) from error
 
     def _present(self, task: SegmentTask) -> _Prepared | None:
-        """What counts now. A segment that nobody began to publish can only have what the manifest says."""
+        """What counts now. A segment that nobody began to commit can only have what the manifest says."""
         prepared = None if task.handle is None else _Prepared(0, task.segment.id, task.handle)
         if prepared is not None and not task.maybe_sent:
             return prepared
@@ -90,7 +90,7 @@ class Publisher:
     def _may_prepare_again(self, task: SegmentTask, error: SinkFailedError) -> bool:
         """Whether a failed commit shows that the rows are surely not in the target. Raises what to do if that is open.
 
-        What nobody tried to commit before cannot have been published: then it was the target that dropped it. Nobody
+        What nobody tried to commit before cannot have been committed: then it was the target that dropped it. Nobody
         did as far as this process knows, which is all there is to know as long as nobody succeeded it.
         """
         if error.failure.kind not in _GONE:
@@ -106,7 +106,7 @@ class Publisher:
         if task.maybe_sent and not self._given.prepares_again:
             raise SinkFailedError(
                 FailureKind.PERMANENT,
-                f"{error.failure.message}. An earlier attempt may have published it, so that its rows were in the "
+                f"{error.failure.message}. An earlier attempt may have committed it, so that its rows were in the "
                 f"target once; they are kept in {self._log.store.url_of(task.segment.path)}. Look whether the target "
                 f"had batch {self._given.batch_id}; if not, start once with Delivery(…, on_gone='prepare_again')",
             ) from error
@@ -174,7 +174,7 @@ def transaction_of(wal_id: str, sink: str, batch_id: int, segment: SegmentRef, t
     name = paths.parse_segment(segment.path)
     if name is None:
         raise CorruptError(f"{segment.path}: expected the path of a segment; restore the manifest of batch {batch_id}")
-    return Transaction(transaction_id, wal_id, sink, batch_id, name.partition, name.roll)
+    return Transaction(transaction_id, wal_id, sink, batch_id, name.partition, name.file_index)
 
 
 _GONE = frozenset({FailureKind.GONE, FailureKind.NEVER_COMMITTED})

@@ -150,7 +150,7 @@ class OpenTransaction:
             wal_id=given.wal_id,
             batch_id=given.batch_id,
             partition=given.partition,
-            roll=given.roll,
+            file_index=given.file_index,
             **log.stamp(),
         )
         if not log.create(paths.begun(given.sink, given.batch_id, given.id, given.partition), record):
@@ -189,11 +189,11 @@ class Preparer:
         self._session: SinkSession | None = None
         self._open: OpenTransaction | None = None
         self._segment_id = ""
-        self._roll = 0
+        self._file_index = 0
         self._failed = False
 
-    def begin(self, segment_id: str, roll: int) -> None:
-        self._segment_id, self._roll = segment_id, roll
+    def begin(self, segment_id: str, file_index: int) -> None:
+        self._segment_id, self._file_index = segment_id, file_index
         self._try(self._begin)
 
     def take(self, first: int, end: int, table: pa.Table) -> None:
@@ -228,7 +228,7 @@ class Preparer:
             sink=self.sink,
             batch_id=self._order.batch_id,
             partition=self._partition,
-            roll=self._roll,
+            file_index=self._file_index,
         )
         self._open = OpenTransaction(self._log, session, sink, transaction)
 
@@ -259,7 +259,7 @@ class Preparer:
 
     def _chunk(self, first: int, end: int, table: pa.Table) -> Chunk:
         order = self._order
-        slot = f"{order.wal_id}/{self.sink}/{self._partition}-{self._roll}"
+        slot = f"{order.wal_id}/{self.sink}/{self._partition}-{self._file_index}"
         return Chunk(
             table=table.rename_columns(list(order.columns)),
             batch_id=order.batch_id,

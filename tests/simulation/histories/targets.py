@@ -48,7 +48,7 @@ class Target:
     held: dict[str, list[int]] = field(default_factory=dict)
     """Rows by the transaction that holds them back."""
     shown: dict[str, list[int]] = field(default_factory=dict)
-    """The same of those that were published."""
+    """The same of those that were committed."""
 
     def copy(self, judge: Judge) -> Target:
         held = {number: rows.copy() for number, rows in self.held.items()}
@@ -118,7 +118,7 @@ class WholeSegmentSink(SegmentSink):
 
 
 class HoldingSink(TwoPhaseSink):
-    """Its target remembers what it published, so that it can tell what never was."""
+    """Its target remembers what it committed, so that it can tell what never was."""
 
     def __init__(self, life: TimedCall, target: Target) -> None:
         self._life = life
@@ -151,7 +151,7 @@ class HoldingSink(TwoPhaseSink):
         rows = target.held.get(transaction.id) or target.shown.get(transaction.id)
         if rows is None:
             self._life.met("gone")
-            raise HandleGoneError(f"{transaction.id} is gone", never_published=True)
+            raise HandleGoneError(f"{transaction.id} is gone", never_committed=True)
         target.judge.sent(
             self._life.number,
             target.name,
@@ -163,7 +163,7 @@ class HoldingSink(TwoPhaseSink):
         if target.held.pop(transaction.id, None) is not None:
             target.shown[transaction.id] = rows
             target.judge.took_effect(target.name, transaction.id, rows)
-            self._life.met("published")
+            self._life.met("committed")
         self._life.point("after sink", transaction.id)
 
     def abort(self, transaction: Transaction, token: str) -> None:  # noqa: ARG002 - the id is enough

@@ -99,7 +99,7 @@ def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None
     assert run.history.wal is not None
     assert (given.wal_id, given.sink, given.term.number, given.batch_id) == (run.history.wal.wal_id, "a", 1, 0)
     assert (given.columns, given.chunk_rows, given.segments) == (("batch", "row"), 2, 2)
-    assert (given.at_most_once, given.attempt_timeout_s, given.witness) == (False, 7, None)
+    assert (given.at_most_once, given.attempt_timeout_s, given.last_delivered) == (False, 7, None)
     assert place.wal.list(paths.markers("a"))
 
 
@@ -171,7 +171,7 @@ def test_a_batch_of_no_segments_is_handed_to_a_carrier_of_batches_once() -> None
 
 def test_total_order_stops_at_the_first_segment_that_failed() -> None:
     dispatcher = Carrying(done, failed(FailureKind.RETRIABLE), done, done)
-    carried_by(dispatcher, rows=[1, 1, 1], task="total")[1].deliver_all()
+    carried_by(dispatcher, rows=[1, 1, 1], order="total")[1].deliver_all()
 
     assert dispatcher.starts == [[(0, 0)], [(1, 0)], [(1, 0)], [(2, 0)]]
 

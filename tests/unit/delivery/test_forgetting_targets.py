@@ -121,7 +121,7 @@ def test_a_loss_that_ended_a_run_is_told_again_when_it_goes_on() -> None:
     assert marked(place) == 1
 
 
-# Before the witness.
+# Before what was delivered last.
 
 
 @pytest.mark.parametrize("at", [("last", 1), ("write", 1), ("wrote", 1), ("write", 2), ("wrote", 2)], ids=str)
@@ -145,7 +145,7 @@ def test_what_was_lost_of_a_marked_batch_ends_the_run_with_what_is_missing(
     assert marked(place) == 1
 
 
-def test_a_start_with_nothing_to_deliver_reads_the_witness() -> None:
+def test_a_start_with_nothing_to_deliver_reads_the_last_delivered() -> None:
     target = Target()
     place = delivered(target, [3])
     target.forget(1)
@@ -155,7 +155,7 @@ def test_a_start_with_nothing_to_deliver_reads_the_witness() -> None:
         run.deliver_all()
 
 
-def test_closing_a_run_with_nothing_to_deliver_reads_the_witness() -> None:
+def test_closing_a_run_with_nothing_to_deliver_reads_the_last_delivered() -> None:
     target, place = Target(), Place(rows=lambda _: [3])
     run = place.open({"a": Forgetful(target)}, runtime=SYSTEM)
     thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
@@ -182,7 +182,7 @@ def test_a_run_that_marked_nothing_asks_nothing_when_it_starts_and_ends() -> Non
     assert target.met == []
 
 
-def test_a_witness_is_read_under_the_id_of_its_own_wal() -> None:
+def test_a_last_delivered_is_read_under_the_id_of_its_own_wal() -> None:
     """A process that opened the WAL before its first batch, and found a marker when it claimed its term."""
     target, place = Target(), Place(rows=lambda _: [3])
     create = place.wal.create

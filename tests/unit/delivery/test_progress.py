@@ -138,7 +138,7 @@ def a_batch() -> tuple[Place, DeliveryContext, SegmentRef, Log]:
         at_most_once=True,
         keeps_rejected=False,
         attempt_timeout_s=10,
-        witness=None,
+        last_delivered=None,
     )
     return place, given, staged.segments[0], run.log
 

@@ -166,8 +166,8 @@ def test_a_position_without_an_answer_is_a_retriable_failure_that_names_the_slot
 
 
 def remembered(stage: Stage, *, found: Position | None) -> SegmentResult:
-    """Deliver batch 7, where the witness is batch 5 with four rows."""
-    return stage.deliver(Ledger(w_a_0=found), batch_id=7, witness=LastDelivered(((5, 4),)))
+    """Deliver batch 7, where what was delivered last is batch 5 with four rows."""
+    return stage.deliver(Ledger(w_a_0=found), batch_id=7, last_delivered=LastDelivered(((5, 4),)))
 
 
 @pytest.mark.parametrize(("batch_id", "rows"), [(5, 4), (5, 9), (6, 0)])
@@ -199,13 +199,13 @@ def test_a_target_that_remembers_nothing_was_restored_and_is_refused() -> None:
     assert "remembers nothing in slot 'w/a/0'" in result.failure.message
 
 
-def test_the_segments_of_a_batch_share_the_slots_of_the_witness() -> None:
+def test_the_segments_of_a_batch_share_the_slots_of_the_last_delivered() -> None:
     stage = Stage()
     positions = {f"w_a_{number}": stage.position(9, batch_id=5) for number in range(5)}
     first, second = Ledger(**positions), Ledger(**positions)
 
-    stage.deliver(first, batch_id=7, segments=2, witness=LastDelivered(((5, 1),) * 5))
-    stage.deliver(second, batch_id=7, segments=2, witness=LastDelivered(((5, 1),) * 5), task={"ordinal": 1})
+    stage.deliver(first, batch_id=7, segments=2, last_delivered=LastDelivered(((5, 1),) * 5))
+    stage.deliver(second, batch_id=7, segments=2, last_delivered=LastDelivered(((5, 1),) * 5), task={"ordinal": 1})
 
     assert first.asked == ["w/a/0", "w/a/2", "w/a/4"]
     assert second.asked == ["w/a/1", "w/a/3"]

@@ -369,8 +369,8 @@ def test_up_to_where_batches_are_spread_nothing_is_in_shards() -> None:
 
 def test_partitions_that_roll_over_are_spread_by_partition() -> None:
     shape = shape_of(Plan(1, segments=1030, rows_per_s=3e9, settings=Settings(segment_bytes=1 << 20)))
-    assert shape.rolls > 1
-    assert (shape.partitions, shape.spread_segments) == (1030, 6 * shape.rolls)
+    assert shape.files_per_partition > 1
+    assert (shape.partitions, shape.spread_segments) == (1030, 6 * shape.files_per_partition)
 
 
 def test_of_a_collection_shards_are_deleted_from_side_by_side() -> None:

@@ -37,9 +37,9 @@ BAD: Row = (0, 0, 3)
 
 
 def confirmed(
-    stage: Stage, sink: Sink, segments: Sequence[SegmentRef], witness: LastDelivered | None = None
+    stage: Stage, sink: Sink, segments: Sequence[SegmentRef], last_delivered: LastDelivered | None = None
 ) -> list[SegmentResult]:
-    given = replace(stage.given, witness=witness)
+    given = replace(stage.given, last_delivered=last_delivered)
     session = SinkSession(sink, DirectCall(), given.context(on_executor=True), timeout_s=10)
     return SegmentDelivery(given, session, stage.run.log).confirm(segments)
 
@@ -92,7 +92,7 @@ def test_a_segment_that_is_behind_is_told_with_what_the_target_has_of_it() -> No
     assert f"segment 0 ({stage.segment.id}): its target has 0 of 5 rows" in found.failure.message
 
 
-def test_a_witness_that_is_gone_is_history_and_a_target_that_does_not_answer_may_be_asked_again() -> None:
+def test_a_last_delivered_that_is_gone_is_history_and_a_target_that_does_not_answer_may_be_asked_again() -> None:
     stage, away = Stage(), Target()
     away.happens("last", 1, raising(ConnectionError("away")))
 

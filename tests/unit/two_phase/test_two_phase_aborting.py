@@ -129,7 +129,7 @@ def test_the_sink_that_aborts_is_told_where_it_runs_and_what_it_aborts(vault: Va
     run = where.open({"a": sink})
     wal = run.history.wal
     assert wal is not None
-    assert told == [Transaction(lost, wal.wal_id, "a", 0, partition=1, roll=0)]
+    assert told == [Transaction(lost, wal.wal_id, "a", 0, partition=1, file_index=0)]
     assert sink.contexts == [
         SinkContext(wal.wal_id, "a", run.committers[0].term.number, 0, columns=(), on_executor=False)
     ]

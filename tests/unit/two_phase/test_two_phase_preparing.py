@@ -55,7 +55,7 @@ def test_a_transaction_has_the_numbers_of_its_segment(vault: Vault) -> None:
     staged(where, run)
     wal = run.history.wal
     assert wal is not None
-    assert [(one.wal_id, one.sink, one.batch_id, one.partition, one.roll) for one in seen] == [
+    assert [(one.wal_id, one.sink, one.batch_id, one.partition, one.file_index) for one in seen] == [
         (wal.wal_id, "a", 0, 1, 0)
     ]
 

@@ -178,7 +178,7 @@ _REPEATED = {
     ),
     Ability.TWO_PHASE: (
         "prepare() must leave the rows invisible; commit(transaction, handle) must ask the target whether that "
-        "transaction is published already; abort() must reach no other transaction than its own"
+        "transaction is committed already; abort() must reach no other transaction than its own"
     ),
     Ability.ACCEPT: "one chunk may be repeated, not more: does write() send rows of earlier chunks again?",
 }
