@@ -8,7 +8,6 @@ import click
 
 from wal_sink.cli.batches import batches
 from wal_sink.cli.dead_letters import dead_letters
-from wal_sink.cli.demo.command import demo
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
@@ -30,5 +29,5 @@ def main(*, debug: bool) -> None:
     """
 
 
-for verb in (demo, status, batches, show, drain, sinks, dead_letters, estimate_verb):
+for verb in (status, batches, show, drain, sinks, dead_letters, estimate_verb):
     main.add_command(verb)

@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-from wal_sink.cli.demo.watch import Seen
-from wal_sink.errors import ConfigError
+from examples.demo.watch import Seen
+from wal_sink import ConfigError
 
 HELD_BACK = 2
 """Files that arrive only after the last kill, so that there is always something left to do."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from wal_sink.errors import WalSinkError
+from wal_sink import WalSinkError
 
 _PROC = Path("/proc")
 _ENDED = frozenset("ZX")

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_sink.cli.demo import source
-from wal_sink.cli.demo.job import DELIVERED_COLUMNS, TABLE
-from wal_sink.cli.demo.plain_sink import ROW_KEY
+from examples.demo import source
+from examples.demo.job import DELIVERED_COLUMNS, TABLE
+from examples.demo.plain_sink import ROW_KEY
 
 Digests = Counter[bytes]
 """How often each row is there, all its values taken together."""
