@@ -276,7 +276,7 @@ def test_bad_use_is_told_in_a_line_unless_tracebacks_are_wanted(
 @pytest.mark.spark
 def test_the_demo_in_small(tmp_path: Path) -> None:
     require(shutil.which("java") is not None, JAVA_HINT)
-    args = ["--rows", "20000", "--batches", "4", "--kills", "1", "--json"]
+    args: list[str | Path] = ["--rows", "20000", "--batches", "4", "--kills", "1", "--json"]
     program = [sys.executable, "-m", "examples.demo", "--out", tmp_path / "out", *args]
     quick = python_environment({"PYSPARK_SUBMIT_ARGS": SUBMIT})
     with Child(program, log=tmp_path / "demo.log", env=quick, limit_s=200) as child:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import click
 
+import wal_sink
 from wal_sink.cli.batches import batches
 from wal_sink.cli.dead_letters import dead_letters
 from wal_sink.cli.drain import drain
@@ -16,9 +17,17 @@ from wal_sink.cli.sinks import sinks
 from wal_sink.cli.status import status
 
 
+def _show_version(context: click.Context, _option: click.Parameter, value: object) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(f"{context.find_root().info_name}, version {wal_sink.__version__}")
+        context.exit()
+
+
 @click.group(cls=WalSinkGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help=f"Show tracebacks; the same as {DEBUG_VARIABLE}=1.")
-@click.version_option(package_name="wal-sink")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
+)
 def main(*, debug: bool) -> None:
     """A write-ahead-log sink for Spark Structured Streaming.
 
