@@ -22,14 +22,14 @@ JOB_MODULE = "examples.demo.job"
 LEAD = 4
 """Files that wait in the folder before the query takes them."""
 _REST, _LONGEST_REST_S = 4, 0.5
-"""After a look at the store, so many times what it took passes: looking must not slow down what is looked at."""
+"""A pause after a look at the store is so many times as long as the look: looking must not slow the driver."""
 _LIMIT_S = 120.0
 """Longest wait in which nothing happens at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user asked for."""
+    """The options of one run."""
 
     out: Path
     s3: bool
@@ -47,7 +47,7 @@ class Killed:
     after_s: float
     """Since the start of the demo."""
     moment: str
-    """What the driver was about, as far as the store shows it."""
+    """The driver's work at that moment, as the store shows it."""
     batch_to_replay: int | None
     """The batch that Spark had begun and must run again."""
     window_rows: int

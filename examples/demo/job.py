@@ -40,7 +40,7 @@ _QUICK_JAVA = (
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What one driver is told. It holds no secret: those come as storage options, by the environment."""
+    """The orders of one driver. They hold no secret: storage options do, and come in another variable."""
 
     stream: str
     ended: str

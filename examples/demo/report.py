@@ -1,4 +1,4 @@
-"""What the demo says while it works: bars on a terminal, plain lines everywhere else."""
+"""The demo's messages while it works: bars on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An S3 server for the demo: moto's, over HTTP on 127.0.0.1, in a process of its own. It keeps everything in memory.
+"""An S3 server for the demo: moto's, over HTTP on 127.0.0.1, in a separate process. It keeps everything in memory.
 
 Run as `python -m examples.demo.s3_server`; prints its address as one line. Ends when its parent does.
 """

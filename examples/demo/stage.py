@@ -59,7 +59,7 @@ class Stage:
         return Watch(self.log, Folder(self.checkpoint, {} if checkpoint_is_local else self.options))
 
     def driver_environment(self, *, stream: Path, ended: Path, airlines: Path, file_bytes: int) -> dict[str, str]:
-        """What a driver is told."""
+        """The environment of a driver: its orders and the keys of its store."""
         job = Job(
             stream=str(stream),
             ended=str(ended),

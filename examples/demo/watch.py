@@ -71,7 +71,7 @@ class Watch:
         )
 
     def moment(self, seen: Seen) -> str:
-        """What a driver was doing that ended at this point, in words."""
+        """The work at which a driver ended, in words."""
         found = [_query_moment(seen), *(self._delivery_moment(seen, name) for name in SINKS)]
         return "; ".join(words for words in found if words) or "between two batches"
 

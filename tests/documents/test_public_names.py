@@ -184,8 +184,9 @@ def test_the_command_line_and_the_demo_import_nothing_of_each_other() -> None:
 
 def test_the_demo_is_in_neither_wheel_nor_source_archive() -> None:
     build = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
-    packed = [*build["wheel"]["packages"], *build["sdist"]["include"]]
+    packed = [path.strip("/") for path in (*build["wheel"]["packages"], *build["sdist"]["include"])]
     assert build.keys() == {"wheel", "sdist"}
+    assert all(path.startswith("/") for path in build["sdist"]["include"])  # without it a name matches in any folder
     assert [path for path in packed if "examples".startswith(path) or path.startswith("examples")] == []
 
 

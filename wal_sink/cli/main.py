@@ -31,8 +31,8 @@ def _show_version(context: click.Context, _option: click.Parameter, value: objec
 def main(*, debug: bool) -> None:
     """A write-ahead-log sink for Spark Structured Streaming.
 
-    WAL is the folder of a log: a local path, or any URL that fsspec knows, such as s3://lake/wal/orders. What its store
-    asks for besides comes by --option, or from the environment.
+    WAL is the folder of a log: a local path, or any URL that fsspec knows, such as s3://lake/wal/orders. Options
+    of its store come by --option, or from the environment.
 
     Every verb takes --json. Exit code 0: fine; 1: the check found something, or delivery failed; 2: bad use.
     """

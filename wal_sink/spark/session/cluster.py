@@ -66,9 +66,11 @@ def task_slots(context: SparkContext) -> int | None:
 def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -> None:
     """Let executors create objects in the WAL and read them here: `memory://` fails, and each machine's own folder.
 
-    Each object is looked for before, so that a store, a mount or a proxy shows that remembers what was not there: it
-    would hide a successor's term. Runs one small Spark job; a task on a local folder for each slot, since one executor
-    may share the driver's machine, and as many tasks as are ever tried where the slots are not known.
+    Each object is looked for before it is created. So a store, a mount or a proxy shows itself that remembers missing
+    objects: it would hide a newer process's term.
+
+    Runs one small Spark job. On a local folder it has a task for each slot, since one executor may share the driver's
+    machine, and as many tasks as are ever tried where the slots are not known.
     Raises `ConfigError` if the executors' store is not the driver's, `StoreError` if a shared one cannot be used.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415
@@ -95,7 +97,7 @@ def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one executor met. Nothing, if it created its object."""
+    """The problem that one executor met; empty if it created its object."""
 
     problem: str = ""
     may_pass: bool = False
@@ -132,7 +134,7 @@ def _raise_first(answers: Sequence[_Answer], spec: StoreSpec, runtime: Runtime) 
 
 
 def _raise_if_refused_here_too(spec: StoreSpec, runtime: Runtime) -> None:
-    """What the driver may not do either is no matter of sharing; its own error says it plainly."""
+    """Try the same here: if the driver may not write either, its own error says so, and sharing is not the problem."""
     store, (path, data) = open_store(spec), new_object(runtime)
     store.create(path, data)
     store.delete([path])

@@ -43,7 +43,7 @@ def prepare_python(environ: MutableMapping[str, str] | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPython:
-    """What one Spark task saw of the Python it runs in."""
+    """The Python that one Spark task runs in, as that task sees it."""
 
     executable: str
     version: str
@@ -59,7 +59,7 @@ def check_workers(spark: SparkSession, modules: Sequence[str] = WORKER_MODULES) 
     machine alone, took `python3` from PATH because nothing names a Python, and that one cannot do it, this interpreter
     is set in its place: PySpark 4 reads `SparkContext.pythonExec` whenever it wraps a function, so later ones use it.
 
-    Raises `ConfigError` naming interpreter, versions, what is missing and the ways out.
+    Raises `ConfigError`, which names the interpreter, the versions, the missing modules and the ways out.
     """
     context = classic_context(spark)
     try:
