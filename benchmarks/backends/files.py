@@ -14,8 +14,8 @@ from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
 from wal_sink.testing.contract.calls import commit, opened, prepare
 from wal_sink.wal.segment_writer import ROW_GROUP_ROWS
-from wal_sink_backends.files.chunk_sink import FilesSink
-from wal_sink_backends.files.two_phase_sink import TwoPhaseFilesSink
+from wal_sink_backends.files import FilesSink
+from wal_sink_backends.files import TwoPhaseFilesSink
 
 WRITE_TABLE = "pyarrow's write_table, synced"
 PARQUET_WRITER = "pyarrow's ParquetWriter, synced"

@@ -18,8 +18,8 @@ from pyspark.sql.functions import rand
 
 from wal_sink.errors import ConfigError, CorruptError, StoreError
 from wal_sink.spark.delivery.reading import read_segments
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.spark.session.task_errors import SparkJobError, surfaced_errors
-from wal_sink.spark.session.workers import REPEAT_CHECKS
 from wal_sink.spark.staging import job as staging
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.stores.opening import open_store

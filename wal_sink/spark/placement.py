@@ -147,9 +147,12 @@ def _slots(spark: SparkSession | None) -> int:
 
 def check_environment(spark: SparkSession, store: StoreSpec, settings: Settings) -> None:
     """Raise `ConfigError` for Spark's workers that cannot stage, and for settings that its own make unsafe."""
-    from wal_sink.spark.session import workers as environment  # noqa: PLC0415 - draining needs no Spark
+    from wal_sink.spark.session.cluster import (  # noqa: PLC0415 - draining needs no Spark
+        check_kept_batches,
+        warn_of_unchecked_shuffles,
+    )
+    from wal_sink.spark.session.workers import WORKER_MODULES, check_workers  # noqa: PLC0415
 
-    modules = environment.WORKER_MODULES
-    environment.check_workers(spark, (*modules, "s3fs") if store.scheme == S3 else modules)
-    environment.check_kept_batches(spark, settings.retention_batches)
-    environment.warn_of_unchecked_shuffles(spark)
+    check_workers(spark, (*WORKER_MODULES, "s3fs") if store.scheme == S3 else WORKER_MODULES)
+    check_kept_batches(spark, settings.retention_batches)
+    warn_of_unchecked_shuffles(spark)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.logs import logger_of
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.spark.session.identity import QueryIdentity
 from wal_sink.spark.session.task_errors import RepeatedShuffleError
-from wal_sink.spark.session.workers import REPEAT_CHECKS
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.spark.staging.schema import schema_json
 from wal_sink.staging.stager import Attempt, Staged
