@@ -89,14 +89,19 @@ def functions_of(checkout: Path, *, with_mutants: bool) -> list[Function]:
             Function(file, name, body, count, is_covered, module in without_pyspark, _mutants(mutants, file, name))
             for name, body, count in _parts(path)
         ]
+    unknown = {file: names for file, names in (mutants or {}).items() if names}
+    if unknown:
+        raise LookupError(f"mutants of functions that {checkout} does not define: {unknown}")
     return found
 
 
 def _mutants(counted: dict[str, dict[str, int]] | None, file: str, name: str) -> int | None:
+    """Take the mutants of a function out of the counts, which name it by its module or by the stem of its file."""
     if counted is None:
         return None
     module = file.removeprefix("wal_sink/").removesuffix(".py").replace("/", ".")
-    return counted.get(file, {}).get(f"{module}.{name}", 0)
+    of_file = counted.get(file, {})
+    return of_file.pop(f"{module}.{name}", 0) + of_file.pop(f"{module.rpartition('.')[2]}.{name}", 0)
 
 
 def modules_without_pyspark(checkout: Path) -> frozenset[str]:

@@ -96,6 +96,13 @@ def test_a_checkout_whose_mutants_cannot_be_made_is_an_error(tmp_path: Path) -> 
         functions_of(tmp_path, with_mutants=True)
 
 
+def test_mutants_of_a_function_that_is_not_found_are_an_error(tmp_path: Path) -> None:
+    run = _build(tmp_path) / "benchmarks/mutation/run.py"
+    run.write_text(run.read_text().replace("core.Cell.value", "core.Cell.gone"))
+    with pytest.raises(LookupError, match=r"does not define: .*core\.Cell\.gone"):
+        functions_of(tmp_path, with_mutants=True)
+
+
 def test_a_function_that_moved_and_kept_its_guards_is_no_difference() -> None:
     told = _found(OLD, MOVED)
     assert "Found again: 1 same name and body" in told
