@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from wal_sink.arguments.values import spelled_class
@@ -16,20 +16,19 @@ from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink_backends.common.environment import from_environment
 from wal_sink_backends.common.pacing import Pacing, Patience, pace_of
-from wal_sink_backends.common.url_options import options_in
 from wal_sink_backends.http.answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http.api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.http.secrets import hider_of
 
-__all__ = ["HttpLookupSink", "HttpSink", "Pacing", "Statuses", "TargetFailedError", "http_sink"]
+__all__ = ["HttpLookupSink", "HttpSink", "Pacing", "Statuses", "TargetFailedError"]
 
 Body: TypeAlias = Literal["json", "jsonl", "rows"]
+Method: TypeAlias = Literal["POST", "PUT", "PATCH"]
 _CONTENT_TYPES: dict[str, str] = {
     "json": "application/json",
     "jsonl": "application/x-ndjson",
     "rows": "application/json",
 }
-_METHODS = ("POST", "PUT", "PATCH")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 _NO_CACHE = {"Cache-Control": "no-cache"}
@@ -76,7 +75,7 @@ class HttpSink(Sink):
         url: str,
         *,
         body: Body = "json",
-        method: Literal["POST", "PUT", "PATCH"] = "POST",
+        method: Method = "POST",
         idempotent: bool = False,
         idempotency_header: str = "Idempotency-Key",
         headers: Mapping[str, str] | None = None,
@@ -241,8 +240,8 @@ class HttpSink(Sink):
     def _check_arguments(self) -> None:
         if self._body not in _CONTENT_TYPES:
             raise ConfigError(f"body={self._body!r}: expected one of {', '.join(map(repr, _CONTENT_TYPES))}")
-        if self._method not in _METHODS:
-            raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, _METHODS))}")
+        if self._method not in get_args(Method):
+            raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, get_args(Method)))}")
         check_maps(self._maps)
         if not self._timeout_s > 0:
             raise ConfigError(f"timeout_s={self._timeout_s!r}: expected a number of seconds above 0")
@@ -326,73 +325,7 @@ def _checked_url(url: str) -> str:
     if not usable or _CONTROL.search(url) or " " in url:
         raise ConfigError(f"{mask_url(url)!r}: expected http://host/path or https://host/path")
     if parts.fragment:
-        raise ConfigError(f"{mask_url(url)!r}: expected no '#'; pass options as arguments, or the URL to http_sink")
-    return url
-
-
-# By URL.
-
-
-def http_sink(url: str) -> HttpSink:
-    """A sink by URL: the API's own, with options after `#`, which APIs never see.
-
-    `https://api.example.com/orders?site=7#idempotent=true&headers_from_env=Authorization:ORDERS_AUTH`. Options are
-    those of `HttpSink` and `HttpLookupSink` (`lookup_url`), of `Pacing` and of `Statuses` (`done`, `retry`, `refused`:
-    numbers with commas).
-    """
-    address, _, fragment = url.partition("#")
-    if "#" in fragment or ("@" in fragment and "@" not in address):  # perhaps the end of a secret: it must not show
         raise ConfigError(
-            f"{mask_url(url)}: expected one '#' before the options; write # as %23, and @ in options as %40"
+            f"{mask_url(url)!r}: expected no '#'; pass options as arguments, or pass the whole URL to WalSink"
         )
-    given = options_in(fragment, _OPTIONS, address)
-    options = {name: _read(address, name, text) for name, text in given.items()}
-    pacing = Pacing(**{name: options.pop(name) for name in _PACING if name in options})
-    statuses = Statuses(**{name: options.pop(name) for name in _STATUSES if name in options})
-    kind = HttpLookupSink if "lookup_url" in options else HttpSink
-    return kind(address, pacing=pacing, statuses=statuses, **options)
-
-
-def _read(address: str, name: str, text: str) -> Any:
-    try:
-        return _OPTIONS[name](text)
-    except (ValueError, KeyError):
-        raise ConfigError(f"{mask_url(address)}: option {name}={text!r} is not what it takes") from None
-
-
-def _bool(text: str) -> bool:
-    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-
-
-def _verify(text: str) -> bool | str:
-    return _bool(text) if text.lower() in ("true", "1", "false", "0") else text
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part)
-
-
-def _pairs(text: str) -> dict[str, str]:
-    return dict(pair.split(":") for pair in text.split(","))
-
-
-_PACING: dict[str, Any] = {
-    "rows_per_s": float,
-    "breaker_failures": int,
-    "breaker_pause_s": float,
-    "max_wait_s": float,
-}
-_STATUSES: dict[str, Any] = {"done": _numbers, "retry": _numbers, "refused": _numbers}
-_OPTIONS: dict[str, Any] = {
-    "body": str,
-    "method": str,
-    "idempotent": _bool,
-    "idempotency_header": str,
-    "lookup_url": str,
-    "maps": str,
-    "headers_from_env": _pairs,
-    "timeout_s": float,
-    "verify": _verify,
-    **_PACING,
-    **_STATUSES,
-}
+    return url

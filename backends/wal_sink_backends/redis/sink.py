@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from wal_sink.arguments.values import spelled_class
@@ -22,16 +22,12 @@ from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.common.environment import from_environment
-from wal_sink_backends.common.url_options import options_in
-from wal_sink_backends.redis.addresses import check_address, refuse_sentinel
+from wal_sink_backends.redis.addresses import check_address
 from wal_sink_backends.redis.durability import warn_of_losses, warn_of_truncation, warn_once
 from wal_sink_backends.redis.rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis.script import LEDGER, SCRIPT
 
-__all__ = ["RedisSink", "redis_sink"]
-
 Kind: TypeAlias = Literal["hash", "stream", "set"]
-_KINDS = ("hash", "stream", "set")
 _MAY_PASS = re.compile(
     r"\b(OOM|READONLY|LOADING|BUSY|UNKILLABLE|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|max number of clients)\b"
 )
@@ -248,8 +244,8 @@ class RedisSink(TransactionalSink):
     def _check_arguments(self) -> None:
         parts = urlsplit(self._url)
         check_address(self._url)
-        if self._kind not in _KINDS:
-            raise ConfigError(f"kind={self._kind!r}: expected one of {', '.join(map(repr, _KINDS))}")
+        if self._kind not in get_args(Kind):
+            raise ConfigError(f"kind={self._kind!r}: expected one of {', '.join(map(repr, get_args(Kind)))}")
         if self._kind == "hash" and not self._template.columns:
             raise ConfigError(
                 f"key={self._template.text!r}: expected a column in it, as in 'orders:{{id}}', for kind='hash'"
@@ -353,34 +349,3 @@ def _redis() -> Any:
     except ImportError as error:
         raise ConfigError("RedisSink needs redis-py: pip install 'wal-sink[redis]'") from error
     return library
-
-
-def redis_sink(url: str) -> RedisSink:
-    """A sink by URL: `redis://:password@host:6379/0?kind=hash&key=orders:{id}`, `rediss://…`, `redis+unix:///path?…`.
-
-    Options: `key` (required), `kind`, `maxlen`, `password_env`, `ca_file`, `wait_replicas`, `timeout_s`.
-    """
-    refuse_sentinel(url)
-    bare, _, query = url.removeprefix("redis+").partition("?")
-    given = options_in(query, _OPTIONS, url)
-    if "key" not in given:
-        raise ConfigError(f"{mask_url(url)}: which keys? Add ?key=orders:{{id}}")
-    options: dict[str, Any] = {}
-    for name, text in given.items():
-        try:
-            options[name] = _OPTIONS[name](text)
-        except ValueError:
-            raise ConfigError(f"{mask_url(url)}: {name}={text!r}: expected a number") from None
-    return RedisSink(bare, **options)
-
-
-_OPTIONS: dict[str, Any] = {
-    "key": str,
-    "kind": str,
-    "maxlen": int,
-    "password_env": str,
-    "ca_file": str,
-    "wait_replicas": int,
-    "timeout_s": float,
-    "maps": str,
-}
