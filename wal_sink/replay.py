@@ -15,7 +15,6 @@ from wal_sink.arguments.values import check_options, check_seconds, check_text, 
 from wal_sink.dead_letters.files import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
 from wal_sink.dead_letters.rejections import refused_rows
 from wal_sink.errors import ConfigError, DeliveryError
-from wal_sink.messages import FailureKind, SinkFailedError, failure_error
 from wal_sink.recovery.inventory import find_wal, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names
@@ -34,6 +33,7 @@ from wal_sink.sinks.base import (
     as_sink,
 )
 from wal_sink.sinks.chunk import Chunk, Position, refusal_key
+from wal_sink.sinks.failures import FailureKind, SinkFailedError, failure_error
 from wal_sink.sinks.held import holding
 from wal_sink.sinks.ledger import described
 from wal_sink.sinks.positions import stored_position

@@ -23,9 +23,9 @@ from wal_sink.committer.release import Released, Releaser
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import StoreError
-from wal_sink.messages import FailureKind, SinkFailedError
 from wal_sink.recovery.inventory import newest_marker
 from wal_sink.runtime.clock import Runtime
+from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.guarantees import Promise
 from wal_sink.staging.stager import Stager
 from wal_sink.stores.base import Store

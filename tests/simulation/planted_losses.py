@@ -10,11 +10,11 @@ import pytest
 from wal_sink.committer.committer import Committer
 from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.batch import BatchDelivery
+from wal_sink.delivery.positions import Positions
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.messages import Order, Outcome
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.sinks.positions import Positions
 from wal_sink.wal.records import SegmentRef
 
 Patch = pytest.MonkeyPatch

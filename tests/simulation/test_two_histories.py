@@ -12,10 +12,11 @@ from wal_sink.checkpoint.reader import Checkpoint, Gate
 from wal_sink.delivery.served_sink import CarrierLostError, Serving
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome
+from wal_sink.messages import Assignment, Order, Outcome
 from wal_sink.recovery.history import KEPT_MANIFESTS
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import as_sink
+from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.sinks.guarantees import promise
 from wal_sink.testing import FakeQuery
 from wal_sink.wal import paths

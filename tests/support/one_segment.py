@@ -9,10 +9,11 @@ from typing import Any
 from tests.support.small_run import Place, Recorder
 from wal_sink.delivery.segment import SegmentDelivery, chunks_of
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, FailureKind, Order, Outcome
+from wal_sink.messages import Assignment, Order, Outcome
 from wal_sink.runtime.timed_calls import DirectCaller
 from wal_sink.sinks.base import SegmentSink, Sink, SinkContext, as_sink
 from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.failures import FailureKind
 from wal_sink.sinks.positions import slot_name
 from wal_sink.sinks.session import SinkSession
 from wal_sink.wal import paths

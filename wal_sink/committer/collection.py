@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wal_sink.delivery.served_sink import Surroundings
+from wal_sink.committer.context import Surroundings
 from wal_sink.recovery.inventory import Lost, find_again, newest_marker
 from wal_sink.recovery.registration import registered
 from wal_sink.wal import paths

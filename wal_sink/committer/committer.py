@@ -15,11 +15,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from wal_sink.committer.context import Surroundings
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.progress import recorded_chunks
 from wal_sink.delivery.retry import Budget
-from wal_sink.delivery.served_sink import Serving, StoppedError, Surroundings
+from wal_sink.delivery.served_sink import Serving
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.recovery.inventory import (
     Lost,
@@ -31,6 +32,7 @@ from wal_sink.recovery.inventory import (
 )
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.rate_limit import RowRate
+from wal_sink.runtime.stopped import StoppedError
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.two_phase.abort import ABORT_EVERY_BATCHES, abort_abandoned
 from wal_sink.wal import paths
@@ -178,8 +180,13 @@ class Committer:
         if self._tidied_through is not None and self.marked_through < self._tidied_through + ABORT_EVERY_BATCHES:
             return
         self._tidied_through = self.marked_through
+        make_sink, limit_s = self._serving.make_sink, self._serving.delivery.attempt_timeout_s
+        if make_sink is None:
+            return  # it is no two-phase sink: it begins nothing
         try:
-            abort_abandoned(self._log, self._serving, self.term.number, through=self.marked_through)
+            abort_abandoned(
+                self._log, self.name, make_sink, self.term.number, through=self.marked_through, limit_s=limit_s
+            )
         except (StoreError, OutcomeUnknownError, CorruptError) as error:
             _logger.warning("sink %s: aborting what was abandoned failed: %s", self.name, error)
 
@@ -304,7 +311,8 @@ class Committer:
     def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
         return BatchDelivery(
             self._serving,
-            self._shared,
+            self._log,
+            self._shared.sleep_s,
             manifest,
             self.term,
             wal_id=self._shared.history.require_wal().wal_id,

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.checkpoint.reader import Checkpoint, Gate
 from wal_sink.errors import CorruptError, HistoryError, MissingBatch
-from wal_sink.recovery.history import History
+from wal_sink.recovery.history import History, divergence
 from wal_sink.recovery.inventory import Lost, find_again
 from wal_sink.recovery.passing import pass_over
-from wal_sink.staging.stager import divergence
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Release

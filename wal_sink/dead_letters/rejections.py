@@ -18,12 +18,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from wal_sink.dead_letters.files import DeadLetter, find_dead_letter, keep_rejected
-from wal_sink.messages import FailureKind, SinkFailedError
 from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import text_of
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Chunk, refusal_key
+from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 

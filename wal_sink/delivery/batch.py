@@ -8,13 +8,16 @@ from dataclasses import replace
 from wal_sink.dead_letters.files import Kept, count_rows, kept_through
 from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.delivery.retry import AttemptFailedError, Budget
-from wal_sink.delivery.served_sink import CarrierLostError, Serving, StoppedError, Surroundings
+from wal_sink.delivery.served_sink import CarrierLostError, Serving
 from wal_sink.errors import DeliveryError
-from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, Witness, failure_error
+from wal_sink.messages import Assignment, Order, Outcome, Witness
 from wal_sink.reporting.layers import said_once
 from wal_sink.runtime.rate_limit import RowRate
+from wal_sink.runtime.stopped import StoppedError
+from wal_sink.sinks.failures import Failure, FailureKind, failure_error
 from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal.fencing import Term
+from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, Marker
 from wal_sink.wal.segment_reader import chunk_ends
 
@@ -39,12 +42,16 @@ class _TryAgainError(AttemptFailedError):
 
 
 class BatchDelivery:
-    """One batch on its way to one sink. Lives in the committer's process, for as long as it takes."""
+    """One batch on its way to one sink. Lives in the committer's process, for as long as it takes.
+
+    `sleep` waits so many seconds, and raises `StoppedError` if the run is ending.
+    """
 
     def __init__(
         self,
         serving: Serving,
-        shared: Surroundings,
+        log: Log,
+        sleep: Callable[[float], None],
         manifest: Manifest,
         term: Term,
         *,
@@ -54,7 +61,8 @@ class BatchDelivery:
         rate: RowRate,
     ) -> None:
         self._serving = serving
-        self._shared = shared
+        self._log = log
+        self._sleep = sleep
         self._manifest = manifest
         self._rate = rate
         self._maybe_sent = taken_over
@@ -78,7 +86,7 @@ class BatchDelivery:
         `renew_term` claims the next term, under which a delivery goes on that left tasks behind, or one above the term
         that it is given and that a transactional target knows.
         """
-        budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
+        budget = Budget.of(self._serving.delivery, self._log.runtime)
         self._asks_first = self._asks_first or self._is_unconfirmed  # an earlier call could not create the marker
         self._within(budget, lambda: self._attempt(budget, renew_term))
 
@@ -86,18 +94,17 @@ class BatchDelivery:
         """Make sure that a transactional target has what the marker before this batch stands for, and what this batch
         has of it. Sends nothing. Raises what `run` raises.
         """
-        budget = Budget.of(self._serving.delivery, self._shared.log.runtime)
+        budget = Budget.of(self._serving.delivery, self._log.runtime)
         self._within(budget, lambda: self._ask(budget))
 
     def _within(self, budget: Budget, attempt: Callable[[], None]) -> None:
-        sleep = self._shared.sleep_s
         try:
-            budget.call(attempt, _TryAgainError, sleep=sleep, what=self._what())
+            budget.call(attempt, _TryAgainError, sleep=self._sleep, what=self._what())
         except _TryAgainError as error:
             gave_up = f"{self._what()}: gave up after {budget.failures} attempts in {budget.spent_s():.1f} s without "
             last = said_once(f"{gave_up}progress; the last failure: {error}")
             raise DeliveryError(
-                f"{last}. The rows are kept in {self._shared.log.store.root}; repair the target, then start again"
+                f"{last}. The rows are kept in {self._log.store.root}; repair the target, then start again"
             ) from None  # the error's text is in this one
 
     def go_on_under(self, term: Term) -> None:
@@ -108,7 +115,7 @@ class BatchDelivery:
         """Let the records on the store speak; what an at-most-once delivery may have lost becomes dead letters."""
         if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
             return
-        log = self._shared.log
+        log = self._log
         known = dict(enumerate(self._rows))
         for ordinal, rows in recorded_rows(log.store, self._serving.name, self._manifest).items():
             if rows > known.get(ordinal, 0):
@@ -126,7 +133,7 @@ class BatchDelivery:
         self.reload_progress()
         if not self._is_transactional:
             return
-        log, batch_id = self._shared.log, self._manifest.batch_id
+        log, batch_id = self._log, self._manifest.batch_id
         for ordinal, end in kept_through(log.store, self._serving.name, batch_id).items():
             self._sent_through[ordinal] = max(end, self._sent_through[ordinal])
 
@@ -134,7 +141,7 @@ class BatchDelivery:
         """Rows that became dead letters so far, predecessors included. No request where there can be none."""
         if not (self._maybe_sent or self._has_rejected):  # a predecessor may have had another policy
             return {}
-        return count_rows(self._shared.log.store, self._serving.name, self._manifest.batch_id)
+        return count_rows(self._log.store, self._serving.name, self._manifest.batch_id)
 
     def _attempt(self, budget: Budget, renew_term: Callable[[int], Term]) -> None:
         if self._left_behind or self._outrun_by > self._assignment.term.number:
@@ -256,7 +263,7 @@ class BatchDelivery:
         return self._is_transactional and len(orders) == len(self._open_orders())
 
     def _carry(self, orders: list[Order], *, confirm: bool = False) -> list[Outcome]:
-        self._rate.wait(self._shared.sleep_s)
+        self._rate.wait(self._sleep)
         began_s = self._rate.now_s()
         before = sum(self._rows)
         try:

@@ -8,9 +8,10 @@ from functools import partial
 
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import PermanentError, WalSinkError
-from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, kind_of
+from wal_sink.messages import Assignment, Order, Outcome
 from wal_sink.runtime.timed_calls import Caller, CallTimedOutError
 from wal_sink.sinks.base import MakeSink, Sink
+from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.sinks.guarantees import Ability, ability_of
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned
 from wal_sink.wal.log import Log

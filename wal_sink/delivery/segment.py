@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from wal_sink.dead_letters.files import keep_unknown
 from wal_sink.dead_letters.rejections import Rejections
+from wal_sink.delivery.positions import Positions
 from wal_sink.errors import WalSinkError
-from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, SinkFailedError, kind_of
+from wal_sink.messages import Assignment, Order, Outcome
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.sinks.base import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
-from wal_sink.sinks.positions import Positions, slot_name
+from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
+from wal_sink.sinks.positions import slot_name
 from wal_sink.sinks.session import SinkSession, ask_applied, check_returned, handed, rejected_of
 from wal_sink.two_phase.commit import Publisher
 from wal_sink.wal import paths

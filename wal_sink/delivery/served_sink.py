@@ -1,33 +1,21 @@
-"""One sink of a run and what the committers of a run share."""
+"""One sink of a run: its policies, and the dispatcher that carries out its tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wal_sink.checkpoint.reader import Gate
-from wal_sink.committer.release import Releaser
 from wal_sink.messages import Assignment, Order, Outcome
-from wal_sink.recovery.history import History
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import MakeSink
 from wal_sink.sinks.guarantees import Promise
 from wal_sink.two_phase.prepare import Preparation
-from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
 
 
 class CarrierLostError(Exception):
     """The carrier failed as a whole (a cancelled job, a lost executor): what became of its orders is unknown."""
-
-
-class StoppedError(Exception):
-    """The run is ending; what is not delivered stays in the WAL."""
-
-
-class JobStoppedError(StoppedError):
-    """A Spark job of the stream was cancelled: by a stop of the query, or else the query fails with this."""
 
 
 class Carrier(Protocol):
@@ -63,20 +51,3 @@ class Serving:
     """Of a two-phase sink: makes one in this process, to abort what was begun and is not to be published."""
     preparation: Preparation | None = None
     """Of a two-phase sink: how it takes part in staging; None if it cannot, and is prepared when it is delivered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the committers of one run share."""
-
-    log: Log
-    gate: Gate
-    history: History
-    releaser: Releaser
-    pause: Callable[[float], bool]
-    """Waits so many seconds; True if the run is ending."""
-
-    def sleep_s(self, seconds: float) -> None:
-        """Wait; raises `StoppedError` if the run is ending."""
-        if self.pause(seconds):
-            raise StoppedError("the run is ending")

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 
 from wal_sink.committer.committer import Committer
-from wal_sink.delivery.served_sink import StoppedError
 from wal_sink.errors import DeliveryError, WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.logs import logger_of
+from wal_sink.runtime.stopped import StoppedError
 
 FIRST_POLL_S = 0.06
 """After staging: on a local disk `commits/N` shows 36 to 93 ms later, half of them within 60 (measured). The pauses

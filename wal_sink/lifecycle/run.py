@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint, Gate
 from wal_sink.committer.collection import Collector
 from wal_sink.committer.committer import Committer
+from wal_sink.committer.context import Surroundings
 from wal_sink.committer.release import Releaser
-from wal_sink.delivery.served_sink import Serving, Surroundings
+from wal_sink.delivery.served_sink import Serving
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, newest_marker, take
 from wal_sink.recovery.registration import Registered, Registration, register, registered
 from wal_sink.recovery.sink_changes import describe_unserved
-from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, in_folder, keep_name, read_names, refuse_retired
+from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, keep_name, read_names, refuse_retired
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.clock import SYSTEM, Runtime
 from wal_sink.settings import Settings
@@ -85,7 +87,7 @@ class Run:
         self.history.load_batches()
         self.gate.search()
         names = read_names(self.log) if inventory.has_sinks else NO_NAMES
-        servings = [in_folder(self.log, names, serving) for serving in servings]
+        servings = [_in_folder(self.log, names, serving) for serving in servings]
         # All are registered before any term is claimed: a start that is refused must fence nobody.
         registrations = [_registration(serving) for serving in servings]
         others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
@@ -269,3 +271,14 @@ def _registration(serving: Serving) -> Registration:
         at_most_once=serving.promise.at_most_once,
         identity=serving.identity,
     )
+
+
+def _in_folder(log: Log, names: SinkNames, serving: Serving) -> Serving:
+    """A serving under the first name of its sink. Raises `ConfigError` for an old name and for a retired sink."""
+    folder = names.folder_of(serving.name) or serving.name
+    if any(sink.folder == folder and sink.is_retired for sink in names.sinks):
+        refuse_retired(log, folder, serving.name)
+    if folder == serving.name:
+        return serving
+    preparation = replace(serving.preparation, sink=folder) if serving.preparation else None
+    return replace(serving, name=folder, preparation=preparation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import HistoryError, HistoryGone, MissingBatch
+from wal_sink.errors import DivergentReplay, HistoryError, HistoryGone, MissingBatch
 from wal_sink.recovery.inventory import Inventory, Lost, find_again, find_wal, held_batches, sink_folders, take
 from wal_sink.recovery.location import canonical, check_location
 from wal_sink.wal import paths
@@ -258,3 +258,13 @@ class History:
             f"belongs to {found}. Its batch ids would mean other rows. Restore the checkpoint of that query, or "
             "give this one a new WAL"
         )
+
+
+def divergence(log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, found: str) -> DivergentReplay:
+    """The error of a known batch id under which the checkpoint reads something else."""
+    return DivergentReplay(
+        f"batch {batch_id} of {log.store.root}: the WAL holds it with source offsets {expected[:12]}, but the "
+        f"checkpoint {checkpoint.root} now has {found[:12]} under the same id; it was restored to an older state "
+        "or rewritten. Nothing of the other was staged or delivered. Restore the checkpoint that belongs to this WAL, "
+        "or start a new WAL"
+    )

@@ -9,9 +9,8 @@ the registration of a new sink want one name at once, a third record decides.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from wal_sink.delivery.served_sink import Serving
 from wal_sink.errors import ConfigError
 from wal_sink.recovery.inventory import Lost, find_again, sink_folders
 from wal_sink.wal import paths
@@ -113,17 +112,6 @@ def _known(log: Log, folder: str, names: Sequence[str]) -> KnownSink:
     number = max(log.numbers(paths.sink_names(folder)), default=0) if f"{paths.NAMES}/" in names else 0
     name = log.require(NameRecord, paths.sink_name(folder, number)).name if number else folder
     return KnownSink(folder, name, is_retired=paths.RETIRED in names)
-
-
-def in_folder(log: Log, names: SinkNames, serving: Serving) -> Serving:
-    """A serving under the first name of its sink. Raises `ConfigError` for an old name and for a retired sink."""
-    folder = names.folder_of(serving.name) or serving.name
-    if any(sink.folder == folder and sink.is_retired for sink in names.sinks):
-        refuse_retired(log, folder, serving.name)
-    if folder == serving.name:
-        return serving
-    preparation = replace(serving.preparation, sink=folder) if serving.preparation else None
-    return replace(serving, name=folder, preparation=preparation)
 
 
 def refuse_retired(log: Log, folder: str, name: str) -> None:

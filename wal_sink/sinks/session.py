@@ -21,7 +21,6 @@ from wal_sink.errors import (
     PermanentError,
     RetryLaterError,
 )
-from wal_sink.messages import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import repr_of, text_of, told
@@ -29,6 +28,7 @@ from wal_sink.runtime.timed_calls import Caller, CallTimedOutError, ProgramExitE
 from wal_sink.sinks.base import Lookup, Rejected, Sink, SinkContext
 from wal_sink.sinks.certificates import is_certificate_error
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
 
 _logger = logger_of(__name__)
 T = TypeVar("T")

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from wal_sink.delivery.served_sink import JobStoppedError, StoppedError
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.lifecycle.committer_pool import Crew
 from wal_sink.lifecycle.entries import Entries, RunEntry, again
 from wal_sink.reporting.logs import logger_of
+from wal_sink.runtime.stopped import JobStoppedError, StoppedError
 from wal_sink.spark.session.checkpoint_files import checkpoint_location
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ class OwnQuery:
 
         What an earlier query of this object failed with is forgotten.
         """
-        from wal_sink.spark.session.query import start_query  # noqa: PLC0415
+        from wal_sink.spark.session.query import schema_of, start_query  # noqa: PLC0415
+        from wal_sink.spark.staging.schema import check_schema  # noqa: PLC0415
 
         def on_batch(df: DataFrame, batch_id: int) -> None:
             self._staging_thread = threading.current_thread()
@@ -76,6 +77,7 @@ class OwnQuery:
                 self._stage_error = error  # Spark will tell the user about it without its type or cause
                 raise
 
+        check_schema(schema_of(writer))
         self._stage_error = None
         self._query = start_query(writer, checkpoint, on_batch)
         return self._query

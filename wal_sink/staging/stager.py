@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wal_sink.checkpoint.reader import Checkpoint, Gate, Offsets
-from wal_sink.errors import DivergentReplay, FencedError, HistoryGone, MissingBatch
-from wal_sink.recovery.history import History
+from wal_sink.errors import FencedError, HistoryGone, MissingBatch
+from wal_sink.recovery.history import History, divergence
 from wal_sink.recovery.inventory import Lost, lost
 from wal_sink.recovery.passing import pass_over
 from wal_sink.reporting.logs import logger_of
@@ -229,13 +229,3 @@ class Stager:
             spread=self._chunks(staged.segments) > paths.SPREAD_FROM,
             **self._log.stamp(),
         )
-
-
-def divergence(log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, found: str) -> DivergentReplay:
-    """The error of a known batch id under which the checkpoint reads something else."""
-    return DivergentReplay(
-        f"batch {batch_id} of {log.store.root}: the WAL holds it with source offsets {expected[:12]}, but the "
-        f"checkpoint {checkpoint.root} now has {found[:12]} under the same id; it was restored to an older state "
-        "or rewritten. Nothing of the other was staged or delivered. Restore the checkpoint that belongs to this WAL, "
-        "or start a new WAL"
-    )

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from wal_sink.delivery.served_sink import Serving
-from wal_sink.messages import SinkFailedError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import MakeSink, SinkContext, Transaction
+from wal_sink.sinks.failures import SinkFailedError
 from wal_sink.sinks.session import SinkSession, call_sink
 from wal_sink.two_phase.prepare import opened_sink
 from wal_sink.wal import paths
@@ -24,20 +23,19 @@ ABORT_EVERY_BATCHES = 16
 _logger = logger_of(__name__)
 
 
-def abort_abandoned(log: Log, serving: Serving, term: int, *, through: int) -> None:
+def abort_abandoned(log: Log, sink: str, make_sink: MakeSink, term: int, *, through: int, limit_s: float) -> None:
     """Abort the transactions of a sink's batches up to `through`, which it has, that were not published.
 
-    Runs in the committer's process. What cannot be aborted now is left for the next time, with a warning: it does no
-    harm but the room it takes in the target. Raises what the store raises.
+    Runs in the committer's process, each call of the sink for at most `limit_s` seconds. What cannot be aborted
+    now is left for the next time, with a warning: it does no harm but the room it takes in the target. Raises what the
+    store raises.
     """
-    if serving.make_sink is None:
-        return
-    begun = [name for name in _begun(log, serving.name) if name.batch_id <= through]
-    published = {batch_id: _published(log, serving.name, batch_id) for batch_id in {name.batch_id for name in begun}}
+    begun = [name for name in _begun(log, sink) if name.batch_id <= through]
+    published = {batch_id: _published(log, sink, batch_id) for batch_id in {name.batch_id for name in begun}}
     done = [name for name in begun if name.transaction_id in published[name.batch_id]]
     abandoned = [name for name in begun if name.transaction_id not in published[name.batch_id]]
     if abandoned:
-        done += _abort(log, serving, serving.make_sink, term, abandoned)
+        done += _abort(log, sink, make_sink, term, abandoned, limit_s=limit_s)
     # The token first: without the other nobody looks for it.
     log.store.delete(path for name in done for path in (name.token_path, name.path))
 
@@ -73,25 +71,24 @@ def _published(log: Log, sink: str, batch_id: int) -> set[str]:
 
 
 def _abort(
-    log: Log, serving: Serving, make_sink: MakeSink, term: int, abandoned: Sequence[paths.BegunName]
+    log: Log, sink: str, make_sink: MakeSink, term: int, abandoned: Sequence[paths.BegunName], *, limit_s: float
 ) -> list[paths.BegunName]:
     """Abort them one by one, up to the first that fails; those that were."""
     caller = log.runtime.new_caller()
-    limit_s = serving.delivery.attempt_timeout_s
     session: SinkSession | None = None
     aborted: list[paths.BegunName] = []
     try:
-        made = call_sink(caller, f"sink {serving.name!r}", make_sink, timeout_s=limit_s)
+        made = call_sink(caller, f"sink {sink!r}", make_sink, timeout_s=limit_s)
         for name in abandoned:
             record = log.find(BegunRecord, name.path)
             if record is not None:
                 token = log.find(TokenRecord, name.token_path)
-                session = session or SinkSession(made, caller, _context(serving.name, term, record), timeout_s=limit_s)
-                _abort_one(session, serving.name, record, token.token if token else "")
+                session = session or SinkSession(made, caller, _context(sink, term, record), timeout_s=limit_s)
+                _abort_one(session, sink, record, token.token if token else "")
             aborted.append(name)
     except SinkFailedError as error:
         left = len(abandoned) - len(aborted)
-        _logger.warning("sink %s: %d transactions are left to abort: %s", serving.name, left, error.failure.message)
+        _logger.warning("sink %s: %d transactions are left to abort: %s", sink, left, error.failure.message)
     finally:
         if session is not None:
             session.close()

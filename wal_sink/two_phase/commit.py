@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from wal_sink.errors import CorruptError
-from wal_sink.messages import Assignment, FailureKind, Order, SinkFailedError
+from wal_sink.messages import Assignment, Order
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession, check_returned
 from wal_sink.two_phase.prepare import OpenTransaction
 from wal_sink.wal import paths

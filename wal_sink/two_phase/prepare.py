@@ -14,12 +14,12 @@ import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import DeliveryError, StoreError
-from wal_sink.messages import FailureKind, SinkFailedError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.timed_calls import Caller
 from wal_sink.sinks.base import MakeSink, SinkContext, Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
+from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned, handed
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log

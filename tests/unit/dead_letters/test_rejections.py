@@ -12,11 +12,12 @@ from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place
 from wal_sink.dead_letters.files import keep_rejected, read_dead_letter
 from wal_sink.dead_letters.rejections import Rejections, refused_rows
-from wal_sink.messages import FailureKind, Outcome
+from wal_sink.messages import Outcome
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Lookup, Rejected, Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position, refusal_key
+from wal_sink.sinks.failures import FailureKind
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.sinks.positions import slot_name
 from wal_sink.testing import FakeQuery, crash_matrix

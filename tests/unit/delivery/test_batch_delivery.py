@@ -11,12 +11,14 @@ import msgspec
 import pytest
 
 from tests.support.small_run import Place, Recorder, serving
-from wal_sink.delivery.served_sink import CarrierLostError, StoppedError
+from wal_sink.delivery.served_sink import CarrierLostError
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, StoreError, WalSinkError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome
+from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import TransactionalSink
+from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN
 from wal_sink.wal.log import Stamp

@@ -15,14 +15,15 @@ import pytest
 
 from tests.support.small_run import Place, Recorder, serving
 from wal_sink.delivery.local import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS, LocalCarrier, carry_out, copier, is_small
-from wal_sink.delivery.served_sink import StoppedError
 from wal_sink.errors import DeliveryError, PermanentError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Failure, FailureKind, Order
+from wal_sink.messages import Assignment, Order
+from wal_sink.runtime.stopped import StoppedError
 from wal_sink.runtime.timed_calls import DirectCaller, ThreadCaller
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink, SinkContext, as_sink
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.sinks.guarantees import Ability, ability_of
 from wal_sink.spark.delivery.executors import _DeliveryTask
 from wal_sink.spark.delivery.pickling import PickledSink, pickled, problem_of

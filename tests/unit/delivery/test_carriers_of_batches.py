@@ -13,9 +13,10 @@ from tests.support.small_run import Place, Recorder, serving
 from wal_sink.delivery.local import WholeBatchCarrier
 from wal_sink.errors import DeliveryError, FencedError, PermanentError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome
+from wal_sink.messages import Assignment, Order, Outcome
 from wal_sink.runtime.timed_calls import ThreadCaller
 from wal_sink.settings import Delivery
+from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal.records import Manifest
 

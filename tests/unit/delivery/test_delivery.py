@@ -24,11 +24,12 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, failure_error, kind_of
+from wal_sink.messages import Assignment, Order, Outcome
 from wal_sink.runtime.timed_calls import ThreadCaller
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Rejected, Sink, SinkContext
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.failures import Failure, FailureKind, failure_error, kind_of
 from wal_sink.stores.base import ObjectExists, ObjectMissing
 from wal_sink.testing import simulated_runtime
 from wal_sink.wal import paths

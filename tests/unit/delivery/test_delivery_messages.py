@@ -14,9 +14,9 @@ from wal_sink.errors import (
     OutcomeUnknownError,
     PermanentError,
 )
-from wal_sink.messages import FailureKind, SinkFailedError
 from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCaller, ProgramExitError
 from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import call_sink, check_returned
 
 SECRET = "https://me:hush-hush@host/path"  # noqa: S105 - of nobody

@@ -13,9 +13,10 @@ from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, rai
 from tests.support.small_run import Recorder
 from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
-from wal_sink.messages import FailureKind, Outcome
+from wal_sink.messages import Outcome
 from wal_sink.sinks.base import SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.failures import FailureKind
 from wal_sink.wal import paths
 from wal_sink.wal.records import Progress, SegmentRef, decode
 from wal_sink.wal.segment_reader import Rows, read_parquet

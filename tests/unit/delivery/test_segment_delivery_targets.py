@@ -9,9 +9,10 @@ import pytest
 from tests.support.one_segment import Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
 from wal_sink.errors import OutcomeUnknownError
-from wal_sink.messages import FailureKind, Outcome, Witness
+from wal_sink.messages import Outcome, Witness
 from wal_sink.sinks.base import Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.failures import FailureKind
 from wal_sink.wal import paths
 from wal_sink.wal.records import Progress, decode, encode
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 import wal_sink.spark.session.query
 import wal_sink.spark.stage_batch
@@ -191,6 +192,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(wal_sink.walsink, "CANCEL_S", 0.1)
     monkeypatch.setattr(query, "session_of", lambda _: None)
     monkeypatch.setattr(leftovers, "refuse_leftovers", lambda *_: None)
+    monkeypatch.setattr(query, "schema_of", lambda _: StructType().add("n", "long"))
     monkeypatch.setattr(query, "start_query", lambda through, _, on_batch: Stream(made, on_batch, through))
     monkeypatch.setattr(query, "stop_query", lambda stream: stream.stop())
     monkeypatch.setattr(identity, "identity_of", Caller)

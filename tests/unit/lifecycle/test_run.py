@@ -10,9 +10,9 @@ import pytest
 from tests.support.small_run import Place, Recorder, serving
 from tests.support.vault import Vault, VaultSink
 from wal_sink.checkpoint.reader import Offsets
-from wal_sink.delivery.served_sink import StoppedError
 from wal_sink.errors import DeliveryError
 from wal_sink.lifecycle.run import Run
+from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.staging.stager import Attempt

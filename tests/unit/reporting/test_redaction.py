@@ -25,7 +25,6 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import SinkFailedError
 from wal_sink.recovery.location import canonical
 from wal_sink.redaction import (
     MASK,
@@ -41,6 +40,7 @@ from wal_sink.redaction import (
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.failures import SinkFailedError
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.spark.session.error_lines import telling_line
 from wal_sink.stores.memory import MemoryStore

@@ -12,11 +12,11 @@ import pytest
 from tests.support.one_segment import Stage
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import PermanentError
-from wal_sink.messages import FailureKind
 from wal_sink.reporting.texts import name_of, repr_of, text_of, told
 from wal_sink.runtime.timed_calls import ProgramExitError, ThreadCaller
 from wal_sink.sinks.base import Rejected, Sink
 from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.failures import FailureKind
 
 
 class Odd(Exception):

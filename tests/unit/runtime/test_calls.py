@@ -12,9 +12,9 @@ from contextlib import suppress
 
 import pytest
 
-from wal_sink.messages import FailureKind, SinkFailedError
 from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCaller, ProgramExitError, ThreadCaller
 from wal_sink.sinks.base import Rejected
+from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import call_sink, check_returned
 from wal_sink.testing import Crash
 

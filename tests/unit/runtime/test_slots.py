@@ -12,9 +12,10 @@ import pytest
 from py4j.protocol import Py4JError
 
 from wal_sink.delivery.served_sink import CarrierLostError
-from wal_sink.messages import FailureKind, Order
+from wal_sink.messages import Order
 from wal_sink.runtime.task_slots import LENT_S, DeliverySlots
 from wal_sink.settings import Delivery
+from wal_sink.sinks.failures import FailureKind
 from wal_sink.spark.delivery import executors
 from wal_sink.spark.delivery.executors import ExecutorCarrier
 from wal_sink.spark.delivery.pickling import PickledSink

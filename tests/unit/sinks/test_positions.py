@@ -19,12 +19,13 @@ from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.delivery.served_sink import CarrierLostError
 from wal_sink.errors import CorruptError, DeliveryError, ForgottenError, HistoryError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import FailureKind, Outcome, Witness, kind_of
+from wal_sink.messages import Outcome, Witness
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.timed_calls import DirectCaller
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink, as_sink
 from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.failures import FailureKind, kind_of
 from wal_sink.sinks.positions import stored_position
 from wal_sink.sinks.session import SinkSession
 from wal_sink.wal import paths

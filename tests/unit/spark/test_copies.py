@@ -15,10 +15,11 @@ from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Transaction
-from wal_sink.messages import FailureKind, Order, Outcome, SinkFailedError
+from wal_sink.messages import Order, Outcome
 from wal_sink.runtime.timed_calls import DirectCaller
 from wal_sink.sinks.base import SinkContext, TransactionalSink, as_sink
 from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.spark.delivery import copies
 from wal_sink.spark.delivery.executors import _DeliveryTask
 from wal_sink.stores.opening import open_store

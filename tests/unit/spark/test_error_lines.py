@@ -9,8 +9,8 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PythonException
 
-from wal_sink.delivery.served_sink import JobStoppedError
 from wal_sink.errors import ConfigError, StoreError
+from wal_sink.runtime.stopped import JobStoppedError
 from wal_sink.spark.session.error_lines import telling_line
 from wal_sink.spark.session.task_errors import SparkJobError, surfaced_errors
 
@@ -124,7 +124,7 @@ def test_a_stop_is_told_in_the_words_that_spark_looks_for_and_without_the_page(w
         raise error
 
     # Spark's own pattern, `StreamExecution.PROXY_ERROR`.
-    seen_by_spark = f"wal_sink.delivery.served_sink.JobStoppedError: {caught.value}"
+    seen_by_spark = f"wal_sink.runtime.stopped.JobStoppedError: {caught.value}"
     assert re.search(r"py4j.protocol.Py4JJavaError: An error occurred while calling(.|\n)*Interrupt", seen_by_spark)
     assert len(seen_by_spark) < 700
     assert "\tat " not in "".join(traceback.format_exception(caught.value))

@@ -13,10 +13,10 @@ from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext, Transaction
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import FailureKind, SinkFailedError
 from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCaller
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession
 from wal_sink.staging.stager import Attempt, Staged
 from wal_sink.testing.data.tables import spark_schema_of

@@ -15,10 +15,11 @@ from pyspark.errors import PySparkException
 from wal_sink.delivery.local import LocalCarrier, carry_out, failed, is_small
 from wal_sink.delivery.served_sink import CarrierLostError
 from wal_sink.errors import WalSinkError
-from wal_sink.messages import Assignment, Failure, FailureKind, Order, Outcome, kind_of
+from wal_sink.messages import Assignment, Order, Outcome
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.task_slots import DeliverySlots
+from wal_sink.sinks.failures import Failure, FailureKind, kind_of
 from wal_sink.spark.delivery import copies
 from wal_sink.spark.delivery.pickling import PickledSink
 from wal_sink.spark.session.error_lines import telling_line

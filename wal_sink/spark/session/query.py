@@ -9,17 +9,17 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkException
 
-from wal_sink.delivery.served_sink import StoppedError
 from wal_sink.errors import ConfigError, WalSinkError
 from wal_sink.redaction import mask_url
+from wal_sink.runtime.stopped import StoppedError
 from wal_sink.spark.session.leftovers import CHECKPOINT, remember_ours
 from wal_sink.spark.session.writer_check import check_stream_writer
-from wal_sink.spark.staging.schema import check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
 
 _ASYNC_PROGRESS = "AsyncProgressTracking"
 
@@ -41,14 +41,18 @@ def check_classic(thing: object) -> None:
         )
 
 
+def schema_of(writer: DataStreamWriter) -> StructType:
+    """The schema of the batches that a query will have."""
+    return cast("StructType", cast("Any", writer)._df.schema)  # noqa: SLF001 - PySpark has no public way
+
+
 def start_query(
     writer: DataStreamWriter, checkpoint: str, on_batch: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
     """Start the query into `on_batch`, with a writer that `refuse_leftovers` let pass.
 
-    Raises `ConfigError` for a schema or trigger that cannot work, before it runs.
+    Raises `ConfigError` for a trigger that cannot work, before it runs.
     """
-    check_schema(cast("Any", writer)._df.schema)  # noqa: SLF001 - PySpark has no public way
     remember_ours(writer.foreachBatch(on_batch))
     try:
         query = writer.option(CHECKPOINT, checkpoint).start()

@@ -15,8 +15,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from wal_sink import errors
-from wal_sink.delivery.served_sink import JobStoppedError
 from wal_sink.errors import ConfigError, StoreError, WalSinkError
+from wal_sink.runtime.stopped import JobStoppedError
 from wal_sink.spark.session.error_lines import telling_line
 
 if TYPE_CHECKING:

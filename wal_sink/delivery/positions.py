@@ -1,0 +1,122 @@
+"""What a transactional target must still have, slot by slot, and what it says it has.
+
+The target is the only authority on what it has. A slot is read when an attempt begins a segment, and all slots of a
+batch are read before its marker is created: between two reads a target may have lost what it acknowledged (a fail-over
+to a standby that lagged behind, a restart without the newest writes). Runs on an executor or in the driver; the code is
+the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wal_sink.errors import HistoryError
+from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.sinks.base import TransactionalSink
+from wal_sink.sinks.chunk import Position
+from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError
+from wal_sink.sinks.ledger import described
+from wal_sink.sinks.positions import slot_name, stored_position
+from wal_sink.sinks.session import SinkSession
+from wal_sink.wal.records import SegmentRef
+
+
+class Positions:
+    """The slots of one assignment, as the target of an opened session has them."""
+
+    def __init__(self, assignment: Assignment, session: SinkSession, sink: TransactionalSink) -> None:
+        self._given = assignment
+        self._session = session
+        self._sink = sink
+        # Without a witness nothing that had rows was marked, so that the target owes nothing.
+        self._owed = assignment.witness.slots if assignment.witness else ()
+
+    def begin(self, order: Order) -> Position | None:
+        """What the slot of a segment holds before its first chunk is sent. Raises `HistoryError` if the target lacks
+        what the last marker stands for, or holds what this WAL did not deliver.
+
+        The segments of a batch share the slots of the witness among them, each its own first.
+        """
+        owed = list(range(order.ordinal, len(self._owed), self._given.segments))
+        if len(owed) > 1:
+            found = self._all([self._slot(number) for number in owed])
+            stored = found[self._slot(order.ordinal)]
+        else:
+            stored = self._last(order.ordinal)
+            found = {self._slot(order.ordinal): stored}
+        for number in owed:
+            self._check_witness(number, found[self._slot(number)])
+        self.rows_of(order.ordinal, order.segment, stored)
+        return stored
+
+    def confirm(self, segments: Sequence[SegmentRef]) -> list[Outcome]:
+        """What the target has of each segment of the batch, and of the witness, in one question. One outcome per
+        segment: a failure where it lacks rows.
+
+        Raises `SinkFailedError` if it gives no answer, `HistoryError` as `begin` does.
+        """
+        slots = [self._slot(number) for number in range(max(len(segments), len(self._owed)))]
+        if not slots:
+            return []
+        found = self._all(slots)
+        for number in range(len(self._owed)):
+            self._check_witness(number, found[slots[number]])
+        rows = [self.rows_of(number, segment, found[slots[number]]) for number, segment in enumerate(segments)]
+        return [_outcome(number, segment, rows[number]) for number, segment in enumerate(segments)]
+
+    def rows_of(self, ordinal: int, segment: SegmentRef, stored: Position | None) -> int:
+        """Rows of a segment that the target has, given what its slot holds."""
+        given = self._given
+        if stored is None or stored.batch_id < given.batch_id:
+            return 0
+        if stored.batch_id > given.batch_id or stored.segment_id != segment.id:
+            raise HistoryError(
+                f"batch {given.batch_id}, sink {given.sink!r}: its target already holds batch "
+                f"{stored.batch_id}, segment {stored.segment_id}, in slot {self._slot(ordinal)!r}, where segment "
+                f"{segment.id} is due; the WAL was restored to an older state, or a copy of it delivers too. End the "
+                "copy, restore the newer WAL, or start a new one"
+            )
+        if stored.rows > segment.rows:
+            raise HistoryError(
+                f"batch {given.batch_id}, sink {given.sink!r}: its target holds {stored.rows} rows of segment "
+                f"{segment.id}, which has {segment.rows}, in slot {self._slot(ordinal)!r}; find out what wrote there "
+                "before going on"
+            )
+        return stored.rows
+
+    def _check_witness(self, number: int, found: Position | None) -> None:
+        batch_id, rows = self._owed[number]
+        if found and (found.batch_id, found.rows) >= (batch_id, rows):
+            return
+        raise HistoryError(
+            f"sink {self._given.sink!r}: batch {batch_id} was delivered and marked, but its target "
+            f"remembers {described(found)} in slot {self._slot(number)!r}; the target was restored to an older state, "
+            "or lost what it acknowledged. Nothing was sent to that slot. Restore the newer target, or deliver from an "
+            "older WAL"
+        )
+
+    def _last(self, ordinal: int) -> Position | None:
+        slot = self._slot(ordinal)
+        what = f"last({slot!r})"
+        return stored_position(what, slot, self._session.call(what, self._sink.last, slot, nothing_sent=True))
+
+    def _all(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        what = f"positions of {len(slots)} slots from {slots[0]!r}"
+        found: object = self._session.call(what, self._sink.positions, slots, nothing_sent=True)
+        if not isinstance(found, Mapping) or any(slot not in found for slot in slots):
+            text = f"{what}: expected a mapping that has every slot, with None where it holds nothing"
+            raise SinkFailedError(FailureKind.PERMANENT, text)
+        return {slot: stored_position(what, slot, found[slot]) for slot in slots}
+
+    def _slot(self, ordinal: int) -> str:
+        return slot_name(self._given.wal_id, self._given.sink, ordinal)
+
+
+def _outcome(ordinal: int, segment: SegmentRef, rows: int) -> Outcome:
+    if rows >= segment.rows:
+        return Outcome(ordinal, segment.rows)
+    text = (
+        f"segment {ordinal} ({segment.id}): its target has {rows} of {segment.rows} rows after it acknowledged all of "
+        "them. Look for a fail-over to a standby that lagged behind, or a restart without the newest writes"
+    )
+    return Outcome(ordinal, rows, failure=Failure(FailureKind.FORGOTTEN, text))
