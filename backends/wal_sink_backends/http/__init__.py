@@ -1,5 +1,6 @@
 """`HttpSink` and `HttpLookupSink`: rows to a web API, by idempotency keys or look-ups."""
 
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink
 
 __all__ = ["HttpLookupSink", "HttpSink"]

@@ -12,7 +12,8 @@ from wal_sink.sinks.json_rows import Maps
 from wal_sink_backends.common.pacing import Pacing
 from wal_sink_backends.common.url_options import UrlOptions
 from wal_sink_backends.http.api import Statuses
-from wal_sink_backends.http.sink import Body, HttpLookupSink, HttpSink, Method
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import Body, HttpSink, Method
 
 
 @dataclass(frozen=True, slots=True)

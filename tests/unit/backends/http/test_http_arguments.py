@@ -14,7 +14,8 @@ from tests.support.processes import CHECKOUT
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.testing.contract.calls import chunks_of
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Statuses
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink, Statuses
 from wal_sink_backends.http.urls import http_sink
 
 # What cannot work.

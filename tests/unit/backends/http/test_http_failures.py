@@ -28,7 +28,8 @@ from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import FakeQuery
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, TargetFailedError
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink, TargetFailedError
 from wal_sink_backends.http.urls import http_sink
 
 # Connections.
