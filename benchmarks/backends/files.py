@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 from benchmarks.backends.backend import Backend, Tables, Way, chunks_in, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
+from wal_sink.stores.parquet import ROW_GROUP_ROWS
 from wal_sink.testing.contract.calls import commit, opened, prepare
-from wal_sink.wal.segment_writer import ROW_GROUP_ROWS
-from wal_sink_backends.files import FilesSink
-from wal_sink_backends.files import TwoPhaseFilesSink
+from wal_sink_backends.files import FilesSink, TwoPhaseFilesSink
 
 WRITE_TABLE = "pyarrow's write_table, synced"
 PARQUET_WRITER = "pyarrow's ParquetWriter, synced"

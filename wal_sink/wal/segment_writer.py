@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 
 from wal_sink.stores.base import SegmentStream, Store
+from wal_sink.stores.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
 from wal_sink.wal import paths
-from wal_sink.wal.parquet import parquet_writer
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_reader import even_ends
 
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import pyarrow.parquet as pq
-
-ROW_GROUP_BYTES = 16 << 20
-"""Arrow bytes after which pending rows become a row group: about what a writer or reader holds in memory."""
-ROW_GROUP_ROWS = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -458,7 +458,7 @@ def test_by_url(tmp_path: Path) -> None:
             "unknown options fromat; known are format, commit, maps, name_template, part_bytes, held_folder",
         ),
         ("format=csv&format=json", "options given twice: format"),
-        ("commit=2pc", "commit=2pc: expected chunk .* or two-phase"),
+        ("commit=2pc", "commit='2pc': expected one of 'chunk', 'two-phase'"),
         ("name_template=x", "name_template needs commit=two-phase"),
         ("commit=two-phase&part_bytes=8MiB", "part_bytes='8MiB': expected a whole number"),
         ("commit=two-phase&part_bytes=1", "part_bytes=1: expected a whole number from 5242880"),
