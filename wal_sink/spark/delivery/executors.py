@@ -66,7 +66,7 @@ class ExecutorDispatcher:
         self,
         delivery_context: DeliveryContext,
         manifest: Manifest,
-        segment_tasks: Sequence[SegmentTask],
+        tasks: Sequence[SegmentTask],
         *,
         confirm: bool = False,
     ) -> list[SegmentResult]:
@@ -74,29 +74,29 @@ class ExecutorDispatcher:
 
         What the target is to confirm follows in a job of one task, since all others have to be done before.
         """
-        results = self._carry_out(delivery_context, manifest, segment_tasks) if segment_tasks else []
+        results = self._carry_out(delivery_context, manifest, tasks) if tasks else []
         if confirm and not any(result.failure for result in results):
             results += self._confirm(delivery_context, manifest)
         return results
 
     def _confirm(self, delivery_context: DeliveryContext, manifest: Manifest) -> list[SegmentResult]:
-        with self._slots.taken(1, should_stop=self._should_stop, work_s=0.0) as tasks:
-            if not tasks:
+        with self._slots.taken(1, should_stop=self._should_stop, work_s=0.0) as granted:
+            if not granted:
                 return failed((), Failure(FailureKind.STOPPED, "the run is ending"))
             return self._run_job(delivery_context, manifest, ((),), confirms=manifest.segments)
 
     def _carry_out(
-        self, delivery_context: DeliveryContext, manifest: Manifest, segment_tasks: Sequence[SegmentTask]
+        self, delivery_context: DeliveryContext, manifest: Manifest, tasks: Sequence[SegmentTask]
     ) -> list[SegmentResult]:
-        wanted = min(len(segment_tasks), self._max_concurrency or len(segment_tasks))
-        size = max(1, sum(segment_task.segment.bytes for segment_task in segment_tasks))
-        with self._slots.taken(wanted, should_stop=self._should_stop, work_s=self._s_per_byte * size) as tasks:
-            if not tasks:
-                return failed(segment_tasks, Failure(FailureKind.STOPPED, "the run is ending"))
+        wanted = min(len(tasks), self._max_concurrency or len(tasks))
+        size = max(1, sum(segment_task.segment.bytes for segment_task in tasks))
+        with self._slots.taken(wanted, should_stop=self._should_stop, work_s=self._s_per_byte * size) as granted:
+            if not granted:
+                return failed(tasks, Failure(FailureKind.STOPPED, "the run is ending"))
             began_s, self._s_per_byte = SYSTEM.monotonic_s(), math.inf  # unless all goes well
-            results = self._run_job(delivery_context, manifest, shared_out(segment_tasks, tasks))
+            results = self._run_job(delivery_context, manifest, shared_out(tasks, granted))
             if not any(result.failure for result in results):
-                self._s_per_byte = (SYSTEM.monotonic_s() - began_s) * tasks / size
+                self._s_per_byte = (SYSTEM.monotonic_s() - began_s) * granted / size
             return results
 
     def _run_job(
@@ -132,12 +132,12 @@ class AutoDispatcher:
         self,
         delivery_context: DeliveryContext,
         manifest: Manifest,
-        segment_tasks: Sequence[SegmentTask],
+        tasks: Sequence[SegmentTask],
         *,
         confirm: bool = False,
     ) -> list[SegmentResult]:
-        dispatcher = self._driver if is_small(manifest, segment_tasks) else self._executors
-        return dispatcher.deliver(delivery_context, manifest, segment_tasks, confirm=confirm)
+        dispatcher = self._driver if is_small(manifest, tasks) else self._executors
+        return dispatcher.deliver(delivery_context, manifest, tasks, confirm=confirm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,25 +158,23 @@ class _DeliveryTask:
         for number in numbers:
             yield from self._deliver(self.shares[number])
 
-    def _deliver(self, segment_tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+    def _deliver(self, tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         if _is_repeated():
             if self.copies:
-                copies.outwait(
-                    partial(self._recorded, segment_tasks), copies.window_s(self.delivery_context), SYSTEM.sleep_s
-                )
+                copies.outwait(partial(self._recorded, tasks), copies.window_s(self.delivery_context), SYSTEM.sleep_s)
             text = "Spark ran a delivery task again; the lost one may still be sending"
-            return failed(segment_tasks, Failure(FailureKind.LOST, text))
+            return failed(tasks, Failure(FailureKind.LOST, text))
         try:
             log = Log(open_store(self.store), SYSTEM, self.run_id)
             log.store.begin(is_there=True)
         except WalSinkError as error:
-            return failed(segment_tasks, Failure(kind_of(error), str(error)))
+            return failed(tasks, Failure(kind_of(error), str(error)))
         except Exception as error:  # noqa: BLE001 - Spark's own retries must never repeat what the outcome decides
             text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {told(error)}")
-            return failed(segment_tasks, Failure(FailureKind.RETRIABLE, text))
+            return failed(tasks, Failure(FailureKind.RETRIABLE, text))
         return carry_out(
             self.delivery_context,
-            segment_tasks,
+            tasks,
             self.sink,
             SYSTEM.new_timed_call(),
             log,
@@ -184,28 +182,26 @@ class _DeliveryTask:
             confirms=self.confirms,
         )
 
-    def _recorded(self, segment_tasks: Sequence[SegmentTask]) -> object:
+    def _recorded(self, tasks: Sequence[SegmentTask]) -> object:
         """What the original has recorded so far, in the WAL and in the target; None if one of them cannot be read."""
         try:
-            records = copies.recorded(open_store(self.store), self.delivery_context, segment_tasks)
-            return records, copies.acknowledged(
-                self.delivery_context, self.sink, segment_tasks, SYSTEM.new_timed_call()
-            )
+            records = copies.recorded(open_store(self.store), self.delivery_context, tasks)
+            return records, copies.acknowledged(self.delivery_context, self.sink, tasks, SYSTEM.new_timed_call())
         except Exception:  # noqa: BLE001 - the copy then answers that the original is lost, which is always right
             return None
 
 
-def _for_one_of(tasks: int, delivery_context: DeliveryContext) -> DeliveryContext:
+def _for_one_of(side_by_side: int, delivery_context: DeliveryContext) -> DeliveryContext:
     """Of so many tasks side by side, each may send its part of the rate."""
     rate = delivery_context.rows_per_s
-    return delivery_context if rate is None else replace(delivery_context, rows_per_s=rate / tasks)
+    return delivery_context if rate is None else replace(delivery_context, rows_per_s=rate / side_by_side)
 
 
-def shared_out(segment_tasks: Sequence[SegmentTask], most: int) -> tuple[tuple[SegmentTask, ...], ...]:
+def shared_out(tasks: Sequence[SegmentTask], most: int) -> tuple[tuple[SegmentTask, ...], ...]:
     """The orders in at most `most` shares of about equal bytes, the largest first."""
-    shares: list[list[SegmentTask]] = [[] for _ in range(min(most, len(segment_tasks)))]
+    shares: list[list[SegmentTask]] = [[] for _ in range(min(most, len(tasks)))]
     weights = [0] * len(shares)
-    for segment_task in sorted(segment_tasks, key=lambda segment_task: segment_task.segment.bytes, reverse=True):
+    for segment_task in sorted(tasks, key=lambda segment_task: segment_task.segment.bytes, reverse=True):
         lightest = weights.index(min(weights))
         shares[lightest].append(segment_task)
         weights[lightest] += segment_task.segment.bytes
