@@ -1,11 +1,11 @@
-"""The one place that takes secrets out of texts: of URLs, options, headers, and what libraries say in errors.
+"""Removes secrets from texts: from URLs, options, headers, and errors of libraries. Only this module does so.
 
-Three tools, by what is known of the text:
+It has three tools, for different knowledge of the text:
 
-- `mask_url`: the text is one URL. It is cut where a password may end at the latest.
-- `redacted`: any text, with nothing known. What looks like a password goes, and rather too much than too little: from
-  `scheme://user:` up to the last `@` of the line, since a password may hold every other character.
-- `Redactor`: any text, where secrets are known. They go in every spelling, then the text is `redacted`.
+- `mask_url`: the text is one URL. It is cut at the last place where a password may end.
+- `redacted`: any text, with nothing known. Everything that looks like a password is removed, rather too much than too
+  little: from `scheme://user:` up to the last `@` of the line, since a password may hold any other character.
+- `Redactor`: any text, with known secrets. They are removed in every spelling, then the text is `redacted`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from wal_sink.reporting.texts import text_of
 
 MASK = "***"
 SHORTEST_SECRET = 4
-"""Shorter texts are parts of too many words; a secret so short protects nothing."""
+"""Minimum length of a secret. Shorter texts are parts of too many words, and a secret so short protects nothing."""
 
 _CONTAINER_SCHEMES = frozenset({"abfs", "abfss", "az", "wasb", "wasbs"})
-"""In these the part before `@` names a container and is no secret; a password after `:` still is."""
+"""Schemes in which the part before `@` names a container and is not a secret. A password after `:` still is."""
 _SCHEME = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
 _PASSWORD = re.compile(_SCHEME + r"(?P<user>[^/\s?#:]*):(?P<password>[^\n]*)@(?P<behind>\S*)")
 _TRUNCATED = re.compile(_SCHEME + r"(?P<user>(?!arn:)[^/\s?#:@\[]+):[^\s\d/?#'\")\]},;:][^\s@]*(?!\S)")
-"""A user and what cannot be a port: a URL that was cut amid the password."""
+"""A user and a text that cannot be a port: a URL that was cut within its password."""
 _USER = re.compile(_SCHEME + r"(?P<user>[^/\s?#]+)@")
 _QUERY = re.compile(r"\?\S*")
 
@@ -41,7 +41,7 @@ _NO_SECRETS = (
     *(".location", ".file", ".url", ".id", ".keytab", ".algorithm", ".ca.pem", ".certificate.pem", "_env", ".env"),
     *(".serializer", ".deserializer", "_file", "_url", "_id"),
 )
-"""How names end that have such a part, and are public or only tell where a secret is."""
+"""Endings of names that contain such a part but are public, or only tell where a secret is."""
 _HUMAN = "password|passwd|passphrase|pwd|secret"
 _MACHINE = r"token|signature|credentials?|api[_.-]?key|(?:access|account|secret|private)[_.-]?key"
 _NAME = rf"(?<![\w.-])(?!env\.)[\w.-]*(?:{_HUMAN}|{_MACHINE}|(?<![A-Za-z])(?:sig|sas))"
@@ -56,7 +56,7 @@ _HEADER = re.compile(
     re.IGNORECASE,
 )
 _ORDINARY = frozenset({"basic", "bearer", "digest", "token", "true", "false", "none", "null", "json", "utf-8", "gzip"})
-"""Words that stand in headers and queries, and in anything that anyone says."""
+"""Words that occur in headers and queries, and in ordinary texts."""
 _PARTS, _ENDS = re.compile(r"[/@#?:&;\s]+"), re.compile(r"[/@#?:]")
 _PUBLIC_OPTIONS = frozenset(
     {
@@ -67,10 +67,10 @@ _PUBLIC_OPTIONS = frozenset(
 
 
 def mask_url(url: str) -> str:
-    """One URL without user, password and query; of an `http` URL the fragment goes too.
+    """The URL without user, password and query; without the fragment too if it is an `http` URL.
 
-    A password may hold any character, percent-encoded or not: it ends at the last `@`. Of a `jdbc:` URL nothing stays:
-    each driver has its own grammar.
+    A password may hold any character, percent-encoded or not: it ends at the last `@`. Nothing of a `jdbc:` URL is
+    kept, since each driver has its own grammar.
     """
     if url.lower().startswith("jdbc:"):
         return "jdbc:…"
@@ -86,9 +86,9 @@ def mask_url(url: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """Any text without what looks like a secret: credentials and queries of URLs, values of secret names.
+    """The text without anything that looks like a secret: credentials and queries of URLs, values of secret names.
 
-    In a text of others, a query ends at the first blank. Applied again, it changes little more.
+    In texts of other libraries, a query ends at the first blank. A second application changes little more.
     """
     if "://" in text:
         text = _QUERY.sub("", _without_users(text))
@@ -96,7 +96,7 @@ def redacted(text: str) -> str:
 
 
 class Redactor:
-    """Takes known secrets out of texts, in every spelling, and whatever else looks like one."""
+    """Removes known secrets from texts, in every spelling, and everything else that looks like a secret."""
 
     __slots__ = ("_spellings",)
 
@@ -118,20 +118,20 @@ class Redactor:
         return text
 
     def cause(self, error: BaseException) -> BaseException | None:
-        """`error`, to raise another one from; None if a traceback of it would show a secret."""
+        """`error`, as the cause of another one; None if its traceback would show a secret."""
         shown = "\n".join(text_of(part) for part in _chain(error))
         return error if self(shown) == shown else None
 
 
 def is_hidden(secret: str) -> bool:
-    """Whether a text is long enough to be a secret, and no ordinary word."""
+    """Return whether a text is long enough to be a secret, and not an ordinary word."""
     return len(secret) >= SHORTEST_SECRET and secret.lower() not in _ORDINARY and secret.strip("*") != ""
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option, a header, a property or a parameter of this name holds what nobody may read.
+    """Return whether an option, a header, a property or a parameter of this name holds a secret.
 
-    One that is not known to be harmless by its end counts as secret.
+    A name with a secret part counts as secret unless its ending is known to be harmless.
     """
     folded = name.lower()
     named = folded in _WHOLE_NAMES or folded.startswith("x-amz-") or any(part in folded for part in _NAMES)
@@ -140,9 +140,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def secrets_in_url(url: str) -> set[str]:
-    """The password, the user if it may be a token, and every value of the query; parts of a password too.
+    """The secrets in a URL: the password and its parts, the user if it may be a token, and every value of the query.
 
-    Parts, since libraries that stumble over a character of a password show what is before or after it.
+    Parts count because a library that fails on a character of a password shows the text before or after it.
     """
     rest = url.partition("://")[2]
     match = _PASSWORD.match(_in_one_line(url))
@@ -152,13 +152,13 @@ def secrets_in_url(url: str) -> set[str]:
     found = {password}
     for ends in (_PARTS, _ENDS):
         found |= {part for text in (password, unquote(password)) for part in ends.split(text)}
-    # A short name is no secret, and a part of many words; without a password it may be a token.
+    # A short user name is not a secret, and is part of many words. Without a password it may be a token.
     found |= {user} if not password or len(user) > SHORTEST_SECRET + 1 else set()
     return {text for text in found | values if is_hidden(text)}
 
 
 def secrets_in_options(options: object, name: str = "") -> set[str]:
-    """Every text among the options of a store, however deep, that is not known to be harmless."""
+    """Every text among a store's options, at any depth, that is not known to be harmless."""
     if isinstance(options, Mapping):
         return {found for key, value in options.items() for found in secrets_in_options(value, str(key))}
     if isinstance(options, (list, tuple)):
@@ -171,7 +171,7 @@ def secrets_in_options(options: object, name: str = "") -> set[str]:
 
 
 def named_secrets(options: Mapping[str, object]) -> set[str]:
-    """The secrets among options of which most are public: values of secret names, and those inside of URLs."""
+    """The secrets among mostly public options: values of secret names, and secrets inside URLs."""
     named = {str(value) for name, value in options.items() if is_secret_name(name)}
     texts = [value for value in options.values() if isinstance(value, str)]
     listed = {match[0].partition("=")[2].strip() for text in texts for match in _IN_LIST.finditer(text)}
@@ -179,7 +179,9 @@ def named_secrets(options: Mapping[str, object]) -> set[str]:
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """How a library may write it: as it is, percent-encoded or decoded, escaped in JSON and in Python."""
+    """Forms in which a library may write a secret: as it is, percent-encoded or decoded, escaped as in JSON and in
+    Python.
+    """
     for plain in {secret, unquote(secret), unquote_plus(secret)}:
         yield plain
         for encoded in (quote(plain), quote(plain, safe=""), quote_plus(plain), quote(plain, safe="/:")):
@@ -206,7 +208,7 @@ def _without_password(match: re.Match[str]) -> str:
 
 
 def _is_doubtful(match: re.Match[str]) -> bool:
-    """Behind a `?` or `#` the last `@` may end a password or stand in a value: then what is behind it may be secret."""
+    """Return whether the last `@` after a `?` or `#` may be part of a value. Then the text behind it may be secret."""
     return "?" in match["password"] or "#" in match["password"]
 
 
@@ -230,7 +232,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """All that a traceback of `error` shows."""
+    """All exceptions that a traceback of `error` shows."""
     while error is not None:
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)

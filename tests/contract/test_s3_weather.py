@@ -122,7 +122,7 @@ def test_a_storm_that_does_not_end_is_told_in_time_and_in_words(server: S3Server
     once = {"config_kwargs": {"retries": {"mode": "standard", "total_max_attempts": 1}}}  # botocore pauses too
     store = S3Store(StoreSpec(spec.url, {**spec.options, **once}), runtime=replace(SYSTEM, sleep_s=paused.append))
     server.fault = lambda *_: SLOW_DOWN
-    with pytest.raises(StoreError, match=r"SlowDown .*S3 asked for fewer requests for half a minute"):
+    with pytest.raises(StoreError, match=r"SlowDown .*S3 limited the request rate for half a minute"):
         store.create("a", b"x")
     assert 15 < sum(paused) < 31
     assert len(paused) == 6
@@ -200,7 +200,7 @@ def test_credentials_that_are_renewed_in_mid_run_are_taken(
     store = open_store(by_profile(server, s3_url))
     store.create("a", b"x")
     gate.valid = "second"
-    with pytest.raises(StoreError, match=r"ExpiredToken .*no new ones were found where they came from"):
+    with pytest.raises(StoreError, match=r"ExpiredToken .*their source has no new ones"):
         store.create("b", b"x")
     profile("second")
     store.create("b", b"x")

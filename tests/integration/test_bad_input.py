@@ -581,7 +581,7 @@ def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: Spa
     with place.sink(Delivery(place.lines, where="driver")):
         place.feed.add(range(5, 10))
         wait_until(lambda: not query.isActive, "the first run was stopped")
-        with pytest.raises(FencedError, match=r"term 1 of 'committer-default'.*another process took over; stop this"):
+        with pytest.raises(FencedError, match=r"term 1 of 'committer-default'.*a newer process took over; stop this"):
             first.close()
     place.run(spark)
     assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)

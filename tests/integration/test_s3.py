@@ -193,7 +193,7 @@ def test_wrong_credentials_are_refused_at_once(
 ) -> None:
     refuse(monkeypatch, s3_server, "InvalidAccessKeyId", path="/")
     told = refusal(place, s3_server.storage_options)
-    assert "the credentials in storage_options are not, or no longer, valid" in told
+    assert "the credentials in storage_options are invalid or expired" in told
 
 
 def refusal(place: Place, options: dict[str, Any]) -> str:

@@ -128,7 +128,7 @@ def test_a_permanent_error_is_not_repeated(spark: SparkSession, place: Place) ->
         calls.append(batch_id)
         raise PermanentError("no such table")
 
-    with pytest.raises(DeliveryError, match=r"wrap.foreach_batch\(.*write\) refused for good: no such table"):
+    with pytest.raises(DeliveryError, match=r"wrap.foreach_batch\(.*write\) refused permanently: no such table"):
         run(spark, place, wrap.foreach_batch(write))
     assert calls == [0]
 

@@ -150,7 +150,7 @@ def test_a_drainer_takes_over_from_the_committer_of_a_live_query_which_goes_on_s
     batches = query.batches(run)
 
     next(batches)
-    with pytest.raises(FencedError, match="another process took over"):
+    with pytest.raises(FencedError, match="a newer process took over"):
         run.deliver_all()
     drainer.history.load_owner()
     drainer.gate.search()

@@ -1,4 +1,4 @@
-"""Checks of what users pass: names, numbers, functions, sinks. Nothing is started or opened here.
+"""Checks of users' arguments: names, numbers, functions, sinks. Nothing is started or opened here.
 
-A wrong argument raises `ConfigError`. It names the argument, what was found and what was expected.
+A wrong argument raises `ConfigError`. The message names the argument, the found value and the expected one.
 """

@@ -1,4 +1,4 @@
-"""What users pass where rows are to go: the call that was meant is spelled out, before anything is started."""
+"""Checks of targets. If a target is wrong, the error spells out the intended call, before anything is started."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from wal_sink.arguments.values import check_bool, check_count, check_method, che
 from wal_sink.errors import ConfigError
 
 _checked: WeakSet[type] = WeakSet()
-"""Classes of sinks whose methods were found right."""
+"""Classes of sinks whose methods were already checked."""
 _ROWS_COME_FROM = {"DataFrame", "DataStreamWriter", "DataFrameWriter", "DataFrameWriterV2", "StreamingQuery"}
 
 
 def check_sink(sink: object, kinds: Iterable[type]) -> None:
-    """Refuse a sink with a method that cannot be called as wal-sink calls it. Raises `ConfigError`.
+    """Refuse a sink with a method that wal-sink cannot call. Raises `ConfigError`.
 
-    `kinds`: the base classes that it derives from. Their methods say how they are called. A class is looked at once.
+    `kinds`: the base classes of the sink. Their methods define the calls. Each class is checked once.
     """
     if type(sink) in _checked:
         return
@@ -29,10 +29,10 @@ def check_sink(sink: object, kinds: Iterable[type]) -> None:
 
 
 def check_claims(to: object) -> None:
-    """Refuse a sink or a function that says of itself what means nothing. Raises `ConfigError`.
+    """Refuse a sink or a function with a meaningless claim. Raises `ConfigError`.
 
-    A method `idempotent`, or the text "no", is true for Python, and would be promised as exactly once. A function, or a
-    `BatchSink`, that makes no claim has no such attribute: every place that reads the claim takes that for False.
+    Python takes a method `idempotent`, or the text "no", for true, and exactly once would be promised wrongly. A
+    function or a `BatchSink` without claims lacks the attribute; every reader of the claim takes that for False.
     """
     name = name_of(to)
     for claim in ("idempotent", "replaces_rows", "driver_only"):
@@ -43,7 +43,7 @@ def check_claims(to: object) -> None:
 
 
 def check_chunk_function(function: Callable[..., object]) -> None:
-    """Refuse what cannot be called with one `Chunk`. Raises `ConfigError`."""
+    """Refuse a function that cannot be called with one `Chunk`. Raises `ConfigError`."""
     name = name_of(function)
     if isinstance(function, type):
         raise ConfigError(f"{name} is a class: pass an instance, {name}(…), or a function of one Chunk")
@@ -60,7 +60,7 @@ def check_chunk_function(function: Callable[..., object]) -> None:
 
 
 def check_batch_function(function: Callable[..., object]) -> None:
-    """Refuse what cannot be called with a DataFrame and a batch id. Raises `ConfigError`."""
+    """Refuse a function that cannot be called with a DataFrame and a batch id. Raises `ConfigError`."""
     name = name_of(function)
     check_runs(function, f"foreach_batch({name})")
     if takes(function, "df", "batch_id"):
@@ -73,7 +73,7 @@ def check_batch_function(function: Callable[..., object]) -> None:
 
 
 def check_row_writer(writer: object) -> None:
-    """Refuse a `ForeachWriter`, or a function of one `Row`, that cannot be called as PySpark does: `ConfigError`."""
+    """Refuse a `ForeachWriter`, or a function of one `Row`, that PySpark cannot call. Raises `ConfigError`."""
     if not callable(writer):
         for method, arguments in (("open", ("partition_id", "epoch_id")), ("process", ("row",)), ("close", ("error",))):
             if hasattr(writer, method):
@@ -86,19 +86,19 @@ def check_row_writer(writer: object) -> None:
 
 
 def refused_target(to: object) -> ConfigError:
-    """Why nothing can be delivered to this, which is neither a sink nor a function."""
+    """The error for a target that is neither a sink nor a function."""
     kind = type(to).__name__
     return ConfigError(
-        f"{kind} cannot be delivered to: expected a function of one Chunk, a Sink, a wrapped writer (wal_sink.wrap) or "
+        f"rows cannot be delivered to {kind}: expected a function of one Chunk, a Sink, a wrapped writer (wal_sink.wrap) or "
         f"the URL of a backend{_meant(to, kind)}"
     )
 
 
 def _meant(to: object, kind: str) -> str:
     by_name = {
-        **dict.fromkeys(_ROWS_COME_FROM, "Rows come from it: WalSink(to, …).run(df.writeStream); `to` gets them"),
-        "Delivery": "Pass it itself, and not within another one: WalSink(Delivery(to, …), …)",
-        "WalSink": "A WalSink is no target; several sinks share one: WalSink({name: to, name: to}, …)",
+        **dict.fromkeys(_ROWS_COME_FROM, "It is a source of rows: WalSink(to, …).run(df.writeStream); `to` gets them"),
+        "Delivery": "Pass it directly, not within another one: WalSink(Delivery(to, …), …)",
+        "WalSink": "A WalSink is not a target; several sinks share one: WalSink({name: to, name: to}, …)",
     }
     if kind in by_name:
         return f". {by_name[kind]}"

@@ -1,6 +1,6 @@
-"""What callers hand to the public interface: names, values and functions, checked before anything is done with them.
+"""Checks of names, values and functions that callers pass to the public interface. They run before anything else.
 
-Every slip of one kind is answered here, by a `ConfigError` that spells out the right call.
+Every mistake of one kind is answered here, by a `ConfigError` that spells out the right call.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type)
 
 LONGEST_S = 1_000_000_000
-"""Some 31 years. Python's locks and queues refuse to wait for much longer, and for ever."""
+"""Maximum number of seconds, some 31 years. Python's locks and queues cannot wait much longer, or for ever."""
 MOST = 2**63 - 1
-"""Arrow and Parquet count rows and bytes in 64 bits."""
+"""Maximum count: Arrow and Parquet count rows and bytes in 64 bits."""
 
 _NOWHERE: Mapping[str, str] = MappingProxyType({})
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean NAME?"` for a name that resembles a known one in spelling, else an empty text."""
+    """`"; did you mean NAME?"` for a name that resembles a known one, otherwise an empty text."""
     shown = {each.lower(): each for each in known}
     text = name.lower()
     close = get_close_matches(text, shown, n=1, cutoff=0.6)
@@ -37,12 +37,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def spelled(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, where a wrong name or number of arguments is a `ConfigError` instead of Python's `TypeError`."""
+    """The function, with a `ConfigError` instead of Python's `TypeError` for a wrong name or number of arguments."""
     return spelled_as(function.__qualname__)(function)
 
 
 def spelled_as(name: str, elsewhere: Mapping[str, str] = _NOWHERE) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """`spelled` for what users call `name`. `elsewhere`: names that belong into another call, and how it is written."""
+    """`spelled` for a function that users call `name`. `elsewhere`: names that belong to another call, and the right
+    form of that call.
+    """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         signature = inspect.signature(function)
@@ -61,7 +63,7 @@ def spelled_as(name: str, elsewhere: Mapping[str, str] = _NOWHERE) -> Callable[[
 
 
 def spelled_class(kind: C) -> C:
-    """A class whose constructor is `spelled`."""
+    """The class, with a `spelled` constructor."""
     constructor = cast("Any", kind)
     constructor.__init__ = spelled_as(kind.__name__)(constructor.__init__)
     return kind
@@ -70,7 +72,7 @@ def spelled_class(kind: C) -> C:
 def _wrong_call(
     name: str, signature: inspect.Signature, given: Iterable[str], problem: str, elsewhere: Mapping[str, str]
 ) -> str:
-    """An unknown name tells more than the one that is missing for it, which Python names first."""
+    """The message for a wrong call. An unknown name tells more than the missing one, which Python reports first."""
     parameters = [each for each in signature.parameters.values() if each.name != "self"]
     known = [each.name for each in parameters]
     for unknown in given:
@@ -85,7 +87,7 @@ def _wrong_call(
 
 
 def _shown(parameters: Iterable[inspect.Parameter]) -> str:
-    """Names only: their types and defaults are in the documents."""
+    """The parameters by name; the documents have their types and defaults."""
     shown: list[str] = []
     for each in parameters:
         if each.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in shown:
@@ -96,7 +98,7 @@ def _shown(parameters: Iterable[inspect.Parameter]) -> str:
 
 
 def check_text(name: str, value: object, example: str = "s3://lake/orders") -> str:
-    """A URL or a path as text. Raises `ConfigError` for what is neither, or empty."""
+    """A URL or a path as text. Raises `ConfigError` if it is neither, or empty."""
     if not isinstance(value, str | os.PathLike):
         shown = repr(value) if value is None or isinstance(value, int | float) else f"a {type(value).__name__}"
         raise ConfigError(f"{name}={shown}: expected text, such as {name}={example!r}")
@@ -107,12 +109,12 @@ def check_text(name: str, value: object, example: str = "s3://lake/orders") -> s
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a number. True and False are none, though Python counts with them."""
+    """Return whether the value is a number. True and False are not, although Python counts with them."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_seconds(name: str, value: object, *, above_0: bool = False) -> None:
-    """Raises `ConfigError` for what is no number of seconds that a lock or a queue can wait."""
+    """Raise `ConfigError` unless the value is a number of seconds that a lock or a queue can wait."""
     if not (is_number(value) and 0 <= value <= LONGEST_S and (value > 0 or not above_0)):
         above = " above 0" if above_0 else ""
         raise ConfigError(
@@ -121,25 +123,25 @@ def check_seconds(name: str, value: object, *, above_0: bool = False) -> None:
 
 
 def check_timeout(name: str, value: object) -> None:
-    """Raises `ConfigError` for what is neither None nor a number of seconds from 0 on."""
+    """Raise `ConfigError` unless the value is None or a number of seconds from 0 on."""
     if value is not None:
         check_seconds(name, value)
 
 
 def check_count(name: str, value: object) -> None:
-    """Raises `ConfigError` for what is no whole number from 1 on, or more than 64 bits hold."""
+    """Raise `ConfigError` unless the value is a whole number from 1 on that fits into 64 bits."""
     if not (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST):
         raise ConfigError(f"{name}={value!r}: expected a whole number, at least 1 and at most {MOST:,}")
 
 
 def check_bool(name: str, value: object) -> None:
-    """Raises `ConfigError` for anything but True and False: the text "no" would be true for Python."""
+    """Raise `ConfigError` unless the value is True or False: Python would take the text "no" for true."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name}={value!r}: expected True or False")
 
 
 def check_options(name: str, value: object) -> Mapping[str, object] | None:
-    """Options by name, or None. Their values are never shown. Raises `ConfigError` for anything else."""
+    """Options by name, or None. Messages never show their values. Raises `ConfigError` for anything else."""
     if value is None or (isinstance(value, Mapping) and all(isinstance(key, str) for key in value)):
         return value
     raise ConfigError(
@@ -149,7 +151,7 @@ def check_options(name: str, value: object) -> Mapping[str, object] | None:
 
 
 def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
-    """Raises `ConfigError` for a value that is not allowed, with the one that resembles it."""
+    """Raise `ConfigError` for a value that is not allowed. The message suggests a similar one."""
     choices = list(allowed)
     if value not in choices:
         meant = did_you_mean(repr(value), [repr(choice) for choice in choices])
@@ -158,16 +160,16 @@ def one_of(name: str, value: object, allowed: Iterable[object]) -> None:
 
 
 def name_of(thing: object) -> str:
-    """What people call it; never its values, which may be secret."""
+    """The name of an object for people. Never its values, which may be secret."""
     if isinstance(thing, partial):
         return name_of(cast("partial[object]", thing).func)
     return str(getattr(thing, "__qualname__", type(thing).__qualname__))
 
 
 def takes(function: Callable[..., object], *arguments: str) -> bool:
-    """Whether a call with so many arguments would get into the function. True where Python does not tell.
+    """Return whether the function accepts so many arguments. True if Python cannot tell.
 
-    Some functions that are written in C have no signature. Their first call tells, by its own error.
+    Some functions written in C have no signature. Their first call then raises its own error.
     """
     try:
         signature = inspect.signature(function)
@@ -181,10 +183,12 @@ def takes(function: Callable[..., object], *arguments: str) -> bool:
 
 
 def check_runs(function: object, what: str) -> None:
-    """Refuse a function that would return at once without having done anything. Raises `ConfigError`."""
+    """Refuse a function that would return at once without any effect. Raises `ConfigError`."""
     bodies = (function, getattr(type(function), "__call__", None))  # noqa: B004 - an object may be called through it
     if any(inspect.iscoroutinefunction(body) for body in bodies):
-        raise ConfigError(f"{what} is async: nobody would await it, so nothing would be written. Use a plain function")
+        raise ConfigError(
+            f"{what} is async: it would never be awaited, so nothing would be written. Use a plain function"
+        )
     if any(inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body) for body in bodies):
         raise ConfigError(
             f"{what} contains yield: calling it runs none of its code, so nothing would be written. Use a plain "
@@ -193,7 +197,9 @@ def check_runs(function: object, what: str) -> None:
 
 
 def check_method(owner: object, method: str, *arguments: str) -> None:
-    """Refuse a method that cannot be called with these arguments, or that would do nothing. Raises `ConfigError`."""
+    """Refuse a method that cannot be called with these arguments, or that would have no effect. Raises
+    `ConfigError`.
+    """
     function = getattr(owner, method)
     what = f"{type(owner).__qualname__}.{method}"
     check_runs(function, what)

@@ -1,10 +1,11 @@
-"""Fingerprints: digests of what a batch reads from its sources, equal for every run of the same input.
+"""Fingerprints: digests of the input that a batch reads from its sources, equal for every run of the same input.
 
-A fingerprint is made by a rule, whose number is kept beside it: records of an earlier version are compared by theirs.
+A fingerprint is made by a rule. Its number is stored beside it, so records of an earlier version are compared by their
+rule.
 
-1. The lines of `offsets/N` after the second; after that of a file source, the lines of *one* entry of its log, the
-   newest. Where the offset log is of version 2, no files are digested.
-2. Each source's id and offset; after that of a file source, every file of its log that the batch reads.
+1. The lines of `offsets/N` after the second; after the line of a file source, the lines of *one* entry of its log, the
+   newest. With version 2 of the offset log, no files are digested.
+2. Id and offset of each source; after those of a file source, every file of its log that the batch reads.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from wal_sink.stores.base import ObjectMissing
 from wal_sink.wal.records import FIRST_RULE
 
 RULE = 2
-"""By which new fingerprints are made."""
+"""Rule for new fingerprints."""
 
 _BEFORE_ALL = -1
 
 
 class Fingerprints:
-    """Makes the fingerprints of one checkpoint's batches. Reads only."""
+    """Makes the fingerprints of the batches of one checkpoint. Reads only."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
@@ -41,9 +42,10 @@ class Fingerprints:
     def of(self, batch_id: int, text: str, rule: int) -> str:
         """The fingerprint of the batch whose entry in the offset log is `text`.
 
-        No request unless a source is a file source: then a read for each entry of its log that the batch reads, at most
-        one listing, and by rule 2 a read of the entry of the batch before. Raises `CorruptError` if the log of a file
-        source is not there, `HistoryError` if the entry before is not, `ConfigError` for what is not known.
+        Sends no request unless a source is a file source. Then it sends one read for each entry of its log that the
+        batch reads, at most one listing, and by rule 2 a read of the previous batch's entry. Raises `CorruptError` if
+        the log of a file source is missing, `HistoryError` if the previous entry is missing, `ConfigError` for an
+        unknown rule.
         """
         entry = read_offsets(text, self._url(f"offsets/{batch_id}"))
         if rule == FIRST_RULE:
@@ -56,7 +58,7 @@ class Fingerprints:
         )
 
     def files(self, batch_id: int, entry: OffsetsEntry) -> dict[str, list[FileEntry]]:
-        """What the batch reads of each file source, by source id: the log after the batch before, up to this one's."""
+        """The files that the batch reads, by file source: its log after the previous batch, up to this one."""
         through = entry.log_offsets()
         if not through:
             return {}
@@ -82,7 +84,7 @@ class Fingerprints:
                 yield msgspec.json.encode((file.number, file.path, file.timestamp)).decode()
 
     def _before(self, batch_id: int, entry: OffsetsEntry) -> dict[str, int]:
-        """Where the file sources stood before this batch; a source that is not there begins with its log."""
+        """Log position of each file source before this batch. A source without one begins with its log."""
         if batch_id == 0:
             return {}
         path = f"offsets/{batch_id - 1}"
@@ -90,21 +92,21 @@ class Fingerprints:
             text = self._files.read(path).decode()
         except ObjectMissing as error:
             raise HistoryError(
-                f"batch {batch_id}: {self._url(path)} does not exist, so that it cannot be told which files batch "
-                f"{batch_id} reads. Spark keeps the entry before the one it runs; restore the checkpoint"
+                f"batch {batch_id}: {self._url(path)} does not exist, so the files that batch {batch_id} reads are "
+                "unknown. Spark keeps the entry before the one it runs; restore the checkpoint"
             ) from error
         before = read_offsets(text, self._url(path))
         strange = {source for source in entry.log_offsets() if source in before.sources} - before.log_offsets().keys()
         if strange or before.version != entry.version:
             raise CorruptError(
-                f"batch {batch_id}: {entry.where} does not fit {before.where}: expected the same version and the same "
-                f"kind of source under each id, found v{entry.version} after v{before.version}, and that sources "
-                f"{sorted(strange)} read no files before; restore the checkpoint"
+                f"batch {batch_id}: {entry.where} does not match {before.where}: expected the same version and the "
+                f"same kind of source under each id, found v{entry.version} after v{before.version}, and sources "
+                f"{sorted(strange)} that read no files before; restore the checkpoint"
             )
         return before.log_offsets()
 
     def _log(self, entry: OffsetsEntry, source: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:
-        """The source's log after the entry `after`, up to `through`: each number of it has at least one file."""
+        """The source's log after the entry `after`, up to `through`. Each number in it has at least one file."""
         found: list[tuple[str, FileEntry]] = []
         for number in range(through, after, -1):
             path = f"sources/{source}/{number}"
@@ -116,7 +118,7 @@ class Fingerprints:
         return found
 
     def _compacted(self, entry: OffsetsEntry, source: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:
-        """The same from the oldest compacted file that holds them all."""
+        """The source's log from the oldest compacted file that holds all these entries."""
         folder = f"sources/{source}"
         stems = (name.removesuffix(".compact") for name in self._files.list(folder) if name.endswith(".compact"))
         for candidate in sorted(int(stem) for stem in stems if stem.isdigit() and int(stem) >= through):
@@ -124,13 +126,13 @@ class Fingerprints:
             try:
                 return self._chosen(self._files.read(path), path, after=after, through=through)
             except ObjectMissing:
-                continue  # deleted since it was listed, for a later one that holds it
+                continue  # deleted since the listing, in favour of a later file that holds the same entries
         raise CorruptError(
             f"{entry.where} says that source {source} reads files up to entry {through} of its log, but neither "
             f"{self._url(folder)}/{through} nor a '.compact' file that holds it exists. Restore the whole checkpoint, "
-            "'sources' too. If the query's sources have names, so have their logs: then it needs "
-            "spark.sql.streaming.offsetLog.formatVersion=2 from its first start on. The offsets of a source that you "
-            "wrote must not be called 'logOffset'"
+            "including 'sources'. If the query's sources have names, their logs have them too, and the query needs "
+            "spark.sql.streaming.offsetLog.formatVersion=2 from its first start on. A source that you wrote must not "
+            "call its offsets 'logOffset'"
         )
 
     def _chosen(self, data: bytes, path: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:
@@ -148,7 +150,9 @@ class Fingerprints:
 
 
 def of_repartition(entry: OffsetsEntry) -> str:
-    """Of a batch that no query ran: never equal to that of one that read the same offsets, which may have had rows."""
+    """Fingerprint of a batch that no query ran. It differs from that of a batch with the same offsets, which may have
+    had rows.
+    """
     return _digest(["repartitioned", *(f"{source}:{offset}" for source, offset in sorted(entry.sources.items()))])
 
 

@@ -1,14 +1,14 @@
-"""What Spark writes into a checkpoint, read strictly: every version that is known here, and no other.
+"""File formats of Spark's checkpoint, read strictly: every version listed here, and no other.
 
 | file | versions |
 |---|---|
 | `metadata` | one, without a number |
-| `offsets/N` | `v1`: a line a source, `-` if it has no offset; `v2` (Spark 4.2): `<id>:<offset>` if it has one |
+| `offsets/N` | `v1`: a line per source, `-` if it has no offset; `v2` (Spark 4.2): `<id>:<offset>` if it has one |
 | `commits/N` | `v1`, `v2` (ids of state files), `v3` (Spark 4.2, named sinks): a line of JSON each |
-| `sources/<id>/n`, `n.compact` | `v1`: a line of JSON a file |
+| `sources/<id>/n`, `n.compact` | `v1`: a line of JSON per file |
 
-Within a version Spark itself passes over keys of JSON that it does not know, and counts the version up where the
-meaning changes: so unknown keys are passed over here too. `tests/golden/checkpoints/` holds what each Spark writes.
+Within a version, Spark itself ignores unknown JSON keys, and it raises the version if the meaning changes. So unknown
+keys are ignored here too. `tests/golden/checkpoints/` holds the files of each Spark version.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SOURCE_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 
 
 class CheckpointFiles(Protocol):
-    """What a checkpoint is read through: a `Store`, or Hadoop's file system in the driver's JVM."""
+    """Access to the files of a checkpoint: a `Store`, or Hadoop's file system in the driver's JVM."""
 
     @property
     def root(self) -> str: ...
@@ -43,25 +43,27 @@ class CheckpointFiles(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OffsetsEntry:
-    """An entry of the offset log: up to where a batch reads each of its sources."""
+    """An entry of the offset log: the offset up to which a batch reads each of its sources."""
 
     where: str
     version: int
     metadata: dict[str, Any]
-    """The second line: when the batch was planned, its watermark, settings of its state. Empty where Spark has none."""
+    """The second line: planning time of the batch, its watermark, settings of its state. Empty if Spark wrote none."""
     sources: dict[str, str]
-    """By the source's id, its number or its name: the offset as it stands. A source without an offset is not there."""
+    """The offset of each source as written, by the source's id (its number or its name). A source without an offset is
+    missing.
+    """
 
     def log_offsets(self) -> dict[str, int]:
-        """Of the file sources among them: the newest entry of the source's own log that is read, by source id."""
+        """The newest entry that is read of each file source's log, by source id."""
         found = {source: log_offset(offset) for source, offset in self.sources.items()}
         return {source: number for source, number in found.items() if number is not None}
 
     def is_repartition_of(self, before: OffsetsEntry) -> bool:
-        """Whether Spark copied this entry from the one before to repartition the state, while no query ran.
+        """Return whether Spark copied this entry from the previous one to repartition the state, while no query ran.
 
-        A planned batch has a time of planning that no other has. And a query never changes the number of partitions of
-        its state: Spark refuses to run a batch whose number is another than that of the batch before.
+        Every planned batch has its own planning time. And a query never changes the number of partitions of its state:
+        Spark refuses to run a batch whose number differs from that of the previous batch.
         """
         partitions = [_shuffle_partitions(entry) for entry in (self, before)]
         return (
@@ -77,31 +79,33 @@ class FileEntry(msgspec.Struct, frozen=True, order=True):
     """One file in the log of a file source."""
 
     number: int = msgspec.field(name="batchId")
-    """Of the log's entry it is in, which is not the query's batch."""
+    """Number of its log entry. This is not the query's batch."""
     path: str
     timestamp: int
 
 
 def read_offsets(text: str, where: str) -> OffsetsEntry:
-    """An entry of the offset log. `ConfigError` for another version than those known, `CorruptError` for no entry."""
+    """An entry of the offset log. Raises `ConfigError` for an unknown version, `CorruptError` if the text is not an
+    entry.
+    """
     lines = text.split("\n")
     if len(lines) < 2:
-        raise _corrupt(where, "a version line, a line of metadata and a line a source", text)
+        raise _corrupt(where, "a version line, a line of metadata and a line per source", text)
     version = _version(lines[0], OFFSET_LOG_VERSIONS, where, "offset log")
     metadata = _object(lines[1], where) if lines[1].strip() or version > 1 else {}
     if (control := metadata.get("controlBatchInfo")) is not None:
         raise ConfigError(
             f"{where}: expected a batch of a query, found one that Spark wrote for an operation: {str(control)[:80]}. "
-            "This version of wal-sink does not know what that means for the rows; use one that does"
+            "This version of wal-sink does not know its effect on the rows; use a version that knows it"
         )
     by_id = _numbered(lines[2:]) if version == 1 else _named(lines[2:], where)
     return OffsetsEntry(where, version, metadata, {key: offset for key, offset in by_id if offset != NO_OFFSET})
 
 
 def read_commit(data: bytes, where: str) -> dict[str, Any] | None:
-    """An entry of the commit log; None if it is not all there yet, as where a file shows while it is written.
+    """An entry of the commit log; None if it is incomplete, as a file may appear while it is written.
 
-    `ConfigError` for another version than those known, `CorruptError` for what is no entry nor the beginning of one.
+    Raises `ConfigError` for an unknown version, `CorruptError` for bytes that are not the beginning of an entry.
     """
     head, newline, body = data.partition(b"\n")
     if not newline:
@@ -117,9 +121,9 @@ def read_commit(data: bytes, where: str) -> dict[str, Any] | None:
 
 
 def read_file_log(data: bytes, where: str) -> list[tuple[str, FileEntry]]:
-    """A file of a file source's own log: each line as it stands, with what it says.
+    """A file of a file source's own log: each line verbatim, with its decoded entry.
 
-    `ConfigError` for another version than those known, `CorruptError` for what is no such log.
+    Raises `ConfigError` for an unknown version, `CorruptError` if the data is not such a log.
     """
     try:
         head, *lines = data.decode().split("\n")
@@ -130,7 +134,7 @@ def read_file_log(data: bytes, where: str) -> list[tuple[str, FileEntry]]:
 
 
 def read_query_id(data: bytes, where: str) -> str:
-    """What `metadata` says. `CorruptError` for anything else."""
+    """The query id in `metadata`. Raises `CorruptError` for any other content."""
     try:
         found = msgspec.json.decode(data, type=_Metadata)
     except msgspec.DecodeError as error:
@@ -141,9 +145,9 @@ def read_query_id(data: bytes, where: str) -> str:
 
 
 def log_offset(offset: str) -> int | None:
-    """The number in the offset of Spark's file source, `{"logOffset":7}`; None for every other source's offset.
+    """The number in the offset of Spark's file source, `{"logOffset":7}`; None for the offset of any other source.
 
-    Those say themselves what is read up to; this one only says how far in the source's own log.
+    Other offsets themselves say up to where the batch reads. This one only names an entry of the source's own log.
     """
     if "logOffset" not in offset:
         return None
@@ -155,10 +159,10 @@ def log_offset(offset: str) -> int | None:
 
 
 def planned_ms(offsets: str) -> int | None:
-    """When Spark planned the batch of a checkpoint's `offsets` entry, in milliseconds since 1970; None if it is not
-    there.
+    """Planning time of the batch in a checkpoint's `offsets` entry, in milliseconds since 1970; None if the entry has
+    none.
 
-    Every plan of a batch has another one, and a batch that is run again keeps it: it tells whose the entry is.
+    Each plan of a batch has its own time, and a batch that runs again keeps it. So it identifies the plan of the entry.
     """
     try:
         found = msgspec.json.decode(offsets.splitlines()[1], type=dict[str, Any])
@@ -168,6 +172,7 @@ def planned_ms(offsets: str) -> int | None:
 
 
 def planned_at(metadata: dict[str, Any]) -> int | None:
+    """The planning time in the metadata of an entry, in milliseconds since 1970; None if it has none."""
     found = metadata.get("batchTimestampMs")
     return found if isinstance(found, int) and found > 0 else None
 
@@ -185,7 +190,7 @@ def _named(lines: list[str], where: str) -> list[tuple[str, str]]:
     for line in lines:
         source, colon, offset = line.partition(":")
         if not (colon and _SOURCE_ID.fullmatch(source)) or source in found:
-            raise _corrupt(where, "one line '<source id>:<offset>' a source", line)
+            raise _corrupt(where, "one line '<source id>:<offset>' per source", line)
         found[source] = offset
     return list(found.items())
 
@@ -204,8 +209,8 @@ def _version(line: str, known: tuple[int, ...], where: str, what: str) -> int:
     if (found := int(match[1])) not in known:
         expected = " or ".join(f"v{number}" for number in known)
         raise ConfigError(
-            f"{where}: expected {expected} of Spark's {what}, found v{found}. Nothing was read of it; use a version of "
-            "wal-sink that knows it"
+            f"{where}: expected {expected} of Spark's {what}, found v{found}. Nothing of it was read; use a version of "
+            "wal-sink that supports it"
         )
     return found
 
@@ -214,7 +219,7 @@ def _object(line: str, where: str) -> dict[str, Any]:
     try:
         return msgspec.json.decode(line, type=dict[str, Any])
     except msgspec.DecodeError as error:
-        raise _corrupt(where, "an object of JSON", line) from error
+        raise _corrupt(where, "a JSON object", line) from error
 
 
 def _corrupt(where: str, expected: str, found: str) -> CorruptError:

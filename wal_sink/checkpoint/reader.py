@@ -1,7 +1,7 @@
-"""Reading Spark's checkpoint: whose it is, what a batch reads, and whether a batch is complete.
+"""Reading Spark's checkpoint: its query, the input of a batch, and whether a batch is complete.
 
-Order in one micro-batch, as Spark writes it: `offsets/N`, then the sink runs, then `commits/N`. Both keep about the
-last hundred entries (`spark.sql.streaming.minBatchesToRetain`).
+Spark's order in one micro-batch: it writes `offsets/N`, the sink runs, then it writes `commits/N`. Both folders keep
+about the last hundred entries (`spark.sql.streaming.minBatchesToRetain`).
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from wal_sink.wal.log import NOTHING
 
 @dataclass(frozen=True, slots=True)
 class Offsets:
-    """What a batch reads from its sources."""
+    """Source offsets of a batch."""
 
     text: str
     """The checkpoint's entry, verbatim."""
     fingerprint: str
-    """Equal for every run of the same input, different for another input under the same batch id."""
+    """Digest of the input: equal for every run of the same input, different for other input under the same batch id."""
     rule: int = RULE
-    """By which the fingerprint was made; those of two rules cannot be compared."""
+    """Rule of the fingerprint. Fingerprints of two rules cannot be compared."""
 
     @property
     def planned_ms(self) -> int | None:
-        """When Spark planned the batch, in milliseconds since 1970; None if the entry does not say."""
+        """Planning time of the batch, in milliseconds since 1970; None if the entry has none."""
         return planned_ms(self.text)
 
 
 class Checkpoint:
-    """One query's checkpoint. Reads only, and only what it knows: every other version of a file is refused."""
+    """The checkpoint of one query. Reads only, and refuses files of unknown versions."""
 
     def __init__(self, files: CheckpointFiles) -> None:
         self._files = files
@@ -47,7 +47,7 @@ class Checkpoint:
         return self._files.root
 
     def query_id(self) -> str | None:
-        """The id of the query the checkpoint belongs to; None before its first start."""
+        """Id of the checkpoint's query; None before its first start."""
         try:
             return read_query_id(self._files.read("metadata"), self._url("metadata"))
         except ObjectMissing:
@@ -56,17 +56,17 @@ class Checkpoint:
     def offsets(self, batch_id: int, rule: int = RULE) -> Offsets | None:
         """The source offsets of a batch; None if the checkpoint has no entry (not yet, or no longer).
 
-        One read, and those of `Fingerprints.of`.
+        One read, plus those of `Fingerprints.of`.
         """
         text = self.offsets_text(batch_id)
         return None if text is None else Offsets(text, self.fingerprint(batch_id, text, rule), rule)
 
     def fingerprint(self, batch_id: int, text: str, rule: int) -> str:
-        """The fingerprint, by a rule, of the batch whose entry is `text`. See `Fingerprints.of`."""
+        """The fingerprint, by the given rule, of the batch whose entry is `text`. See `Fingerprints.of`."""
         return self._fingerprints.of(batch_id, text, rule)
 
     def offsets_text(self, batch_id: int) -> str | None:
-        """The entry alone, verbatim. One read."""
+        """The entry of a batch, verbatim, without its fingerprint. One read."""
         try:
             return self._files.read(f"offsets/{batch_id}").decode()
         except ObjectMissing:
@@ -75,10 +75,10 @@ class Checkpoint:
             raise CorruptError(f"{self._url(f'offsets/{batch_id}')}: not UTF-8; restore the checkpoint") from error
 
     def repartition(self, batch_id: int) -> Offsets | None:
-        """The offsets of a batch that no query ran, since Spark wrote it to repartition the state offline.
+        """The offsets of a batch that Spark wrote to repartition the state offline, without running it.
 
-        None for every batch of which this is not certain. Certain is: the entry is a copy of the one before but for the
-        number of state partitions, as no query plans one, and both are complete alike. At most four reads.
+        None unless this is certain. It is certain if the entry is a copy of the previous one except for the number of
+        state partitions, which no query plans, and if both are complete with the same watermark. At most four reads.
         """
         texts = [self.offsets_text(number) for number in (batch_id, batch_id - 1)] if batch_id > 0 else []
         if len(found := [text for text in texts if text is not None]) < 2:
@@ -89,21 +89,21 @@ class Checkpoint:
         return Offsets(found[0], fingerprints.of_repartition(entry))
 
     def require_offsets(self, batch_id: int) -> Offsets:
-        """The source offsets of the batch Spark is running now."""
+        """The source offsets of the batch that Spark runs now. Raises `HistoryError` if the checkpoint has no entry."""
         offsets = self.offsets(batch_id)
         if offsets is None:
             raise HistoryError(
-                f"batch {batch_id}: {self.root}/offsets/{batch_id} does not exist although the batch runs; is this the "
-                "checkpointLocation of the query?"
+                f"batch {batch_id}: {self.root}/offsets/{batch_id} does not exist although the batch runs; check that "
+                "this is the checkpointLocation of the query"
             )
         return offsets
 
     def is_completed(self, batch_id: int) -> bool:
-        """Whether `commits/N` itself exists, whole. One read."""
+        """Return whether `commits/N` itself exists, complete. One read."""
         return self._commit(batch_id) is not None
 
     def newest_commit(self) -> int:
-        """The newest completed batch, -1 if there is none. One listing."""
+        """The newest completed batch; -1 if there is none. One listing."""
         names = (int(name) for name in self._files.list("commits") if name.isascii() and name.isdigit())
         return max(names, default=NOTHING)
 
@@ -112,10 +112,10 @@ class Checkpoint:
         try:
             return read_commit(self._files.read(path), self._url(path))
         except ObjectMissing:
-            return None  # the batch is not complete, or the entry is too old to be kept
+            return None  # the batch is not complete, or Spark has deleted its old entry
 
     def _are_complete_alike(self, batch_id: int) -> bool:
-        """Whether the batch and the one before have the same watermark for the next, which a repartition copies."""
+        """Return whether the batch and the previous one have the same next watermark, which a repartition copies."""
         commits = [self._commit(number) for number in (batch_id, batch_id - 1)]
         watermarks = [commit.get("nextBatchWatermarkMs", 0) for commit in commits if commit is not None]
         return len(watermarks) == len(commits) and watermarks[0] == watermarks[1]
@@ -125,10 +125,11 @@ class Checkpoint:
 
 
 class Gate:
-    """Answers "has Spark completed batch N?", remembering the newest answer. Safe to share between threads.
+    """Answers "has Spark completed batch N?" and remembers the newest answer. Threads may share it.
 
-    What it remembers can become untrue: a checkpoint may be restored to an older state while this process lives. So a
-    batch that is staged again closes it from there on, and whoever cannot be sure asks anew.
+    A remembered answer can become untrue: a checkpoint may be restored to an older state while this process lives. So a
+    batch that is staged again closes the gate from that batch on. A caller that must be sure reads the checkpoint
+    again.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -138,15 +139,17 @@ class Gate:
         self._closings = 0
 
     def is_open(self, batch_id: int) -> bool:
-        """Whether the batch is complete, as remembered or as asked for this very batch. At most one read."""
+        """Return whether the batch is complete, from memory or by a read for this batch. At most one read."""
         return self.is_known_open(batch_id) or self._ask(lambda: self._is_completed(batch_id)) >= batch_id
 
     def is_known_open(self, batch_id: int) -> bool:
-        """Whether the batch is complete, as remembered. No request; False may mean that nobody asked."""
+        """Return whether the batch is known to be complete. No request; False may mean that no read was made."""
         return batch_id <= self._completed_through
 
     def is_open_now(self, batch_id: int) -> bool:
-        """Whether the batch is complete, asked and not remembered. A read, and a listing if the entry is not there."""
+        """Return whether the batch is complete, by a read and not from memory. One read, and a listing if the entry is
+        missing.
+        """
         found = self._ask(lambda: self._is_completed(batch_id))
         if found < batch_id:
             found = self._ask(self._checkpoint.newest_commit)
@@ -155,15 +158,15 @@ class Gate:
         return found >= batch_id
 
     def search(self) -> int:
-        """The newest complete batch, asking for any later entry too, since Spark deletes old ones. One listing."""
+        """The newest complete batch. Later entries count too, since Spark deletes old ones. One listing."""
         self._ask(self._checkpoint.newest_commit)
         return self._completed_through
 
     def may_have_passed(self, batch_id: int) -> bool:
-        """Whether Spark may have deleted the entry of a batch since it was asked for and not there. At most one read.
+        """Return whether Spark may have deleted the entry of a batch since a read did not find it. At most one read.
 
-        Not while `commits/N-1` is there: what it deletes is everything below some number. (Spark 4.3,
-        `HDFSMetadataLog.purge`. If it dies meanwhile, an older entry may be left until it deletes again.)
+        It has not while `commits/N-1` exists, since Spark deletes every entry below some number. (Spark 4.3,
+        `HDFSMetadataLog.purge`. If Spark dies meanwhile, an older entry may remain until it deletes again.)
         """
         return batch_id == 0 or not self._checkpoint.is_completed(batch_id - 1)
 
@@ -177,7 +180,7 @@ class Gate:
         return batch_id if self._checkpoint.is_completed(batch_id) else NOTHING
 
     def _ask(self, newest: Callable[[], int]) -> int:
-        """An answer that was under way while the gate was closed is good for the one who asked, not for later."""
+        """Run `newest` and remember its answer. If the gate was closed meanwhile, only the caller gets the answer."""
         closings = self._closings
         found = newest()
         with self._lock:

@@ -1,5 +1,5 @@
-"""What a plan would cost and where its limits are, by calculation: no store is asked, no Spark is needed.
+"""Calculates the costs and limits of a plan, without any request to a store and without Spark.
 
-`plan` says what is planned and what a store costs, `requests` counts as the protocol sends them, `sizes` measures
-records, `estimate` puts these together, `advice` says what to change first.
+`plan` describes the plan and the store's costs, `requests` counts requests as the protocol sends them, `sizes` measures
+records, `estimate` combines these, `advice` says what to change first.
 """

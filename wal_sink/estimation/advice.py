@@ -1,6 +1,6 @@
-"""What to change first: the first thing that is wrong with an estimate, and the smallest change that mends it.
+"""Advice on an estimate: its first problem, and the smallest change that solves it.
 
-A change is not believed but calculated: the changed plan is estimated like the first one.
+The effect of a change is calculated: the changed plan is estimated like the first one.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from wal_sink.estimation.estimate import Estimate, estimate, is_in_driver
 from wal_sink.estimation.plan import Plan
 
 HEADROOM = 0.8
-"""Of a limit, on average: batches are not all alike."""
+"""Share of a limit that may be used on average, because batches differ."""
 PATIENCE_S = 3.5
-"""How long a request that S3 slows down is repeated on average, in four tries (botocore's standard mode)."""
+"""Average seconds for which the client repeats a throttled request, in four tries (botocore's standard mode)."""
 LONG_RESTART_S = 60.0
 LARGE_MANIFEST_BYTES = 16 << 20
-"""The driver holds it decoded, several batches of them, and sends its references to every delivery task."""
+"""Bytes from which a manifest is large. The driver holds several of them decoded, and sends references to every
+delivery task.
+"""
 DEAR_USD, DEAR_USD_PER_EXECUTOR = 100.0, 10.0
-"""A month; an executor itself costs many times that."""
+"""Dollars per month from which requests are expensive. An executor itself costs many times that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One problem, and what mends it."""
+    """One problem, and its solution."""
 
     problem: str
-    """Empty: there is none."""
+    """Name of the problem; empty: there is none."""
     change: str
-    """Empty: nothing that was tried is enough."""
+    """Change that solves it; empty: no tried change is enough."""
     before: str = ""
     after: str = ""
 
@@ -43,7 +45,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """What can be wrong. `measure` is compared with `limit`; above it the problem is there."""
+    """A possible problem. It exists if `measure` is above `limit`."""
 
     name: str
     measure: Callable[[Estimate], float]
@@ -106,9 +108,9 @@ _PROBLEMS = (
 
 
 def advise(found: Estimate) -> Advice:
-    """The first problem of an estimate, and the first change under which neither it nor a graver one is there.
+    """The first problem of an estimate, and the first change after which neither it nor a more severe one exists.
 
-    What is only dear need not become cheap: half of it is enough.
+    Costs need not fall below their limit: half of them is enough.
     """
     index = _first_problem(found)
     if index is None:
@@ -116,7 +118,7 @@ def advise(found: Estimate) -> Advice:
     problem = _PROBLEMS[index]
     for change in changes(found):
         if change.wals > 1 and problem.saves_money:
-            continue  # as many requests, only elsewhere
+            continue  # the same number of requests, only elsewhere
         changed = estimate(change.plan, found.store)
         left = _first_problem(changed)
         halved = problem.saves_money and left == index and problem.measure(changed) <= problem.measure(found) / 2
@@ -126,7 +128,7 @@ def advise(found: Estimate) -> Advice:
 
 
 def _first_problem(found: Estimate) -> int | None:
-    """The index of the gravest problem."""
+    """The index of the most severe problem."""
     return next((n for n, problem in enumerate(_PROBLEMS) if problem.measure(found) > problem.limit(found)), None)
 
 
@@ -137,11 +139,11 @@ class Change:
     what: str
     plan: Plan
     wals: int = 1
-    """Of how many queries, each with a WAL of its own, the plan is one."""
+    """Number of queries, each with its own WAL, into which the load is divided."""
 
 
 def changes(found: Estimate) -> Iterator[Change]:
-    """What may be tried, the least of it first."""
+    """The changes to try, the smallest first."""
     plan, shape = found.plan, found.shape
     settings = plan.settings
     if is_in_driver(plan, shape) and shape.segments > 1:
@@ -166,7 +168,7 @@ def _larger_chunks(plan: Plan, factor: int) -> Change:
 
 
 def _fewer_segments(plan: Plan) -> Iterator[Change]:
-    """Fewer segments are larger, of more chunks: so with larger chunks besides."""
+    """Plans with fewer segments. These are larger and have more chunks, so each is also tried with larger chunks."""
     for divisor in (4, 16, 64):
         fewer = (plan.segments or plan.slots) // divisor
         if fewer >= 1:

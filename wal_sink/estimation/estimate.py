@@ -1,4 +1,4 @@
-"""What a plan comes to on a store: requests, dollars, rates against limits, and how long things take."""
+"""Estimate of a plan on a store: requests, dollars, rates against limits, and durations."""
 
 from __future__ import annotations
 
@@ -28,34 +28,36 @@ from wal_sink.wal import paths
 
 MONTH_S = 730 * 3600
 JOB_S = 0.11
-"""Of a Spark job that does nothing but start (measured); a batch delivered on executors takes one."""
+"""Seconds of a Spark job that does nothing but start (measured). A batch delivered on executors takes one job."""
 COMMIT_S = 0.04
-"""From the end of staging to Spark's `commits/N`, besides four requests of its store (assumed; local: 38 to 81 ms)."""
+"""Seconds from the end of staging to Spark's `commits/N`, without four requests of its store (assumed; local: 38 to 81
+ms).
+"""
 CHECKPOINT_REQUESTS_OF_START = 5
 OF_TAKEOVER = 6
-"""Reads of a batch that another run began: release, manifest, marker, later markers, dead letters, and the look for a
-successor before the first send, which else the only segment of a batch is spared.
+"""Number of reads for a batch that another run began: release, manifest, marker, later markers, dead letters, and the
+check for a newer process before the first send. A normal batch with one segment does not need this check.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixLoad:
-    """What one prefix is asked for, on average."""
+    """Average load of one prefix."""
 
     prefix: str
     writes_per_s: float
-    """PUT, and every object that a delete names."""
+    """PUT requests, and every object that a delete names."""
     reads_per_s: float
-    """GET and listings."""
+    """GET requests and listings."""
     share: float | None
-    """Of the store's limit for a prefix, of `limited` requests; None: it has no limit."""
+    """Share of the store's limit for a prefix, of `limited` requests. None: the store has no limit."""
     limited: str
-    """`writes` or `reads`, whichever is nearer to its limit; empty: it has none."""
+    """`writes` or `reads`, the one closer to its limit. Empty: the store has no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dollars:
-    """A month of 730 hours."""
+    """Costs of a month of 730 hours, in US dollars."""
 
     requests: float
     storage: float
@@ -67,54 +69,57 @@ class Dollars:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What was calculated. `plan` and `store` are what it was calculated from."""
+    """Result of an estimate. `plan` and `store` are its input."""
 
     plan: Plan
     store: StoreModel
     shape: Shape
     requests: Requests
-    """Of the WAL for a batch, its share of a collection included."""
+    """Requests to the WAL for a batch, including its share of a collection."""
     checkpoint_gets: float
-    """Reads of the checkpoint for a batch. Spark's own requests are not among them."""
+    """Reads of the checkpoint for a batch, without Spark's own requests."""
     dollars: Dollars | None
-    """None: no prices are known."""
+    """Costs; None: no prices are known."""
     stored_bytes: float
-    """What lies in the WAL on average."""
+    """Average bytes in the WAL."""
     prefixes: tuple[PrefixLoad, ...]
-    """By load, the nearest to its limit first. The last one is the whole WAL, as one prefix."""
+    """Load by prefix, the one closest to its limit first. The last one is the whole WAL, as one prefix."""
     burst_s: float
-    """How long the store takes at its limit for the segments that tasks end at the same time."""
+    """Seconds that the store needs, at its limit, for the segments that tasks end at the same time."""
     manifest_bytes: int
     delivery_tasks: int
-    """Segments that are delivered to a sink at the same time."""
+    """Number of segments that are delivered to a sink at the same time."""
     repeated_rows: int
-    """Rows that a crash, a takeover or a retry may repeat in one sink, at most; `at_most_once`: that may be missing."""
+    """Maximum rows that a crash, a takeover or a retry may repeat in one sink. With `at_most_once`: rows that may be
+    missing.
+    """
     delivery_s: float
-    """From the open gate of a batch to its marker, in one sink."""
+    """Seconds from the open gate of a batch to its marker, for one sink."""
     collection_s: float
-    """Of one collection, which holds its sink's deliveries back, once in `COLLECT_EVERY_BATCHES` batches."""
+    """Seconds of one collection, which delays its sink's deliveries, once in `COLLECT_EVERY_BATCHES` batches."""
     restart_s: float
-    """From opening the WAL to the start of the query, at most: what was left is delivered before. Without Spark's own
-    start.
+    """Maximum seconds from opening the WAL to the start of the query, without Spark's own start. Remaining batches are
+    delivered before it.
     """
 
     @property
     def busiest(self) -> PrefixLoad:
+        """The prefix closest to its limit."""
         return self.prefixes[0]
 
     @property
     def whole(self) -> PrefixLoad:
-        """The WAL as one prefix, which it is until S3 has split it."""
+        """The WAL as one prefix, as long as S3 has not split it."""
         return self.prefixes[-1]
 
     @property
     def busy(self) -> float:
-        """Share of the time that delivery to a sink takes; above 1 it falls behind."""
+        """Share of the time that delivery to a sink takes. Above 1, delivery falls behind."""
         return (self.delivery_s + self.collection_s / COLLECT_EVERY_BATCHES) / self.plan.batch_interval_s
 
 
 def estimate(plan: Plan, store: StoreModel) -> Estimate:
-    """Calculate. Asks nothing of any store."""
+    """Calculate the estimate. Sends no request to any store."""
     shape = shape_of(plan)
     protocol = Protocol(store, plan.ability, plan.at_most_once, plan.sinks, plan.settings.retention_batches)
     collection = protocol.of_collection(shape)
@@ -154,7 +159,9 @@ def _dollars(plan: Plan, store: StoreModel, of_batch: Requests, stored_bytes: fl
 
 
 def _stored_bytes(plan: Plan, shape: Shape, protocol: Protocol) -> float:
-    """Batches stay until a collection comes: on average half of those between two more than the retention."""
+    """Average bytes in the WAL. Batches stay until a collection: on average the retention and half of the batches
+    between two collections.
+    """
     kept = plan.settings.retention_batches + COLLECT_EVERY_BATCHES / 2
     of_sink = protocol.records(shape) * sizes.progress_bytes() + sizes.marker_bytes()
     of_batch = shape.bytes + sizes.manifest_bytes(plan, shape) + sizes.release_bytes()
@@ -162,8 +169,8 @@ def _stored_bytes(plan: Plan, shape: Shape, protocol: Protocol) -> float:
 
 
 def _prefixes(plan: Plan, store: StoreModel, traffic: Traffic) -> tuple[PrefixLoad, ...]:
-    """What S3 can split: each folder, its shards, and those of the sinks apart. Batch ids only ever rise, so that of a
-    folder of batches the newest end has all the load, however often it is split.
+    """Load of each prefix that S3 can split: each folder and its shards; the sinks' shards separately. Batch ids only
+    rise, so the newest end of a folder of batches has all its load, however often it is split.
     """
     shards = {
         f"{paths.BATCHES}/<shard>/": traffic[SHARDS_OF_BATCHES].times(1 / paths.SHARDS),
@@ -191,12 +198,12 @@ def _load(plan: Plan, store: StoreModel, prefix: str, of_batch: Requests) -> Pre
 
 
 def _tasks(plan: Plan, shape: Shape) -> int:
-    """Segments that are delivered side by side."""
+    """Number of segments that are delivered in parallel."""
     return 1 if is_in_driver(plan, shape) else min(shape.segments, plan.delivery_slots)
 
 
 def is_in_driver(plan: Plan, shape: Shape) -> bool:
-    """Whether the driver delivers, one segment after the other. A whole-batch writer reads on executors."""
+    """Return whether the driver delivers, one segment after the other. A whole-batch writer reads on executors."""
     if plan.ability is Ability.BATCH_WRITER:
         return False
     is_small = shape.bytes <= SMALL_BATCH_BYTES and shape.segments <= SMALL_BATCH_SEGMENTS
@@ -213,7 +220,9 @@ def _repeated_rows(plan: Plan, shape: Shape, tasks: int) -> int:
 
 
 def _delivery_s(plan: Plan, shape: Shape, store: StoreModel, protocol: Protocol, tasks: int) -> float:
-    """Term, release and marker one after the other; the segments in waves, or as fast as the limits let them."""
+    """Seconds of a delivery: term, release and marker one after the other; the segments in waves, or as fast as the
+    limits allow.
+    """
     calls = shape.chunks_per_segment + (1 if plan.ability is Ability.TRANSACTIONAL else 0)
     of_segment_s = (
         store.read_s
@@ -228,7 +237,7 @@ def _delivery_s(plan: Plan, shape: Shape, store: StoreModel, protocol: Protocol,
 
 
 def _limited_s(store: StoreModel, protocol: Protocol, shape: Shape) -> float:
-    """How long a delivery takes at the store's limits for a prefix, however many tasks send."""
+    """Seconds that a delivery takes at the store's limits for a prefix, with any number of tasks."""
     if store.writes_per_s is None or store.reads_per_s is None:
         return 0.0
     reads = max(_under_a_prefix(shape) * protocol.sinks, protocol.checks(shape))
@@ -237,25 +246,25 @@ def _limited_s(store: StoreModel, protocol: Protocol, shape: Shape) -> float:
 
 
 def _under_a_prefix(shape: Shape) -> float:
-    """Segments of a batch under the prefix that has the most of them."""
+    """Segments of a batch under the prefix with most of them."""
     return max(shape.segments - shape.spread_segments, shape.spread_segments / paths.SHARDS)
 
 
 def _burst_s(plan: Plan, shape: Shape, store: StoreModel) -> float:
-    """How long the store takes, once it has split the folders, for the segments that a wave of tasks ends."""
+    """Seconds that the store needs, once it has split the folders, for the segments that a wave of tasks ends."""
     if store.writes_per_s is None:
         return 0.0
     return _under_a_prefix(shape) * min(1.0, plan.slots / shape.segments) / store.writes_per_s
 
 
 def _in_turn_s(store: StoreModel, requests: Requests) -> float:
-    """How long requests take that are sent one after the other."""
+    """Seconds for requests that are sent one after the other."""
     return requests.puts * store.write_s + (requests.gets + requests.lists + requests.deletes) * store.read_s
 
 
 def _collection_s(store: StoreModel, collection: Traffic) -> float:
-    """Its requests are sent one after the other; of a delete, every object counts against the limit. Each request that
-    deletes from shards names as many of every one.
+    """Seconds of a collection. Its requests are sent one after the other. Every deleted object counts against the
+    limit. A request that deletes from shards names the same number of objects in each shard.
     """
     sent = total(collection)
     of_shards = collection[SHARDS_OF_BATCHES] + collection[SHARDS_OF_SINKS]
@@ -272,14 +281,16 @@ def _collection_s(store: StoreModel, collection: Traffic) -> float:
 def _restart_s(
     plan: Plan, shape: Shape, store: StoreModel, protocol: Protocol, *, tasks: int, delivery_s: float
 ) -> float:
-    """At most: as if every segment of the batch under way had a record, and all of it were to be delivered again."""
+    """Maximum seconds of a restart: as if every segment of the batch in flight had a record, and the whole batch had to
+    be delivered again.
+    """
     start_s = _in_turn_s(store, total(protocol.of_start()) + Requests(gets=CHECKPOINT_REQUESTS_OF_START))
     if plan.pending_batches == 0:
         return start_s
     records = protocol.records(shape)
     begun = min(records, shape.segments)
-    lost = shape.segments if plan.at_most_once else 0  # read, look for a refusal, keep as a dead letter
-    doubted = math.ceil(shape.segments / tasks)  # before its first chunk a task looks whether it was answered
+    lost = shape.segments if plan.at_most_once else 0  # read, check for a rejection, keep as a dead letter
+    doubted = math.ceil(shape.segments / tasks)  # before its first chunk, a task checks whether that chunk was answered
     listed = protocol.progress_listings(shape, records) if records else 1
     taking_over = Requests(puts=lost, gets=OF_TAKEOVER + begun + 2 * lost + doubted, lists=listed)
     manifest_s = sizes.manifest_bytes(plan, shape) / store.bandwidth

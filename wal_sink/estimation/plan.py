@@ -1,4 +1,4 @@
-"""What is planned: a query and its log on a cluster, and what is known of its store. Plain, validated values."""
+"""Input of an estimate: a query with its log and cluster, and known facts of its store. Plain, validated values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal_sink.sinks.guarantees import Ability
 from wal_sink.wal import paths
 
 PRICES_AS_OF = "2026-11-21"
-"""When the prices of `S3_PRICES` were looked up; see docs/SCALE.md for where."""
+"""Date of the prices in `S3_PRICES`; docs/SCALE.md names their source."""
 
 
 def _check(owner: object, least: float, *names: str) -> None:
@@ -23,17 +23,17 @@ def _check(owner: object, least: float, *names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a store charges, in US dollars."""
+    """Prices of a store, in US dollars."""
 
     per_1000_puts: float
-    """Listings cost the same."""
+    """Price of 1,000 PUT requests or listings."""
     per_1000_gets: float
-    """A GET that finds nothing costs the same."""
+    """Price of 1,000 GET requests, including those that find nothing."""
     per_1000_deletes: float
     gb_month: float
-    """Of a gigabyte (2^30 bytes) kept for a month."""
+    """Price of a gigabyte (2^30 bytes) for a month."""
     as_of: str
-    """When they were looked up, for people."""
+    """Source and date of the prices, for people."""
 
     def __post_init__(self) -> None:
         _check(self, 0, "per_1000_puts", "per_1000_gets", "per_1000_deletes", "gb_month")
@@ -50,22 +50,24 @@ S3_PRICES = Prices(
 
 @dataclass(frozen=True, slots=True)
 class StoreModel:
-    """What an estimate needs to know of a store."""
+    """Facts of a store that an estimate needs."""
 
     name: str
     write_s: float
-    """Of one PUT, until it is durable, besides the bytes it carries."""
+    """Seconds of one PUT until it is durable, without the transfer of its bytes."""
     read_s: float
-    """Of any other request."""
+    """Seconds of any other request."""
     bandwidth: float
     """Bytes per second of one connection."""
     writes_per_s: float | None = None
-    """Most PUT, COPY, POST and DELETE a second under one prefix; None: no such limit is known."""
+    """Maximum number of PUT, COPY, POST and DELETE requests per second under one prefix. None: no such limit is
+    known.
+    """
     reads_per_s: float | None = None
-    """The same for GET, HEAD and listings."""
+    """The same limit for GET, HEAD and listings."""
     page: int | None = None
-    """Names that one listing request answers, and keys that one delete request takes; None: a call lists all, and a
-    delete takes one path.
+    """Number of names that one listing request returns, and of keys that one delete request takes. None: a listing
+    returns all names, and a delete takes one path.
     """
     prices: Prices | None = None
 
@@ -74,11 +76,11 @@ class StoreModel:
         _check(self, 1, "bandwidth", "writes_per_s", "reads_per_s", "page")
 
     def listings(self, names: int) -> int:
-        """Requests that a listing of so many names takes. An empty folder takes one too."""
+        """Number of requests for a listing of this many names. An empty folder takes one too."""
         return 1 if self.page is None else max(1, math.ceil(names / self.page))
 
     def deletes(self, keys: int) -> int:
-        """Requests that deleting so many objects takes."""
+        """Number of requests to delete this many objects."""
         return keys if self.page is None else math.ceil(keys / self.page)
 
 
@@ -92,35 +94,35 @@ STORES = {model.name: model for model in (S3_MODEL, LOCAL_MODEL, OTHER_MODEL)}
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A streaming query that writes into one WAL, and the cluster it runs on.
+    """A streaming query that writes into one WAL, and its cluster.
 
-    `settings` are the log's own, as `WalSink` takes them. All sinks are of one kind. Raises `ConfigError` for what
-    cannot be.
+    `settings` are the log's own, as `WalSink` takes them. All sinks are of one kind. Raises `ConfigError` for
+    impossible values.
     """
 
     executors: int
     segments: int | None = None
-    """Partitions that stage rows in a batch, each into one segment or more; None: one for each task slot."""
+    """Number of partitions that stage rows in a batch, each into one segment or more. None: one per task slot."""
     batch_interval_s: float = 10.0
     cores_per_executor: int = 4
     rows_per_s: float = 1000.0
-    """Rows that arrive a second, for each executor."""
+    """Rows that arrive per second, for each executor."""
     row_bytes: float = 200.0
-    """Of a row in memory, as Arrow holds it."""
+    """Bytes of a row in memory, as Arrow holds it."""
     compression: float = 3.0
-    """How many times smaller a row is in a segment."""
+    """Factor by which a row is smaller in a segment."""
     columns: int = 10
     offsets_bytes: int = 500
-    """Of the source offsets that Spark writes for a batch; they lie in the manifest."""
+    """Bytes of the source offsets that Spark writes for a batch. The manifest contains them."""
     settings: Settings = field(default_factory=Settings)
     sinks: int = 1
     ability: Ability = Ability.ACCEPT
     at_most_once: bool = False
     where: Where = "auto"
     sink_call_s: float = 0.05
-    """How long the sink takes for one chunk."""
+    """Seconds that the sink needs for one chunk."""
     pending_batches: int = 1
-    """Complete batches that are not marked when the query starts again."""
+    """Number of completed batches without a marker when the query starts again."""
 
     def __post_init__(self) -> None:
         _check(self, 1, "executors", "segments", "cores_per_executor", "columns", "sinks")
@@ -134,25 +136,25 @@ class Plan:
             Ability.BATCH_WRITER,
         }:
             raise ConfigError(
-                f"at_most_once with a {self.ability.value} sink: only a sink that is called chunk by chunk, and stores "
-                "no position, is delivered to at most once"
+                f"at_most_once is not possible with a {self.ability.value} sink: it needs a sink that is called chunk "
+                "by chunk and stores no position"
             )
 
     @property
     def slots(self) -> int:
-        """Task slots of the cluster."""
+        """Number of task slots of the cluster."""
         return self.executors * self.cores_per_executor
 
     @property
     def delivery_slots(self) -> int:
-        """Task slots that delivery to one sink gets, where all sinks deliver at once."""
+        """Number of task slots for delivery to one sink, if all sinks deliver at once."""
         most = self.settings.max_delivery_tasks or max(1, self.slots - 1)
         return max(1, most // self.sinks)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One batch of a plan. Every segment has the same rows."""
+    """Shape of one batch of a plan. Every segment has the same number of rows."""
 
     segments: int
     chunks_per_segment: int
@@ -160,9 +162,9 @@ class Shape:
     rows_per_chunk: int
     segment_bytes: int
     uneven: bool = False
-    """Whether chunks end by their bytes, so that the manifest names each end."""
+    """True if chunks end by their bytes, so the manifest names each end."""
     files_per_partition: int = 1
-    """Segments that each partition makes."""
+    """Number of segments that each partition makes."""
 
     @property
     def partitions(self) -> int:
@@ -170,12 +172,12 @@ class Shape:
 
     @property
     def spread_segments(self) -> int:
-        """Of `segments`, those that lie in shards."""
+        """Number of segments that lie in shards."""
         return max(0, self.partitions - paths.SPREAD_FROM) * self.files_per_partition
 
     @property
     def spreads_progress(self) -> bool:
-        """Whether the batch's progress lies in shards."""
+        """Return whether the batch's progress lies in shards."""
         return self.chunks > paths.SPREAD_FROM
 
     @property
@@ -192,15 +194,15 @@ class Shape:
 
 
 def shape_of(plan: Plan) -> Shape:
-    """A batch of the plan: how its rows fall into segments and chunks."""
+    """The shape of a batch of the plan: the division of its rows into segments and chunks."""
     settings = plan.settings
     rows = plan.executors * plan.rows_per_s * plan.batch_interval_s
-    partitions = min(plan.segments or plan.slots, math.ceil(rows))  # one without rows makes no segment
+    partitions = min(plan.segments or plan.slots, math.ceil(rows))  # a partition without rows makes no segment
     by_bytes = max(1, int(settings.chunk_bytes / plan.row_bytes))
     chunk_rows = min(settings.chunk_rows, by_bytes)
     stored_row_bytes = plan.row_bytes / plan.compression
     in_partition = math.ceil(rows / partitions)
-    # A segment ends at the first end of a chunk at which the file has reached its size.
+    # A segment ends at the first end of a chunk after the file has reached its size.
     most = math.ceil(settings.segment_bytes / stored_row_bytes / chunk_rows) * chunk_rows
     files_per_partition = math.ceil(in_partition / most)
     in_segment = math.ceil(in_partition / files_per_partition)

@@ -1,9 +1,9 @@
-"""How many requests the protocol sends, counted as its code sends them.
+"""Number of requests that the protocol sends, counted as its code sends them.
 
 `tests/unit/estimation/test_estimation.py` runs the code and compares.
 
-Only what a run without failures sends is counted, and what takes a batch over after a crash. A request that finds
-nothing, as the look for a successor's term does, is a request.
+The count covers a run without failures, and the takeover of a batch after a crash. A request that finds nothing, such
+as the check for a newer process's term, counts too.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from wal_sink.wal import paths
 
 TERMS = "terms"
 ROOT = ""
-"""Of the listing of a WAL's own folder."""
+"""Folder of a listing of the WAL's root."""
 PROBE = "probe"
 CHECKPOINT = "the checkpoint"
 SHARDS_OF_BATCHES = f"{paths.BATCHES}/<shard>"
-"""All shards together, each of which has an equal share."""
+"""All shards together. Each has an equal share."""
 SHARDS_OF_SINKS = f"{paths.SINKS}/<shard>"
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests by kind, and the objects that the deletes name. Fractions where they are averages."""
+    """Requests by kind, and the number of objects that the deletes name. Averages are fractions."""
 
     puts: float = 0
     gets: float = 0
@@ -41,33 +41,38 @@ class Requests:
         return Requests(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     def times(self, factor: float) -> Requests:
+        """These requests, multiplied by a factor."""
         return Requests(*(getattr(self, each.name) * factor for each in fields(self)))
 
     @property
     def total(self) -> float:
+        """Number of requests of all kinds."""
         return self.puts + self.gets + self.lists + self.deletes
 
 
 Traffic = Mapping[str, Requests]
-"""Requests by top folder of the WAL (`batches`, `sinks`, …), those of its shards apart."""
+"""Requests by top folder of the WAL (`batches`, `sinks`, …), with separate entries for their shards."""
 
 
 def total(traffic: Traffic) -> Requests:
+    """The requests of all folders together."""
     return sum(traffic.values(), Requests())
 
 
 def joined(*parts: Traffic) -> Traffic:
+    """The sum of several traffics, folder by folder."""
     folders = dict.fromkeys(folder for part in parts for folder in part)
     return {folder: sum((part[folder] for part in parts if folder in part), Requests()) for folder in folders}
 
 
 def scaled(traffic: Traffic, factor: float) -> Traffic:
+    """The traffic with every folder's requests multiplied by a factor."""
     return {folder: requests.times(factor) for folder, requests in traffic.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What decides how many requests a batch takes: the store, the sinks, how many batches are kept."""
+    """Facts that decide how many requests a batch takes: the store, the sinks, the number of kept batches."""
 
     store: StoreModel
     ability: Ability
@@ -76,7 +81,7 @@ class Protocol:
     retention_batches: int
 
     def of_batch(self, shape: Shape) -> Traffic:
-        """Staging a batch, releasing it, delivering it to every sink, marking it."""
+        """Requests to stage a batch, release it, deliver it to every sink and mark it."""
         spread, checks = shape.spread_segments, 1 + self.checks(shape)
         beside = shape.segments - spread
         records, spread_records = self._beside_and_spread(shape)
@@ -89,13 +94,15 @@ class Protocol:
         }
 
     def _beside_and_spread(self, shape: Shape) -> tuple[int, int]:
-        """Progress records in the sink's folder, and in its shards."""
+        """Number of progress records in the sink's folder, and in its shards."""
         records = self.records(shape)
         return (0, records) if shape.spreads_progress else (records, 0)
 
     def checks(self, shape: Shape) -> int:
-        """Looks for a successor's term while one sink gets a batch; the one before the release is another."""
-        # The only segment's first send is covered by the look before the release.
+        """Number of checks for a newer process's term while one sink gets a batch. The check before the release is not
+        included.
+        """
+        # The check before the release also covers the first send if the batch has only one segment.
         covered = 1 if shape.segments == 1 else 0
         if self.ability is Ability.BATCH_WRITER:
             return 1
@@ -104,7 +111,9 @@ class Protocol:
         return shape.chunks if self.at_most_once else shape.chunks - covered
 
     def records(self, shape: Shape) -> int:
-        """Progress records of a batch and one sink. The marker stands for the last one of an only segment."""
+        """Number of progress records of a batch for one sink. For a single segment, the marker replaces the last
+        one.
+        """
         if self.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return 0
         if self.at_most_once:
@@ -113,7 +122,7 @@ class Protocol:
         return (shape.segments if self.ability is Ability.SEGMENT_WRITER else shape.chunks) - covered
 
     def of_collection(self, shape: Shape) -> Traffic:
-        """Collecting `COLLECT_EVERY_BATCHES` batches, once in so many."""
+        """Requests to collect `COLLECT_EVERY_BATCHES` batches, which happens once in so many batches."""
         every, store = COLLECT_EVERY_BATCHES, self.store
         records, _ = self._beside_and_spread(shape)
         beside = shape.segments - shape.spread_segments
@@ -142,22 +151,22 @@ class Protocol:
         }
 
     def _records_in_shards(self, shape: Shape) -> list[int]:
-        """How many progress records of a batch each shard has that has some."""
+        """Number of progress records of a batch in each shard that has some."""
         if not (shape.spreads_progress and (records := self.records(shape))):
             return []
         return [count * records // shape.segments for count in _in_shards(0, shape.segments)]
 
     def _of_collecting_shards(self, objects: list[int]) -> Requests:
-        """Of a batch so many objects lie in each shard."""
+        """Requests to collect shards. `objects`: number of objects of a batch in each shard."""
         store, every = self.store, COLLECT_EVERY_BATCHES
         of_shard = [store.listings(self.retention_batches + every) + every * store.listings(count) for count in objects]
         of_batch = sum(objects)
         return Requests(lists=sum(of_shard), deletes=every * store.deletes(of_batch), keys_deleted=every * of_batch)
 
     def of_start(self, *, collected: bool = True) -> Traffic:
-        """A run that opens a WAL which has a past, finds nothing to deliver, and becomes its stager.
+        """Requests of a run that opens a WAL with history, finds nothing to deliver, and becomes its stager.
 
-        `collected`: whether that past is long enough for low water, whose newest record is read.
+        `collected`: True if the history is long enough for low water, whose newest record is then read.
         """
         kept, store, sinks = self.retention_batches + COLLECT_EVERY_BATCHES, self.store, self.sinks
         return {
@@ -165,19 +174,21 @@ class Protocol:
             ROOT: Requests(lists=1),
             paths.WAL: Requests(gets=1),
             paths.LOW_WATER: Requests(gets=int(collected), lists=2 * store.listings(KEPT_LOW_WATERS)),
-            # The stager looks at the newest batch: at its manifest, its release and the folder of its attempt.
+            # The stager reads the newest batch's manifest and release, and lists the folder of its attempt.
             paths.BATCHES: Requests(gets=self._marked_reads() * sinks, lists=2 * store.listings(kept) + 1),
-            # What the sinks are called now, and whether one is retired, before and after its term is claimed.
+            # The present names of the sinks and their retirement, read before and after the term is claimed.
             paths.SINKS: Requests(gets=3 * sinks, lists=1 + sinks * (1 + store.listings(kept))),
             TERMS: Requests(puts=sinks + 1, lists=sinks + 2),
         }
 
     def _marked_reads(self) -> int:
-        """Reads of the newest marked batch's release and manifest: a transactional target is asked for that batch."""
+        """Number of reads of the newest marked batch's release and manifest: a transactional target must still hold
+        that batch.
+        """
         return 2 if self.ability is Ability.TRANSACTIONAL else 0
 
     def of_takeover(self, shape: Shape, done: Done) -> Traffic:
-        """Taking a released batch over that another run began to deliver, for one sink, up to its marker."""
+        """Requests to take over a released batch that another run began to deliver, for one sink, up to its marker."""
         store = self.store
         chunks_left = shape.chunks - done.chunks
         kept_apart = self.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}
@@ -186,27 +197,27 @@ class Protocol:
         looked = 0 if kept_apart else self.progress_listings(shape, self._records_of(done))
         covered = 1 if shape.segments == 1 else 0
         sends = self._sends(done.open_segments(shape), chunks_left)
-        # What a transactional target has, it tells only once its segment was read.
+        # The position of a transactional target is read only after its segment.
         first_read = 0 if self.ability is Ability.TRANSACTIONAL else done.whole
         beside = shape.segments - shape.spread_segments
         read_beside = max(0, beside - first_read) + min(lost, beside)
-        # Whether it was marked after all; a target that ignores repeats is not harmed by one.
+        # The batch may be marked after all. A target that ignores repeats does not need this check.
         looked_after = int(self.at_most_once or self.ability is not Ability.IGNORE_KNOWN_KEYS)
         read_spread = shape.segments - max(beside, first_read) + max(0, lost - beside)
         records_left = self._records_left(sends, covered)
         checked = 0 if kept_apart else done.begun
         spread = shape.spreads_progress
-        kept_listings = 1 if self.ability is Ability.TRANSACTIONAL else 0  # of dead letters, which tell what was sent
+        kept_listings = 1 if self.ability is Ability.TRANSACTIONAL else 0  # dead letters, which tell what was sent
         return {
             paths.BATCHES: Requests(gets=2 + looked_after + read_beside),
             SHARDS_OF_BATCHES: Requests(gets=read_spread),
             TERMS: Requests(gets=1 + sends),
-            # A run looks once, before it first collects.
+            # A run reads low water once, before its first collection.
             paths.LOW_WATER: Requests(lists=store.listings(KEPT_LOW_WATERS)),
             paths.SINKS: Requests(
                 puts=(0 if spread else records_left) + lost + 1,
                 gets=1 + (0 if spread else checked) + lost + doubted,
-                # A later marker would stand for this batch: it is looked for before the first send.
+                # A later marker would cover this batch, so markers are listed before the first send.
                 lists=(0 if spread else looked)
                 + store.listings(lost)
                 + kept_listings
@@ -216,7 +227,7 @@ class Protocol:
         }
 
     def progress_listings(self, shape: Shape, records: int) -> int:
-        """Requests that it takes to look at the progress of a batch."""
+        """Number of requests to read the progress of a batch."""
         shards = paths.SHARDS if shape.spreads_progress else 1
         return shards * self.store.listings(math.ceil(records / shards))
 
@@ -235,7 +246,7 @@ class Protocol:
 
 
 def _in_shards(first: int, end: int) -> list[int]:
-    """How many of the numbers from `first` to `end` each shard has that has some."""
+    """Number of the integers from `first` to `end` in each shard that has some."""
     counts = (len(range(first + number, end, paths.SHARDS)) for number in range(paths.SHARDS))
     return [count for count in counts if count]
 
@@ -245,26 +256,29 @@ _WITHOUT_CHUNKS = {Ability.SEGMENT_WRITER, Ability.BATCH_WRITER}
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How far a batch had come when its run ended, as its progress records tell."""
+    """Progress of a batch when its run ended, as its progress records tell."""
 
     begun: int = 0
-    """Segments with a record."""
+    """Number of segments with a record."""
     whole: int = 0
-    """Segments of which every row is recorded."""
+    """Number of segments of which every row is recorded."""
     chunks: int = 0
-    """Chunks with a record."""
+    """Number of chunks with a record."""
 
     def open_segments(self, shape: Shape) -> int:
+        """Number of segments that are not fully recorded."""
         return shape.segments - self.whole
 
 
 def checkpoint_gets(sinks: int, polls: float) -> float:
-    """Reads of the checkpoint for a batch, at most: its offsets twice, and for each sink its gate and the next one."""
+    """Maximum number of reads of the checkpoint for a batch: its offsets twice; for each sink its gate, and the next
+    one.
+    """
     return 2 + sinks * (polls + 1)
 
 
 def polls_until(commit_delay_s: float, first_s: float, longest_s: float) -> int:
-    """How often a committer asks for a batch's completion, which comes so long after it was staged."""
+    """Number of reads with which a committer waits for a batch's completion, which comes this long after staging."""
     asked, at_s, pause_s = 1, first_s, first_s / 2
     while at_s < commit_delay_s:
         at_s += pause_s

@@ -1,4 +1,4 @@
-"""How many bytes records take: samples of them are encoded as the log encodes its own."""
+"""Sizes of records in bytes: samples are encoded as the log encodes its own records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OFFSETS = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":1767225600000,"conf":{}
 
 
 def manifest_bytes(plan: Plan, shape: Shape) -> int:
-    """Bytes of the manifest of one batch, about: lengths of numbers and names vary."""
+    """Approximate bytes of the manifest of one batch: lengths of numbers and names vary."""
     empty = len(encode(_manifest(plan)))
     spread = shape.spread_segments
     of_spread = spread * _reference_bytes(shape, paths.SPREAD_FROM) if spread else 0
@@ -26,6 +26,7 @@ def manifest_bytes(plan: Plan, shape: Shape) -> int:
 
 
 def release_bytes() -> int:
+    """Approximate bytes of a release."""
     return len(
         encode(
             Release(
@@ -43,6 +44,7 @@ def release_bytes() -> int:
 
 
 def progress_bytes() -> int:
+    """Approximate bytes of a progress record."""
     return len(
         encode(
             Progress(
@@ -54,6 +56,7 @@ def progress_bytes() -> int:
 
 
 def marker_bytes() -> int:
+    """Approximate bytes of a marker."""
     return len(
         encode(
             Marker(

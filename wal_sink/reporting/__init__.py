@@ -1,1 +1,1 @@
-"""How the project speaks: loggers, and texts of objects that others made. No text made here raises or ends a thread."""
+"""Output of the project: loggers, and texts of objects that others made. No function here raises or ends a thread."""

@@ -1,4 +1,4 @@
-"""Texts that are put together from several layers, each of which names what it works on."""
+"""Texts composed by several layers, each of which names its object."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NAMES = re.compile(rf"(?<!\w){_NAME}(?:, {_NAME})*: ")
 
 
 def said_once(text: str) -> str:
-    """The text with each batch, sink, chunk and segment named where it is named first, and not again after that.
+    """The text with each batch, sink, chunk and segment named once, at its first mention.
 
     `batch 3, sink 'a': gave up: batch 3, chunk k: no route` becomes `batch 3, sink 'a': gave up: chunk k: no route`.
     """

@@ -1,7 +1,7 @@
-"""Texts of things that others made: exceptions, reasons, return values, sinks. Making one never raises.
+"""Texts of objects that others made: exceptions, reasons, return values, sinks. Making a text never raises.
 
-`str()`, `repr()` and `describe()` run code of a user or of a library, which may raise, or return text that no UTF-8
-file can hold. Such an exception would escape from the very handler that wants to report another one.
+`str()`, `repr()` and `describe()` run code of a user or of a library. This code may raise, or return text that UTF-8
+cannot hold. Such an exception would escape from the very handler that reports another one.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from collections.abc import Callable
 from typing import Protocol
 
 _LONGEST = 200_000
-"""How many characters of a text are kept. Masking what is secret in one of megabytes would take minutes."""
+"""Maximum length of a text. Masking secrets in a text of megabytes would take minutes."""
 
 
 class Described(Protocol):
-    """A sink, as far as messages are concerned."""
+    """The part of a sink that messages need."""
 
     def describe(self) -> str:
-        """What this is."""
+        """Short description of the sink."""
         ...
 
 
 def text_of(thing: object) -> str:
-    """`str(thing)`, or what kept it from telling."""
+    """`str(thing)`, or a text that says why it failed."""
     return _made("str()", str, thing)
 
 
 def repr_of(thing: object) -> str:
-    """`repr(thing)`, or what kept it from telling."""
+    """`repr(thing)`, or a text that says why it failed."""
     return _made("repr()", repr, thing)
 
 
@@ -37,7 +37,7 @@ def told(error: BaseException) -> str:
 
 
 def name_of(sink: Described) -> str:
-    """`sink.describe()`, or what kept it from telling."""
+    """`sink.describe()`, or a text that says why it failed."""
     return _made("describe()", _describe, sink)
 
 
@@ -46,17 +46,21 @@ def _describe(sink: Described) -> object:
 
 
 def _made(name: str, make: Callable[..., object], thing: object) -> str:
-    """A plain `str` that UTF-8 can hold: a subclass could raise later, and half a surrogate pair when it is written."""
+    """A plain `str` that UTF-8 can hold: a subclass of `str` could raise later, and so could half a surrogate pair when
+    it is written.
+    """
     try:
         made = make(thing)
         text = "".join((made if isinstance(made, str) else repr(made),))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - of a user's own; nothing of it may end the program
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - raised by a user's code, which must not end the program
         return f"<a {type(thing).__name__} without text: {name} raised {type(error).__name__}>"
     return _cut(text).encode(errors="backslashreplace").decode()
 
 
 def _cut(text: str) -> str:
-    """Its beginning and its end, of whole words: nobody would know a part of a password for one."""
+    """The beginning and the end of a long text, in whole words: half of a password would not be recognised as a
+    secret.
+    """
     if len(text) <= _LONGEST:
         return text
     head = text[: _LONGEST // 2].rsplit(maxsplit=1)

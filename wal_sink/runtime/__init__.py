@@ -1,4 +1,5 @@
-"""What the core needs of the outside world besides stores and sinks: clock, chance, time limits, rates, process ids.
+"""Access of the core to the outside world other than stores and sinks: clock, randomness, time limits, rates, process
+ids.
 
-It is passed in, so that a simulation can take its place. No module elsewhere reads a clock or starts a timer itself.
+It is injected, so that a simulation can replace it. No other module reads a clock or starts a timer itself.
 """

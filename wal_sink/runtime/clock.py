@@ -1,6 +1,6 @@
-"""Clock, sleep, randomness and ids, injected so that a simulation can own them.
+"""Clock, sleep, randomness and ids, injected so that a simulation can control them.
 
-This is the one module of the core that may touch the raw ones; the linter bans them everywhere else.
+Only this module of the core may use the raw functions. The linter bans them everywhere else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _utc_now() -> datetime:
 
 
 _ELAPSED = getattr(time, "CLOCK_BOOTTIME", None)
-"""Linux's monotonic clock that goes on while the machine is suspended. Elsewhere there is one such clock at most."""
+"""Linux's monotonic clock that continues while the machine is suspended. Other systems have at most one such clock."""
 
 
 def _elapsed_s() -> float:
@@ -44,19 +44,19 @@ def _new_random() -> random.Random:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """What the core needs of the outside world besides a store and a sink."""
+    """Access of the core to the outside world other than a store and a sink."""
 
     now: Callable[[], datetime] = _utc_now
     monotonic_s: Callable[[], float] = _elapsed_s
-    """Seconds since some moment, never set back. A time in which the machine was suspended counts."""
+    """Seconds since a fixed moment, never set back. Time in which the machine was suspended counts."""
     sleep_s: Callable[[float], None] = time.sleep
     new_id: Callable[[], str] = _new_id
-    """A fresh id of 32 lower-case hexadecimal digits."""
+    """A function that returns a fresh id of 32 lower-case hexadecimal digits."""
     new_random: Callable[[], random.Random] = _new_random
     new_timed_call: Callable[[], TimedCall] = ThreadCall
 
     def timestamp(self) -> str:
-        """The present as ISO 8601 text in UTC, for records that people read."""
+        """The present time as ISO 8601 text in UTC, for records that people read."""
         return self.now().isoformat(timespec="milliseconds")
 
 
@@ -64,34 +64,34 @@ SYSTEM = Runtime()
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """A process, so that another one can tell whether it still lives."""
+    """Identity of a process, by which another process can tell whether it still lives."""
 
     host: str
     pid: int
     boot_id: str = ""
-    """Of the running kernel, which containers of a machine share; empty where the system does not tell."""
+    """Boot id of the running kernel, which containers of a machine share. Empty if the system does not provide it."""
     pid_namespace: str = ""
-    """In which the process id was given: a container has its own."""
+    """Namespace that assigned the process id: each container has its own."""
     started: int = 0
-    """In clock ticks after the boot: a process id may be given again."""
+    """Start time in clock ticks after the boot, since the system may assign a process id again."""
 
     @property
     def is_known(self) -> bool:
-        """Whether the system told everything."""
+        """Return whether the system provided every field."""
         return bool(self.boot_id and self.pid_namespace and self.started)
 
     def shares_ids_with(self, other: ProcessIdentity) -> bool:
-        """Whether a process id means the same process for both. A host's name says little: many share one, and one may
-        get another while it runs.
+        """Return whether a process id means the same process for both. The host name proves little: many hosts may
+        share one, and a host may be renamed while it runs.
         """
         return (self.boot_id, self.pid_namespace) == (other.boot_id, other.pid_namespace)
 
 
 def process_identity() -> ProcessIdentity:
-    """This process. Only Linux tells all of it."""
+    """Identity of this process. Only Linux provides all fields."""
     host, pid = socket.gethostname(), os.getpid()
     try:
-        if (_PROC / "self").readlink().name != str(pid):  # /proc shows another namespace than that of our ids
+        if (_PROC / "self").readlink().name != str(pid):  # /proc shows another namespace than that of our process ids
             return ProcessIdentity(host=host, pid=pid)
         boot_id = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
         started, _ = _started_and_state(pid)
@@ -103,30 +103,30 @@ def process_identity() -> ProcessIdentity:
 
 
 def find_process(pid: int) -> int | None:
-    """When the process began that has this id here; 0 if there is none; None if nobody can tell.
+    """Start time of the process with this id on this machine; 0 if there is none; None if this is unknown.
 
-    A zombie is none: it only waits for its parent to look.
+    A zombie counts as none: it has ended, and only its parent has not noticed yet.
     """
     try:
-        os.kill(pid, 0)  # /proc may hide the processes of other users, which would look as if they were gone
+        os.kill(pid, 0)  # /proc may hide the processes of other users, which would then look ended
     except ProcessLookupError:
         return 0
     except PermissionError:
-        pass  # it is there, and belongs to another user
+        pass  # the process exists and belongs to another user
     try:
         started, state = _started_and_state(pid)
-        # The first thread of a process may end before the others, and looks like a zombie then.
+        # The first thread of a process may end before the others. Then the process looks like a zombie.
         return 0 if state in "ZX" and len(list((_PROC / str(pid) / "task").iterdir())) == 1 else started
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _started_and_state(pid: int) -> tuple[int, str]:
-    """Fields 22 and 3 of `/proc/<pid>/stat`, after the program's name, which may hold anything."""
+    """Fields 22 and 3 of `/proc/<pid>/stat`: those after the program's name, which may hold any character."""
     fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     return int(fields[19]), fields[0]
 
 
 def process_name() -> str:
-    """Host and process id, for messages that tell who holds a term."""
+    """Host and process id, for messages that name the holder of a term."""
     return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,6 +1,6 @@
-"""Exit hooks, which belong to the process that registered them.
+"""Exit hooks that run only in the process that registered them.
 
-A forked child inherits exit hooks, objects with a `__del__` and signal handlers. It runs them when it ends, on
+A forked child inherits exit hooks, objects with a `__del__` and signal handlers. It would run them at its end, on
 connections that it shares with its parent: it would stop the parent's query, or end the parent's transaction.
 """
 
@@ -17,31 +17,33 @@ from wal_sink.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The process in which something was made."""
+    """The process that created something."""
 
     pid: int = field(default_factory=os.getpid)
 
     @property
     def is_here(self) -> bool:
-        """Whether this is that process, and no forked child of it."""
+        """Return whether this is that process, and not a forked child of it."""
         return os.getpid() == self.pid
 
     def refuse_child(self, what: str) -> None:
         """Raise `ConfigError` in a forked child of the process that opened `what`."""
         if not self.is_here:
             raise ConfigError(
-                f"{what} was opened in process {self.pid}, of which this is a forked child: its threads and its query "
-                "run there. Make a WalSink in the process that uses it; the end of this child touches neither"
+                f"{what} was opened in process {self.pid}, and this is a forked child of it: its threads and its query "
+                "run there. Create the WalSink in the process that uses it. The end of this child affects neither"
             )
 
 
 def at_exit(hook: Callable[[], object]) -> Callable[[], None]:
-    """Call `hook` when this process ends normally, and in none of its forked children. Returns what takes it back."""
+    """Call `hook` when this process ends normally, but not in its forked children. Returns a function that unregisters
+    it.
+    """
     owner = Owner()
 
     def run() -> None:
         if owner.is_here:
             hook()
 
-    atexit.register(run)  # runs before what was registered earlier
+    atexit.register(run)  # runs before hooks that were registered earlier
     return partial(atexit.unregister, run)

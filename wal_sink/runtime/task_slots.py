@@ -1,7 +1,8 @@
-"""Task slots of the cluster that delivery may take, shared by all sinks of a run: staging needs the others.
+"""Task slots of the cluster for delivery, shared by all sinks of a run. Staging needs the other slots.
 
-What by experience takes little time may have them all. Spark serves its jobs in their order, so that staging waits for
-that once: for seconds, or for one `attempt_timeout_s` if the sink hangs, after which it gets no slot of staging's.
+Work that should take little time, by experience, may use all slots. Spark runs its jobs in their order, so staging
+waits for that work once: for seconds, or for one `attempt_timeout_s` if the sink hangs. After that, such a sink gets no
+slot of staging's.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 LENT_S = 5.0
-"""For so many seconds at most delivery takes the slots that are staging's, too."""
+"""Maximum seconds for which delivery may use staging's slots too."""
 _POLL_S = 0.5
-"""How often whoever waits looks whether the cluster grew or the run ends."""
+"""Interval at which a waiting thread checks whether the cluster grew or the run ends."""
 
 
 class DeliverySlots:
-    """Hands out slots, first come, first served: `limit` of them; `whole` of them, staging's included, for little work.
+    """Hands out slots, first come, first served: `limit` of them, or `whole` of them, staging's included, for little
+    work.
 
-    Both are asked each time: a cluster grows and shrinks.
+    Both functions are called each time, because a cluster grows and shrinks.
     """
 
     def __init__(self, limit: Callable[[], int], whole: Callable[[], int] | None = None) -> None:
@@ -33,10 +35,10 @@ class DeliverySlots:
 
     @contextmanager
     def taken(self, wanted: int, *, should_stop: Callable[[], bool], work_s: float = math.inf) -> Iterator[int]:
-        """Hold as many slots as are free, at least one and at most `wanted`; waits while none is.
+        """Hold as many slots as are free, at least one and at most `wanted`. Waits while none is free.
 
-        `work_s` is how long a single slot would take for all of it. Gives 0 if the run was told to end before there
-        was a slot.
+        `work_s` is the time that a single slot would take for all of the work. Yields 0 if the run ends before a slot
+        is free.
         """
         granted = self._take(wanted, work_s, should_stop)
         try:

@@ -1,6 +1,6 @@
-"""Calling a user's sink with a limit on time.
+"""Calls a user's sink with a time limit.
 
-A call that hangs cannot be ended from outside; it can only be left behind, and its outcome is then unknown.
+A call that hangs cannot be ended from outside. It is abandoned, and its outcome is then unknown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class CallTimedOutError(Exception):
-    """The call did not return in time; whether it had its effect is unknown. It may still be running."""
+    """The call did not return in time. Its outcome is unknown, and it may still be running."""
 
 
 class InUseError(Exception):
@@ -27,28 +27,28 @@ class InUseError(Exception):
 
 
 class ProgramExitError(Exception):
-    """The call raised what is meant to end a program (`SystemExit`, `KeyboardInterrupt`); the message says which."""
+    """The call raised an exception that ends a program (`SystemExit`, `KeyboardInterrupt`). The message names it."""
 
 
 class TimedCall(Protocol):
-    """Runs every call of one sink instance on one thread: many clients refuse to be shared between threads."""
+    """Runs every call of one sink instance on the same thread: many clients must not be shared between threads."""
 
     def call(self, function: Callable[..., T], *args: Any, timeout_s: float) -> T:
-        """The function's result, or its exception; `CallTimedOutError` after `timeout_s` seconds."""
+        """The function's result, or its exception. Raises `CallTimedOutError` after `timeout_s` seconds."""
         ...
 
     @property
     def busy(self) -> bool:
-        """Whether a call that timed out may still be running."""
+        """Return whether a call that timed out may still be running."""
         ...
 
     def close(self) -> None:
-        """End the thread, unless a call that timed out still holds it."""
+        """End the thread, unless a call that timed out still occupies it."""
         ...
 
 
 class DirectCall:
-    """Calls on the caller's own thread, without a limit: for simulations."""
+    """Calls on the caller's own thread, without a time limit; for simulations."""
 
     busy = False
 
@@ -60,9 +60,9 @@ class DirectCall:
 
 
 class ThreadCall:
-    """Calls on a daemon thread of its own, made at the first call.
+    """Calls on a separate daemon thread, which the first call starts.
 
-    What the called code raises to end the program becomes a `ProgramExitError`: no sink may end a run that way.
+    An exception that would end the program becomes a `ProgramExitError`: no sink may end a run that way.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class ThreadCall:
         if self._thread is None:
             self._process = os.getpid()
             thread = threading.Thread(target=self._work, name="wal-sink-call", daemon=True)
-            thread.start()  # raises where the system has no more threads: then the next call tries again
+            thread.start()  # raises if the system has no more threads; then the next call tries again
             self._thread = thread
         self._requests.put((function, args))
         try:
@@ -104,35 +104,35 @@ class ThreadCall:
             try:
                 with _alone(function):
                     answer = (True, function(*args))
-            except Exception as error:  # noqa: BLE001 - handed to the calling thread, whatever it is
+            except Exception as error:  # noqa: BLE001 - passed to the calling thread, whatever it is
                 answer = (False, error)
-            except BaseException as error:  # noqa: BLE001 - nobody else would ever see it
+            except BaseException as error:  # noqa: BLE001 - no other code would see it
                 answer = (False, _exit_error(error))
             self._end_fork(answer[1])
             self._answers.put(answer)
 
     def _end_fork(self, answer: object) -> None:
-        """End a process that the called code forked and that came back from it: nobody there waits for the answer, so
-        that it would live for ever, with every file and socket of its parent.
+        """End a process that the called code forked and that returned here. Its answer has no reader, so it would live
+        for ever, with every file and socket of its parent.
         """
         if os.getpid() != self._process:
             os._exit(1 if isinstance(answer, BaseException) else 0)
 
 
 _in_use: dict[tuple[int, int], object] = {}
-"""By process and id, the objects of which a method is running. A call that was left behind stays here until it ends."""
+"""Objects of which a method is running, by process and id. An abandoned call stays here until it ends."""
 
 
 @contextmanager
 def _alone(function: Callable[..., object]) -> Iterator[None]:
-    """While a method of an object runs, no other caller of this process calls one. Of a function nothing is known."""
+    """Let only one caller of this process run a method of an object at a time. Plain functions are not restricted."""
     if not isinstance(function, MethodType):
         yield
         return
     thing, mine = function.__self__, object()
     key = (os.getpid(), id(thing))
     if _in_use.setdefault(key, mine) is not mine:
-        raise InUseError(f"an earlier call of this {type(thing).__name__} is still running: it was not called")
+        raise InUseError(f"an earlier call of this {type(thing).__name__} is still running, so this call was not made")
     try:
         yield
     finally:

@@ -1,10 +1,10 @@
-"""What a target implements: `Sink` and its kinds, chunks, positions, guarantees. Also how a sink is called.
+"""The interface for targets: `Sink` and its kinds, chunks, positions, guarantees. Also the code that calls a sink.
 
-The ready sinks are not here but in `wal_sink_backends`; `urls` finds them by the scheme of a URL.
+The ready-made sinks are in `wal_sink_backends`, not here; `urls` finds them by the scheme of a URL.
 
-The names below are the tools that the ready sinks share, for authors of a backend: rows as plain values and as JSON,
-secrets kept out of texts, calls and names that are spelled wrongly. A sink for one program needs none of them, which is
-why they are not in `wal_sink`. `wal_sink` holds the classes that a sink implements and the errors that it raises.
+The names below are tools that the ready-made sinks share, for authors of a backend: rows as plain values and as JSON,
+removal of secrets from texts, errors for misspelled calls and names. A sink for one program needs none of them, so they
+are not in `wal_sink`. `wal_sink` holds the classes that a sink implements and the errors that it raises.
 """
 
 from wal_sink.arguments.values import did_you_mean, spelled_class

@@ -1,6 +1,6 @@
-"""What a target implements: `Sink` and its capabilities.
+"""The interface for targets: `Sink` and its kinds.
 
-The guarantee follows from what a target is able to do, see `wal_sink.sinks.guarantees`.
+The guarantee of a sink follows from the abilities of its target, see `wal_sink.sinks.guarantees`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """What a sink returns when the target refuses some rows of a chunk for good.
+    """Return value of a sink whose target permanently refuses some rows of a chunk.
 
-    `reasons` maps the index of a row in the chunk to why. A plain sink returns it after every other row was written; a
-    `TransactionalSink` returns it having committed *nothing*. What follows is said by `Delivery.on_rejected`: delivery
-    stops, and a new start brings the same chunk again; or the rows become dead letters, and a `TransactionalSink` gets
-    the chunk without them, with no rows even if all were refused, since the position must move all the same.
+    `reasons` maps the index of a row in the chunk to the reason. A plain sink returns it after it wrote every other
+    row. A `TransactionalSink` returns it with *nothing* committed. `Delivery.on_rejected` decides what follows. `halt`:
+    delivery stops, and a new start sends the same chunk again. `dead_letter`: the rows become dead letters, and a
+    `TransactionalSink` gets the chunk without them. If all rows were refused, this chunk has no rows, since the
+    position must still move.
 
-    A target that ignores a key it has seen must answer a repeat as it answered the first: one that refused rows, and
-    says None the second time, hides them from a process that never heard the first answer.
+    A target that ignores a key it has seen must answer a repeat as it answered the first call. If it refused rows first
+    and then returns None, a process that missed the first answer does not learn of these rows.
     """
 
     reasons: Mapping[int, str]
@@ -41,20 +42,20 @@ class Rejected:
         if self.reasons and not isinstance(self.reasons, Mapping):
             found = type(self.reasons).__name__
             raise PermanentError(
-                f"Rejected takes a mapping from the index of a row to why, {{0: 'bad'}}, not a {found}"
+                f"Rejected takes a mapping from the index of a row to the reason, {{0: 'bad'}}, not a {found}"
             )
         if not self.reasons:
-            raise ValueError("Rejected needs at least one row; a sink that took every row returns None")
+            raise ValueError("Rejected needs at least one row; a sink that wrote every row returns None")
         for index in self.reasons:
             if not hasattr(index, "__index__"):
                 raise ValueError(
-                    f"Rejected names a row by {repr_of(index)}: expected its index in the chunk, from 0 on"
+                    f"Rejected names a row by {repr_of(index)}: expected its index in the chunk, counted from 0"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class SinkContext:
-    """What a sink is told when it is opened."""
+    """Information that a sink gets in `open`."""
 
     wal_id: str
     sink: str
@@ -65,210 +66,228 @@ class SinkContext:
     """Real column names of the batch, in order."""
     on_executor: bool
     spark_schema: str = field(default="", repr=False)
-    """JSON of the batch's Spark schema; empty if it was staged without Spark. It comes from the WAL: do not pass it to
-    PySpark's `StructType.fromJson`, which imports what it names; see docs/SECURITY.md.
+    """JSON of the batch's Spark schema; empty if the batch was staged without Spark. It comes from the WAL. Do not pass
+    it to PySpark's `StructType.fromJson`, which imports classes that it names; see docs/SECURITY.md.
     """
 
 
 class Sink(ABC):
-    """A target, written to chunk by chunk.
+    """A target that is written chunk by chunk.
 
-    An instance is pickled to executors, and under `where="auto"` the driver too calls an unpickled copy: keep plain
-    data in `__init__`; fetch secrets and make connections in `open`.
+    The instance is pickled to executors, and with `where="auto"` the driver also calls an unpickled copy. So keep plain
+    data in `__init__`; fetch secrets and open connections in `open`.
 
-    Per delivery task, on one thread: `open` once, `write` for each chunk, `close` once, also after a failure.
+    Each delivery task calls, on one thread: `open` once, `write` for each chunk, `close` once, also after a failure.
     """
 
     idempotent: bool = False
-    """True if the target ignores a `chunk.key` it has already seen: repeats are then harmless."""
+    """True if the target ignores a `chunk.key` that it has already seen. Repeats are then harmless."""
     replaces_rows: bool = False
-    """True if rows of a batch take the place of earlier ones: of those with the same key, or of all. A query in output
-    mode `complete`, whose batches hold the whole result each, then gets no warning.
+    """True if rows of a batch replace earlier rows: those with the same key, or all. A query in output mode `complete`,
+    where each batch holds the whole result, then gets no warning.
     """
     driver_only: bool = False
-    """True if this sink cannot leave the driver's process."""
+    """True if this sink must run in the driver's process."""
     max_chunk_rows: int | None = None
-    """Most rows its target takes in one call; None: any number. A query that would stage more is refused at start."""
+    """Maximum number of rows that its target takes in one call. None: any number. A query that would stage larger
+    chunks fails at start.
+    """
     max_chunk_bytes: int | None = None
-    """The same for `Settings.chunk_bytes`."""
+    """The same limit in bytes, for `Settings.chunk_bytes`."""
     max_concurrency: int | None = None
-    """Most delivery tasks that its target lets write side by side; None: any number. More of them would only wait for
-    each other, on task slots that staging needs. `Delivery.max_concurrency` can only make it fewer. A `TwoPhaseSink` is
-    written to by every staging task all the same.
+    """Maximum number of delivery tasks that can write to the target in parallel. None: any number. More tasks would
+    only wait for each other, in task slots that staging needs. `Delivery.max_concurrency` can only lower it. A
+    `TwoPhaseSink` is still written by every staging task.
     """
 
     def open(self, context: SinkContext) -> None:
-        """Get ready: read secrets, connect. Raising here counts as a failed attempt and is retried."""
+        """Prepare: read secrets, connect. An exception here counts as a failed attempt and is retried."""
 
     @abstractmethod
     def write(self, chunk: Chunk) -> Rejected | None:
-        """Put a chunk into the target, durably, before returning.
+        """Write a chunk durably to the target before returning.
 
         Return None if the target has every row, `Rejected` if it refused some; any other value is an error. Raise
-        `PermanentError` if repeating is pointless; anything else raised is retried with backoff, within the
-        `Delivery`'s budgets, with the same chunk under the same key.
+        `PermanentError` if a retry is pointless. Any other exception leads to a retry with backoff, within the budgets
+        of `Delivery`, with the same chunk under the same key.
         """
 
     def close(self) -> None:
-        """Free what `open` took. Errors here are logged only: what `write` returned from is in the target already."""
+        """Free the resources of `open`. Errors are only logged: the target already has every chunk for which `write`
+        returned.
+        """
 
     def describe(self) -> str:
-        """What this is, for messages, logs and the WAL, where secrets never go: the class's name unless overridden."""
+        """Short description for messages, logs and the WAL. It must not contain secrets. Default: the class name."""
         return type(self).__name__
 
 
 MakeSink = Callable[[], Sink]
-"""Makes a sink in this process: a fresh one at each call, or always the same."""
+"""A function that returns a sink in this process: a fresh one at each call, or always the same."""
 
 
 @runtime_checkable
 class Wrapper(Protocol):
-    """A sink that passes its calls to an object which is no sink. That object must stand behind no other sink."""
+    """A sink that passes its calls on to an object that is not a sink. No other sink may use that object."""
 
     def wrapped_object(self) -> object:
-        """The object."""
+        """The object that gets the calls."""
         ...
 
 
 @runtime_checkable
 class Lookup(Protocol):
-    """A sink whose target can say whether it has a chunk."""
+    """A sink whose target can tell whether it has a chunk."""
 
     def was_applied(self, key: str) -> bool:
-        """Whether the target has the whole chunk of this key. Asked before a chunk that may have been sent is sent
-        again. A chunk of which it refused rows is not whole: where True hides them, nobody will ever hear of them.
+        """Return whether the target has the whole chunk of this key. Called before a chunk that may have been sent is
+        sent again.
+
+        A chunk with refused rows is not whole. If this method returns True for it, the refused rows are never reported.
         """
         ...
 
 
 class TransactionalSink(Sink):
-    """A target that stores rows, `chunk.position` and `chunk.term` in one transaction: exactly once, with nothing to
-    repeat.
+    """A target that stores rows, `chunk.position` and `chunk.term` in one transaction: exactly once, nothing repeats.
 
-    `write` must, in one transaction: read the slot's `LedgerEntry`, so that no other transaction reads it before this
-    one ends, also where there is none yet; commit nothing and return None if it has the chunk, as
-    `LedgerEntry.is_known` tells, which refuses a lower term, rows of another history, and a target that has lost what
-    it acknowledged; else write the rows and store `LedgerEntry.of(chunk)`. If it returns `Rejected`, nothing may be
-    committed: the whole chunk comes again after a new start.
+    `write` must do all of this in one transaction:
 
-    Several tasks have it open at a time. With `spark.speculation` one of them may only ask for the positions that
-    another one moves, so that neither `open` nor `last` may shut others out.
+    1. Read the slot's `LedgerEntry`, so that no other transaction reads it before this one ends, even if the slot is
+       still empty.
+    2. Call `LedgerEntry.is_known`. It raises if the term is too low, if the slot has rows of another history, or if the
+       target lost rows that it had acknowledged.
+    3. If it returns True, the target has the chunk: commit nothing and return None.
+    4. Otherwise write the rows and store `LedgerEntry.of(chunk)`. If `write` returns `Rejected`, commit nothing: the
+       whole chunk is sent again after a new start.
+
+    Several tasks may have the sink open at the same time. With `spark.speculation`, one of them may only read the
+    positions that another one moves. So neither `open` nor `last` may lock others out.
     """
 
     @abstractmethod
     def last(self, slot: str) -> Position | None:
-        """The position the target has stored for this slot; None if it has none."""
+        """The position that the target stores for this slot; None if it has none."""
 
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """What `last` says of each of some slots; every one of them is a key of the answer.
+        """The position of each of these slots, as `last` returns it. Every slot is a key of the answer.
 
-        Read before each marker and at the start and the end of a run: one per segment of a batch, thousands of them for
-        a large one. Override it where the target answers for many slots in one request.
+        Called before each marker, and at the start and the end of a run, with one slot per segment of a batch:
+        thousands for a large batch. Override it if the target answers for many slots in one request.
         """
         return {slot: self.last(slot) for slot in slots}
 
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The rows of one segment on their way into a two-phase target, which shows none of them before `commit`."""
+    """A transaction with the rows of one segment in a two-phase target. The target shows none of them before
+    `commit`.
+    """
 
     id: str
-    """32 hexadecimal digits, unique to this attempt: the same rows prepared again have another one."""
+    """32 hexadecimal digits, unique to this attempt: the same rows prepared again get another id."""
     wal_id: str
     sink: str
     """The sink's name in the WAL."""
     batch_id: int
     partition: int
     file_index: int
-    """The segment is the n-th of its partition, counted from 0. Of one batch, only one transaction of a partition and
-    file index is ever committed, whatever attempts there were: the three numbers make a lasting name for what is
-    committed.
+    """The segment is the n-th of its partition, counted from 0. For each batch, partition and file index, at most one
+    transaction is ever committed, regardless of the number of attempts. So these three numbers make a lasting name for
+    the committed rows.
     """
 
     @property
     def roll(self) -> int:
-        """The earlier name of `file_index`."""
+        """Earlier name of `file_index`."""
         return self.file_index
 
 
 class TwoPhaseSink(Sink):
     """A target that holds rows invisibly until they are committed: exactly once, each segment as a whole.
 
-    For each segment, while its batch is staged (on an executor): `begin`, `write` for each of its chunks, `prepare`.
-    Once Spark completed the batch's checkpoint (on an executor or the driver, another instance): `commit`. What was
-    begun and is not to be committed gets `abort`, in the driver's process. `open` comes first and `close` last each
-    time; `SinkContext.term` is the stager's while it prepares.
+    While a batch is staged (on an executor), each segment gets: `begin`, `write` for each of its chunks, `prepare`.
+    After Spark completed the batch's checkpoint, another instance gets `commit` (on an executor or the driver). A
+    transaction that will not be committed gets `abort`, in the driver's process. `open` comes first and `close` last
+    each time. `SinkContext.term` is the stager's term while the sink prepares.
 
-    Where a segment was not prepared while it was staged (the target was away, the WAL is drained elsewhere), or where
-    its handle has gone, it is prepared when it is delivered, from the rows kept in the WAL (`Delivery.keep_segments`).
+    A segment is prepared at delivery, from the rows kept in the WAL (`Delivery.keep_segments`), if it was not prepared
+    while it was staged (the target was unreachable, or another process drains the WAL) or if its handle is gone.
     """
 
     @abstractmethod
     def begin(self, transaction: Transaction) -> str:
-        """Begin a transaction; returns what `abort` needs besides to find it again, at most 4,096 characters, "" if the
-        transaction's own `id` and numbers are enough (which saves a request, and leaves nothing in the target that
-        nobody knows of if the process dies right here).
+        """Begin a transaction. Only one is open at a time. Returns the token that `abort` needs to find the transaction
+        again, at most 4,096 characters.
 
-        One at a time. Nothing written until `prepare` may show to anybody, now or after a crash.
+        Return "" if the `id` and numbers of the transaction are enough. This avoids a request, and no unknown
+        transaction stays in the target if the process dies right here. Nothing written until `prepare` may become
+        visible, now or after a crash.
         """
 
     @abstractmethod
     def write(self, chunk: Chunk) -> None:
-        """Put a chunk into the transaction begun last. Rows cannot be refused with `Rejected`; raise what is wrong."""
+        """Write a chunk into the transaction begun last. `Rejected` is not supported: raise an exception for bad
+        rows.
+        """
 
     @abstractmethod
     def prepare(self) -> str:
-        """End the writing: all rows are in the target, durably and invisibly. Returns the handle that `commit` needs,
-        at most 4,096 characters; no secret, since it lies in the WAL.
+        """Finish writing: all rows are durably and invisibly in the target. Returns the handle that `commit` needs, at
+        most 4,096 characters. It must not contain a secret, since the WAL stores it.
         """
 
     @abstractmethod
     def commit(self, transaction: Transaction, handle: str) -> None:
-        """Commit what was prepared, at once. Repeating it, at any time and by whomever, changes nothing.
+        """Commit the prepared transaction at once. Repeating it, at any time and from any process, changes nothing.
 
-        Raises `HandleGoneError` if the target neither holds nor shows it; anything else is retried.
+        Raises `HandleGoneError` if the target neither holds nor shows it. Any other exception is retried.
         """
 
     @abstractmethod
     def abort(self, transaction: Transaction, token: str) -> None:
-        """Drop what was begun or prepared; `token` is what `begin` returned, "" if nobody knows.
+        """Drop a transaction that was begun or prepared; `token` is the value that `begin` returned, "" if it is
+        unknown.
 
-        Harmless when repeated, and where there is nothing (any more). What was committed stays.
+        It must be harmless when repeated, and if the transaction does not exist (any more). A committed transaction
+        stays.
         """
 
 
 class SegmentSink(Sink):
-    """A target written segment by segment (what a wrapped `ForeachWriter` is): a failed segment is repeated whole."""
+    """A target that is written segment by segment, such as a wrapped `ForeachWriter`. A failed segment is repeated
+    whole.
+    """
 
     @abstractmethod
     def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> Rejected | None:
-        """Put all chunks of one segment into the target. Runs on an executor or the driver."""
+        """Write all chunks of one segment to the target. Runs on an executor or the driver."""
 
     def write(self, chunk: Chunk) -> Rejected | None:
-        """One chunk as if it were a segment, for tests of a sink on its own."""
+        """Write one chunk as if it were a segment, for tests of a sink."""
         return self.write_segment(0, chunk.batch_id, [chunk])
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedBatch:
-    """A released batch as a whole, for a `BatchSink`. Lives on the driver."""
+    """A whole released batch, for a `BatchSink`. Lives on the driver."""
 
     batch_id: int
     term: int
     spark: SparkSession = field(repr=False)
     read: Callable[[], DataFrame] = field(repr=False)
-    """Makes a batch DataFrame of the staged rows with the exact schema of the streaming one; the same rows each
-    time.
+    """Returns a batch DataFrame of the staged rows, with the exact schema of the streaming one. Each call returns the
+    same rows.
     """
 
 
 class BatchSink(ABC):
-    """A target only an existing whole-batch writer can reach: called once per batch, on the driver, with Spark."""
+    """A target that only an existing whole-batch writer can reach: called once per batch, on the driver, with Spark."""
 
     idempotent: bool = False
     replaces_rows: bool = False
-    """True if rows of a batch take the place of earlier ones: of those with the same key, or of all. A query in output
-    mode `complete`, whose batches hold the whole result each, then gets no warning.
+    """True if rows of a batch replace earlier rows: those with the same key, or all. A query in output mode `complete`,
+    where each batch holds the whole result, then gets no warning.
     """
 
     @abstractmethod
@@ -276,30 +295,30 @@ class BatchSink(ABC):
         """Write the whole batch. After a failure or a crash it is called again with the same rows."""
 
     def describe(self) -> str:
-        """What this is, for messages, logs and the WAL, where secrets never go: the class's name unless overridden."""
+        """Short description for messages, logs and the WAL. It must not contain secrets. Default: the class name."""
         return type(self).__name__
 
 
 def idempotent(function: F) -> F:
-    """Mark a function of one `Chunk` as harmless to repeat: its target ignores a `chunk.key` it has seen."""
+    """Mark a function of one `Chunk` as harmless to repeat: its target ignores a `chunk.key` that it has seen."""
     if not callable(function) and not isinstance(function, Sink):
         raise ConfigError(
-            f"@idempotent marks a function of one Chunk, and this is a {type(function).__name__}; a sink that is named "
-            "by a URL has an option for that, such as https://…#idempotent=true"
+            f"@idempotent marks a function of one Chunk, but this is a {type(function).__name__}; the URL of a sink "
+            "has an option for this, such as https://…#idempotent=true"
         )
     function.idempotent = True  # type: ignore[attr-defined]
     return function
 
 
 class FunctionSink(Sink):
-    """A callable of one `Chunk` as a sink."""
+    """A sink that calls a function of one `Chunk`."""
 
     def __init__(self, function: Callable[[Chunk], Rejected | None]) -> None:
         self._function = function
         self.idempotent = getattr(function, "idempotent", False) is True
 
     def wrapped_object(self) -> object:
-        """The function."""
+        """The function that gets the chunks."""
         return self._function
 
     def write(self, chunk: Chunk) -> Rejected | None:
@@ -313,7 +332,9 @@ _KINDS: tuple[type, ...] = (Sink, BatchSink, TransactionalSink, TwoPhaseSink, Se
 
 
 def as_sink(to: object) -> Sink | BatchSink:
-    """The sink behind what a user passed; `ConfigError` if it is none, or cannot be called as sinks are."""
+    """The sink for the user's argument. Raises `ConfigError` if it is not a sink, or cannot be called as wal-sink calls
+    sinks.
+    """
     if isinstance(to, (Sink, BatchSink)):
         check_sink(to, [kind for kind in _KINDS if isinstance(to, kind)])
         check_claims(to)

@@ -1,4 +1,4 @@
-"""Whether an error is about a certificate: the other side did not prove who it is, or does not take what we showed."""
+"""Recognises certificate errors: the other side did not prove its identity, or rejects our certificate."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Iterator
 
 
 def is_certificate_error(error: BaseException) -> bool:
-    """Whether it, or what led to it, is one that no retry changes: an unknown authority, another name, an expired date.
+    """Return whether the error, or one of its causes, is a certificate error: an unknown authority, a wrong name, an
+    expired date.
 
-    Clients wrap the error of `ssl` in their own, so causes and contexts are looked at too.
+    A retry does not help against such an error. Clients wrap the error of `ssl` in their own, so causes and contexts
+    are examined too.
     """
     return any(_is_about_a_certificate(each) for each in _with_causes(error))
 
 
 def _is_about_a_certificate(error: BaseException) -> bool:
     if isinstance(error, ssl.SSLCertVerificationError) or type(error).__name__ == "CertificateError":
-        return True  # the latter is urllib3's own, which is no error of ssl
+        return True  # the latter is urllib3's class, which does not derive from an error of ssl
     reason = str(getattr(error, "reason", "")).upper() if isinstance(error, ssl.SSLError) else ""
     return "CERTIFICATE" in reason or "UNKNOWN_CA" in reason
 
 
 def _with_causes(error: BaseException) -> Iterator[BaseException]:
-    """The error, and all that it was raised from or while handling; each once."""
+    """The error, all its causes and all its contexts; each once."""
     left, seen = [error], set[int]()
     while left:
         each = left.pop()

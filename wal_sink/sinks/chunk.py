@@ -1,4 +1,4 @@
-"""`Chunk`: the rows a sink gets in one call, and the keys that never change."""
+"""`Chunk`: the rows that a sink gets in one call, and the keys that never change."""
 
 from __future__ import annotations
 
@@ -19,48 +19,49 @@ _KEY = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Position:
-    """How far one slot of a sink is: rows of one segment of one batch.
+    """Progress of one slot of a sink: the number of rows of one segment of one batch.
 
     A transactional sink stores it with the rows, keyed by `slot`, and returns it from `last(slot)`. Positions of one
-    slot only ever move forward, in the order `(batch_id, rows)`.
+    slot only move forward, in the order `(batch_id, rows)`.
     """
 
     slot: str
-    """At most 190 ASCII characters: WAL id, sink name and the segment's ordinal in its batch."""
+    """At most 190 ASCII characters: WAL id, sink name and the ordinal of the segment in its batch."""
     batch_id: int
     rows: int
-    """Rows of the segment the sink has once the chunk is in."""
+    """Rows of the segment that the sink has after this chunk."""
     segment_id: str
-    """The id of the released segment: the same batch and rows of another segment are another history."""
+    """Id of the released segment. The same batch and rows of another segment belong to another history."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A run of consecutive rows of one segment, handed to a sink in one call (on an executor or the driver).
+    """Consecutive rows of one segment, handed to a sink in one call (on an executor or the driver).
 
-    The same rows keep the same `key` for ever: after a retry, a restart, a rename of the sink, a move of the WAL or
+    The same rows always keep the same `key`: after a retry, a restart, a rename of the sink, a move of the WAL or
     changed settings. Other rows never get an old key.
     """
 
     table: pa.Table
-    """The rows, under their real column names, as Spark's Arrow conversion types them."""
+    """The rows under their real column names, typed as Spark's Arrow conversion types them."""
     batch_id: int
     key: str
     """At most 64 ASCII characters, safe in an HTTP header."""
     segment_id: str
     rows: range | tuple[int, ...]
-    """The numbers of these rows in their segment."""
+    """Numbers of these rows in their segment."""
     position: Position
-    """Where the sink will be once it has this chunk."""
+    """Position of the sink after this chunk."""
     term: int
-    """The committer's fencing number: a target that can compare it refuses lower ones than it has seen."""
+    """Fencing number of the committer. A target that can compare numbers refuses one lower than it has seen."""
     start: int
-    """The number of its first row in the segment as it was staged. `without` keeps it, so that rows which became dead
-    letters leave no gap.
+    """Number of the chunk's first row in the segment as it was staged. `without` keeps it, so that rows which became
+    dead letters leave no gap.
     """
     follows: Position | None = None
-    """What the slot held when this attempt began the segment; None if it held nothing. The first chunk of a segment is
-    written only where the slot still holds exactly that. Later chunks follow their predecessor, which ends at `start`.
+    """Position of the slot when this attempt began the segment; None if the slot was empty. The target writes the first
+    chunk of a segment only if the slot still holds exactly this position. Each later chunk follows the chunk before it,
+    which ends at `start`.
     """
 
     @property
@@ -68,32 +69,38 @@ class Chunk:
         return self.table.num_rows
 
     def row_keys(self) -> list[str]:
-        """One key a row, as lasting as `key`. Positional, not business keys: two equal rows have two keys."""
+        """One key per row, as durable as `key`. The keys are positional, not business keys: two equal rows have two
+        keys.
+        """
         return [f"{self.segment_id}-{row}" for row in self.rows]
 
     def to_json(self, *, lines: bool = False, maps: Maps = "object") -> bytes:
-        """The rows as UTF-8 JSON: an array of objects, or one object a line.
+        """The rows as UTF-8 JSON: an array of objects, or one object per line.
 
-        Every Spark type is carried: decimals and 64-bit integers as JSON numbers with every digit, dates, timestamps
-        and durations as ISO 8601 text (an instant in UTC), binary as base64, structs as objects; a NaN or infinite
-        number becomes text, and bytes that are no UTF-8 become U+FFFD.
-        A map whose keys are texts is an object, `{"a":1}`, as Spark's `to_json` has it. Other maps are arrays of
-        `{"key":…,"value":…}`, which keeps the type of the keys; so is a map in which a key stands twice, and with
+        All Spark types are supported. Decimals and 64-bit integers become JSON numbers with every digit. Dates,
+        timestamps and durations become ISO 8601 text (an instant in UTC), binary becomes base64, structs become
+        objects. A NaN or infinite number becomes text. Bytes that are not UTF-8 become U+FFFD.
+
+        A map whose keys are texts becomes an object, `{"a":1}`, as in Spark's `to_json`. Other maps become arrays of
+        `{"key":…,"value":…}`, which keeps the type of the keys. So does a map with a repeated key, and with
         `maps="entries"` every map.
-        A column or field name that stands twice is refused with `ConfigError`, since an object would keep only one.
+
+        Raises `ConfigError` for a repeated column or field name, since an object would keep only one of them.
         """
         check_maps(maps)
         table = maps_as(maps, self.table)
         return to_json_lines(table) if lines else to_json_array(table)
 
     def maps_as(self, maps: Maps) -> Chunk:
-        """This chunk, with `"entries"` for maps as lists of structs of `key` and `value`; key and rows stay."""
+        """This chunk with its maps written as `maps` says: `"entries"` makes lists of structs of `key` and `value`. Key
+        and rows stay.
+        """
         return self if maps == "object" else replace(self, table=maps_as(maps, self.table))
 
     def without(self, rows: Collection[int]) -> Chunk:
-        """This chunk less some rows, given by their index in this chunk.
+        """This chunk without some rows, given by their index in this chunk.
 
-        Its key derives from the rows that are left: taking them out at once or one by one comes to the same.
+        The new key derives from the remaining rows: removing rows at once or one by one gives the same key.
         """
         gone = sorted(set(rows))
         if not gone:
@@ -116,7 +123,7 @@ class Chunk:
 
     @classmethod
     def of(cls, table: pa.Table, *, key: str) -> Self:
-        """A chunk for tests of a user's own sink, as if it were the only one of batch 0."""
+        """A chunk for tests of a user's sink, as if it were the only chunk of batch 0."""
         if not _KEY.fullmatch(key):
             raise ValueError(f"key {key!r}: expected 1 to 64 letters, digits or any of _.:-")
         position = Position(slot="test/default/0", batch_id=0, rows=table.num_rows, segment_id=key)
@@ -130,14 +137,16 @@ def chunk_key(segment_id: str, first_row: int, end_row: int) -> str:
 
 
 def refusal_key(position: Position, rows: Iterable[int], number: int) -> str:
-    """The key of rows that were refused as the n-th refusal of their chunk: another one than that under which they were
-    refused, so that a target which remembers keys does not take what comes later for what it refused.
+    """The key of rows that were refused in the n-th rejection of their chunk.
+
+    It differs from the key under which the rows were refused. Otherwise a target that remembers keys would take the
+    rows, sent again later, for those it refused.
     """
     return _digest(f"{position.segment_id} until {position.rows}: refusal {number} of {_listed(rows)}")
 
 
 def _derived_key(position: Position, rows: Iterable[int]) -> str:
-    """32 hexadecimal digits: two different sets of rows share one only by a collision of 128 bits."""
+    """32 hexadecimal digits. Two different sets of rows share a key only by a collision of 128 bits."""
     return _digest(f"{position.segment_id} until {position.rows}: {_listed(rows)}")
 
 

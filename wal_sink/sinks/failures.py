@@ -1,4 +1,4 @@
-"""How a call of a sink fails: the kinds of failure, and which error each becomes."""
+"""Kinds of failure of a sink's call, and the error that each becomes."""
 
 from __future__ import annotations
 
@@ -19,37 +19,42 @@ from wal_sink.reporting.layers import said_once
 
 
 class FailureKind(StrEnum):
+    """Kind of a failure. It decides whether delivery retries, resolves the outcome first, or stops."""
+
     RETRIABLE = "retriable"
     UNKNOWN = "unknown"
     """The sink may have the chunk."""
     LOST = "lost"
-    """The same, and whoever sent it may still be sending."""
+    """The sink may have the chunk, and the sender may still be sending it."""
     GONE = "gone"
-    """What a two-phase sink prepared is no longer there; it may have been committed. Handled where it is met."""
+    """The prepared transaction is gone from the target. It may have been committed. The place that meets it handles it.
+    """
     NEVER_COMMITTED = "never committed"
-    """The same, and it was certainly not committed."""
+    """The prepared transaction is gone from the target, and it was certainly not committed."""
     PERMANENT = "permanent"
     FENCED = "fenced"
     CORRUPT = "corrupt"
     HISTORY = "history"
     FORGOTTEN = "forgotten"
-    """A transactional target no longer has what it acknowledged; nothing of the chunk was written."""
+    """A transactional target lost rows that it had acknowledged. Nothing of the chunk was written."""
     STOPPED = "stopped"
-    """The run asked to end; not a failure of the sink."""
+    """The run is ending. This is not a failure of the sink."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
+    """A failed call of a sink, as plain data."""
+
     kind: FailureKind
     message: str
     retry_after_s: float = 0.0
-    """No attempt before so many seconds: the target said so."""
+    """Seconds to wait before the next attempt, as the target requested."""
     term: int = 0
-    """Of a fenced one: the term that the target names; 0 if it names none."""
+    """For a fenced failure: the term that the target names; 0 if it names none."""
 
 
 class SinkFailedError(Exception):
-    """Leaves the calls of a sink with a failure that is the sink's or the store's. Never leaves this package."""
+    """Failed call of a sink; the cause is the sink or the store. Never leaves this package."""
 
     def __init__(self, kind: FailureKind, message: str, *, retry_after_s: float = 0.0, term: int = 0) -> None:
         super().__init__(message)
@@ -57,6 +62,7 @@ class SinkFailedError(Exception):
 
 
 def kind_of(error: WalSinkError) -> FailureKind:
+    """The kind of failure that an error of wal-sink stands for."""
     if isinstance(error, FencedError):
         return FailureKind.FENCED
     if isinstance(error, CorruptError):
@@ -71,7 +77,7 @@ def kind_of(error: WalSinkError) -> FailureKind:
 
 
 def failure_error(failure: Failure, what: str) -> WalSinkError:
-    """The exception a committer raises for a failure it cannot retry."""
+    """The exception that a committer raises for a failure that it cannot retry."""
     errors: dict[FailureKind, type[WalSinkError]] = {
         FailureKind.FENCED: FencedError,
         FailureKind.CORRUPT: CorruptError,

@@ -1,4 +1,4 @@
-"""What holds for a sink, following from what its target is able to do."""
+"""The guarantee of a sink. It follows from the abilities of its target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal_sink.sinks.base import BatchSink, Lookup, SegmentSink, Sink, Transactio
 
 
 class Ability(StrEnum):
-    """The strongest thing a target is able to do."""
+    """The strongest ability of a target."""
 
     ACCEPT = "plain"
     IGNORE_KNOWN_KEYS = "idempotent"
@@ -24,7 +24,7 @@ class Ability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What one sink's delivery keeps, and how."""
+    """The guarantee that delivery to one sink keeps, and how it keeps it."""
 
     ability: Ability
     guarantee: GuaranteeName
@@ -36,12 +36,14 @@ class Promise:
 
     @property
     def ignores_repeats(self) -> bool:
-        """Whether a batch may be sent a second time, whole, without anybody seeing it in the target."""
+        """True if a whole batch may be sent a second time without any visible effect in the target."""
         return self.ability is Ability.IGNORE_KNOWN_KEYS and not self.at_most_once
 
 
 def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
-    """The promise for a sink under a requested guarantee; `ConfigError` if it cannot honour it, with the ways out."""
+    """The promise for a sink under the requested guarantee. Raises `ConfigError`, with the options, if the sink does
+    not support it.
+    """
     ability = ability_of(sink)
     strongest = _strongest(sink, ability)
     wanted = delivery.guarantee or strongest
@@ -49,39 +51,41 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
         wanted = "exactly_once"
     if wanted == "exactly_once" and strongest != "exactly_once":
         raise ConfigError(
-            f"sink {name!r}: exactly_once is more than a {ability.value} sink can honour ({_WINDOW[ability]}). "
-            "Ways out: mark it idempotent if its target ignores a chunk.key it has seen (@idempotent, or "
-            f"idempotent = True), use a TransactionalSink, or ask for {strongest}"
+            f"sink {name!r}: a {ability.value} sink does not support exactly_once ({_WINDOW[ability]}). Your options: "
+            "mark it idempotent if its target ignores a chunk.key it has seen (@idempotent, or idempotent = True), use "
+            f"a TransactionalSink, or request {strongest}"
         )
     if wanted == "at_most_once" and ability in _WITHOUT_CHUNKS:
         raise ConfigError(
             f"sink {name!r}: at_most_once needs a sink that is called chunk by chunk; a {ability.value} gets a whole "
-            f"{'batch' if ability is Ability.BATCH_WRITER else 'segment'}. Ways out: a function of one Chunk, or "
+            f"{'batch' if ability is Ability.BATCH_WRITER else 'segment'}. Your options: a function of one Chunk, or "
             f"{strongest}"
         )
     if delivery.on_rejected == "dead_letter" and ability in _WITHOUT_CHUNKS:
         raise ConfigError(
             f"sink {name!r}: on_rejected='dead_letter' needs a sink that is called chunk by chunk and names the rows "
-            f"that it refuses; a {ability.value} does not. Ways out: a function of one Chunk, or on_rejected='halt'"
+            f"that it refuses; this is a {ability.value}. Your options: a function of one Chunk, or on_rejected='halt'"
         )
     if not delivery.keep_segments and ability is not Ability.TWO_PHASE:
         raise ConfigError(
             f"sink {name!r}: keep_segments=False needs a TwoPhaseSink, whose target holds the rows until they are "
-            f"committed; a {ability.value} sink is sent what the WAL keeps. Leave keep_segments=True"
+            f"committed; a {ability.value} sink gets its rows from the WAL. Leave keep_segments=True"
         )
     if delivery.rows_per_s is not None and ability is Ability.TWO_PHASE:
         raise ConfigError(
-            f"sink {name!r}: rows_per_s={delivery.rows_per_s:g} cannot hold for a TwoPhaseSink, which is written while "
-            "Spark stages rows; limit what the query reads in a batch (maxOffsetsPerTrigger, maxFilesPerTrigger)"
+            f"sink {name!r}: a TwoPhaseSink does not support rows_per_s={delivery.rows_per_s:g}, because its rows are "
+            "written while Spark stages them; limit the rows of a batch instead (maxOffsetsPerTrigger, "
+            "maxFilesPerTrigger)"
         )
     kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest
     sentence = _sentence(ability, kept)
     if delivery.on_rejected == "dead_letter":
-        sentence += "; rows that it refuses are kept as dead letters, and no sink has them"
+        sentence += "; rows that it refuses are kept as dead letters and are not in the target"
     return Promise(ability, kept, sentence)
 
 
 def ability_of(sink: Sink | BatchSink) -> Ability:
+    """The strongest ability of a sink, by its class and its claims."""
     if isinstance(sink, BatchSink):
         return Ability.BATCH_WRITER
     if isinstance(sink, TransactionalSink):
@@ -103,14 +107,14 @@ def _strongest(sink: Sink | BatchSink, ability: Ability) -> GuaranteeName:
 _EXACT = frozenset({Ability.TRANSACTIONAL, Ability.TWO_PHASE, Ability.IGNORE_KNOWN_KEYS})
 
 _WITHOUT_CHUNKS = frozenset({Ability.SEGMENT_WRITER, Ability.BATCH_WRITER, Ability.TWO_PHASE})
-"""Kinds that are not sent chunks of their own: a chunk can be neither missing nor refused alone."""
+"""Kinds of sinks that do not get single chunks: a single chunk can be neither missing nor refused."""
 
 _WINDOW = {
-    Ability.ACCEPT: "one chunk per segment in flight may repeat per crash, takeover or retry",
-    Ability.LOOK_UP: "one chunk per segment may repeat when a late request or a fenced process sends after the lookup",
-    Ability.SEGMENT_WRITER: "the segments in flight may repeat per crash, takeover or retry, always with the same rows",
-    Ability.BATCH_WRITER: "the whole batch may repeat per crash, takeover or retry, always with the same rows",
-    Ability.IGNORE_KNOWN_KEYS: "nothing repeats in effect while the target remembers keys",
+    Ability.ACCEPT: "a crash, takeover or retry may repeat at most one chunk per in-flight segment",
+    Ability.LOOK_UP: "one chunk per segment may repeat if a late request or fenced process sends it after the look-up",
+    Ability.SEGMENT_WRITER: "a crash, takeover or retry may repeat the in-flight segments, always with the same rows",
+    Ability.BATCH_WRITER: "a crash, takeover or retry may repeat the whole batch, always with the same rows",
+    Ability.IGNORE_KNOWN_KEYS: "repeats have no effect while the target remembers keys",
     Ability.TRANSACTIONAL: "nothing repeats and nothing is missing",
     Ability.TWO_PHASE: "nothing repeats and nothing is missing",
 }
@@ -119,14 +123,14 @@ _WINDOW = {
 def _sentence(ability: Ability, guarantee: GuaranteeName) -> str:
     if guarantee == "at_most_once":
         return (
-            "at most once: of the batch under way, the last chunk begun of each segment may be missing per crash, "
-            "takeover or failure; those are kept as dead letters of unknown outcome; nothing repeats"
+            "at most once: after a crash, takeover or failure, the last chunk begun of each segment of the batch in "
+            "flight may be missing; these chunks are kept as dead letters of unknown outcome; nothing repeats"
         )
     if guarantee == "exactly_once" and ability is Ability.TRANSACTIONAL:
         return "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"
     if guarantee == "exactly_once" and ability is Ability.TWO_PHASE:
         return (
-            "exactly once: rows are held back invisibly until their batch is complete, then committed; each segment "
+            "exactly once: rows stay invisible until their batch is complete, then they are committed; each segment "
             "appears whole, nothing repeats and nothing is missing"
         )
     if guarantee == "exactly_once":

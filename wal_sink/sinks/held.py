@@ -1,7 +1,7 @@
-"""Which sink objects of this process are held, and by whom.
+"""Registry of the sink objects that are in use in this process, and of their holders.
 
-A sink is opened for one name of one WAL: it keeps the context, connections, rows that are not written yet. One object
-under two names, or in two `WalSink`s, would write rows of the one as rows of the other. So an object has one holder.
+A sink is opened for one name of one WAL: it keeps the context, connections and rows that are not written yet. One
+object under two names, or in two `WalSink`s, would write rows of one as rows of the other. So an object has one holder.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from wal_sink.runtime.exit_hooks import Owner
 from wal_sink.sinks.base import BatchSink, Sink, Wrapper
 
 _STATELESS = (types.FunctionType, types.BuiltinFunctionType, type)
-"""Kinds of objects that keep nothing of a delivery: any number of sinks may call them."""
+"""Kinds of objects without state of a delivery: any number of sinks may call them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Hold:
     thing: object
-    """Kept, so that no other object gets its id."""
+    """A reference to the object, so that no other object gets its id."""
     holder: str
     owner: Owner
 
@@ -32,7 +32,9 @@ _holds: dict[int, _Hold] = {}
 
 
 def objects_of(sink: object) -> list[object]:
-    """The objects that a sink consists of: itself, what it wraps and the sinks that it has. No plain functions."""
+    """The objects that a sink consists of: itself, the wrapped object and the sinks in its attributes. No plain
+    functions.
+    """
     found: dict[int, object] = {}
     left = [sink]
     while left:
@@ -44,7 +46,7 @@ def objects_of(sink: object) -> list[object]:
 
 
 def _called(thing: object) -> object:
-    """Of a method the object it belongs to, of a partial function what it calls, in the end."""
+    """The object that is called in the end: a method's object, or the function within a partial function."""
     while True:
         if isinstance(thing, functools.partial):
             thing = thing.func
@@ -55,7 +57,7 @@ def _called(thing: object) -> object:
 
 
 def _is_global(owner: object) -> bool:
-    """Whether what is called through it is a function of a module or a class, and no object's method."""
+    """Return whether the callee is a function of a module or a class, not an object's method."""
     return owner is None or isinstance(owner, (types.ModuleType, type))
 
 
@@ -67,7 +69,7 @@ def _inner(thing: object) -> list[object]:
 
 
 def refuse_shared(sinks: Mapping[str, object]) -> None:
-    """Raise `ConfigError` if an object stands behind two of these names."""
+    """Raise `ConfigError` if one object serves two of these names."""
     named: dict[int, str] = {}
     for name, sink in sinks.items():
         for thing in objects_of(sink):
@@ -76,9 +78,9 @@ def refuse_shared(sinks: Mapping[str, object]) -> None:
 
 
 def hold(sinks: Iterable[object], holder: str) -> Callable[[], None]:
-    """Hold the objects of these sinks until what is returned is called, any number of times.
+    """Hold the objects of these sinks. Returns a function that releases them; it may be called any number of times.
 
-    Raises `ConfigError` if another holds one, and then holds none.
+    Raises `ConfigError` if another holder has one of the objects, and then holds none.
     """
     held: list[int] = []
     release = functools.partial(_release, held)
@@ -88,14 +90,14 @@ def hold(sinks: Iterable[object], holder: str) -> Callable[[], None]:
         if found is not mine and found.owner.is_here:
             release()
             raise _refused(thing, holder, found.holder)
-        _holds[id(thing)] = mine  # what the parent of a forked child holds, it holds there
+        _holds[id(thing)] = mine  # a forked child may hold its parent's objects: the parent's holds do not count here
         held.append(id(thing))
     return release
 
 
 @contextmanager
 def holding(sink: object, holder: str) -> Iterator[None]:
-    """Hold the objects of a sink for a while."""
+    """Hold the objects of a sink within a `with` block."""
     release = hold([sink], holder)
     try:
         yield
@@ -110,6 +112,6 @@ def _release(held: list[int]) -> None:
 
 def _refused(thing: object, holder: str, other: str) -> ConfigError:
     return ConfigError(
-        f"{holder} is given a {type(thing).__name__} object that {other} has: rows of the one could be written as rows "
-        "of the other. Make an object for each, or close the other WalSink first"
+        f"{holder} was given a {type(thing).__name__} object that {other} already uses: rows of one could be written "
+        "as rows of the other. Create a separate object for each, or close the other WalSink first"
     )

@@ -1,7 +1,7 @@
 """Rows of an Arrow table as JSON, for `Chunk.to_json`.
 
-A table is converted column by column to plain values, with Arrow's own kernels wherever one exists, and only then
-turned into one object a row. What each type becomes is written at `Chunk.to_json`, and in the converters below.
+A table is converted column by column to plain values, with Arrow's own kernels where they exist, and then to one object
+per row. `Chunk.to_json` and the converters below document the result for each type.
 """
 
 from __future__ import annotations
@@ -29,33 +29,35 @@ _YEAR_10000_S = 253_402_300_800
 _DAY_S = 86_400
 
 Maps: TypeAlias = Literal["object", "entries"]
-"""How maps are written: as objects where their keys are texts (as Spark's `to_json` has it), or all as arrays of
-`{"key":…,"value":…}`.
+"""Form of maps: `object` writes objects if the keys are texts (as Spark's `to_json` does); `entries` writes all maps as
+arrays of `{"key":…,"value":…}`.
 """
 _WAYS = ("object", "entries")
 Values: TypeAlias = list[Any]
-Array: TypeAlias = Any  # a pyarrow array of whatever class; pyarrow has no type of its own for "any of them"
+Array: TypeAlias = Any  # a pyarrow array of any class; pyarrow has no type for "any array"
 Column: TypeAlias = Any  # the same, or a chunked array
 
 
 def to_json_array(table: pa.Table) -> bytes:
-    """The rows as one JSON array of objects, UTF-8. `ConfigError` for names that stand twice and unknown types."""
+    """The rows as one JSON array of objects, UTF-8. Raises `ConfigError` for repeated names and unknown types."""
     return msgspec.json.encode(_rows_of(table))
 
 
 def to_json_lines(table: pa.Table) -> bytes:
-    """The rows as one JSON object a line, each line ended by a newline, UTF-8. Raises as `to_json_array` does."""
+    """The rows as one JSON object per line, each line ended by a newline, UTF-8. Raises as `to_json_array` does."""
     return msgspec.json.Encoder().encode_lines(_rows_of(table))
 
 
 def check_maps(maps: object) -> None:
-    """`ConfigError` for what is no way to write maps."""
+    """Raise `ConfigError` if `maps` is not a known form of maps."""
     if maps not in _WAYS:
         raise ConfigError(f"maps={maps!r}: expected one of {', '.join(map(repr, _WAYS))}")
 
 
 def maps_as(maps: Maps, table: pa.Table) -> pa.Table:
-    """The table as its maps are to be written: for `entries` each is a list of structs, also within other types."""
+    """The table with its maps in the given form: with `entries` each map is a list of structs, also within other
+    types.
+    """
     if maps == "object":
         return table
     return table.cast(pa.schema([field.with_type(_without_maps(field.type)) for field in table.schema]))
@@ -77,7 +79,9 @@ def _without_maps(kind: Any) -> Any:
 
 
 def plain_values(column: Column, name: str) -> Values:
-    """A column as values msgspec writes as JSON; `name` is for messages. `ConfigError` for a type JSON cannot carry."""
+    """A column as values that msgspec writes as JSON; `name` is for messages. Raises `ConfigError` for a type without a
+    JSON form.
+    """
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     convert = _converter(column.type, name)
     return [value for chunk in chunks for value in convert(chunk, name)]
@@ -94,13 +98,15 @@ def _check_unique(names: Sequence[str], where: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
-            f"column {twice[0]!r} stands {names.count(twice[0])} times in {where}: a JSON object keeps only one; "
-            "rename it in the query, for instance with DataFrame.toDF or withColumnRenamed"
+            f"column {twice[0]!r} occurs {names.count(twice[0])} times in {where}: a JSON object keeps only one; "
+            "rename it in the query, for example with DataFrame.toDF or withColumnRenamed"
         )
 
 
 def _objects(names: tuple[str, ...], columns: Sequence[Values], rows: int) -> list[Any]:
-    """One object a row. A msgspec struct is made and written four times as fast as a dict, but not for every name."""
+    """One object per row. msgspec creates and writes a struct four times as fast as a dict, but does not support every
+    name.
+    """
     row_type = _row_type(names)
     if row_type is not None:
         return list(map(row_type, *columns))
@@ -126,12 +132,12 @@ def _converter(kind: Any, name: str) -> _Converter:
         if accepts(kind):
             return convert
     raise ConfigError(
-        f"column {name!r}: JSON rows cannot carry the type {kind}; cast it in the query, for instance to a string"
+        f"column {name!r}: JSON rows do not support the type {kind}; cast it in the query, for example to a string"
     )
 
 
 def _same(array: Array, _name: str) -> Values:
-    """Whole numbers, booleans and nulls; msgspec writes bytes as base64 by itself."""
+    """Whole numbers, booleans and nulls as they are; also bytes, which msgspec writes as base64."""
     values: Values = array.to_pylist()
     return values
 
@@ -139,13 +145,13 @@ def _same(array: Array, _name: str) -> Values:
 def _text(array: Array, name: str) -> Values:
     try:
         return _same(array, name)
-    except UnicodeDecodeError:  # a Spark string may hold any bytes: show what is wrong as U+FFFD, as Spark does
+    except UnicodeDecodeError:  # a Spark string may hold any bytes: invalid ones become U+FFFD, as in Spark
         raw = array.cast(pa.large_binary()).to_pylist()
         return [None if value is None else value.decode("utf-8", "replace") for value in raw]
 
 
 def _float(array: Array, _name: str) -> Values:
-    if not pa.types.is_float64(array.type):  # by way of text, so that 0.1 stays 0.1 and no digits appear from nowhere
+    if not pa.types.is_float64(array.type):  # converted through text, so that 0.1 stays 0.1 without extra digits
         array = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
     values: Values = array.to_pylist()
     if pc.all(pc.is_finite(array), min_count=0).as_py():
@@ -164,7 +170,7 @@ def _decimal(array: Array, _name: str) -> Values:
 
 
 def decimal_texts(array: Array) -> list[str | None]:
-    """Decimals with all their digits and without an exponent."""
+    """Decimals as texts, with all their digits and without an exponent."""
     texts = array.cast(pa.string()).to_pylist()
     return [format(decimal.Decimal(text), "f") if text and "E" in text else text for text in texts]
 
@@ -181,12 +187,12 @@ def _timestamp(array: Array, _name: str) -> Values:
     texts = _moments(numbers.cast(pa.timestamp(unit)), numbers, _PER_SECOND[unit], f"datetime64[{unit}]")
     if array.type.tz is None:
         return texts
-    # An instant is always shown in UTC, so that its text does not depend on a setting.
+    # An instant is always written in UTC, so that its text does not depend on a setting.
     return [None if text is None else f"{text}Z" for text in texts]
 
 
 def _moments(array: Array, numbers: Array, per_second: int | Fraction, numpy_type: str) -> Values:
-    """ISO 8601 texts of dates or timestamps, by Arrow for the years 1 to 9999 and by numpy beyond."""
+    """ISO 8601 texts of dates or timestamps: by Arrow for the years 1 to 9999, by numpy for others."""
     bounds: Any = pc.min_max(numbers).as_py()
     first, last = bounds["min"], bounds["max"]
     if first is None or (first >= _YEAR_1_S * per_second and last < _YEAR_10000_S * per_second):
@@ -199,7 +205,7 @@ def _moments(array: Array, numbers: Array, per_second: int | Fraction, numpy_typ
 
 
 def _signed_year(text: str) -> str:
-    """ISO 8601 asks for at least four digits, and for a sign where there are more."""
+    """The text with a year as ISO 8601 requires it: at least four digits, and a sign if there are more."""
     minus, year, rest = re.fullmatch(r"(-?)(\d+)(.*)", text).groups()  # type: ignore[union-attr]
     sign = minus or ("+" if len(year) > len("9999") else "")
     return f"{sign}{year:0>4}{rest}"
@@ -212,7 +218,7 @@ def _duration(array: Array, _name: str) -> Values:
 
 
 def _iso_duration(number: int, per_second: int) -> str:
-    """`P1DT2H3M4.5S`; a negative one has its sign in front of the whole."""
+    """A duration as `P1DT2H3M4.5S`. A negative one has its sign in front of the whole."""
     seconds, fraction = divmod(abs(number), per_second)
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
@@ -235,7 +241,7 @@ def _list(array: Array, name: str) -> Values:
 
 
 def _cut(values: Values, lengths: Sequence[int | None]) -> Values:
-    """Consecutive runs of `values`; a length of None stands for a null list, which has none of them."""
+    """Consecutive runs of `values`. A length of None means a null list, which has no values."""
     ends = accumulate((length or 0 for length in lengths), initial=0)
     return [
         None if length is None else values[start:end]
@@ -244,7 +250,9 @@ def _cut(values: Values, lengths: Sequence[int | None]) -> Values:
 
 
 def _map(array: Array, name: str) -> Values:
-    """Objects where the keys are texts; else arrays of `{"key":…,"value":…}`, since an object would lose their type."""
+    """Objects if the keys are texts. Otherwise arrays of `{"key":…,"value":…}`, since an object would lose the type of
+    the keys.
+    """
     offsets = array.offsets
     first = offsets[0].as_py()
     count = offsets[len(array)].as_py() - first
@@ -259,7 +267,7 @@ def _map(array: Array, name: str) -> Values:
 
 
 def _object(keys: Values, items: Values) -> Any:
-    """An object; the entries where a key stands twice, since an object would keep only one of them."""
+    """An object. If a key is repeated or null, the entries, since an object would keep only one value per key."""
     made = dict(zip(keys, items, strict=True))
     return made if len(made) == len(keys) and None not in made else _entries(keys, items)
 
@@ -306,7 +314,7 @@ _CONVERTERS: tuple[tuple[_Accepts, _Converter], ...] = (
     (_any(_IS.is_binary, _IS.is_large_binary, _IS.is_fixed_size_binary, _IS.is_binary_view), _same),
     (_IS.is_time, _time),
     (_IS.is_duration, _duration),
-    (_IS.is_map, _map),  # before lists: an Arrow map is a list as well
+    (_IS.is_map, _map),  # before lists, because an Arrow map is also a list
     (_any(_IS.is_list, _IS.is_large_list, _IS.is_fixed_size_list), _list),
     (_IS.is_struct, _struct),
     (_IS.is_dictionary, _dictionary),

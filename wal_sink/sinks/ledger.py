@@ -1,16 +1,16 @@
-"""`LedgerEntry`: what a `TransactionalSink` stores beside its rows, and the rule by which it knows a chunk again.
+"""`LedgerEntry`: the record that a `TransactionalSink` stores beside its rows, and the rule to recognise a known chunk.
 
-The rule, for the entry that a slot holds and a chunk that comes:
+The rule for the entry found in the slot and a chunk that arrives:
 
 | found | verdict |
 |---|---|
 | a higher term than the chunk's | fenced: `FencedError` |
-| a later batch, or the same segment at or past the chunk's end | known: the target has it, a late answer is no error |
+| a later batch, or the same segment at or past the chunk's end | known: the target has it; a late answer is no error |
 | the same batch with another segment | another history: `DivergentReplay` |
 | the same segment exactly at the chunk's start | new: write it |
 | the same segment between the chunk's start and its end | cut in two: `HistoryError` |
-| for the first chunk of a segment: exactly what the attempt read before (`Chunk.follows`) | new: write it |
-| anything else: the target is behind what it acknowledged | forgotten: `ForgottenError`, write nothing |
+| for the first chunk of a segment: exactly the position read when the attempt began (`Chunk.follows`) | new: write it |
+| anything else: the target is behind the rows it acknowledged | forgotten: `ForgottenError`, write nothing |
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """How far a target is in one slot, and which term brought it there. Plain values; used wherever the sink runs.
+    """Position of a target in one slot, and the term that moved it there. Plain values, used wherever the sink runs.
 
     stored = ...                          # the slot's entry, read and locked in the transaction; None without one
     if LedgerEntry.is_known(stored, chunk, f"table {self.table!r}"):
@@ -35,23 +35,23 @@ class LedgerEntry:
     """
 
     term: int
-    """Of the committer that wrote last."""
+    """Term of the committer that wrote last."""
     position: Position
 
     @classmethod
     def of(cls, chunk: Chunk) -> Self:
-        """What to store with the rows of a chunk."""
+        """The entry to store with the rows of a chunk."""
         return cls(chunk.term, chunk.position)
 
     @staticmethod
     def is_known(stored: LedgerEntry | None, chunk: Chunk, where: str) -> bool:
-        """Whether the target has this chunk already. False: write its rows and the new entry.
+        """Return whether the target has this chunk already. False: write its rows and the new entry.
 
-        `stored` is what the slot holds now, None if it holds nothing. `where` names the ledger in messages, without
-        secrets: "ledger in postgresql://db/shop".
+        `stored` is the present entry of the slot, None if the slot is empty. `where` names the ledger in messages,
+        without secrets: "ledger in postgresql://db/shop".
 
-        Raises `FencedError` if a successor of the chunk's sender has written to the slot, also for a chunk that the
-        target has; `DivergentReplay` if the target has rows of another segment in place of the chunk's; `HistoryError`
+        Raises `FencedError` if a process newer than the chunk's sender has written to the slot, even if the target has
+        the chunk; `DivergentReplay` if the target has rows of another segment in place of the chunk's; `HistoryError`
         if it has some of the chunk's rows, but not all; `ForgottenError` if it lacks rows that come before the chunk.
         """
         if stored is not None:
@@ -66,7 +66,7 @@ class LedgerEntry:
         raise _forgotten(at, chunk, where)
 
     def check_term(self, chunk: Chunk, where: str) -> None:
-        """`FencedError` if a successor of the chunk's sender has written to the slot."""
+        """Raise `FencedError` if a process newer than the chunk's sender has written to the slot."""
         if self.term > chunk.term:
             raise FencedError(
                 f"{_place(chunk, where)}: term {self.term} has written, this sender's is {chunk.term}", term=self.term
@@ -74,7 +74,7 @@ class LedgerEntry:
 
 
 def _is_known_in_segment(at: Position, chunk: Chunk, where: str) -> bool:
-    """`LedgerEntry.is_known` for an entry of the chunk's own batch."""
+    """Return `LedgerEntry.is_known` for an entry of the chunk's own batch."""
     due = chunk.position
     if at.segment_id != due.segment_id:
         raise DivergentReplay(
@@ -96,14 +96,14 @@ def _is_known_in_segment(at: Position, chunk: Chunk, where: str) -> bool:
 def _forgotten(at: Position | None, chunk: Chunk, where: str) -> ForgottenError:
     held = f"batch {chunk.batch_id}, row {chunk.start}" if chunk.start else described(chunk.follows)
     return ForgottenError(
-        f"{_place(chunk, where)}: the slot is at {described(at)}, expected it at {held}: the target lost what it "
-        "acknowledged, or does not answer from one state. Nothing was written. Look for a fail-over to a standby that "
-        "lagged behind, or a restart without the newest writes"
+        f"{_place(chunk, where)}: the slot is at {described(at)}, expected it at {held}: the target lost rows that it "
+        "acknowledged, or its answers come from different states. Nothing was written. Look for a fail-over to a "
+        "standby that lagged behind, or a restart without the newest writes"
     )
 
 
 def described(position: Position | None) -> str:
-    """A position of a slot, for messages."""
+    """A slot's position in words, for messages."""
     return "nothing" if position is None else f"batch {position.batch_id}, row {position.rows}"
 
 

@@ -1,4 +1,4 @@
-"""The positions that a transactional target stores: the name of a slot, and the check of an answer."""
+"""Positions in a transactional target: the name of a slot, and the check of an answer."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ _MOST_SHOWN = 200
 
 
 def stored_position(what: str, slot: str, found: object) -> Position | None:
-    """A target's answer about one slot, its numbers as plain ones: databases give decimals, libraries numbers of their
-    own. Raises `SinkFailedError` for an answer that is none: what the sink has would be read out of it all the same.
+    """A target's answer about one slot, with plain numbers: databases return decimals, libraries return their own
+    types.
+
+    Raises `SinkFailedError` for an invalid answer. Otherwise delivery would draw conclusions from it.
     """
     if found is None:
         return None
@@ -28,13 +30,13 @@ def stored_position(what: str, slot: str, found: object) -> Position | None:
     raise SinkFailedError(
         FailureKind.PERMANENT,
         f"{what} returned {redacted(repr_of(found))[:_MOST_SHOWN]}: expected None, or a Position of the slot {slot!r} "
-        "whose batch_id and rows are whole numbers from 0 on. Each slot has a separate position: store it with the "
+        "whose batch_id and rows are whole numbers, 0 or more. Each slot has a separate position: store it with the "
         "rows, under the slot",
     )
 
 
 def _whole(value: object) -> int | None:
-    """A number from 0 on as a plain one; None for anything else, True and False included."""
+    """The number as a plain int if it is whole and not negative. None for anything else, True and False included."""
     number: int | None = None
     if isinstance(value, (float, Decimal)) and math.isfinite(value) and value == int(value):
         number = int(value)
@@ -44,5 +46,7 @@ def _whole(value: object) -> int | None:
 
 
 def slot_name(wal_id: str, sink: str, ordinal: int) -> str:
-    """Under which a transactional target stores the position of a batch's n-th segment; used again by every batch."""
+    """The slot under which a transactional target stores the position of a batch's n-th segment. Every batch reuses
+    it.
+    """
     return f"{wal_id}/{sink}/{ordinal}"

@@ -1,7 +1,7 @@
-"""One sink under way: its calls, bounded in time, and everything they can answer.
+"""Session of one sink: its calls, bounded in time, and the translation of every possible answer.
 
-A failure of the sink is an outcome, not an exception: Spark's task retries must never repeat a send, and the retry
-budgets are the committer's.
+A failure of the sink is data, not an exception: Spark's task retries must never repeat a send, and the committer owns
+the retry budgets.
 """
 
 from __future__ import annotations
@@ -35,19 +35,20 @@ T = TypeVar("T")
 
 
 def _asked_s(error: RetryLaterError) -> float:
-    """The seconds that a target asked for. What is no time to wait (0, negative, NaN, no number) leaves us our own."""
+    """The seconds that a target requested. 0 for a value that is no time to wait (0, negative, NaN, not a number)."""
     asked: object = error.after_s
     return float(asked) if isinstance(asked, int | float) and asked > 0 else 0.0
 
 
 def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
-    """Call a user's code; every way it can fail becomes a `SinkFailedError`."""
+    """Call a user's code. Every way it can fail becomes a `SinkFailedError`."""
     try:
         return timed_call.call(function, *args, timeout_s=timeout_s)
     except CallTimedOutError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {text_of(error)}") from error
     except (PermanentError, ConfigError) as error:
-        raise SinkFailedError(FailureKind.PERMANENT, redacted(f"{what} refused for good: {text_of(error)}")) from error
+        message = redacted(f"{what} refused permanently: {text_of(error)}")
+        raise SinkFailedError(FailureKind.PERMANENT, message) from error
     except ForgottenError as error:
         raise SinkFailedError(FailureKind.FORGOTTEN, redacted(f"{what}: {text_of(error)}")) from error
     except OutcomeUnknownError as error:
@@ -64,14 +65,14 @@ def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *arg
     except ProgramExitError as error:
         message = redacted(f"{what} {error}: expected it to return, or to raise an Exception")
         raise SinkFailedError(FailureKind.PERMANENT, message) from error
-    except Exception as error:  # a user's sink may raise anything; it becomes the batch's outcome
+    except Exception as error:  # a user's sink may raise anything; it becomes the batch's result
         message = redacted(f"{what} raised {told(error)}")
         kind = FailureKind.PERMANENT if is_certificate_error(error) else FailureKind.RETRIABLE
         raise SinkFailedError(kind, message) from error
 
 
 def check_returned(what: str, returned: object) -> None:
-    """Anything but None is an error: refused rows too, and a sink that answers `False` did not succeed."""
+    """Raise `SinkFailedError` unless the sink returned None. Refused rows are an error here, and so is `False`."""
     rejected = rejected_of(what, returned)
     if rejected is not None:
         first, reason = min(rejected.reasons.items())
@@ -80,29 +81,31 @@ def check_returned(what: str, returned: object) -> None:
 
 
 def rejected_of(what: str, returned: object, rows: int | None = None) -> Rejected | None:
-    """What a sink refused of `rows` rows. Anything but None or `Rejected` is an error."""
+    """The rows that a sink refused, of `rows` rows. Any value other than None or `Rejected` is an error."""
     if returned is None:
         return None
     if not isinstance(returned, Rejected):
-        expected = "None (every row is in the target) or Rejected"
+        expected = "None (the target has every row) or Rejected"
         raise SinkFailedError(
             FailureKind.PERMANENT, f"{what} returned {_shown(repr_of(returned))}: expected {expected}"
         )
     if rows is not None and not set(returned.reasons) <= set(range(rows)):
         numbers = f"{min(returned.reasons)} to {max(returned.reasons)}"
-        message = f"{what} rejected rows {numbers}: expected indices from 0 to {rows - 1}, of rows in this chunk"
+        message = f"{what} rejected rows {numbers}: expected indices of rows in this chunk, from 0 to {rows - 1}"
         raise SinkFailedError(FailureKind.PERMANENT, message)
     return returned
 
 
 def _shown(text: str, most: int = 200) -> str:
-    """What a sink said, fit for a message: it may be a whole answer of a server, with an address that holds a token."""
+    """A sink's text, masked and cut for a message: it may be the whole answer of a server, with an address that holds a
+    token.
+    """
     masked = redacted(text)
     return masked if len(masked) <= most else f"{masked[: most - 1]}…"
 
 
 class SinkSession:
-    """One sink instance, opened once per delivery task, every call on the same thread and bounded in time."""
+    """One sink instance, opened once per delivery task. Every call runs on the same thread and is bounded in time."""
 
     def __init__(self, sink: Sink, timed_call: TimedCall, context: SinkContext, *, timeout_s: float) -> None:
         self._sink = sink
@@ -116,14 +119,14 @@ class SinkSession:
         return self._sink
 
     def open(self) -> None:
-        """Open the sink if it is not yet; a failure is retriable, since nothing was sent."""
+        """Open the sink if it is not open yet. A failure is retriable, since nothing was sent."""
         if self._opened:
             return
         self.call("open", self._sink.open, self._context, nothing_sent=True)
         self._opened = True
 
     def call(self, what: str, function: Callable[..., T], *args: object, nothing_sent: bool = False) -> T:
-        """Call the sink. Where nothing can have been sent yet, an unknown outcome is a retriable one."""
+        """Call the sink. If nothing can have been sent yet, an unknown outcome becomes a retriable one."""
         try:
             return call_sink(self._timed_call, what, function, *args, timeout_s=self._timeout_s)
         except SinkFailedError as error:
@@ -132,7 +135,9 @@ class SinkSession:
             raise
 
     def close(self) -> None:
-        """Close the sink and its thread; what `write` returned from is in the target, so an error is only logged."""
+        """Close the sink and its thread. An error is only logged: the target has every chunk for which `write`
+        returned.
+        """
         try:
             if self._opened:
                 self.call("close", self._sink.close)
@@ -143,18 +148,20 @@ class SinkSession:
 
 
 def handed(chunk: Chunk) -> Chunk:
-    """The chunk as a sink gets it, with a new table object over the same rows.
+    """The chunk for a sink's call, with a new table object over the same rows.
 
-    `to_pandas(self_destruct=True)` empties the object that it is called on: reading it afterwards, as for
-    rows that the sink refused, ends the process by a segmentation fault.
+    `to_pandas(self_destruct=True)` empties the object on which it is called. Reading that object afterwards, for
+    example for rows that the sink refused, ends the process with a segmentation fault.
     """
     table = chunk.table
     return replace(chunk, table=table.replace_schema_metadata(table.schema.metadata))
 
 
 def ask_applied(session: SinkSession, sink: Lookup, key: str) -> bool:
-    """Whether the target says that it has a chunk. A row counts as sent by this answer alone, so anything but True and
-    False fails for good: a response object, or the text "no", would be true for Python.
+    """Return whether the target says that it has a chunk. This answer alone decides that a row counts as sent.
+
+    So any value other than True and False fails permanently: Python would take a response object, or the text "no", for
+    true.
     """
     what = f"was_applied({key!r})"
     found: object = session.call(what, sink.was_applied, key, nothing_sent=True)

@@ -1,5 +1,5 @@
-"""Sinks by URL. A scheme is found through the entry points of group `wal_sink.backends`, so that others can add
-theirs.
+"""Sinks by URL. The entry points of group `wal_sink.backends` map a scheme to its sink, so that other packages can add
+schemes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ GROUP = "wal_sink.backends"
 _DATABASE_FILES = {".db", ".sqlite", ".sqlite3"}
 _SERVERS = {"postgresql", "mysql", "mariadb"}
 _TOLD_BY = {"redis+sentinel": "redis", "rediss+sentinel": "redis", "sentinel": "redis"}
-"""Schemes that no backend serves, and the one that tells in its own words why."""
+"""Schemes without a backend, and the scheme whose backend explains why in its error."""
 
 
 def sink_from_url(url: str) -> Sink | BatchSink:
-    """The sink a URL such as `sqlite:///orders.db?table=orders` names; `ConfigError` if no backend knows its scheme."""
+    """The sink for a URL such as `sqlite:///orders.db?table=orders`. Raises `ConfigError` if no backend supports its
+    scheme.
+    """
     scheme = urlsplit(url).scheme
     found = entry_points(group=GROUP, name=scheme) or entry_points(group=GROUP, name=_TOLD_BY.get(scheme, scheme))
     for entry in found:
@@ -32,7 +34,7 @@ def sink_from_url(url: str) -> Sink | BatchSink:
         return as_sink(make(url))
     known = sorted({entry.name for entry in entry_points(group=GROUP)})
     if not url.strip():
-        raise ConfigError("the URL of a target is empty: expected one such as sqlite:///orders.db?table=orders")
+        raise ConfigError("the URL of a target is empty: expected, for example, sqlite:///orders.db?table=orders")
     raise ConfigError(
         f"{mask_url(url)}: no backend serves the scheme {scheme!r}; installed are: {', '.join(known) or 'none'}"
         f"{_meant(url, scheme, known)}"
@@ -52,13 +54,13 @@ def _meant(url: str, scheme: str, known: Iterable[str]) -> str:
 
 
 def _instead_of_jdbc(url: str) -> str:
-    """The ways to a database that JDBC reaches. The rest of the URL may hold a password, and is not repeated."""
+    """Advice for a database that JDBC reaches. The rest of the URL may hold a password, so it is not repeated."""
     server = urlsplit(url.partition(":")[2]).scheme
     own = ""
     if server in _SERVERS:
-        own = f"{server}://user@host/database?table=NAME, which keeps rows exactly once; or "
+        own = f"{server}://user@host/database?table=NAME, which delivers exactly once; or "
     elif server == "sqlite":
-        own = "sqlite:///file.db?table=NAME, which keeps rows exactly once; or "
+        own = "sqlite:///file.db?table=NAME, which delivers exactly once; or "
     return (
         f'. Write {own}wrap.spark_writer(\'jdbc\', {{"url": "jdbc:…", "dbtable": "NAME"}}) to use Spark\'s own writer'
     )
@@ -69,6 +71,6 @@ def _instead_of_path(url: str) -> str:
     if Path(path).suffix in _DATABASE_FILES:
         return f". For an SQLite file write sqlite:///{path}?table=NAME"
     return (
-        f". For files in a folder write files://{Path(path).absolute()}?format=parquet; a target is always named by a "
+        f". For files in a folder write files://{Path(path).absolute()}?format=parquet; always name a target by a "
         "URL, scheme://…"
     )

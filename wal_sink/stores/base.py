@@ -1,8 +1,8 @@
-"""What a durable store must offer, and nothing more.
+"""The interface of a durable store, and nothing more.
 
 A store holds whole, immutable objects under `/`-separated paths relative to its root. All methods may be called from
-several threads of one process, on the driver and on executors. A store is never pickled: executors open their own from
-a `StoreSpec`.
+several threads of one process, on the driver and on executors. A store is never pickled: each executor opens its own
+from a `StoreSpec`.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from wal_sink.errors import StoreError
 
 
 class ObjectExists(StoreError):
-    """`create` found an object under that path. After a lost answer it may be the caller's own."""
+    """`create` found an object under that path. If an earlier answer was lost, the object may be the caller's own."""
 
 
 class ObjectMissing(StoreError):
-    """No object lies under that path."""
+    """No object exists under that path."""
 
 
 class SegmentStream(ABC):
-    """A new object, written piece by piece, visible whole or not at all.
+    """A new object, written piece by piece. It becomes visible as a whole or not at all.
 
-    Not visible before `commit` returned. Leaving the `with` block without `commit`, by an exception or not, leaves
-    nothing behind that `Store.read` or `Store.list` would show.
+    It is not visible before `commit` returned. After the `with` block ends without `commit`, by an exception or not,
+    neither `Store.read` nor `Store.list` shows anything of it.
     """
 
     @abstractmethod
     def write(self, data: bytes | memoryview) -> int:
-        """Append bytes; returns how many."""
+        """Append bytes. Returns their number."""
 
     @abstractmethod
     def commit(self) -> None:
@@ -40,7 +40,7 @@ class SegmentStream(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Drop what was written. Harmless after `commit` and when repeated."""
+        """Drop the written bytes. Harmless after `commit` and when repeated."""
 
     def __enter__(self) -> Self:
         return self
@@ -52,7 +52,7 @@ class SegmentStream(ABC):
 
 
 class Store(ABC):
-    """Durable objects under one root. Any failure is a `StoreError`; a lost answer may look like any of them."""
+    """Durable objects under one root. Every failure is a `StoreError`. A lost answer may show as any of them."""
 
     @property
     @abstractmethod
@@ -61,48 +61,52 @@ class Store(ABC):
 
     @property
     def create_doubt(self) -> str:
-        """Why several processes cannot share it; empty if they can. Tries show neither a race nor a cache.
+        """Reason why several processes cannot share the store; empty if they can. A test with requests shows neither a
+        race nor a cache.
 
-        Either create-if-absent is not atomic, or an object that another machine creates may be seen too late.
+        Either create-if-absent is not atomic, or an object that another machine creates may become visible too late.
         """
         return ""
 
-    def begin(self, *, is_there: bool = False) -> None:  # noqa: ARG002 - where nothing can be swapped
-        """A run or a task begins to use it: from now on it may not be swapped for another one under the same address.
+    def begin(self, *, is_there: bool = False) -> None:  # noqa: ARG002 - most stores cannot be replaced
+        """Mark that a run or a task begins to use the store: from now on, no other store may take its place under this
+        address.
 
-        A mount that is lost leaves an empty folder, in which a newer process could not be seen. `is_there`: whether the
-        run has used it already, so that it must be there. Raises `StoreError`.
+        A lost mount leaves an empty folder, in which a newer process cannot be seen. `is_there`: True if the run has
+        already used the store, so it must exist. Raises `StoreError`.
         """
         return
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> None:
-        """Create a small object, atomically and durably, if the path is free; else `ObjectExists`.
+        """Create a small object, atomically and durably, if the path is free; otherwise raise `ObjectExists`.
 
-        When it returns, the object survives a crash of the machine, and of all who raced for the path exactly one
-        returned. Missing parent folders are made.
+        After it returns, the object survives a crash of the machine. If several processes race for the path, exactly
+        one call returns. Missing parent folders are created.
         """
 
     @abstractmethod
     def read(self, path: str) -> bytes:
-        """The whole object, as written by its creator and never from a cache; `ObjectMissing` if there is none."""
+        """The whole object, as its creator wrote it and never from a cache. Raises `ObjectMissing` if it does not
+        exist.
+        """
 
     @abstractmethod
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-        """Names in the folder `prefix` (`""` is the root), sorted, those greater than `after` only; never from a cache.
+        """Names in the folder `prefix` (`""` is the root), sorted, only those greater than `after`; never from a cache.
 
-        Each name is relative to `prefix`. Without `recursive`, a folder shows as one name that ends in `/`; with it,
-        every object below shows by its path. A folder that does not exist is empty. `after` is compared with the name
-        as shown.
+        Each name is relative to `prefix`. Without `recursive`, a folder appears as one name that ends in `/`. With
+        `recursive`, every object below appears with its path. A folder that does not exist is empty. `after` is
+        compared with the name as it appears.
         """
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:
-        """Delete objects; a path that is already free is no error. Folders left empty may go too."""
+        """Delete objects. A path without an object is no error. Folders left empty may be removed too."""
 
     @abstractmethod
     def segment(self, path: str) -> SegmentStream:
-        """Start a new object under a path that nobody else will ever use."""
+        """Start a new object under a path that is never used again."""
 
     def url_of(self, path: str) -> str:
         """The full address of an object, without credentials, for messages."""

@@ -1,9 +1,9 @@
-"""Any other store that fsspec knows, with whatever `pipe_file(mode="create")` means there.
+"""Any other store that fsspec supports, with the semantics that `pipe_file(mode="create")` has there.
 
-Only where that is known to be atomic may several processes write. Elsewhere fsspec looks first and writes then, so
-that two of them can both believe they created an object: `create_doubt` says so, and `probe` refuses the store unless
-the user vouches for one single writer. Threads of one process are kept apart by a lock in any case. A crash in the
-middle of a write may leave a partial object there; records and segments carry checksums, so that it is found.
+Several processes may write only if that call is known to be atomic. Otherwise fsspec first checks and then writes, so
+two processes can both believe that they created an object. `create_doubt` then says so, and `probe` refuses the store
+unless the user promises a single writer. A lock keeps threads of one process apart in any case. A crash in the middle
+of a write may leave a partial object in such a store. Records and segments carry checksums, so it is detected.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.stores.spooled import SpooledSegment
 
 ATOMIC_CREATE = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "abfss": "adlfs", "az": "adlfs"}
-"""By protocol the package whose file system hands `mode="create"` to the server as a precondition. The protocol alone
-does not tell: other packages register themselves for it, some of which look first and write then, or overwrite.
+"""Packages whose file system hands `mode="create"` to the server as a precondition, by protocol. The protocol alone is
+not enough: other packages register themselves for it, and some of them check first and write then, or overwrite.
 """
 
 _FOREIGN_ERRORS = {
@@ -39,11 +39,13 @@ _FOREIGN_ERRORS = {
     "paramiko.ssh_exception": ("SSHException",),
     "requests.exceptions": ("RequestException",),
 }
-"""Errors of implementations that are no `OSError`; looked up in modules that are already imported."""
+"""Error classes of implementations that do not derive from `OSError`. They are looked up in modules that are already
+imported.
+"""
 
 
 class GenericStore(Store):
-    """A `Store` over an fsspec file system that this package has no own implementation for."""
+    """A `Store` over an fsspec file system for which this package has no implementation."""
 
     def __init__(self, spec: StoreSpec) -> None:
         self._spec = spec
@@ -64,7 +66,7 @@ class GenericStore(Store):
             return ""
         kind = type(self._fs)
         return (
-            f"fsspec's {kind.__name__} (of {kind.__module__}) is not known to create atomically: it looks whether a "
+            f"fsspec's {kind.__name__} (of {kind.__module__}) is not known to create atomically: it checks whether a "
             "path is free and writes afterwards"
         )
 
@@ -121,11 +123,11 @@ class GenericStore(Store):
         return f"{self._base}/{check_path(path)}"
 
     def _make_parent(self, target: str) -> None:
-        if not self._atomic:  # an object store has no folders, and some would make a bucket here
+        if not self._atomic:  # an object store has no folders, and some file systems would create a bucket here
             self._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
 
     def _below(self, folder: str) -> Iterator[str]:
-        """All objects below a folder, by path from the root. Folders are entered, so that empty ones never show."""
+        """All objects below a folder, by path from the root. Folders are entered, so empty ones never appear."""
         self._fs.invalidate_cache()
         try:
             entries = self._fs.ls(f"{self._base}/{folder}".rstrip("/"), detail=True, **self._listing)
@@ -141,7 +143,7 @@ class GenericStore(Store):
                 yield folder + name
 
     def _failure(self, action: str, path: str, error: Exception) -> StoreError:
-        """The one place where errors of fsspec and what lies below become ours."""
+        """The `StoreError` for an error of fsspec or the libraries below it. Only this place translates them."""
         text = self._spec.scrub(told(error))
         return StoreError(
             f"cannot {action} {self.url_of(path)}: {text}; check address, credentials and rights, then start again"
@@ -164,40 +166,41 @@ def _connect(spec: StoreSpec) -> tuple[Any, str]:
         raise StoreError(
             f"{spec.safe_url} cannot be opened: {spec.scrub(str(error))}; check address and credentials"
         ) from spec.cause(error)
-    fs.dircache.use_listings_cache = False  # as an option it would reach constructors that refuse it (sftp)
+    fs.dircache.use_listings_cache = False  # as an option it would reach constructors that reject it (sftp)
     return fs, base.rstrip("/")
 
 
 def _refuse_secrets_in_paths(spec: StoreSpec) -> None:
-    """Refuse an address with a secret whose file system keeps the whole address as a path (of fsspec's own: http).
+    """Refuse an address with a secret if its file system keeps the whole address as a path (in fsspec itself: http).
 
-    Such a file system shows the secret in its own logs, which nobody redacts. Others hand it to their client alone.
+    Such a file system shows the secret in its own logs, which are not redacted. Other file systems pass the secret only
+    to their client.
     """
     for link in spec.url.split("::"):
         scheme, found, _ = link.partition("://")
         if found and _shows_secret(_kept_as_path(scheme, link)):
             raise ConfigError(
-                f"{spec.safe_url}: the address holds a user, a password or a query, and fsspec's {scheme} keeps it "
-                "whole, so that its debug log shows it. Write the address without it, and pass the secret as a storage "
-                "option; for http and https {'client_kwargs': {'headers': {'Authorization': 'Basic …'}}}, nested "
-                f"under {scheme!r} in a chained URL"
+                f"{spec.safe_url}: the address holds a user, a password or a query, and the debug log of fsspec's "
+                f"{scheme} shows the whole address. Remove this part from the address, and pass the secret as a "
+                "storage option; for http and https {'client_kwargs': {'headers': {'Authorization': 'Basic …'}}}, "
+                f"nested under {scheme!r} in a chained URL"
             )
 
 
 def _kept_as_path(scheme: str, url: str) -> str:
-    """What a file system makes of an address; the whole of it where that cannot be told."""
+    """The path that a file system makes of an address. The whole address if that cannot be determined."""
     try:
         kind = fsspec.get_filesystem_class(scheme)
     except (ImportError, ValueError):
-        return ""  # nothing is opened: url_to_fs raises the same error, which is explained there
+        return ""  # nothing is opened: url_to_fs raises the same error, which gets its explanation there
     try:
-        return str(kind._strip_protocol(url))  # noqa: SLF001 - what url_to_fs calls
+        return str(kind._strip_protocol(url))  # noqa: SLF001 - the function that url_to_fs calls
     except (TypeError, ValueError):
         return url
 
 
 def _shows_secret(path: str) -> bool:
-    """Of a path that is a URL still: a user or a query. Of any other: a user with a password."""
+    """Return whether a path shows a secret: a user or a query in a URL, a user with a password in any other path."""
     _, found, rest = path.partition("://")
     user, at, _ = (rest if found else path).partition("/")[0].rpartition("@")
     if not found:

@@ -1,4 +1,4 @@
-"""What the stores agree on about paths: which are allowed, and how the keys below a folder show in a listing."""
+"""Rules about paths that all stores share: allowed paths, and the form of keys in a listing."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from collections.abc import Iterator, Sequence
 from wal_sink.errors import StoreError
 
 HIDDEN = "."
-"""A name that begins so is a store's own temporary; no listing shows it and no object may have it."""
+"""Prefix of a store's temporary objects. No listing shows them, and no object may have such a name."""
 
 _FOLDER_END = chr(ord("/") + 1)
 
 
 def check_path(path: str) -> str:
-    """Return `path` if every store can hold an object under it; else raise `StoreError` before one is asked."""
+    """Return `path` if every store can hold an object under it; otherwise raise `StoreError` before any request."""
     parts = path.split("/")
     if "" in parts or any(part.startswith(HIDDEN) for part in parts) or "\0" in path or "?" in path:
         raise StoreError(
-            f"{path!r} is no path of an object: expected names joined by '/', none empty or beginning with '.', "
+            f"{path!r} is not a path of an object: expected names joined by '/', none empty or beginning with '.', "
             "and no '?'"
         )
     return path
 
 
 def folder_of(prefix: str) -> str:
-    """The prefix of every key in the folder: empty for the root, else ending in one `/`."""
+    """The prefix of every key in the folder: empty for the root, otherwise ending in one `/`."""
     bare = prefix.strip("/")
     return f"{bare}/" if bare else ""
 
 
 def is_hidden(name: str) -> bool:
-    """Whether any part of a relative path is a temporary's."""
+    """Return whether any part of a relative path is a temporary name."""
     return name.startswith(HIDDEN) or f"/{HIDDEN}" in name
 
 
 def shown(name: str, *, recursive: bool) -> str:
-    """How the relative path of an object shows in a listing."""
+    """The name under which a listing shows the object with this relative path."""
     head, slash, _ = name.partition("/")
     return name if recursive else head + slash
 
 
 def names_in(keys: Sequence[str], prefix: str, *, after: str, recursive: bool) -> Iterator[str]:
-    """What `Store.list` shows of `keys`, which must be sorted; a folder costs one step, however much it holds."""
+    """The names that `Store.list` shows of `keys`, which must be sorted. A folder costs one step, whatever its size."""
     folder = folder_of(prefix)
     at = bisect_left(keys, folder)
     while at < len(keys) and keys[at].startswith(folder):

@@ -1,7 +1,8 @@
-"""Objects as files of a local file system, durable when a call returned.
+"""Objects as files of a local file system. They are durable when a call returned.
 
-A file is written under a temporary name in its own folder, fsynced, and gets its real name by a hard link, which no two
-writers can both make. `pipe_file(mode="create")` of fsspec looks first and writes then: two writers can both succeed.
+A file is written under a temporary name in its own folder, then fsynced. A hard link gives it its real name; only one
+of two writers can create that link. `pipe_file(mode="create")` of fsspec checks first and writes then: two writers can
+both succeed.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ class LocalStore(Store):
         self._root = spec.safe_url
         self._folder = Path(spec.location)
         self._durable: set[Path] = set()
-        """Folders whose own entry was fsynced by this store; only `delete` removes folders."""
+        """Folders whose own entry this store has fsynced. Only `delete` removes folders."""
         self._has_begun = False
         self._device: int | None = None
-        """The disk under the root, once it has begun and the root is there. No inode: on some mounts it changes."""
+        """Device of the root, once `begin` ran and the root exists. Not the inode: on some mounts it changes."""
 
     @property
     def root(self) -> str:
@@ -56,7 +57,9 @@ class LocalStore(Store):
 
     @property
     def create_doubt(self) -> str:
-        """Of a folder on a network: its client may remember that a file is absent which another machine created."""
+        """Reason for a folder on a network: its client may remember that a file is absent which another machine
+        created.
+        """
         return doubt_of(str(self._folder))
 
     def begin(self, *, is_there: bool = False) -> None:
@@ -68,7 +71,7 @@ class LocalStore(Store):
         for _ in range(_MAKE_ATTEMPTS):
             with contextlib.suppress(SweptAwayError):
                 return self._create(path, data)
-        raise StoreError(f"{self.url_of(path)}: its folder is emptied as often as it is written to; start again")
+        raise StoreError(f"{self.url_of(path)}: another process removes its folder again and again; start again")
 
     def _create(self, path: str, data: bytes) -> None:
         with self.segment(path) as stream:
@@ -112,32 +115,32 @@ class LocalStore(Store):
         return LocalSegment(self, path, self._file(path))
 
     def in_folder(self, folder: Path, action: Callable[[], _T]) -> _T:
-        """Make `folder` durably, then run `action` in it; again if a cleaner removed the folder meanwhile."""
+        """Create `folder` durably, then run `action` in it. Repeat both if a cleaner removed the folder meanwhile."""
         for _ in range(_MAKE_ATTEMPTS):
             self.refuse_lost_root()
             try:
                 self._make(folder)
-                self.refuse_lost_root()  # if the root was made just now, it is known from here on
+                self.refuse_lost_root()  # the root may have been created just now: from here on its device is known
                 return action()
             except FileNotFoundError:
                 self._durable -= {folder, *folder.parents}
-        raise FileNotFoundError(errno.ENOENT, "the folder vanishes as often as it is made", str(folder))
+        raise FileNotFoundError(errno.ENOENT, "another process removes the folder again and again", str(folder))
 
     def failure(self, action: str, url: str, error: OSError) -> StoreError:
-        """The one place where an operating system's error becomes ours."""
+        """The `StoreError` for an error of the operating system. Only this place translates them."""
         step = _NEXT_STEP.get(error.errno or 0, "check the disk and the mount")
         return StoreError(f"cannot {action} {url}: {error.strerror or type(error).__name__}; {step}, then start again")
 
     def refuse_lost_root(self) -> None:
         """Raise `StoreError` if the root was lost since `begin`.
 
-        Nothing is absent, and nothing is made, in a folder that only lies where the root was.
+        An empty folder in place of the root proves nothing absent, and nothing may be created in it.
         """
         if not self._has_begun or (found := self._found_device()) == self._device:
             return
         if self._device is not None:
             raise self._lost_root()
-        self._device = found  # it was made since
+        self._device = found  # the root was created after `begin`
 
     def _found_device(self) -> int | None:
         try:
@@ -149,9 +152,9 @@ class LocalStore(Store):
 
     def _lost_root(self) -> StoreError:
         return StoreError(
-            f"{self._root}: this folder was there, and it is gone, or another disk lies under it now. Was it moved or "
-            "deleted, or was its mount lost? Nothing is written or looked for without it: a newer process could not be "
-            "seen, and rows would lie where nobody reads them. Put it back, or mount it again, then start again"
+            f"{self._root}: this folder is gone, or it is on another disk now. Was it moved or deleted, or was its "
+            "mount lost? Nothing is read or written without it: a newer process could not be seen, and rows would be "
+            "written to a wrong place. Put the folder back, or mount it again, then start again"
         )
 
     def _file(self, path: str) -> Path:
@@ -169,24 +172,26 @@ class LocalStore(Store):
         self._durable.add(folder)
 
     def _remove_empty(self, folder: Path) -> None:
-        """Remove a folder that holds no object, with the temporaries of crashes, and then its empty parents."""
-        with contextlib.suppress(OSError):  # a folder that cannot be looked into stays, and is never shown
+        """Remove a folder without objects, including temporary files left by crashes, and then its empty parents."""
+        with contextlib.suppress(OSError):  # an unreadable folder stays, and no listing shows it
             _sweep(folder)
         while folder != self._folder:
             self._durable.discard(folder)
             try:
                 folder.rmdir()
-            except OSError:  # not empty, or gone already: a folder left behind is never shown
+            except OSError:  # not empty, or gone already; a listing never shows a remaining folder
                 return
             folder = folder.parent
 
 
 class SweptAwayError(StoreError):
-    """A temporary was taken for a crash's and removed: a cleaner found no object beside it. Nothing was created."""
+    """A cleaner took this temporary file for one left by a crash and removed it, as no object was beside it. Nothing
+    was created.
+    """
 
 
 class LocalSegment(SegmentStream):
-    """A file that has no visible name before `commit`."""
+    """A segment file without a visible name before `commit`."""
 
     def __init__(self, store: LocalStore, path: str, file: Path) -> None:
         self._store = store
@@ -224,8 +229,8 @@ class LocalSegment(SegmentStream):
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        # What may stay behind is a temporary, which no listing shows. An error here hides no error of `commit`, and
-        # makes no failure of its success.
+        # Only a temporary file may remain, which no listing shows. An error here must not hide an error of `commit`,
+        # and must not turn its success into a failure.
         with contextlib.suppress(OSError):
             os.close(descriptor)
         with contextlib.suppress(OSError):
@@ -243,15 +248,15 @@ class LocalSegment(SegmentStream):
         try:
             os.link(self._temporary, self._file)
         except FileExistsError as error:
-            self._sync_name()  # whoever acts on the other's object must be able to rely on it after a crash
+            self._sync_name()  # the caller acts on the other writer's object, so it must survive a crash
             raise ObjectExists(f"{self._url} exists already") from error
         except FileNotFoundError as error:
-            raise SweptAwayError(f"{self._url} was collected while it was written; start again") from error
+            raise SweptAwayError(f"{self._url} was removed by a cleaner while it was written; start again") from error
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise ConfigError(
                     f"cannot create {self._url}: this file system refuses hard links ({error.strerror}), so two "
-                    "writers could not be told apart; use a folder on a local disk (ext4, xfs), NFS, or an object store"
+                    "writers could both create it; use a folder on a local disk (ext4, xfs), NFS, or an object store"
                 ) from error
             raise
         self._sync_name()
@@ -261,8 +266,8 @@ class LocalSegment(SegmentStream):
             sync_folder(self._file.parent)
         except OSError as error:
             raise OutcomeUnknownError(
-                f"{self._url} is there, but its folder could not be synced ({error.strerror}): it may vanish in a "
-                "crash. Check the disk before starting again; nothing was deleted"
+                f"{self._url} exists, but its folder could not be synced ({error.strerror}): it may vanish in a crash. "
+                "Check the disk before you start again; nothing was deleted"
             ) from error
 
 
@@ -286,7 +291,7 @@ def _mkdir(folder: Path) -> bool:
 
 
 def _names(folder: Path, head: str, after: str, *, recursive: bool) -> list[str]:
-    """What a listing shows of `folder`; a folder that holds no object is not shown."""
+    """The names that a listing shows of `folder`. A folder without objects is not shown."""
     names: list[str] = []
     for entry in _entries(folder):
         name = head + entry.name
@@ -300,7 +305,9 @@ def _names(folder: Path, head: str, after: str, *, recursive: bool) -> list[str]
 
 
 def _sweep(folder: Path) -> None:
-    """Remove temporaries and empty folders below a folder that holds no object; what cannot be removed stays."""
+    """Remove temporary files and empty folders below a folder without objects. An entry that cannot be removed
+    stays.
+    """
     if _holds_object(folder):
         return
     with contextlib.suppress(OSError), os.scandir(folder) as entries:

@@ -1,4 +1,6 @@
-"""Objects in this process's memory: for tests and simulations. Shared by URL, gone with the process."""
+"""Objects in the memory of this process, for tests and simulations. Stores with the same URL share them until the
+process ends.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from wal_sink.stores.spec import StoreSpec
 
 @dataclass(slots=True)
 class _Space:
-    """What all stores of one URL share."""
+    """Objects that all stores of one URL share."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     objects: dict[str, bytes] = field(default_factory=dict)
     keys: list[str] = field(default_factory=list)
-    """Of `objects`, sorted."""
+    """Keys of `objects`, sorted."""
 
 
 _spaces: dict[str, _Space] = {}
@@ -29,7 +31,7 @@ _spaces_lock = threading.Lock()
 
 
 def _renew_locks() -> None:
-    global _spaces_lock  # noqa: PLW0603 - a lock that another thread held at the fork never opens again
+    global _spaces_lock  # noqa: PLW0603 - a lock that another thread held at the fork is never released
     _spaces_lock = threading.Lock()
     for space in _spaces.values():
         space.lock = threading.Lock()
@@ -39,7 +41,7 @@ os.register_at_fork(after_in_child=_renew_locks)
 
 
 class MemoryStore(Store):
-    """A `Store` whose objects live as long as the process; a forked child starts with a copy."""
+    """A `Store` whose objects live as long as the process. A forked child starts with a copy."""
 
     def __init__(self, spec: StoreSpec) -> None:
         self._root = spec.safe_url
@@ -80,7 +82,7 @@ class MemoryStore(Store):
 
 
 class MemorySegment(SegmentStream):
-    """Bytes that become an object at `commit`."""
+    """A segment in memory; `commit` makes it an object."""
 
     def __init__(self, store: MemoryStore, path: str) -> None:
         self._store = store

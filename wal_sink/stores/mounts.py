@@ -1,8 +1,8 @@
-"""On what a local folder lies: a file system that remembers absent files hides what another machine creates.
+"""Finds out which file system holds a local folder: some remember absent files, and so hide objects of other machines.
 
-A process looks whether a newer one claimed its term by reading a file that is normally absent. A client of NFS may
-answer that from memory for up to a minute (`acdirmax`), and one of SMB for a second. Linux says in
-`/proc/self/mountinfo` what is mounted where, and how.
+A process checks whether a newer process claimed its term by reading a file that is normally absent. An NFS client may
+answer this read from memory for up to a minute (`acdirmax`), an SMB client for a second. On Linux,
+`/proc/self/mountinfo` lists every mount with its options.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pathlib import Path
 
 MOUNTS = Path("/proc/self/mountinfo")
 SMB_SWITCH = Path("/proc/fs/cifs/LookupCacheEnabled")
-"""Linux's client of SMB takes no mount option for it: `noac` is refused, `actimeo` and `cache` mean other caches."""
+"""Switch of Linux's SMB client. No mount option does the same: `noac` is refused, and `actimeo` and `cache` control
+other caches.
+"""
 
 _NFS = frozenset({"nfs", "nfs4"})
 _SMB = frozenset({"cifs", "smb3", "smbfs"})
@@ -27,7 +29,7 @@ _LOCAL_FUSE = frozenset(
         *("fuse.ntfs-3g", "fuse.exfat", "fuse.ext4", "fuse.zfs-fuse", "fuse.unionfs"),
     }
 )
-"""FUSE over a disk of this machine: every process sees it through the same cache."""
+"""FUSE file systems over a disk of this machine: all processes share one cache."""
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
@@ -37,9 +39,9 @@ class Mount:
 
     point: str
     kind: str
-    """Such as `ext4`, `nfs4`, `fuse.sshfs`."""
+    """File system type, such as `ext4`, `nfs4`, `fuse.sshfs`."""
     options: frozenset[str]
-    """Those of the mount and of the file system."""
+    """Options of the mount and of the file system."""
 
 
 def doubt_of(
@@ -49,39 +51,43 @@ def doubt_of(
     smb_switch: Callable[[], str] = SMB_SWITCH.read_text,
     system: str = sys.platform,
 ) -> str:
-    """Why a file that is created in `folder` by another machine may be seen too late; empty if it is seen at once.
+    """Reason why a file that another machine creates in `folder` may become visible too late; empty if it is visible at
+    once.
 
-    The folder need not exist. Elsewhere than on Linux nothing tells, and the folder is taken for one of this machine.
+    The folder need not exist. On systems other than Linux nothing reports this, and the folder counts as local.
     """
     if system != "linux":
         return ""
     path = os.path.realpath(folder)
-    with contextlib.suppress(OSError):  # an automount is done now; what is not there lies on what its parent lies on
-        os.stat(f"{path}/.")  # noqa: PTH116 - Path drops the dot, which makes an automount happen
+    with contextlib.suppress(OSError):  # triggers an automount; a missing path lies on its parent's file system
+        os.stat(f"{path}/.")  # noqa: PTH116 - Path drops the dot, which triggers the automount
     try:
         mount = mount_of(path, table())
     except (OSError, ValueError) as error:
         return (
-            f"{MOUNTS} cannot be read ({type(error).__name__}: {error}), so it is not known whether {path} lies on a "
-            "network file system, whose client may remember for a minute that a file is absent"
+            f"{MOUNTS} cannot be read ({type(error).__name__}: {error}), so {path} may lie on a network file system, "
+            "whose client may remember for a minute that a file is absent"
         )
     found = _forgets(mount, smb_switch)
     return f"{path} lies on {mount.kind} (mounted at {mount.point}): {found}" if found else ""
 
 
 def mount_of(path: str, table: str) -> Mount:
-    """The mount that an absolute path without links lies on: the longest mount point, of equal ones the last.
+    """The mount that holds an absolute path without links: the one with the longest mount point, of equal ones the
+    last.
 
-    Raises `ValueError` for a table that names none, or that is no `mountinfo`.
+    Raises `ValueError` if the table holds no such mount or is not a `mountinfo` table.
     """
     found = [mount for mount in _mounts(table) if _is_below(path, mount.point)]
     if not found:
-        raise ValueError(f"nothing of it holds {path}")
+        raise ValueError(f"no mount in it holds {path}")
     return max(enumerate(found), key=lambda one: (len(one[1].point), one[0]))[1]
 
 
 def _mounts(table: str) -> Iterator[Mount]:
-    """`36 35 98:0 /root /point mount-options tags … - kind source options`; a bind mount is a line like any other."""
+    """Mounts in lines such as `36 35 98:0 /root /point mount-options tags … - kind source options`. A bind mount is
+    an ordinary line.
+    """
     for line in table.splitlines():
         before, dash, after = line.partition(" - ")
         fields, behind = before.split(" "), after.split(" ")
@@ -92,7 +98,7 @@ def _mounts(table: str) -> Iterator[Mount]:
 
 
 def _unescaped(text: str) -> str:
-    r"""Blanks, tabs, line feeds and backslashes stand there as octal numbers: `\040`."""
+    r"""Text without the octal numbers by which the table writes blanks, tabs, line feeds, backslashes: `\040`."""
     raw = os.fsencode(text).decode("latin-1")
     return os.fsdecode(_ESCAPED.sub(lambda match: chr(int(match[1], 8)), raw).encode("latin-1"))
 
@@ -102,9 +108,10 @@ def _is_below(path: str, point: str) -> bool:
 
 
 def _forgets(mount: Mount, smb_switch: Callable[[], str]) -> str:
-    """Why absence may be remembered there, and what helps; empty if it is not."""
+    """Reason why a client of this mount may remember absent files, with a remedy; empty if it does not."""
     if mount.kind in _NFS:
-        # lookupcache=none looks up names anew; listings are fresh because opening a folder asks, unless by nocto
+        # lookupcache=none looks up names anew. Listings are fresh since opening a folder sends a request, unless nocto
+        # is set.
         looks_up = "lookupcache=none" in mount.options and "nocto" not in mount.options
         return "" if looks_up or "noac" in mount.options else _OF_NFS
     if mount.kind in _SMB:
@@ -118,19 +125,19 @@ def _is_off(switch: Callable[[], str]) -> bool:
     try:
         return switch().strip() in {"0", "N", "n"}
     except OSError:
-        return False  # it is on unless someone switched it off, and nothing says so
+        return False  # the cache is on unless somebody switched it off, and here nothing says so
 
 
 _OF_NFS = (
-    "its client remembers for up to a minute that a file is absent, and would not see that a newer process took over. "
+    "its client remembers for up to a minute that a file is absent, so a process would not notice a newer one. "
     "Mount it with lookupcache=none (or noac), and without nocto, on every machine"
 )
 _OF_SMB = (
-    "its client remembers for a second that a file is absent, and would not see that a newer process took over. No "
+    "its client remembers for a second that a file is absent, so a process would not notice a newer one. No "
     f"mount option changes that (actimeo=0 and cache=none do not): write 0 to {SMB_SWITCH} on every machine"
 )
 _OF_FUSE = (
-    "a program answers for this file system, and it is not known for how long it remembers that a file is absent "
-    "(sshfs 20 s, rclone 5 min, gcsfuse 5 s unless told otherwise)"
+    "the program behind this file system may remember for an unknown time that a file is absent (by default sshfs "
+    "20 s, rclone 5 min, gcsfuse 5 s)"
 )
-_OF_AUTOMOUNT = "what will be mounted there is not known yet. Mount it before the start"
+_OF_AUTOMOUNT = "the file system that will be mounted there is not known yet. Mount it before the start"

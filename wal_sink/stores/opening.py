@@ -1,4 +1,4 @@
-"""One store per process and address. A store is opened where it is used and never travels."""
+"""One store per process and address. Each process opens its own store; a store is never sent elsewhere."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import LOCAL, MEMORY, S3, StoreSpec
 
 _stores: dict[tuple[int, StoreSpec], Store] = {}
-"""A forked child inherits its parent's entries and must not use them (event loops, sockets): hence the process id."""
+"""Stores by process id and address. A forked child inherits its parent's entries but must not use them (event loops,
+sockets).
+"""
 _lock = threading.Lock()
 
 
 def _renew_lock() -> None:
-    global _lock  # noqa: PLW0603 - a lock that another thread held at the fork never opens again
+    global _lock  # noqa: PLW0603 - a lock that another thread held at the fork is never released
     _lock = threading.Lock()
 
 
@@ -26,10 +28,10 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 
 def open_store(spec: StoreSpec) -> Store:
-    """The store of this process for `spec`, made at the first call; on driver and executors, from any thread.
+    """The store of this process for `spec`, created at the first call; on driver and executors, from any thread.
 
-    Asks nothing of the store yet: see `wal_sink.stores.probe.probe`. Raises `ConfigError` if the package for the scheme
-    is missing or the options do not fit it.
+    Sends no request yet: see `wal_sink.stores.probe.probe`. Raises `ConfigError` if the package for the scheme is
+    missing or the options do not fit it.
     """
     key = (os.getpid(), spec)
     with _lock:

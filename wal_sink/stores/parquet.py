@@ -1,4 +1,4 @@
-"""Rows as Parquet, for segments and for files of sinks: dictionaries only for columns whose values repeat."""
+"""Rows as Parquet, for segments and for files of sinks. Only columns with repeated values get a dictionary."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROW_GROUP_BYTES = 16 << 20
-"""Arrow bytes after which pending rows become a row group: about what a writer or reader holds in memory."""
+"""Arrow bytes after which pending rows become a row group. A writer or reader holds about this much in memory."""
 ROW_GROUP_ROWS = 128 << 10
-"""The same in rows."""
+"""The same limit in rows."""
 _SAMPLE_ROWS = 4096
 
 
 def parquet_writer(file: Any, first: pa.Table) -> pq.ParquetWriter:
     """A writer of a Parquet file with the schema of `first`, its first rows. Raises pyarrow's own errors.
 
-    zstd-1 and checksums of pages. Parquet gives every column a dictionary until that has grown to 1 MiB: for
-    identifiers, digests and measurements this is a third of all the work of encoding, and then thrown away. So a column
-    whose first rows hardly repeat a value goes without.
+    It uses zstd-1 and checksums of pages. By default Parquet builds a dictionary for every column, up to 1 MiB. For
+    identifiers, digests and measurements this takes a third of the encoding time, and the dictionary is then discarded.
+    So a column whose first rows hardly repeat a value gets none.
     """
     return pq.ParquetWriter(
         pa.PythonFile(file, mode="w"),
@@ -45,7 +45,7 @@ def _with_dictionary(first: pa.Table) -> list[str] | bool:
 
 
 def _is_varied(column: pa.ChunkedArray[Any]) -> bool:
-    """Whether more than half of the first values differ from each other. Nested columns are not examined."""
+    """Return whether more than half of the first values are distinct. Nested columns are not examined."""
     if pa.types.is_nested(column.type):
         return False
     sample = column.slice(0, _SAMPLE_ROWS)
@@ -53,7 +53,7 @@ def _is_varied(column: pa.ChunkedArray[Any]) -> bool:
 
 
 def _leaves(schema: pa.Schema) -> Iterator[str]:
-    """The names by which Parquet knows the columns: `c0`, and `c1.list.element` inside nested ones."""
+    """The names of the columns in Parquet: `c0`, and `c1.list.element` inside nested ones."""
     if not any(pa.types.is_nested(field.type) for field in schema):
         yield from schema.names
         return

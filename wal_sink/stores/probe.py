@@ -1,4 +1,4 @@
-"""Finds out, when a WAL is opened, that its store keeps the one promise everything rests on: create-if-absent."""
+"""Checks, when a WAL is opened, that its store keeps the one promise that everything else needs: create-if-absent."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
 _FOLDER = "probe"
 _NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{32}\.json")
 LEFT_BEHIND_S = 3600.0
-"""A probe lasts seconds. One that a process sees for so long, by its own monotonic clock, was left by a crash."""
+"""Age after which a probe was left by a crash, measured by a process's own monotonic clock. A probe lasts only
+seconds.
+"""
 
 
 def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> Leftovers:
-    """Create, create again, read, list and delete one object: five requests. Returns the probes of others.
+    """Create, create again, read, list and delete one object: five requests. Returns the probes of other processes.
 
-    Raises `ConfigError` if the store breaks a promise or is known to (unless `single_writer` accepts that), and
-    `StoreError` if it cannot be reached, written or read; both say what to do, without secrets.
+    Raises `ConfigError` if the store breaks a promise or is known to break one (unless `single_writer` accepts that),
+    and `StoreError` if it cannot be reached, written or read. Both messages name the remedy and contain no secrets.
     """
     _check_doubt(store, single_writer=single_writer)
     path, data = new_object(runtime)
-    with contextlib.suppress(ObjectExists):  # a retried request that met its own object: what is read below decides
+    with contextlib.suppress(ObjectExists):  # a retried request may meet its own object; the read below decides
         store.create(path, data)
     try:
         _check_create_again(store, path)
@@ -42,10 +44,12 @@ def probe(store: Store, *, runtime: Runtime, single_writer: bool) -> Leftovers:
 
 
 class Leftovers:
-    """Probes of others that a process saw when it opened the WAL. Of processes that live they are gone in seconds.
+    """Probes of other processes, seen when this process opened the WAL. A living process deletes its probe within
+    seconds.
 
-    Their names tell the time of day, but clocks differ between machines: one that is an hour ahead would delete the
-    probe of a process that is using it, which then takes the store for a broken one. So their age is measured here.
+    Their names contain the time of day, but clocks differ between machines. A machine whose clock is an hour ahead
+    would delete a probe in use, and its owner would then report a broken store. So this process measures their age
+    itself.
     """
 
     def __init__(self, store: Store, paths: Iterable[str], runtime: Runtime) -> None:
@@ -55,9 +59,9 @@ class Leftovers:
         self._seen_s = runtime.monotonic_s()
 
     def delete_old(self) -> None:
-        """Delete them once they have been known for `LEFT_BEHIND_S`. No request before that, nor where there are none.
+        """Delete them after `LEFT_BEHIND_S`. Sends no request before that, nor if there are none.
 
-        Raises `StoreError`; then they are deleted the next time.
+        Raises `StoreError`; the next call then deletes them.
         """
         if self._paths and self._runtime.monotonic_s() - self._seen_s >= LEFT_BEHIND_S:
             self._store.delete(self._paths)
@@ -65,13 +69,13 @@ class Leftovers:
 
 
 def new_object(runtime: Runtime) -> tuple[str, bytes]:
-    """Path and content of an object to try a store with. The time in its name is for people."""
+    """Path and content of an object to test a store with. The time in its name is for people."""
     name = f"{_stamp(runtime.now())}-{runtime.new_id()}.json"
     return f"{_FOLDER}/{name}", f'{{"probe": "{name}"}}'.encode()
 
 
 def _stamp(instant: datetime) -> str:
-    """Such as `20260101T000000Z`."""
+    """The instant as text, such as `20260101T000000Z`."""
     digits = instant.astimezone(UTC).isoformat(timespec="seconds").replace("-", "").replace(":", "")
     return f"{digits[:15]}Z"
 
@@ -80,7 +84,7 @@ def _check_doubt(store: Store, *, single_writer: bool) -> None:
     if store.create_doubt and not single_writer:
         raise ConfigError(
             f"{store.root} cannot hold a WAL that several processes may write: {store.create_doubt}. Use a local "
-            "folder, s3://, gs:// or abfs:// instead; or set Settings(single_writer=True) if never more than one "
+            "folder, s3://, gs:// or abfs:// instead. Or set Settings(single_writer=True) if never more than one "
             "process writes this WAL, not even after a crash or restart"
         )
 
@@ -90,7 +94,7 @@ def _check_create_again(store: Store, path: str) -> None:
         store.create(path, b'{"probe": "second"}')
     except ObjectExists:
         return
-    raise _broken(store, "a second create of the same object succeeded, so that writers would overwrite each other")
+    raise _broken(store, "a second create of the same object was accepted, so writers would overwrite each other")
 
 
 def _check_read(store: Store, path: str, data: bytes) -> None:
@@ -105,5 +109,5 @@ def _check_read(store: Store, path: str, data: bytes) -> None:
 def _broken(store: Store, what: str) -> ConfigError:
     return ConfigError(
         f"{store.root} cannot hold a WAL: {what}. Use a store with conditional writes (AWS S3, MinIO since 2024, "
-        "a local disk), or take caching proxies out of the way"
+        "a local disk), or bypass caching proxies"
     )

@@ -1,6 +1,6 @@
-"""Objects in S3 and in what speaks like it, through s3fs: every call is one request.
+"""Objects in S3 and in S3-compatible stores, through s3fs. Every call is one request.
 
-A create is a PUT with `If-None-Match: *`. Nothing here asks whether an object exists before it acts; nothing is cached.
+A create is a PUT with `If-None-Match: *`. No call checks first whether an object exists, and nothing is cached.
 """
 
 from __future__ import annotations
@@ -27,29 +27,34 @@ from wal_sink.stores.spooled import SpooledSegment
 
 _T = TypeVar("_T")
 _PUT_LIMIT = 5 << 30
-"""S3 takes up to 5 GiB in one PUT; s3fs would split from 100 MiB on, in five requests or more."""
+"""Largest object of a single PUT in S3, 5 GiB. Without this, s3fs would split from 100 MiB on, into five requests or
+more.
+"""
 _PAGE = 1000
 _CLIENT = {"connect_timeout": 5, "read_timeout": 20, "retries": {"mode": "standard", "total_max_attempts": 4}}
-"""A dead endpoint costs at most half a minute, a mute one a minute and a half. `config_kwargs` overrides each."""
+"""Limits of the client. A dead endpoint costs at most half a minute, one that never answers a minute and a half.
+`config_kwargs` overrides each.
+"""
 
 _FAILURES = (OSError, BotoCoreError, ClientError, aiohttp.ClientError, http.client.HTTPException)
 _EXISTS = {"PreconditionFailed", "412"}
 _RIGHTS = (
     "give these credentials s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket (without the last, S3 "
-    "answers so for absent objects too), for multipart uploads s3:AbortMultipartUpload, s3:ListMultipartUploadParts"
+    "gives this answer for absent objects too), for multipart uploads s3:AbortMultipartUpload, "
+    "s3:ListMultipartUploadParts"
 )
 _NEXT_STEP = {
     "NoSuchBucket": "there is no such bucket: create it or correct the URL",
     "NoSuchKey": "there is no such object",
     "AccessDenied": _RIGHTS,
-    "403": _RIGHTS,  # a HEAD has no body to say so
+    "403": _RIGHTS,  # a HEAD request has no body to say so
     "InvalidAccessKeyId": "S3 does not know this access key: correct the credentials",
     "SignatureDoesNotMatch": "the secret does not belong to the access key: correct the credentials",
-    "ExpiredToken": "the session's credentials expired, and no new ones were found where they came from: renew them",
+    "ExpiredToken": "the session's credentials expired, and their source has no new ones: renew them",
     "PermanentRedirect": "the bucket lies in another region: set client_kwargs={'region_name': …}",
     "AuthorizationHeaderMalformed": "the region is wrong: set client_kwargs={'region_name': …}",
-    "ConditionalRequestConflict": "another writer was busy with the same object; the create can be repeated",
-    "SlowDown": "S3 asked for fewer requests for half a minute; try later, or spread WALs over several prefixes",
+    "ConditionalRequestConflict": "another writer was writing the same object; the create can be repeated",
+    "SlowDown": "S3 limited the request rate for half a minute; try later, or spread WALs over several prefixes",
     "NoCredentialsError": "no credentials were found: set storage_options key and secret, or a profile",
     "EndpointConnectionError": "nothing answers at this endpoint: correct endpoint_url, or start the server",
     "ConnectTimeoutError": "the endpoint cannot be reached: correct endpoint_url, or check network and firewall",
@@ -60,19 +65,19 @@ _NEXT_STEP = {
 
 _THROTTLED = {"SlowDown", "ServiceUnavailable", "RequestLimitExceeded", "Throttling", "ThrottlingException", "503"}
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-"""Between the calls that S3 asks to slow down, of which botocore repeats each four times: half a minute altogether."""
+"""Pauses between calls that S3 throttles: half a minute altogether. botocore already repeats each call four times."""
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "RequestExpired", "InvalidAccessKeyId"}
 _GIVEN = frozenset({"key", "secret", "token", "session"})
-"""Options that hold credentials, or what makes them: those of a running process stay as they are."""
+"""Options that hold credentials, or create them. A running process cannot get other credentials through them."""
 _GIVEN_EXPIRED = (
-    "the credentials in storage_options are not, or no longer, valid, and a running process cannot take others: start "
-    "again with new ones. Or leave key, secret and token out and give a profile or a role: a running process then "
-    "takes renewed credentials by itself"
+    "the credentials in storage_options are invalid or expired, and a running process cannot replace them: start again "
+    "with new ones. Or omit key, secret and token and use a profile or a role: a running process then picks up renewed "
+    "credentials automatically"
 )
 
 
 class S3Error(StoreError):
-    """What `S3Store.request` raises. `code` is S3's own, such as `NoSuchUpload`; empty if there was no answer."""
+    """Error of `S3Store.request`. `code` is S3's own, such as `NoSuchUpload`; empty if there was no answer."""
 
     def __init__(self, message: str, *, code: str = "") -> None:
         super().__init__(message)
@@ -83,7 +88,7 @@ class S3Store(Store):
     """A `Store` in a bucket, below a prefix. `StoreSpec.options` are those of `s3fs.S3FileSystem`."""
 
     def __init__(self, spec: StoreSpec, *, runtime: Runtime = SYSTEM) -> None:
-        """Raises `ConfigError` for options that s3fs does not take, and for a directory bucket."""
+        """Raises `ConfigError` for options that s3fs rejects, and for a directory bucket."""
         self._spec = spec
         self._root = spec.safe_url
         self._bucket, _, prefix = spec.location.partition("/")
@@ -127,9 +132,10 @@ class S3Store(Store):
         return SpooledSegment(self.url_of(path), partial(self._put, path, action="write", mode="overwrite"))
 
     def request(self, operation: str, path: str, **arguments: Any) -> Mapping[str, Any]:
-        """One request about the object at `path`, for what a `Store` has no word for: S3's answer, as boto3 has it.
+        """Send one request about the object at `path`, for operations that `Store` does not have. Returns S3's answer
+        as in boto3.
 
-        `operation` is the name boto3 has for it, `arguments` its own besides `Bucket` and `Key`. Raises `S3Error`.
+        `operation` is boto3's name for it, `arguments` are its arguments except `Bucket` and `Key`. Raises `S3Error`.
         """
         try:
             key = self._prefix + check_path(path)
@@ -180,9 +186,9 @@ class S3Store(Store):
             )
 
     def _ask(self, call: Callable[[Any], _T]) -> _T:
-        """`call(file system)`; again while S3 asks for fewer requests, and once if the credentials were replaced.
+        """Return `call(file system)`. Repeat it while S3 throttles, and once if the credentials were replaced.
 
-        A request that was answered so may have had its effect all the same; a create then meets its own object.
+        A throttled request may still have had its effect; a create then meets its own object.
         """
         pauses, renewed = iter(_PAUSES_S), False
         while True:
@@ -201,16 +207,18 @@ class S3Store(Store):
                     raise
 
     def _renew(self, old: Any) -> None:
-        """Look for credentials anew: a profile's file, or what the environment names, may have new ones by now."""
+        """Load the credentials again: the file of a profile, or the source that the environment names, may have new
+        ones by now.
+        """
         with self._connecting:
-            if self._fs is old:  # else another thread has just done so
+            if self._fs is old:  # otherwise another thread has just done this
                 self._fs = _connect(self._spec)
 
     def _target(self, path: str) -> str:
         return f"{self._bucket}/{self._prefix}{check_path(path)}"
 
     def _failure(self, action: str, path: str, error: Exception) -> StoreError:
-        """The one place where errors of s3fs, botocore and aiohttp become ours."""
+        """The `StoreError` for an error of s3fs, botocore or aiohttp. Only this place translates them."""
         code = _code(error) or type(error).__name__
         given = code in _EXPIRED and _GIVEN.intersection(self._spec.options)
         step = (
@@ -223,22 +231,26 @@ class S3Store(Store):
 
 
 def _refuse_directory_bucket(bucket: str) -> None:
-    """Listings of S3 Express One Zone know no `StartAfter`, have no order and show folders of unfinished uploads."""
+    """Refuse S3 Express One Zone: its listings have no `StartAfter` and no order, and show folders of unfinished
+    uploads.
+    """
     if bucket.endswith(("--x-s3", "--xa-s3")):
         raise ConfigError(
             f"{bucket} is a directory bucket (S3 Express One Zone), or an access point of one: its listings have no "
-            "order and no StartAfter, and show what is being uploaded. Use a general purpose bucket"
+            "order and no StartAfter, and show unfinished uploads. Use a general purpose bucket"
         )
 
 
 def _check_is_listing(page: Mapping[str, Any], head: str) -> None:
-    """An answer of any other content is parsed into nothing, and would show a full folder as empty."""
+    """Raise `OSError` if an answer is not a listing. Otherwise it would be parsed into nothing, and a full folder would
+    look empty.
+    """
     if "IsTruncated" not in page or page.get("Prefix", head) != head:
         raise OSError(f"expected a listing of {head!r}, found an answer with {sorted(page)}")
 
 
 def _code(error: BaseException | None) -> str:
-    """S3's own error code, which s3fs keeps in the cause of what it raises; empty if S3 did not answer."""
+    """S3's own error code, which s3fs keeps in the cause of its exception; empty if S3 did not answer."""
     while error is not None:
         if isinstance(error, ClientError):
             return str(error.response.get("Error", {}).get("Code", ""))
@@ -252,11 +264,13 @@ _OPTIONS = frozenset(inspect.signature(s3fs.S3FileSystem.__init__).parameters) |
     "listings_expiry_time",
     "max_paths",
 }
-"""What s3fs and fsspec keep for themselves; s3fs makes its session of the others, such as `profile`."""
+"""Options that s3fs and fsspec keep for themselves; s3fs passes the others, such as `profile`, to its session."""
 
 
 def _session(options: Mapping[str, Any]) -> AioSession:
-    """One of its own, with its own credentials, but the descriptions of S3 that another has read: megabytes."""
+    """A separate session with its own credentials. It shares the descriptions of S3, which take megabytes, with other
+    sessions.
+    """
     session = AioSession(**{name: value for name, value in options.items() if name not in _OPTIONS})
     session.register_component("data_loader", _descriptions())
     return session
@@ -280,9 +294,9 @@ def _connect(spec: StoreSpec) -> Any:
     }
     try:
         fs = s3fs.S3FileSystem(**{"session": _session(options), **options})
-        fs.retries = 1  # botocore repeats already; s3fs around it would multiply the waiting by 5, for reads by 25
+        fs.retries = 1  # botocore retries already; s3fs around it would multiply the waiting by 5, for reads by 25
         fs.connect()
-        # aiohttp waits for "100 Continue" without a time limit: a mute endpoint would hold a create for ever (measured)
+        # aiohttp waits for "100 Continue" without a time limit: a silent endpoint would block a create (measured).
         client: Any = fs.s3
         client.meta.events.unregister("before-call.s3", add_expect_header)
     except (TypeError, ValueError, KeyError) as error:

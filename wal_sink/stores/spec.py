@@ -1,4 +1,4 @@
-"""Where a store is and how to reach it: plain data that travels to executors, while the store itself never does."""
+"""Address of a store and access to it, as plain data. It is sent to executors; the store itself never is."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ _ALIASES = {"local": LOCAL, "s3a": S3, "s3n": S3}
 
 @dataclass(frozen=True, repr=False)
 class StoreSpec:
-    """The address of a store: a URL, fsspec's options for it, and whether one writer alone is promised.
+    """The address of a store: a URL, fsspec's options for it, and whether the user promises a single writer.
 
-    URLs: a plain local path or `file:///…`; `s3://` (`s3a://`, `s3n://`); `memory://`; any other that fsspec knows.
-    Equal by value and hashable. It travels to executors with its secrets, but neither `repr` nor `safe_url` shows one.
-    Raises `ConfigError` for a URL that nothing here can open.
+    URLs: a plain local path or `file:///…`; `s3://` (`s3a://`, `s3n://`); `memory://`; any other that fsspec supports.
+    Equal by value and hashable. It is sent to executors with its secrets, but neither `repr` nor `safe_url` shows one.
+    Raises `ConfigError` for a URL that cannot be opened.
     """
 
     url: str
-    """Normalised: absolute, one spelling per scheme, without a trailing slash."""
+    """URL in normal form: absolute, one spelling per scheme, without a trailing slash."""
     options: Mapping[str, object] = field(default_factory=dict, repr=False, hash=False)
     single_writer: bool = False
-    """The user vouches that no two processes ever write; see `Settings.single_writer`."""
+    """True if the user promises that no two processes ever write; see `Settings.single_writer`."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "url", _normalised(os.fspath(self.url)))
@@ -43,28 +43,30 @@ class StoreSpec:
 
     @property
     def scheme(self) -> str:
-        """The canonical scheme, e.g. `file` or `s3`; of a chained URL the first."""
+        """The canonical scheme, such as `file` or `s3`; the first one of a chained URL."""
         return _scheme(self.url) or LOCAL
 
     @property
     def location(self) -> str:
-        """What follows `scheme://`."""
+        """The part after `scheme://`."""
         return self.url.partition("://")[2]
 
     @property
     def safe_url(self) -> str:
         """The URL without user, password and query: for messages, `repr` and records.
 
-        Of S3 it is the URL itself, which has none of them; its keys may hold every character.
+        For S3 this is the URL itself, which has none of them; its keys may hold any character.
         """
         return self.url if self.scheme in {LOCAL, S3} and "::" not in self.url else mask_url(self.url)
 
     def scrub(self, text: str) -> str:
-        """`text` without any value of a secret option and without credentials in URLs; for foreign error messages."""
+        """`text` without any value of a secret option and without credentials in URLs; for error messages of other
+        libraries.
+        """
         return self._redactor()(text.replace(self.url, self.safe_url))
 
     def cause(self, error: BaseException) -> BaseException | None:
-        """`error`, to raise another one from; None if a traceback of it would show a secret."""
+        """`error`, as the cause of another one; None if its traceback would show a secret."""
         return self._redactor().cause(error)
 
     def _redactor(self) -> Redactor:
@@ -97,7 +99,7 @@ def _normalised(url: str) -> str:
 
 
 def _refuse_local(url: str, scheme: str) -> None:
-    """Refuse a local path with `::`, which fsspec would split there. A chain begins with a scheme that it knows."""
+    """Refuse a local path with `::`, where fsspec would split it. A chain begins with a scheme that fsspec supports."""
     if scheme == LOCAL or ("://" not in url and scheme not in fsspec.available_protocols()):
         raise ConfigError(
             f"{mask_url(url)}: a local path must not contain '::', which joins the parts of a chained URL such as "
@@ -130,7 +132,7 @@ def _check_s3(url: str, location: str) -> None:
 def _known(url: str, scheme: str) -> str:
     if scheme not in fsspec.available_protocols():
         raise ConfigError(
-            f"{mask_url(url)}: fsspec knows no scheme {scheme!r}; correct it, or install the package that provides it "
+            f"{mask_url(url)}: fsspec knows no scheme {scheme!r}; correct it, or install its package "
             "(for Google Cloud Storage `pip install gcsfs`, for Azure `pip install adlfs`)"
         )
     _check_authority(url)
@@ -138,7 +140,9 @@ def _known(url: str, scheme: str) -> str:
 
 
 def _check_authority(url: str) -> None:
-    """Refuse a URL whose password holds what ends a host: the rest of it would be taken for a path, and recorded."""
+    """Refuse a URL whose password contains a character that ends a host: the rest would count as a path and be
+    recorded.
+    """
     authority, behind = _AUTHORITY.split(url.partition("://")[2], maxsplit=1)[0], url.rpartition("@")
     port = authority.rpartition(":")[2] if ":" in authority.rpartition("]")[2] else "0"
     if behind[1] and "@" not in authority and not port.isdecimal():

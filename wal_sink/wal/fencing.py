@@ -1,7 +1,7 @@
-"""Fencing: a role is held by whoever created its highest numbered term. Terms are never deleted.
+"""Fencing: the process that created the highest term of a role holds the role. Terms are never deleted.
 
-A holder looks at the next number alone. So the numbers of a role have no gap: a claim that must jump, since terms were
-lost or a target knows a higher one, creates what is missing below it.
+A holder checks only the next number. So the numbers of a role must have no gap. If terms were lost, or a target knows a
+higher term, a claim jumps ahead and creates the missing terms below it.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import TermRecord
 
 MARGIN = 8
-"""How far a claim jumps beyond what is known where all terms of a role were lost: so often may its holder have been
-replaced without a trace.
+"""Number of terms that a claim skips if all terms of a role were lost. So many newer processes may have held the role
+without a trace.
 """
 MOST_FILLED = 256
-"""How many missing numbers below a claim are created. Who held one that was replaced more often is held off by that of
-the next one which is still there.
+"""Maximum number of missing terms that are created below a claim. An older process whose next term is further below
+still finds that term if it was not lost.
 """
 
 _logger = logger_of(__name__)
@@ -32,62 +32,65 @@ _logger = logger_of(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A claimed term of a role. Picklable: delivery tasks check it themselves."""
+    """A claimed term of a role. It can be pickled: delivery tasks check it themselves."""
 
     role: str
     number: int
 
     def check(self, store: Store) -> None:
-        """Raise `FencedError` if a successor claimed the role. One read."""
+        """Raise `FencedError` if a newer process claimed the role. One read."""
         try:
-            store.read(self._successor())
+            store.read(self._next_path())
         except ObjectMissing:
             return
-        raise self.succeeded(store)
+        raise self.superseded(store)
 
-    def succeeded(self, store: Store) -> FencedError:
-        """The error of who finds that it was succeeded."""
+    def superseded(self, store: Store) -> FencedError:
+        """The error for a process that was superseded."""
         return FencedError(
-            f"term {self.number} of {self.role!r} on {store.root} was succeeded (see "
-            f"{store.url_of(self._successor())}): another process took over; stop this one"
+            f"term {self.number} of {self.role!r} on {store.root} was superseded (see "
+            f"{store.url_of(self._next_path())}): a newer process took over; stop this one"
         )
 
-    def _successor(self) -> str:
+    def _next_path(self) -> str:
         return paths.term(self.role, self.number + 1)
 
 
 def claim(log: Log, role: str, *, was_held: bool = False, take_over: TakeOver = TakeOver.ALWAYS) -> Term:
-    """Claim the next term of a role; every earlier holder is fenced from then on. One listing and one create, and two
-    reads where `take_over` asks who holds it: then raises `HeldError` before anything is created.
+    """Claim the next term of a role. Every earlier holder is fenced from then on. One listing and one create.
 
-    `was_held`: whether the role may have been held before. Then a role without terms has lost them, or its first holder
-    died before it claimed one; and the claim jumps, to fence a holder that may still live.
+    If `take_over` requires a check of the holder, two reads more. `HeldError` is then raised before anything is
+    created.
+
+    `was_held`: True if the role may have been held before. Then a role without terms has lost them, or its first holder
+    died before it claimed one. In this case the claim jumps ahead, to fence a holder that may still live.
     """
     listed = log.numbers(paths.terms(role))
     if _has_gap(listed):
-        listed = log.numbers(paths.terms(role))  # some stores' listings miss what is created meanwhile
+        listed = log.numbers(paths.terms(role))  # listings of some stores miss objects that are created meanwhile
     highest = max(listed, default=0)
     refuse_holder(log, role, highest, take_over)
     if _has_gap(listed):
-        _logger.warning("%s", _terms_are_gone(log, role, f"the first that is left is {paths.term(role, listed[0])}"))
+        _logger.warning("%s", _terms_are_gone(log, role, f"the first remaining one is {paths.term(role, listed[0])}"))
         return _claim_from(log, role, listed, highest + 1, take_over)
     return _claim_from(log, role, listed, highest + 1 + (MARGIN if was_held and not listed else 0), take_over)
 
 
 def claim_above(log: Log, role: str, number: int) -> Term:
-    """Claim a term above `number` and above all of the role; every holder of a lower one is fenced from then on.
+    """Claim a term above `number` and above all terms of the role. Every holder of a lower one is fenced from then on.
 
-    For who learns elsewhere than from the terms how far they had come: from a target, or from records of the WAL.
+    For callers that learn of a higher term elsewhere: from a target, or from records of the WAL.
     """
     listed = log.numbers(paths.terms(role))
     return _claim_from(log, role, listed, max(number, *listed, 0) + 1)
 
 
 def claim_above_seen(log: Log, term: Term, seen: int, where: str) -> Term:
-    """The term to go on under, where something that `where` names tells that another run held the term `seen`. No
-    request if that is lower than one's own, as it must be.
+    """Return the term to continue with, after `where` (a record or a target) showed that another run held the term
+    `seen`.
 
-    Raises `FencedError` if it is a successor's. Otherwise terms were lost: those of others, which must be fenced.
+    Sends no request if `seen` is lower than `term`, as it must be. Otherwise raises `FencedError` if a newer process
+    has claimed the role. If none has, terms were lost, and their holders must be fenced: claims a higher term.
     """
     if seen < term.number:
         return term
@@ -97,21 +100,23 @@ def claim_above_seen(log: Log, term: Term, seen: int, where: str) -> Term:
 
 
 def renew(log: Log, term: Term) -> Term:
-    """Claim the next term of a role one holds, against what was sent out under the present one and may still be under
-    way. Raises `FencedError` if a successor claimed it first.
+    """Claim the next term of a role that this process holds, to fence requests that were sent under the present term
+    and may still be in flight. Raises `FencedError` if a newer process claimed it first.
     """
     following = Term(term.role, term.number + 1)
     if not log.create(paths.term(term.role, following.number), _record(log, term.role, following.number)):
-        raise term.succeeded(log.store)
+        raise term.superseded(log.store)
     return following
 
 
 def _claim_from(log: Log, role: str, listed: Sequence[int], number: int, take_over: TakeOver = TakeOver.ALWAYS) -> Term:
-    """Claim a term from `number` on. What is missing below comes first, so that nobody below it goes on meanwhile."""
+    """Claim a term from `number` on. Missing terms below are created first, so that no holder of a lower one continues
+    meanwhile.
+    """
     for missing in _missing(listed, number):
         log.create(paths.term(role, missing), _record(log, role, missing))
     while not log.create(paths.term(role, number), _record(log, role, number)):
-        refuse_holder(log, role, number, take_over)  # somebody came in between
+        refuse_holder(log, role, number, take_over)  # another process claimed it first
         number += 1
     return Term(role, number)
 
@@ -121,7 +126,7 @@ def _has_gap(listed: Sequence[int]) -> bool:
 
 
 def _missing(listed: Sequence[int], number: int) -> list[int]:
-    """The numbers to create below a claim: that after the highest one, and the nearest ones."""
+    """The numbers to create below a claim: the one after the highest listed, and those nearest to the claim."""
     known = set(listed)
     wanted = {max(listed, default=0) + 1, *range(max(1, number - MOST_FILLED), number)}
     return sorted(wanted - known - {number})
@@ -130,8 +135,8 @@ def _missing(listed: Sequence[int], number: int) -> list[int]:
 def _terms_are_gone(log: Log, role: str, because: str) -> str:
     return (
         f"terms of {role!r} on {log.store.root} are gone: {because}. Likely causes: a life-cycle rule of the bucket, "
-        "or a copy of a part of this WAL. A higher term is claimed, and the missing ones are created, so that earlier "
-        "holders are fenced; but stop what deletes objects here, since other objects cannot be replaced"
+        "or a partial copy of this WAL. A higher term is claimed and the missing terms are created, so that earlier "
+        "holders are fenced. Stop the deletion of objects here, because other objects cannot be replaced"
     )
 
 

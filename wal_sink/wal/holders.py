@@ -1,8 +1,11 @@
-"""Whether the process that holds a term still lives, as far as anybody can tell without asking it.
+"""Tells whether the holder of a term still lives, as far as this is possible without a message to it.
 
-A term says which process claimed it: host, boot, process ids' namespace, process id and start time. A clean end leaves
-a record beside the term. Nobody sends a heartbeat, since an idle run asks the store for nothing. The protocol does not
-need any of this: a claim fences every earlier holder, alive or not. It keeps a command from ending a live query.
+A term names the process that claimed it: host, boot, namespace of process ids, process id and start time. A process
+that ends in order leaves a record beside its term. There is no heartbeat, since an idle run sends no requests to the
+store.
+
+The protocol does not need any of this: a claim fences every earlier holder, alive or not. It only keeps a command from
+ending a live query.
 """
 
 from __future__ import annotations
@@ -23,14 +26,14 @@ _logger = logger_of(__name__)
 
 
 class TakeOver(StrEnum):
-    """Whom a claim may fence."""
+    """Holders that a claim may fence."""
 
     ALWAYS = "always"
-    """Everybody: a query that starts takes over, since Spark starts a lost driver again on another host."""
+    """Every holder. A query that starts takes over, since Spark restarts a lost driver on another host."""
     IF_GONE = "if_gone"
-    """Only a holder that is gone for sure."""
+    """Only a holder that is certainly gone."""
     UNLESS_RUNNING = "unless_running"
-    """Also one of which nobody knows whether it lives; not one that runs on this machine."""
+    """Also a holder whose state is unknown; not one that runs on this machine."""
 
     @classmethod
     def _missing_(cls, value: object) -> NoReturn:
@@ -39,7 +42,7 @@ class TakeOver(StrEnum):
 
 
 class Holding(StrEnum):
-    """What is known of the process that holds a term."""
+    """State of the process that holds a term, as far as this machine knows."""
 
     ENDED = "ended"
     GONE = "gone"
@@ -49,7 +52,7 @@ class Holding(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds a term."""
+    """The process that holds a term."""
 
     process: str
     """Host and process id."""
@@ -58,25 +61,28 @@ class Holder:
 
 
 def holder_of(log: Log, role: str, number: int) -> Holder:
-    """Who holds a term that was claimed. Two reads, and nothing of the holder.
+    """The holder of a claimed term. Two reads; sends nothing to the holder.
 
-    Terms count by their names: of one that cannot be read nothing is known, and its role is held all the same.
+    The name of a term alone counts. If its record cannot be read, the role is still held, and the holder's state is
+    unknown.
     """
     try:
         record = log.require(TermRecord, paths.term(role, number))
         ended = log.find(EndedRecord, paths.ended(role, number))
     except CorruptError as error:
-        _logger.warning("%s of %s: who holds it cannot be read: %s", paths.described_role(role), log.store.root, error)
+        what = paths.described_role(role)
+        _logger.warning("%s of %s: the record of its holder cannot be read: %s", what, log.store.root, error)
         return Holder("a process", "an unknown time", Holding.UNKNOWN)
     state = Holding.ENDED if ended is not None else _state(record.holder)
     return Holder(record.process, record.created, state)
 
 
 def _state(holder: ProcessIdentity | None) -> Holding:
-    """What this machine knows of a process. Process ids mean something only where they were given.
+    """The state of a process, as far as this machine knows. A process id is valid only in the namespace that assigned
+    it.
 
-    The name of the host may have changed since: then a process that runs is found all the same, and one that is not
-    found may run in a copy of this machine.
+    The name of the host may have changed since. A running process is found anyway. A process that is not found may run
+    in a copy of this machine.
     """
     here = process_identity()
     if holder is None or not (holder.is_known and here.is_known) or not holder.shares_ids_with(here):
@@ -93,29 +99,31 @@ def refuse_held(log: Log, role: str, *, take_over: TakeOver) -> None:
 
 
 def refuse_holder(log: Log, role: str, number: int, take_over: TakeOver) -> None:
-    """The same, where the role's newest term is known; 0: nobody claimed one. Asks nothing where it fences anybody."""
+    """Raise `HeldError` as `refuse_held` does, for a known newest term; 0: the role has no term. Sends no request if
+    `take_over` permits any holder.
+    """
     if take_over is TakeOver.ALWAYS or number == 0:
         return
     holder = holder_of(log, role, number)
     is_unknown = holder.state is Holding.UNKNOWN and take_over is not TakeOver.UNLESS_RUNNING
     if not (is_unknown or holder.state is Holding.RUNNING):
         return
-    what = f"{paths.described_role(role)} of {log.store.root}: {holder.process} serves it since {holder.since}"
+    what = f"{paths.described_role(role)} of {log.store.root}: {holder.process} has served it since {holder.since}"
     if holder.state is Holding.RUNNING:
         raise HeldError(f"{what} (term {number}) and runs on this machine: stop it first, then repeat this")
     raise HeldError(
-        f"{what} (term {number}), and nothing tells that it ended. It ran on another host, in another container, "
-        "before this machine was started again, or on a system that does not tell. If it still runs, stop it. If it is "
+        f"{what} (term {number}), and it is not known whether it ended. It ran on another host, in another container, "
+        "before this machine was restarted, or on a system that cannot tell. If it still runs, stop it. If it is "
         "gone, repeat this with --take-over, which would end a process that still runs"
     )
 
 
 def note_end(log: Log, role: str, number: int) -> None:
-    """Leave a record that the holder of a term ended in order. One create. A failure is a warning: it only means that
-    the next command asks for --take-over.
+    """Record that the holder of a term ended in order. One create. A failure is only a warning: then the next command
+    needs --take-over.
     """
     record = EndedRecord(role=role, term=number, run_id=log.run_id, **log.stamp())
     try:
         log.create(paths.ended(role, number), record)
-    except (WalSinkError, RuntimeError) as error:  # a client may refuse to connect while the interpreter ends
+    except (WalSinkError, RuntimeError) as error:  # a client may refuse to connect while the interpreter shuts down
         _logger.warning("%s of %s: the end was not recorded: %s", paths.described_role(role), log.store.root, error)

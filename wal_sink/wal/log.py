@@ -1,4 +1,4 @@
-"""`Log`: a store, seen as records. Every durable fact of the protocol passes through here."""
+"""`Log`: the records on a store. Every durable fact of the protocol passes through here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOBODY: Mapping[str, int] = MappingProxyType({})
 
 
 class Stamp(TypedDict):
-    """What every new record carries."""
+    """Fields of every new record."""
 
     id: str
     created: str
@@ -43,14 +43,14 @@ class Log:
         return Stamp(id=self.runtime.new_id(), created=self.runtime.timestamp())
 
     def create(self, path: str, record: Record) -> bool:
-        """Create a record; True: it is there, False: another's is. Raises `OutcomeUnknownError` if neither can be
-        told.
+        """Create a record. Returns True if it exists now, False if another writer's record exists. Raises
+        `OutcomeUnknownError` if this cannot be determined.
         """
         return create_once(self.store, path, encode(record), runtime=self.runtime)
 
     def find(self, kind: type[R], path: str) -> R | None:
-        """The record under `path`, None if there is none; `CorruptError` if it is not as written, or written for
-        another place.
+        """The record under `path`, None if there is none. Raises `CorruptError` if its bytes were changed, or if it was
+        written for another path.
         """
         try:
             data = self.store.read(path)
@@ -59,21 +59,22 @@ class Log:
         record = decode(kind, data, self.store.url_of(path))
         if not _belongs(record, path):
             raise CorruptError(
-                f"{self.store.url_of(path)}: this {kind.kind} record (id {record.id}) was written for another place; "
+                f"{self.store.url_of(path)}: this {kind.kind} record (id {record.id}) was written for another path; "
                 "restore the object that belongs here"
             )
         return record
 
     def require(self, kind: type[R], path: str) -> R:
-        """The record under `path`, which a create has just met or a listing shown: `ObjectLost` if it is gone.
+        """The record under `path`, which must exist: a create has just met it, or a listing showed it. Raises
+        `ObjectLost` if it is gone.
 
-        Read once more before that: a store may have answered from before.
+        It is read twice before that, since the first answer of a store may be stale.
         """
         record = self.find(kind, path) or self.find(kind, path)
         if record is None:
             raise ObjectLost(
-                f"{self.store.url_of(path)} vanished while it was read: it was there a moment ago. Somebody deletes "
-                "objects of this WAL (a life-cycle rule of the bucket, a clean-up by hand). Stop that, restore the "
+                f"{self.store.url_of(path)} vanished while it was read: it existed a moment ago. Something deletes "
+                "objects of this WAL (a life-cycle rule of the bucket, a manual clean-up). Stop that, restore the "
                 "object, then start again"
             )
         return record
@@ -90,17 +91,17 @@ class Log:
     def low_water(self) -> int:
         """The newest batch whose objects may be gone; -1 if none may.
 
-        Low water is a row of created objects, of which the highest counts: no stalled process can move it back.
+        Low water is a series of created objects. The highest counts, so a stalled process cannot move it back.
         """
         return max(self.numbers(paths.LOW_WATER), default=NOTHING)
 
     def raise_low_water(self, batch_id: int, marked: Mapping[str, int] = _NOBODY) -> None:
-        """`marked`: by name of a registered sink, the newest batch it has."""
+        """Raise low water to this batch. `marked`: the newest marked batch of each registered sink, by name."""
         self.create(paths.low_water(batch_id), LowWater(batch_id=batch_id, marked=dict(marked), **self.stamp()))
 
 
 def _belongs(record: Record, path: str) -> bool:
-    """Whether a record was written for this place. One that tells of a number that no name can hold was not."""
+    """Return whether a record was written for this path. A record with a number that no path can hold was not."""
     try:
         return record.belongs_at(path)
     except ConfigError:

@@ -1,11 +1,11 @@
-"""Every path inside a WAL is built here, and nowhere else. All are relative to the WAL's root.
+"""Builds every path inside a WAL; no other module does. All paths are relative to the WAL's root.
 
-Numbers are zero-padded, and one with more digits than its place has is written in full and read back. Only batch ids
-have the same width always: for them alone the order of a listing is the order of the numbers.
+Numbers are zero-padded. A number with more digits than its field is written in full and read back. Only batch ids
+always have the same width: only for them the order of a listing is the order of the numbers.
 
-An object store bounds requests by prefix, and batch ids only rise: all load is at the newest end. So what a large batch
-has too much of lies in shards, folders that stand *before* the batch: `batches/shard-7/<batch>/…`. They lie beside the
-batches they hold parts of, and no listing more than those of the batches finds them.
+An object store limits requests per prefix, and batch ids only rise, so all load is at the newest end. So a large batch
+puts part of its objects into shards: folders that come *before* the batch in the path, `batches/shard-7/<batch>/…`.
+Shards lie beside the batches, so the listing of the batches finds them too.
 """
 
 from __future__ import annotations
@@ -29,21 +29,23 @@ RENAMED = "renamed.json"
 OWNER = "owner.json"
 NAMES = "names"
 REPLAYED = ".replayed.json"
-"""How the names of records end that a dead letter was sent again."""
+"""Suffix of the record that a dead letter was sent again."""
 
 SHARDS = 16
 SPREAD_FROM = 1024
-"""Partitions from this one on stage into shards, and batches of more chunks have their progress there. Smaller ones
-are as if there were no shards.
+"""First partition that stages into shards. The progress of a batch with more chunks than this lies in shards too.
+Smaller batches do not use shards.
 """
 
 _SINK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 BATCH_DIGITS = 19
-"""Of the largest batch id that Spark counts to (a Java long). Listings begin after a batch, so all have this width."""
+"""Digits of the largest batch id in Spark (a Java long). All batch ids have this width, because listings start after a
+batch.
+"""
 
 
 def _number(digits: int) -> str:
-    """The pattern of a number with at least so many digits: one that has more is written without leading zeros."""
+    """Pattern of a number with at least this many digits. A number with more digits has no leading zeros."""
     return rf"(\d{{{digits}}}|[1-9]\d{{{digits},}})"
 
 
@@ -58,35 +60,35 @@ _DEAD_LETTER = re.compile(rf"{_number(6)}-{_number(12)}-{_number(12)}(?:-{_numbe
 
 
 class ManifestName(NamedTuple):
-    """Where a manifest stands in the order in which the highest counts."""
+    """Position of a manifest in the order in which the highest counts."""
 
     term: int
     attempt: int
 
 
 class PreparedName(NamedTuple):
-    """Which segment was prepared when it was delivered, and for the n-th time."""
+    """The segment that was prepared at delivery, and the number of this preparation."""
 
     ordinal: int
     number: int
 
 
 class ProgressName(NamedTuple):
-    """Which segment a progress record speaks of, and how many of its rows the sink has."""
+    """The segment of a progress record, and the number of its rows that the sink has."""
 
     ordinal: int
     rows: int
 
 
 class SegmentName(NamedTuple):
-    """Which partition wrote a segment, and as which of its segments."""
+    """The partition that wrote a segment, and the segment's file index in it."""
 
     partition: int
     file_index: int
 
 
 class BegunName(NamedTuple):
-    """Of which batch a transaction was begun, and where that is written down."""
+    """Batch and id of a transaction that was begun, and the folder of its record."""
 
     folder: str
     batch_id: int
@@ -102,20 +104,22 @@ class BegunName(NamedTuple):
 
 
 class DeadLetterName(NamedTuple):
-    """Of which chunk of which segment rows were kept."""
+    """The chunk whose rows were kept as a dead letter."""
 
     ordinal: int
     first_row: int
     end_row: int
     number: int | None
-    """The how manieth refusal of the chunk; None: its outcome is unknown, and all of it was kept."""
+    """Number of the rejection of this chunk, counted from 0. None: the outcome of the chunk is unknown, and all of it
+    was kept.
+    """
 
 
 def check_sink_name(name: str) -> str:
-    """Return `name` if it can stand in a path; else raise `ConfigError`."""
+    """Return `name` if it can stand in a path; otherwise raise `ConfigError`."""
     if not _SINK_NAME.fullmatch(name):
         raise ConfigError(
-            f"{name!r} cannot name a sink: expected 1 to 64 letters, digits, '_', '.' or '-', the first a letter "
+            f"{name!r} is not a valid sink name: expected 1 to 64 letters, digits, '_', '.' or '-', the first a letter "
             "or digit"
         )
     return name
@@ -138,7 +142,7 @@ def term(role: str, number: int) -> str:
 
 
 def ended(role: str, number: int) -> str:
-    """Of the record that the holder of a term ended in order."""
+    """Path of the record that the holder of a term ended in order."""
     return f"{terms(role)}/{number:010d}.ended.json"
 
 
@@ -149,10 +153,12 @@ def described_role(role: str) -> str:
 
 
 def batch_name(batch_id: int) -> str:
-    """Raises `ConfigError` for a number that is no batch id: its name would stand elsewhere in a listing."""
+    """The name of a batch. Raises `ConfigError` for a number that is not a batch id: its name would break the order of
+    listings.
+    """
     if batch_id < 0 or len(str(batch_id)) > BATCH_DIGITS:
         raise ConfigError(
-            f"{batch_id} is no batch id: expected a whole number from 0 on, of {BATCH_DIGITS} digits at most"
+            f"{batch_id} is not a batch id: expected a whole number from 0 on, of {BATCH_DIGITS} digits at most"
         )
     return str(batch_id).zfill(BATCH_DIGITS)
 
@@ -170,12 +176,12 @@ def release(batch_id: int) -> str:
 
 
 def shard(number: int) -> str:
-    """The shard of a number: of the partition that stages a segment, or of the segment's ordinal."""
+    """The shard for a number: the partition that stages a segment, or the segment's ordinal."""
     return f"shard-{number % SHARDS:x}"
 
 
 def is_shard(name: str) -> bool:
-    """Whether a name in a listing is a shard's."""
+    """Return whether a name in a listing is a shard's."""
     return _SHARD.fullmatch(name) is not None
 
 
@@ -184,7 +190,7 @@ def attempt_folder(batch_id: int, term_number: int, attempt: int) -> str:
 
 
 def segment(folder: str, partition: int, file_index: int, segment_id: str) -> str:
-    """In the attempt's folder, or that of the same name in the partition's shard."""
+    """Path of a segment: in the attempt's folder, or in the folder of the same name in the partition's shard."""
     if partition >= SPREAD_FROM:
         head, slash, rest = folder.partition("/")
         folder = f"{head}/{shard(partition)}{slash}{rest}"
@@ -196,22 +202,22 @@ def sink(name: str) -> str:
 
 
 def retired(name: str) -> str:
-    """Of the record that a sink was retired."""
+    """Path of the record that a sink was retired."""
     return f"{SINKS}/{name}/{RETIRED}"
 
 
 def renamed(name: str) -> str:
-    """Of the record that a name was given to a sink whose first name is another."""
+    """Path of the record that a name was given to a sink whose first name is another."""
     return f"{SINKS}/{name}/{RENAMED}"
 
 
 def owner(name: str) -> str:
-    """Of the record that tells whose a name is, which a rename and a registration may want at once."""
+    """Path of the record that names the owner of a name. A rename and a registration may both want the name."""
     return f"{SINKS}/{name}/{OWNER}"
 
 
 def sink_names(folder: str) -> str:
-    """Of the records that tell what a sink is called, in the folder of its first name."""
+    """Folder of the records of a sink's names, in the folder of its first name."""
     return f"{SINKS}/{folder}/{NAMES}"
 
 
@@ -220,18 +226,18 @@ def sink_name(folder: str, number: int) -> str:
 
 
 def forgotten(name: str) -> str:
-    """Of the object that somebody puts there to forget a sink for good."""
+    """Path of the object that a user creates to make the WAL forget a sink for ever."""
     return f"{SINKS}/{name}/{FORGOTTEN}"
 
 
 def progress_folder(name: str, batch_id: int, *, shard_of: int | None = None) -> str:
-    """Of a batch, or the part of it that lies in the shard of a segment's ordinal."""
+    """Folder of a batch's progress, or of the part of it in the shard of a segment's ordinal."""
     folder = progress_batches(name)
     return f"{folder if shard_of is None else f'{folder}/{shard(shard_of)}'}/{batch_name(batch_id)}"
 
 
 def progress_folders(name: str, batch_id: int, *, spread: bool) -> list[str]:
-    """Where progress of a batch lies; `spread` is its manifest's."""
+    """All folders with progress of a batch; `spread` is the manifest's."""
     return [progress_folder(name, batch_id, shard_of=number) for number in (range(SHARDS) if spread else (None,))]
 
 
@@ -257,7 +263,7 @@ def begun_folder(name: str) -> str:
 
 
 def begun_folders(name: str) -> list[str]:
-    """Everywhere that it may be written down that a transaction begins."""
+    """All folders with records of begun transactions."""
     return [begun_folder(name), *(f"{begun_folder(name)}/{shard(number)}" for number in range(SHARDS))]
 
 
@@ -274,7 +280,7 @@ def _begun_place(name: str, partition: int) -> str:
 
 
 def prepared(name: str, batch_id: int, ordinal: int, number: int, *, spread: bool = False) -> str:
-    """Beside the progress of its batch, with which it is collected."""
+    """Path of a `prepared` record: beside the progress of its batch, which is collected together with it."""
     folder = progress_folder(name, batch_id, shard_of=ordinal if spread else None)
     return f"{folder}/prepared-{_counted(ordinal, 6)}-{_counted(number, 6)}.json"
 
@@ -296,18 +302,18 @@ def dead_letter_batches(name: str) -> str:
 
 
 def replayed(dead_letter_path: str) -> str:
-    """Of the record that a dead letter was sent again."""
+    """Path of the record that a dead letter was sent again."""
     return f"{dead_letter_path.removesuffix('.parquet')}{REPLAYED}"
 
 
 def sink_of(path: str) -> str:
-    """The name of the sink in whose folder a path lies; empty for any other path."""
+    """Name of the sink in whose folder a path lies; empty for any other path."""
     head, _, rest = path.partition("/")
     return rest.partition("/")[0] if head == SINKS else ""
 
 
 def move(number: int) -> str:
-    """Of the record that the WAL was moved."""
+    """Path of the record that the WAL was moved."""
     return f"{MOVES}/{_counted(number, 10)}.json"
 
 
@@ -316,20 +322,20 @@ def low_water(batch_id: int) -> str:
 
 
 def _counted(number: int, digits: int) -> str:
-    """With at least so many digits. Raises `ConfigError` below 0: such a name is not read back."""
+    """The number with at least this many digits. Raises `ConfigError` below 0: such a name is not read back."""
     if number < 0:
-        raise ConfigError(f"{number} cannot stand in the name of an object: expected a number from 0 on")
+        raise ConfigError(f"{number} cannot be part of an object's name: expected a number from 0 on")
     return str(number).zfill(digits)
 
 
 def parse_manifest(name: str) -> ManifestName | None:
-    """Term and attempt in a manifest's file name, or None if the name is no manifest's."""
+    """Term and attempt in a manifest's file name; None for any other name."""
     match = _MANIFEST.fullmatch(name)
     return ManifestName(int(match[1]), int(match[2])) if match else None
 
 
 def parse_attempt(name: str) -> ManifestName | None:
-    """Term and attempt in the name of a manifest or of an attempt's folder, in a batch's own folder."""
+    """Term and attempt in the name of a manifest, or of an attempt's folder within a batch's folder."""
     match = _ATTEMPT.fullmatch(name)
     return ManifestName(int(match[1]), int(match[2])) if match else parse_manifest(name)
 
@@ -367,6 +373,6 @@ def parse_dead_letter(name: str) -> DeadLetterName | None:
 
 
 def parse_number(name: str) -> int | None:
-    """The number in names such as `0000000007.json` or `0000000007/`, or None."""
+    """The number in names such as `0000000007.json` or `0000000007/`; None for other names."""
     stem = name.removesuffix("/").removesuffix(".json")
     return int(stem) if stem.isascii() and stem.isdigit() else None

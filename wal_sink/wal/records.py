@@ -1,8 +1,8 @@
-"""The small JSON objects of a WAL, and their one envelope. See docs/FORMAT.md.
+"""The small JSON objects of a WAL, and their common envelope. See docs/FORMAT.md.
 
-Every record is written whole, once. The envelope carries the format number, the kind and a CRC-32 of the body's bytes,
-so that a flipped bit or a truncation is found when it is read and never taken for a record. A record says of itself
-what its path says, so that one in the wrong place is found too.
+Every record is written once, as a whole. The envelope carries the format number, the kind and a CRC-32 of the body's
+bytes, so a flipped bit or a truncation is detected when the record is read. A record repeats the facts of its path, so
+a record in the wrong place is detected too.
 """
 
 from __future__ import annotations
@@ -18,58 +18,61 @@ from wal_sink.wal import paths
 
 FORMAT = 1
 SPREAD_FORMAT = 2
-"""Of the manifest of a batch whose progress lies in shards. A version that does not know them must not deliver it: it
-would find no progress, and send everything again.
+"""Format of the manifest of a batch whose progress lies in shards. A version that does not know shards must not deliver
+such a batch: it would find no progress, and send everything again.
 """
 RULE_FORMAT = 3
-"""Of a manifest or release whose fingerprint was made by a later rule than the first, shards or not. A version that
-does not know rules would make its fingerprint by the first one, and report the same batch as a divergent one.
+"""Format of a manifest or release whose fingerprint was made by a later rule than the first, with or without shards. A
+version that does not know rules would compute the fingerprint by the first rule, and report the same batch as
+divergent.
 """
 FIRST_RULE = 1
-"""By which fingerprints were made before there were rules. See `wal_sink.checkpoint.fingerprints`."""
+"""Rule of fingerprints from versions without rules. See `wal_sink.checkpoint.fingerprints`."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A durable fact. `id` is unique to the write, so that a writer can tell its own object after a lost answer."""
+    """A durable fact. `id` is unique to the write, so a writer can recognise its own object after a lost answer."""
 
     kind: ClassVar[str]
     formats: ClassVar[tuple[int, ...]] = (FORMAT,)
-    """Which of this kind can be read."""
+    """Formats of this kind that can be read."""
     id: str
     created: str
-    """ISO 8601, UTC; for people only, nothing decides by it."""
+    """Time of creation, ISO 8601, UTC. Only for people; no decision depends on it."""
 
     @property
     def format(self) -> int:
-        """The format it is written in."""
+        """Format in which the record is written."""
         return FORMAT
 
-    def belongs_at(self, path: str) -> bool:  # noqa: ARG002 - what says nothing of itself belongs nowhere
-        """Whether what the record says of itself is what its path says. A sink's name stands in no other record."""
+    def belongs_at(self, path: str) -> bool:  # noqa: ARG002 - a record without facts of its path belongs nowhere
+        """Return whether the record's facts match its path. Only a sink's own records contain its name."""
         return False
 
 
 class WalRecord(Record, frozen=True, kw_only=True):
-    """What a WAL belongs to."""
+    """The query and checkpoint of a WAL."""
 
     kind = "wal"
     wal_id: str
     query_id: str
     checkpoint: str
-    """Without credentials."""
+    """Address of the checkpoint, without credentials."""
     first_batch: int
-    """The first batch this WAL was asked to stage."""
+    """First batch that this WAL had to stage."""
     location: str = ""
-    """Where it was made, see `wal_sink.recovery.location.canonical`; empty: by a version that did not say."""
+    """Place where the WAL was created, see `wal_sink.recovery.location.canonical`. Empty: written by a version without
+    this field.
+    """
     sinks: tuple[str, ...] = ()
-    """Names of the sinks that were registered by then: their registrations are older than this record."""
+    """Names of the sinks that were registered by then. Their registrations are older than this record."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.WAL
 
 
 class Move(Record, frozen=True, kw_only=True):
-    """Somebody said that the WAL was moved; of several, the one of the highest number counts."""
+    """A user confirmed that the WAL was moved. Of several, the record with the highest number counts."""
 
     kind = "move"
     number: int
@@ -81,20 +84,22 @@ class Move(Record, frozen=True, kw_only=True):
 
 
 class TermRecord(Record, frozen=True, kw_only=True):
+    """A claimed term of a role, and the process that claimed it."""
+
     kind = "term"
     role: str
     term: int
     run_id: str
     process: str
     holder: ProcessIdentity | None = None
-    """The same process, so that it can be found; None: by a version that did not say."""
+    """The same process, in a form that finds it. None: written by a version without this field."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.term(self.role, self.term)
 
 
 class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One segment as its staging task described it."""
+    """One segment, as its staging task described it."""
 
     path: str
     """Relative to the WAL's root."""
@@ -104,9 +109,10 @@ class SegmentRef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     crc32: int
     """CRC-32 of the whole file."""
     chunk_ends: tuple[int, ...] | None = None
-    """Row numbers at which its chunks end, the last being `rows`; None: every `chunk_rows` rows."""
+    """Row numbers at which its chunks end, the last one being `rows`. None: every `chunk_rows` rows."""
     kept: bool = True
-    """Whether the file is there; if not, its rows lie in the targets of two-phase sinks alone: `bytes`, `crc32` are 0.
+    """True if the file exists. If False, only the targets of two-phase sinks hold the rows, and `bytes` and `crc32` are
+    0.
     """
 
 
@@ -121,21 +127,23 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
     run_id: str
     fingerprint: str
     rule: int = FIRST_RULE
-    """By which the fingerprint was made."""
+    """Rule of the fingerprint."""
     offsets: str
     """The checkpoint's `offsets/N`, verbatim."""
     columns: tuple[str, ...]
-    """Real column names; segments hold them as c0, c1, …"""
+    """Real column names. Segments name them c0, c1, …"""
     spark_schema: str
     """JSON of the Spark schema; empty if the batch was staged without Spark."""
     chunk_rows: int
     segments: tuple[SegmentRef, ...]
     prepared: dict[str, tuple[str | None, ...]] = {}
-    """By name of a two-phase sink: the handle of each segment; None where it was not prepared while staging."""
+    """The handle of each segment, by name of a two-phase sink. None: the segment was not prepared while it was
+    staged.
+    """
     spread: bool = False
-    """Whether its sinks' progress lies in shards."""
+    """True if its sinks' progress lies in shards."""
     passed_over: bool = False
-    """Whether Spark wrote the batch without running it, for an offline operation. No sink is called for it."""
+    """True if Spark wrote the batch for an offline operation, without running it. No sink is called for it."""
 
     @property
     def format(self) -> int:
@@ -156,21 +164,23 @@ class Manifest(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Release(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Which manifest of a batch is delivered, for all sinks, for ever."""
+    """The decision which manifest of a batch is delivered: for all sinks, for ever."""
 
     kind = "release"
     formats = (FORMAT, RULE_FORMAT)
     batch_id: int
     term: int
-    """Of the manifest, not of the committer."""
+    """Term of the manifest, not of the committer."""
     attempt: int
     fingerprint: str
     rule: int = FIRST_RULE
-    """By which the fingerprint was made: that of its manifest."""
+    """Rule of the fingerprint; that of its manifest."""
     run_id: str
-    """The run that made the release."""
+    """The run that created the release."""
     sink: str = ""
-    """Whose committer made it, which had every batch before; empty: by a version that did not say."""
+    """The sink whose committer created it; this sink had every batch before. Empty: written by a version without this
+    field.
+    """
 
     @property
     def format(self) -> int:
@@ -181,6 +191,8 @@ class Release(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Progress(Record, frozen=True, kw_only=True):
+    """Rows of a segment that a sink has."""
+
     kind = "progress"
     batch_id: int
     ordinal: int
@@ -196,7 +208,7 @@ class Progress(Record, frozen=True, kw_only=True):
 
 
 class BegunRecord(Record, frozen=True, kw_only=True):
-    """A two-phase sink is about to begin a transaction, which is to be aborted unless it is committed."""
+    """A two-phase sink is about to begin a transaction. It will be aborted unless it is committed."""
 
     kind = "begun"
     transaction_id: str
@@ -211,7 +223,7 @@ class BegunRecord(Record, frozen=True, kw_only=True):
 
 
 class TokenRecord(Record, frozen=True, kw_only=True):
-    """What a sink needs besides to find a transaction again that it began."""
+    """Token that a sink needs to find a transaction that it began."""
 
     kind = "token"
     transaction_id: str
@@ -224,13 +236,15 @@ class TokenRecord(Record, frozen=True, kw_only=True):
 
 
 class PreparedRecord(Record, frozen=True, kw_only=True):
-    """A segment was prepared when it was delivered; of several, the one of the highest number counts."""
+    """A segment was prepared at delivery. Of several, the record with the highest number counts."""
 
     kind = "prepared"
     batch_id: int
     ordinal: int
     number: int
-    """From 1 on; every lower one is gone from the target for ever, and so is the manifest's."""
+    """Number of the preparation, from 1 on. The transactions of lower numbers are gone from the target for ever; so is
+    the manifest's.
+    """
     segment_id: str
     transaction_id: str
     handle: str
@@ -244,44 +258,44 @@ class PreparedRecord(Record, frozen=True, kw_only=True):
 
 
 class OlderSlots(msgspec.Struct, frozen=True, kw_only=True):
-    """What a transactional target must still hold of an earlier batch, in slots that no later batch used."""
+    """Rows that a transactional target must still hold of an earlier batch, in slots that no later batch used."""
 
     batch_id: int
     rows: tuple[int, ...]
-    """Of slots that follow each other, beginning where the newer ones end."""
+    """Rows of consecutive slots, beginning after the newer ones."""
 
 
 class Marker(Record, frozen=True, kw_only=True):
-    """A sink has the whole batch, and every one before it."""
+    """The sink has the whole batch and every batch before it."""
 
     kind = "marker"
     batch_id: int
     term: int
     run_id: str
     rows: int
-    """Of this batch and those before it that have no marker of their own."""
+    """Rows of this batch, and of earlier batches without their own marker."""
     rejected: int = 0
     unknown: int = 0
-    """Rows whose outcome an at-most-once delivery does not know; each lies among the dead letters."""
+    """Rows whose outcome is unknown to an at-most-once delivery. Each is kept as a dead letter."""
     last_delivered_batch: int = msgspec.field(name="witness_batch")
-    """The newest batch up to this one that had rows; -1: none yet."""
+    """The newest batch with rows, up to this one; -1: none yet."""
     last_delivered_rows: tuple[int, ...] = msgspec.field(default=(), name="witness_rows")
-    """Rows of that batch's segments: what a transactional target must still remember of their slots."""
+    """Rows of that batch's segments: a transactional target must still hold them in their slots."""
     last_delivered_older: tuple[OlderSlots, ...] = msgspec.field(default=(), name="witness_older")
-    """The same of the slots after these, which batches with more segments used before."""
+    """The same for the slots after these, which earlier batches with more segments used."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.marker(paths.sink_of(path), self.batch_id)
 
 
 class Replayed(Record, frozen=True, kw_only=True):
-    """A dead letter was sent again; what was refused once more lies in another one."""
+    """A dead letter was sent again. Rows that were refused once more lie in another dead letter."""
 
     kind = "replayed"
     dead_letter: str
-    """Its path in the WAL."""
+    """Path of the dead letter in the WAL."""
     rows: int
-    """Rows that the sink has by now."""
+    """Rows that the sink has now."""
     rejected: int
     term: int
     run_id: str
@@ -291,39 +305,39 @@ class Replayed(Record, frozen=True, kw_only=True):
 
 
 class SinkRecord(Record, frozen=True, kw_only=True):
-    """A sink's registration."""
+    """Registration of a sink."""
 
     kind = "sink"
     name: str
     sink_kind: str
     at_most_once: bool = False
-    """Whether its progress is recorded before sending, not after."""
+    """True if its progress is recorded before sending, not after."""
     first_batch: int
     identity: str
-    """What the sink is, for people; never a secret."""
+    """Description of the sink, for people; never contains a secret."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.sink(self.name)
 
 
 class LowWater(Record, frozen=True, kw_only=True):
-    """Every batch up to and including this one is delivered everywhere, and its objects may be gone."""
+    """Every batch up to and including this one is delivered to every sink, and its objects may be gone."""
 
     kind = "low-water"
     batch_id: int
     marked: dict[str, int] = {}
-    """By name of a registered sink: the newest batch it had; empty: by a version that did not say."""
+    """The newest batch of each registered sink, by name. Empty: written by a version without this field."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.low_water(self.batch_id)
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    """All that one may ask of an envelope before its format is known."""
+    """The fields of an envelope that may be read before its format is known."""
 
     format: int
     kind: object = None
-    """Means what it says in the formats that this version knows, of whatever kind of record."""
+    """Kind of the record. Its meaning is certain only in formats that this version knows, of any kind of record."""
 
 
 class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -339,16 +353,16 @@ _FORMATS = (FORMAT, SPREAD_FORMAT, RULE_FORMAT)
 
 
 def encode(record: Record) -> bytes:
-    """The bytes of a record, envelope included."""
+    """The bytes of a record, with its envelope."""
     body = msgspec.json.encode(record)
     envelope = _Envelope(format=record.format, kind=record.kind, crc32=zlib.crc32(body), body=msgspec.Raw(body))
     return msgspec.json.encode(envelope) + b"\n"
 
 
 def decode(kind: type[R], data: bytes, where: str) -> R:
-    """The record in `data`, found at the address `where`; `CorruptError` unless every byte of it is as written.
+    """The record in `data`, found at the address `where`. Raises `CorruptError` unless every byte is as written.
 
-    Raises `ConfigError` for the format of another version of wal-sink.
+    Raises `ConfigError` for a format of another version of wal-sink.
     """
     try:
         _check_format(kind, msgspec.json.decode(data, type=_Versioned), where)
@@ -364,12 +378,12 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
         record = msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptError(
-            f"{where}: this {kind.kind} record lacks what format {envelope.format} asks for: {error}"
+            f"{where}: this {kind.kind} record lacks fields that format {envelope.format} requires: {error}"
         ) from error
     if record.format != envelope.format:
         raise CorruptError(
-            f"{where}: what this {kind.kind} record says is of format {record.format}, not {envelope.format}; restore "
-            "the object"
+            f"{where}: the fields of this {kind.kind} record are of format {record.format}, not {envelope.format}; "
+            "restore the object"
         )
     return record
 
@@ -377,16 +391,16 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
 def _check_format(kind: type[Record], found: _Versioned, where: str) -> None:
     if found.format not in kind.formats:
         if found.format in _FORMATS and isinstance(found.kind, str) and found.kind != kind.kind:
-            raise _unfit(kind, where)  # another kind of record, in a format that this version knows of that kind
+            raise _unfit(kind, where)  # another kind of record, in a format of that kind that this version knows
         known = " and ".join(map(str, kind.formats))
         raise ConfigError(
             f"{where}: format {found.format}, but this version of wal-sink reads format {known} of a {kind.kind} "
-            "record; use the version that wrote it, or restore the object if nobody did"
+            "record; use the version that wrote it, or restore the object if no version did"
         )
 
 
 def _unfit(kind: type[Record], where: str) -> CorruptError:
-    return CorruptError(f"{where}: the checksum or kind of this {kind.kind} record does not fit; restore the object")
+    return CorruptError(f"{where}: the checksum or kind of this {kind.kind} record does not match; restore the object")
 
 
 def _sample(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Segments: immutable Parquet files, read back chunk by chunk. `segment_writer.py` writes them."""
+"""Reading segments: immutable Parquet files, read back chunk by chunk. `segment_writer.py` writes them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from wal_sink.wal.records import SegmentRef
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_RESTORE = "restore the object from a copy; nothing of it was delivered by this attempt"
+_RESTORE = "restore the object from a copy; this attempt delivered nothing of it"
 
 
 def chunk_ends(ref: SegmentRef, chunk_rows: int) -> tuple[int, ...]:
-    """The row numbers at which the chunks of a segment end, ascending, the last being `ref.rows`.
+    """The row numbers at which the chunks of a segment end, ascending, the last one being `ref.rows`.
 
     `chunk_rows` is the manifest's. Raises `CorruptError` if the reference contradicts itself.
     """
@@ -37,7 +37,7 @@ def chunk_ends(ref: SegmentRef, chunk_rows: int) -> tuple[int, ...]:
 
 
 def even_ends(rows: int, chunk_rows: int) -> tuple[int, ...]:
-    """The ends of chunks of `chunk_rows` rows each, the last maybe of fewer."""
+    """The ends of chunks of `chunk_rows` rows each; the last chunk may have fewer."""
     return (*range(chunk_rows, rows, chunk_rows), rows) if rows else ()
 
 
@@ -50,29 +50,29 @@ class Rows(Protocol):
 
 
 class SegmentReader(Protocol):
-    """How the bytes of a segment become rows: `read_parquet`, unless a run has a format of its own."""
+    """Conversion of a segment's bytes to rows: `read_parquet`, unless a run has another format."""
 
     def __call__(self, data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
-        """The rows from `start` on; `CorruptError` if the bytes do not hold what the reference says."""
+        """The rows from `start` on. Raises `CorruptError` if the bytes do not match the reference."""
         ...
 
 
 def read_parquet(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> Rows:
-    """Rows of a Parquet segment, decoded a row group at a time."""
+    """Rows of a Parquet segment, decoded one row group at a time."""
     return _ParquetRows(_open_parquet(data, ref, columns, where), start, where)
 
 
 def load_segment(store: Store, ref: SegmentRef) -> bytes:
-    """The bytes of a segment, read whole in one request and checked against size and checksum.
+    """The bytes of a segment, read as a whole in one request and checked against size and checksum.
 
-    Raises `CorruptError` if they are not what was staged or are missing, `StoreError` if the store does not answer,
+    Raises `CorruptError` if they are missing or differ from the staged ones, `StoreError` if the store does not answer,
     `HistoryError` if they were never kept.
     """
     where = store.url_of(ref.path)
     if not ref.kept:
         raise HistoryError(
             f"{where}: the rows of this segment were not kept (keep_segments=False), only two-phase sinks hold them; "
-            "nothing else can be delivered of this batch. Deliver to those, and let other sinks begin after it"
+            "other sinks cannot get this batch. Deliver to the two-phase sinks, and let other sinks begin after it"
         )
     try:
         data = store.read(ref.path)
@@ -98,15 +98,15 @@ def read_chunks(
 ) -> Iterator[tuple[int, int, pa.Table]]:
     """Every chunk from row `start` on, as first row, end row and table.
 
-    `data` is what `load_segment` returned, `chunk_rows` and `columns` are the manifest's: the tables carry these real
-    names, of which some may be equal. `where` is the segment's address for messages. Holds one row group or chunk at a
-    time. Raises `CorruptError` if `start` is no boundary or the file does not hold what the reference says.
+    `data` is the result of `load_segment`. `chunk_rows` and `columns` are the manifest's: the tables carry these real
+    names, of which some may be equal. `where` is the segment's address for messages. Holds one row group or chunk in
+    memory at a time. Raises `CorruptError` if `start` is not a boundary or the file does not match the reference.
     """
     ends = chunk_ends(ref, chunk_rows)
     if start and start not in ends:
         raise CorruptError(
             f"{where}: no chunk starts at row {start}; expected 0 or the end of one of its {len(ends)} chunks, up to "
-            f"row {ref.rows}. The progress record or the manifest is not this segment's: restore it"
+            f"row {ref.rows}. The progress record or the manifest belongs to another segment: restore it"
         )
     rows = reader(data, ref, columns=len(columns), start=start, where=where)
     for end in ends[bisect_right(ends, start) :]:
@@ -126,7 +126,7 @@ def _open_parquet(data: bytes, ref: SegmentRef, columns: int, where: str) -> pq.
 
 
 class _ParquetRows:
-    """The rows of a Parquet file from one on, taken in order; row groups wholly before it are never read."""
+    """The rows of a Parquet file from one row on, taken in order. Row groups entirely before it are never read."""
 
     def __init__(self, file: pq.ParquetFile, start: int, where: str) -> None:
         self._file = file
@@ -158,9 +158,10 @@ class _ParquetRows:
 
 @contextmanager
 def _corrupt(where: str) -> Iterator[None]:
-    """Turns what pyarrow raises about damaged bytes into `CorruptError`; lack of memory is no damage.
+    """Convert pyarrow's errors about damaged bytes to `CorruptError`; lack of memory is not damage.
 
-    Its readers raise ArrowException, OSError for a page's checksum, and IndexError for a row group that is not there.
+    Its readers raise ArrowException, OSError for the checksum of a page, and IndexError for a row group that is
+    missing.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""Writing segments: record batches in, Parquet files of whole chunks out.
+"""Writing segments: takes record batches, produces Parquet files of whole chunks.
 
-Three sizes are at work, each with its own reason. A *row group* bounds the memory of writer and reader. A *chunk* is
-what a sink gets in one call; its boundaries are fixed here, when the rows are staged. A *segment* is one object on the
-store; it ends only where a chunk ends. Row groups and chunks are independent of each other.
+Three sizes apply, each for its own reason. A *row group* bounds the memory of writer and reader. A *chunk* goes to a
+sink in one call; its boundaries are fixed here, when the rows are staged. A *segment* is one object on the store; it
+ends only at the end of a chunk. Row groups and chunks are independent of each other.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """Where chunks and segments end. All at least 1."""
+    """Limits of chunks and segments. All are at least 1."""
 
     chunk_rows: int
-    """Most rows of a chunk."""
+    """Maximum number of rows of a chunk."""
     chunk_bytes: int
-    """Most Arrow bytes of a chunk; a larger single row goes alone."""
+    """Maximum Arrow bytes of a chunk. A single larger row is a chunk alone."""
     segment_bytes: int
-    """Parquet bytes from which on a segment ends at the next end of a chunk."""
+    """Parquet bytes from which a segment ends at the next end of a chunk."""
 
 
 class Follower(Protocol):
-    """Is handed every segment as it is written, chunk by chunk, before its file is there."""
+    """Receiver of every segment while it is written, chunk by chunk, before its file exists."""
 
     def begin(self, segment_id: str, file_index: int) -> None:
-        """The next segment begins: the how manieth of its partition, from 0."""
+        """The next segment begins: the n-th of its partition, counted from 0."""
         ...
 
     def take(self, first: int, end: int, table: pa.Table) -> None:
-        """The next chunk: rows `first` to `end` of the segment, under positional column names."""
+        """The next chunk: rows `first` to `end` (exclusive) of the segment, under positional column names."""
         ...
 
     def end(self) -> None:
@@ -56,17 +56,17 @@ class Follower(Protocol):
         ...
 
     def abort(self) -> None:
-        """The segment begun last will not be."""
+        """The segment begun last is dropped."""
         ...
 
 
 class SegmentWriter:
-    """Streams record batches into as many segments as they need. Lives in a staging task, on one thread.
+    """Streams record batches into as many segments as they need. Runs in a staging task, on one thread.
 
-    Leaving the `with` block without `finish` leaves nothing visible of the open segment; segments that were full before
+    After the `with` block ends without `finish`, nothing of the open segment is visible. Segments that were full before
     stay as orphans that no manifest names.
 
-    `followers` get the rows besides; without `keep` they alone do, and no file is written.
+    `followers` get the rows too. Without `keep`, only they get the rows, and no file is written.
     """
 
     def __init__(
@@ -93,23 +93,26 @@ class SegmentWriter:
         self._declared = pa.schema([])
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows under positional column names; the first batch with rows gives the schema.
+        """Append rows under positional column names. The first batch with rows sets the schema.
 
-        Fields inside structs are declared nullable: Parquet refuses the nulls that a null struct has for children that
-        must not be null, as Spark makes them. What a column itself declares stays.
+        Fields inside structs are declared nullable. Otherwise Parquet refuses the nulls that Spark puts under a null
+        struct into its non-nullable fields. The declaration of a column itself stays.
 
-        Raises `StoreError` if the store does, and pyarrow's own errors for what Parquet cannot hold.
+        Raises `StoreError` if the store does, and pyarrow's own errors for values that Parquet cannot hold.
         """
         batch = self._relaxed(batch)
         row = 0
         while row < batch.num_rows:
             segment = self._open or self._start(batch.schema)
             row += segment.append(batch, row)
+            segment.flush_if_due()
             if segment.is_full():
                 self._close_segment(segment)
 
     def finish(self) -> list[SegmentRef]:
-        """Make the last segment durable; the references of all, in order. Empty if there were no rows."""
+        """Make the last segment durable. Returns the references of all segments, in order. Empty if there were no
+        rows.
+        """
         if self._open is not None:
             self._close_segment(self._open)
         return list(self._refs)
@@ -153,7 +156,9 @@ class SegmentWriter:
 
 @dataclass(frozen=True, slots=True)
 class _Redeclared:
-    """A batch under another schema of the same layout, without a copy: Arrow's C data interface takes them apart."""
+    """A batch under another schema of the same layout, without a copy: Arrow's C data interface separates data and
+    schema.
+    """
 
     batch: pa.RecordBatch
     schema: pa.Schema
@@ -164,7 +169,7 @@ class _Redeclared:
 
 
 def _relaxed_field(field: Any) -> Any:
-    """The field, typed so that every field inside a struct is nullable; keys of maps stay as they are."""
+    """The field, with every field inside a struct nullable; keys of maps stay as they are."""
     return field.with_type(_relaxed_type(field.type))
 
 
@@ -181,9 +186,10 @@ def _relaxed_type(kind: Any) -> Any:
 
 
 class _SegmentFile:
-    """The file object pyarrow writes to: passes bytes on to the store's stream, counting and summing them.
+    """The file object to which pyarrow writes. It passes the bytes to the store's stream, counts them and computes the
+    checksum.
 
-    Without a stream the rows are kept nowhere, and nobody writes to it.
+    Without a stream the rows are not kept, and nothing writes to it.
     """
 
     closed = False
@@ -199,7 +205,7 @@ class _SegmentFile:
         return self._stream is not None
 
     def write(self, data: bytes) -> int:
-        # A ParquetWriter writes its footer even when an aborted one is collected.
+        # A ParquetWriter writes its footer even if an aborted one is garbage-collected.
         if self._stream is not None and not self._dropped:
             self._stream.write(data)
             self.crc32 = zlib.crc32(data, self.crc32)
@@ -207,10 +213,10 @@ class _SegmentFile:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing to do: `commit` makes the object durable."""
+        """No-op: `commit` makes the object durable."""
 
     def close(self) -> None:
-        """Nothing to do: `commit` makes the object visible."""
+        """No-op: `commit` makes the object visible."""
 
     def commit(self) -> None:
         if self._stream is not None:
@@ -223,7 +229,7 @@ class _SegmentFile:
 
 
 class _OpenSegment:
-    """One segment under construction: pending rows, the chunk being filled, the ends of those before."""
+    """One segment under construction: pending rows, the open chunk, the ends of earlier chunks."""
 
     def __init__(
         self,
@@ -243,7 +249,7 @@ class _OpenSegment:
         self._parquet: pq.ParquetWriter | None = None
         self._footer = ExitStack()
         self._followers = followers
-        self._chunk: list[_Span] = []  # for followers only
+        self._chunk: list[_Span] = []  # only used with followers
         self._pending: list[_Span] = []
         self._pending_rows = 0
         self._pending_bytes = 0
@@ -254,7 +260,7 @@ class _OpenSegment:
         self._ends: list[int] = []
 
     def append(self, batch: pa.RecordBatch, row: int) -> int:
-        """Take rows of `batch` from `row` on, up to the end of the chunk at most; returns how many."""
+        """Take rows of `batch` from `row` on, at most up to the end of the chunk. Returns their number."""
         count = self._fitting(batch, row)
         if count:
             size = batch.slice(row, count).nbytes
@@ -265,12 +271,14 @@ class _OpenSegment:
             self._end_chunk()
         return count
 
+    def flush_if_due(self) -> None:
+        """Write the pending rows if the segment may end here. Their real size in the file is known only after that."""
+        if not self._chunk_rows and self._size + self._expected_bytes() >= self._limits.segment_bytes:
+            self._flush()
+
     def is_full(self) -> bool:
-        """Whether the segment ends here: a chunk just ended and the file has reached its size."""
-        if self._chunk_rows or self._size + self._expected_bytes() < self._limits.segment_bytes:
-            return False
-        self._flush()
-        return self._size >= self._limits.segment_bytes
+        """Return whether the segment ends here: a chunk just ended and the file has reached its size."""
+        return not self._chunk_rows and self._size >= self._limits.segment_bytes
 
     def commit(self) -> SegmentRef:
         if self._chunk_rows:
@@ -297,7 +305,7 @@ class _OpenSegment:
         self._file.abort()
 
     def _fitting(self, batch: pa.RecordBatch, row: int) -> int:
-        """How many rows from `row` on the open chunk still takes; a lone first row always fits."""
+        """Number of rows from `row` on that the open chunk still takes. A single first row always fits."""
         count = min(batch.num_rows - row, self._limits.chunk_rows - self._chunk_rows)
         room = self._limits.chunk_bytes - self._chunk_bytes
         if batch.slice(row, count).nbytes > room:
@@ -306,7 +314,7 @@ class _OpenSegment:
 
     @property
     def _size(self) -> int:
-        """Bytes of the file so far; of a segment that is not kept, of its rows in memory."""
+        """Bytes of the file so far; for a segment that is not kept, bytes of its rows in memory."""
         return self._file.size if self._file.is_kept else self._flushed_bytes
 
     def _add(self, batch: pa.RecordBatch, row: int, count: int, size: int) -> None:
@@ -330,7 +338,7 @@ class _OpenSegment:
         self._chunk_rows = self._chunk_bytes = 0
 
     def _expected_bytes(self) -> float:
-        """What the pending rows will add to the file, if they shrink like those before."""
+        """Bytes that the pending rows will add to the file, if they compress like the earlier rows."""
         ratio = min(1.0, self._size / self._flushed_bytes) if self._flushed_bytes else 1.0
         return self._pending_bytes * ratio
 
@@ -351,7 +359,7 @@ class _OpenSegment:
 
 @dataclass(slots=True)
 class _Span:
-    """Consecutive rows of a batch; kept as numbers, since thousands of tiny slices cost more than their rows."""
+    """Consecutive rows of a batch, kept as numbers: thousands of small slices cost more than their rows."""
 
     batch: pa.RecordBatch
     start: int

@@ -1,4 +1,6 @@
-"""Records that end something: the holding of a term, a sink, or a sink's name. Each is a new object beside the old."""
+"""Records that end something: a process's hold on a term, a sink, or a sink's name. Each is a new object beside the old
+one.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from wal_sink.wal.records import Record
 
 
 class EndedRecord(Record, frozen=True, kw_only=True):
-    """The holder of a term ended in order: it sends nothing any more."""
+    """The holder of a term ended in order. It sends nothing any more."""
 
     kind = "ended"
     role: str
@@ -19,13 +21,13 @@ class EndedRecord(Record, frozen=True, kw_only=True):
 
 
 class RetiredRecord(Record, frozen=True, kw_only=True):
-    """A sink was retired: it gets nothing any more, holds nothing back, and its name is not used again."""
+    """A sink was retired: it gets no more batches, delays no collection, and its name is not used again."""
 
     kind = "retired"
     through: int
-    """The newest batch it had; -1 if none."""
+    """The newest batch that it had; -1 if none."""
     dropped: tuple[int, ...] = ()
-    """Batches that the WAL held then, and that it did not get."""
+    """Batches in the WAL at that time that it did not get."""
     run_id: str
 
     def belongs_at(self, path: str) -> bool:
@@ -33,7 +35,7 @@ class RetiredRecord(Record, frozen=True, kw_only=True):
 
 
 class NameRecord(Record, frozen=True, kw_only=True):
-    """What a sink is called from now on; of several, the one of the highest number counts. In the sink's folder."""
+    """A new name of a sink, in the sink's folder. Of several, the record with the highest number counts."""
 
     kind = "name"
     number: int
@@ -44,7 +46,7 @@ class NameRecord(Record, frozen=True, kw_only=True):
 
 
 class RenamedRecord(Record, frozen=True, kw_only=True):
-    """A name that a sink was given later: everything of the sink lies in the folder of its first name."""
+    """A name that a sink got later. All objects of the sink stay in the folder of its first name."""
 
     kind = "renamed"
     name: str
@@ -55,14 +57,14 @@ class RenamedRecord(Record, frozen=True, kw_only=True):
 
 
 class OwnerRecord(Record, frozen=True, kw_only=True):
-    """Whose a name is: that of a sink which is renamed to it, or of one which is registered under it. Whoever creates
-    the record decides.
+    """Owner of a name: a sink that is renamed to it, or a sink that is registered under it. The process that creates
+    this record first decides.
     """
 
     kind = "owner"
     name: str
     folder: str
-    """The first name of the sink; the name itself for a sink which is registered under it."""
+    """The first name of the sink; the name itself if the sink is registered under it."""
 
     def belongs_at(self, path: str) -> bool:
         return path == paths.owner(self.name)

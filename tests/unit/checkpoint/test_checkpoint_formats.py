@@ -60,13 +60,15 @@ def test_what_is_no_entry_of_the_offset_log_is_named(text: str) -> None:
 
 
 def test_a_source_that_stands_twice_is_named() -> None:
-    with pytest.raises(CorruptError, match="offsets/1: expected one line '<source id>:<offset>' a source, found 'a:2'"):
+    with pytest.raises(
+        CorruptError, match="offsets/1: expected one line '<source id>:<offset>' per source, found 'a:2'"
+    ):
         read_offsets("v2\n{}\na:1\na:2", "offsets/1")
 
 
 @pytest.mark.parametrize("number", [0, 3, 12])
 def test_another_version_of_the_offset_log_asks_for_one_that_knows_it(number: int) -> None:
-    with pytest.raises(ConfigError, match=rf"expected v1 or v2 of .*, found v{number}\. Nothing was read of it; use a"):
+    with pytest.raises(ConfigError, match=rf"expected v1 or v2 of .*, found v{number}\. Nothing of it was read; use a"):
         read_offsets(f"v{number}\nwhatever", "x")
 
 

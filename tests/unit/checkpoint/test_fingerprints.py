@@ -272,14 +272,14 @@ def test_an_entry_before_that_is_not_there_leaves_open_which_files_are_read() ->
     store = stored({"offsets/3": offsets('{"logOffset":4}'), "sources/0/4": entries("x", number=4)})
 
     with pytest.raises(
-        HistoryError, match=r"batch 3: .*/offsets/2 does not exist, so that it cannot be told which files"
+        HistoryError, match=r"batch 3: .*/offsets/2 does not exist, so the files that batch 3 reads are"
     ):
         Checkpoint(store).require_offsets(3)
 
 
 def test_a_source_of_another_kind_before_is_not_guessed_at() -> None:
     with pytest.raises(
-        CorruptError, match=r"batch 3: .*offsets/3 does not fit .*offsets/2: .* sources \['0'\] read no"
+        CorruptError, match=r"batch 3: .*offsets/3 does not match .*offsets/2: .* sources \['0'\] that read no"
     ):
         fingerprint('{"logOffset":4}', before='{"end":3}', files={"sources/0/4": entries("x", number=4)})
 
@@ -287,7 +287,7 @@ def test_a_source_of_another_kind_before_is_not_guessed_at() -> None:
 def test_an_entry_before_of_another_version_is_not_guessed_at() -> None:
     files = {"sources/0/4": entries("x", number=4), "offsets/2": offsets('0:{"logOffset":3}', version=2)}
 
-    with pytest.raises(CorruptError, match=r"does not fit .* found v1 after v2"):
+    with pytest.raises(CorruptError, match=r"does not match .* found v1 after v2"):
         fingerprint('{"logOffset":4}', files=files)
 
 

@@ -107,7 +107,7 @@ def test_beside_a_process_that_lives_here_it_is_refused(wal: str, living: subpro
     """It claimed the term of the living process, which died of that, and ended with 0."""
     for more in ((), ("--take-over",)):
         said = drain(wal, *more, code=1).stderr
-        assert f":{living.pid} serves it since " in said
+        assert f":{living.pid} has served it since " in said
         assert "runs on this machine: stop it first" in said
 
     assert terms(wal) == [1]
@@ -168,7 +168,7 @@ def test_where_nobody_knows_whether_it_lives_it_is_refused_unless_told_to_take_o
 
     said = drain(wal, code=1).stderr
 
-    assert f"sink 'default' of {store_of(wal).root}: {name} serves it since 2026-11-01T10:00:00.000+00:00" in said
+    assert f"sink 'default' of {store_of(wal).root}: {name} has served it since 2026-11-01T10:00:00.000+00:00" in said
     assert "--take-over" in said
     assert terms(wal) == [1, 2]
     drain(wal, "--take-over")
@@ -180,7 +180,7 @@ def test_a_record_of_an_older_version_says_nothing_of_its_holder(wal: str) -> No
     record = TermRecord(role=ROLE, term=2, run_id="r", process="here:1", id="1" * 32, created="then")
     store_of(wal).create(paths.term(ROLE, 2), encode(record))
 
-    assert "here:1 serves it since then" in drain(wal, code=1).stderr
+    assert "here:1 has served it since then" in drain(wal, code=1).stderr
 
 
 def test_a_process_id_that_another_process_got_is_no_holder(wal: str) -> None:

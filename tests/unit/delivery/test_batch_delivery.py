@@ -511,7 +511,7 @@ def test_where_the_wal_knows_a_newer_process_the_term_of_the_target_is_its() -> 
     place, run = carried_by(dispatcher)
     place.open({"a": Recorder()})
 
-    with pytest.raises(FencedError, match="another process took over"):
+    with pytest.raises(FencedError, match="a newer process took over"):
         run.deliver_all()
     assert not place.wal.list(paths.markers("a"))
 

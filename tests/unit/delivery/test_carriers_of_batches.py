@@ -109,7 +109,7 @@ def test_a_writer_that_returns_something_did_not_succeed() -> None:
     ("error", "kind", "message"),
     [
         (ConnectionError("down"), FailureKind.RETRIABLE, "batch 0: writer raised ConnectionError: down"),
-        (PermanentError("no"), FailureKind.PERMANENT, "batch 0: writer refused for good: no"),
+        (PermanentError("no"), FailureKind.PERMANENT, "batch 0: writer refused permanently: no"),
     ],
     ids=["retriable", "permanent"],
 )

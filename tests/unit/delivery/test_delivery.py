@@ -83,7 +83,7 @@ def test_any_other_answer_is_an_error_at_once_and_names_what_was_expected(answer
     sink = Recorder(lambda _: answer)
     place, run = with_batch(sink)
 
-    with pytest.raises(DeliveryError, match=r"returned .*: expected None \(every row is in the target\) or Rejected"):
+    with pytest.raises(DeliveryError, match=r"returned .*: expected None \(the target has every row\) or Rejected"):
         run.deliver_all()
 
     assert sink.tries == 1
@@ -113,7 +113,7 @@ def test_a_permanent_error_is_not_retried() -> None:
     sink = Recorder(raising(PermanentError("schema mismatch")))
     place, run = with_batch(sink)
 
-    with pytest.raises(DeliveryError, match="refused for good: schema mismatch"):
+    with pytest.raises(DeliveryError, match="refused permanently: schema mismatch"):
         run.deliver_all()
 
     assert sink.tries == 1

@@ -42,8 +42,8 @@ def failure(error: Exception) -> tuple[FailureKind, str]:
     ("error", "kind", "message"),
     [
         (CallTimedOutError("no answer within 1 s"), "unknown", "the call timed out: no answer within 1 s"),
-        (PermanentError(SECRET), "permanent", f"the call refused for good: {MASKED}"),
-        (ConfigError("x"), "permanent", "the call refused for good: x"),
+        (PermanentError(SECRET), "permanent", f"the call refused permanently: {MASKED}"),
+        (ConfigError("x"), "permanent", "the call refused permanently: x"),
         (OutcomeUnknownError(SECRET), "unknown", f"the call: {MASKED}"),
         (FencedError("a higher term"), "fenced", "a higher term"),
         (HistoryError("another history"), "history", "another history"),
@@ -75,7 +75,7 @@ def told_of(returned: object) -> str:
 def test_an_answer_is_shown_up_to_two_hundred_characters() -> None:
     whole, cut = "x" * 198, "x" * 199  # their quotation marks count
 
-    assert told_of(whole) == f"the call returned '{whole}': expected None (every row is in the target) or Rejected"
+    assert told_of(whole) == f"the call returned '{whole}': expected None (the target has every row) or Rejected"
     assert f"the call returned '{'x' * 198}…: expected" in told_of(cut)
 
 

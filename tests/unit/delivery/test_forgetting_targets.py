@@ -332,7 +332,7 @@ def test_a_target_that_forgets_for_ever_ends_with_a_spent_budget(what: str) -> N
         target.happens(what, number, lambda: target.forget(1))
 
     with pytest.raises(
-        DeliveryError, match=r"batch 0, sink 'a': gave up after 4 attempts .*(after it|lost what it) acknowledged"
+        DeliveryError, match=r"batch 0, sink 'a': gave up after 4 attempts .*(after it|lost rows that it) acknowledged"
     ):
         delivered(target, [4, 4], max_attempts=4)
 
@@ -356,6 +356,6 @@ def test_a_loss_is_told_with_what_is_missing_and_where_to_look(caplog: pytest.Lo
 
     delivered(target, [4])
 
-    told = "the slot is at nothing, expected it at batch 0, row 2: the target lost what it acknowledged"
+    told = "the slot is at nothing, expected it at batch 0, row 2: the target lost rows that it acknowledged"
     assert told in caplog.text
     assert "Look for a fail-over to a standby that lagged behind" in caplog.text

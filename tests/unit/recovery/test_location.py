@@ -314,5 +314,5 @@ def test_a_damaged_move_is_found() -> None:
     log = in_memory("damaged")
     log.store.create(paths.move(1), encode(Move(number=2, location="l", moved_from="m", id="x", created="now")))
 
-    with pytest.raises(CorruptError, match="written for another place"):
+    with pytest.raises(CorruptError, match="written for another path"):
         current_location(log, record("memory://old"), moved=True)

@@ -121,7 +121,7 @@ def test_without_its_terms_a_process_that_still_lives_is_fenced_all_the_same() -
     new: Life = world.life()
     new.open_run()
 
-    with pytest.raises(Exception, match="was succeeded"):
+    with pytest.raises(Exception, match="was superseded"):
         run.committers[0].term.check(world.wal)
 
 
@@ -224,7 +224,13 @@ def test_the_error_names_the_object_the_causes_and_the_ways_out() -> None:
         place.open({"a": Recorder()})
 
     said = str(told.value)
-    for part in ("sinks/a/sink.json", "terms/committer-a/", "expire after 30 days", "a part of this WAL", "restore"):
+    for part in (
+        "sinks/a/sink.json",
+        "terms/committer-a/",
+        "expire after 30 days",
+        "a part of this WAL",
+        "restore",
+    ):
         assert part in said
     assert "sinks/<name>/forgotten" in said
 

@@ -75,7 +75,7 @@ def test_a_registration_that_vanishes_is_an_error() -> None:
 def test_a_name_that_cannot_stand_in_a_path_registers_nothing() -> None:
     place = Place()
 
-    with pytest.raises(ConfigError, match="cannot name a sink"):
+    with pytest.raises(ConfigError, match="is not a valid sink name"):
         place.open({"a": Recorder(), "b/c": Recorder()})
 
     assert place.wal.list(paths.SINKS) == []

@@ -47,12 +47,12 @@ class KeyedBatches(Batches):
 
 
 ROWS = [
-    (Plain(), Ability.ACCEPT, "at_least_once", "one chunk per segment in flight may repeat"),
+    (Plain(), Ability.ACCEPT, "at_least_once", "may repeat at most one chunk per in-flight segment"),
     (Keyed(), Ability.IGNORE_KNOWN_KEYS, "exactly_once", "exactly once in effect"),
-    (LooksUp(), Ability.LOOK_UP, "at_least_once", "when a late request or a fenced process sends after the lookup"),
+    (LooksUp(), Ability.LOOK_UP, "at_least_once", "if a late request or fenced process sends it after the look-up"),
     (Ledger(), Ability.TRANSACTIONAL, "exactly_once", "in one transaction; nothing repeats and nothing is missing"),
-    (Segments(), Ability.SEGMENT_WRITER, "at_least_once", "the segments in flight may repeat"),
-    (Batches(), Ability.BATCH_WRITER, "at_least_once", "the whole batch may repeat"),
+    (Segments(), Ability.SEGMENT_WRITER, "at_least_once", "may repeat the in-flight segments"),
+    (Batches(), Ability.BATCH_WRITER, "at_least_once", "may repeat the whole batch"),
     (KeyedSegments(), Ability.SEGMENT_WRITER, "exactly_once", "exactly once in effect"),
     (KeyedBatches(), Ability.BATCH_WRITER, "exactly_once", "exactly once in effect"),
 ]
@@ -82,7 +82,7 @@ def test_asking_for_exactly_once_gets_it_or_is_refused_with_reason_and_ways_out(
         assert promised(sink, "exactly_once")[0] == "exactly_once"
         return
 
-    with pytest.raises(ConfigError, match="exactly_once is more than") as refused:
+    with pytest.raises(ConfigError, match="does not support exactly_once") as refused:
         promised(sink, "exactly_once")
 
     message = str(refused.value)
@@ -177,7 +177,7 @@ def test_whoever_names_no_rows_cannot_have_them_kept_aside(to: Sink | BatchSink)
 def test_that_refused_rows_are_kept_aside_is_said() -> None:
     halting = promise(Plain(), Delivery(Plain()), "orders").sentence
     keeping = promise(Plain(), Delivery(Plain(), on_rejected="dead_letter"), "orders").sentence
-    assert keeping == f"{halting}; rows that it refuses are kept as dead letters, and no sink has them"
+    assert keeping == f"{halting}; rows that it refuses are kept as dead letters and are not in the target"
 
 
 def test_what_holds_for_a_target_that_stores_its_position_is_said_in_one_sentence() -> None:

@@ -79,7 +79,8 @@ def test_an_object_under_two_names_is_refused_and_a_plain_function_is_not(
     if not shared:
         made()
         return
-    with pytest.raises(ConfigError, match=f"sink 'b' is given a {shared} object that sink 'a' has: rows of the one"):
+    told = f"sink 'b' was given a {shared} object that sink 'a' already uses: rows of one"
+    with pytest.raises(ConfigError, match=told):
         made()
 
 
@@ -91,7 +92,7 @@ def test_an_object_in_two_walsinks_is_refused_until_the_first_is_closed(tmp_path
     sink = Memory()
     first, second = opened(tmp_path, "first", sink), opened(tmp_path, "second", sink)
     with first:
-        with pytest.raises(ConfigError, match=r"WalSink\(wal='.*second'.*\) is given a Memory object that .*first'"):
+        with pytest.raises(ConfigError, match=r"WalSink\(wal='.*second'.*\) was given a Memory object that .*first'"):
             second.drain()
         assert not (tmp_path / "second").exists()
         first.drain()
@@ -114,7 +115,7 @@ def test_a_replay_is_refused_what_a_walsink_holds(tmp_path: Path) -> None:
     with opened(tmp_path, "first", sink) as first:
         first.drain()
         letters = DeadLetters(str(tmp_path / "first"))
-        with pytest.raises(ConfigError, match=r"the replay of sink 'default' of .* is given a Memory object that Wal"):
+        with pytest.raises(ConfigError, match=r"the replay of sink 'default' of .* was given a Memory object that Wal"):
             letters.replay(sink)
     letters.replay(sink)
 
@@ -122,7 +123,7 @@ def test_a_replay_is_refused_what_a_walsink_holds(tmp_path: Path) -> None:
 def test_what_is_refused_holds_none_of_its_objects() -> None:
     first, second = Memory(), Memory()
     release = hold([second], "one")
-    with pytest.raises(ConfigError, match="other is given a Memory object that one has"):
+    with pytest.raises(ConfigError, match="other was given a Memory object that one already uses"):
         hold([first, second], "other")
     with holding(first, "third"):
         pass
@@ -172,7 +173,7 @@ def test_a_call_beside_one_that_was_left_behind_is_not_made() -> None:
     with pytest.raises(CallTimedOutError):
         callers[0].call(busy.wait, timeout_s=0.05)
     assert busy.entered.is_set()
-    with pytest.raises(InUseError, match="an earlier call of this Busy is still running: it was not called"):
+    with pytest.raises(InUseError, match="an earlier call of this Busy is still running, so this call was not made"):
         callers[1].call(busy.wait, timeout_s=PATIENCE_S)
     assert callers[2].call(other.wait, timeout_s=PATIENCE_S) == "done"
     busy.let_go.set()

@@ -244,8 +244,9 @@ def test_what_repeats_is_said() -> None:
     def sentence(sink: Any) -> str:
         return promise(sink, Delivery(sink), "default").sentence
 
-    assert sentence(wrap.foreach_batch(writes)).startswith("at least once: the whole batch may repeat")
-    assert sentence(wrap.foreach_writer(print)).startswith("at least once: the segments in flight may repeat")
+    repeated = "at least once: a crash, takeover or retry may repeat"
+    assert sentence(wrap.foreach_batch(writes)).startswith(f"{repeated} the whole batch")
+    assert sentence(wrap.foreach_writer(print)).startswith(f"{repeated} the in-flight segments")
     assert sentence(wrap.foreach_batch(writes, idempotent=True)).startswith("exactly once in effect (batch writer)")
     assert sentence(wrap.data_source_writer(Source(), idempotent=True)).startswith("exactly once in effect")
     with pytest.raises(ConfigError, match="at_most_once needs a sink that is called chunk by chunk"):

@@ -262,7 +262,7 @@ def test_of_collected_batches_a_succeeded_query_is_told_that_it_was_succeeded() 
     run = where.open({"a": Recorder()})
     where.stream(run, 0)
     run.log.raise_low_water(0)
-    with pytest.raises(FencedError, match="was succeeded"):
+    with pytest.raises(FencedError, match="was superseded"):
         where.query().stage(sleeping, 0)
 
 

@@ -30,7 +30,7 @@ def test_a_process_whose_mount_was_lost_sends_no_more_than_the_chunk_in_its_hand
     sink = Recorder(lose)
     run = place(here).open({"a": sink})
 
-    with pytest.raises(StoreError, match="this folder was there, and it is gone"):
+    with pytest.raises(StoreError, match="this folder is gone, or it is on another disk now"):
         place(here).stream(run, 3)
 
     assert [chunk.start for chunk in sink.chunks if chunk.batch_id == 1] == [0, 2]

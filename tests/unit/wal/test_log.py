@@ -45,7 +45,7 @@ def test_a_record_under_anothers_path_is_corrupt() -> None:
     log.store.create(paths.low_water(4), encode(low_water_of(3, "moved")))
 
     with pytest.raises(
-        CorruptError, match=r"04\.json: this low-water record \(id moved\) was written for another place"
+        CorruptError, match=r"04\.json: this low-water record \(id moved\) was written for another path"
     ):
         log.find(LowWater, paths.low_water(4))
 
@@ -54,7 +54,7 @@ def test_so_is_one_whose_numbers_no_path_can_hold() -> None:
     log = a_log()
     log.store.create(paths.low_water(4), encode(low_water_of(-1)))
 
-    with pytest.raises(CorruptError, match="was written for another place"):
+    with pytest.raises(CorruptError, match="was written for another path"):
         log.find(LowWater, paths.low_water(4))
 
 

@@ -20,7 +20,7 @@ def test_a_name_that_can_stand_in_a_path_is_a_sinks(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "-a", "_a", "a/b", "a b", "ä", "x" * 65, "a\n"])
 def test_any_other_name_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot name a sink: expected 1 to 64 letters, digits"):
+    with pytest.raises(ConfigError, match="is not a valid sink name: expected 1 to 64 letters, digits"):
         paths.check_sink_name(name)
 
 
@@ -136,7 +136,7 @@ def test_a_number_is_written_in_one_way_only(name: str) -> None:
 
 def test_a_number_that_no_name_can_hold_is_refused_before_it_is_written() -> None:
     for batch in (-1, 10**19):
-        with pytest.raises(ConfigError, match="is no batch id: expected a whole number from 0 on, of 19 digits"):
+        with pytest.raises(ConfigError, match="is not a batch id: expected a whole number from 0 on, of 19 digits"):
             paths.release(batch)
     builds: list[Callable[[], str]] = [
         partial(paths.term, "x", -1),
@@ -145,5 +145,5 @@ def test_a_number_that_no_name_can_hold_is_refused_before_it_is_written() -> Non
         partial(paths.segment, "batches/0/1-1", 0, -1, "x"),
     ]
     for build in builds:
-        with pytest.raises(ConfigError, match="-1 cannot stand in the name of an object"):
+        with pytest.raises(ConfigError, match="-1 cannot be part of an object's name"):
             build()

@@ -107,7 +107,7 @@ def test_a_record_of_another_kind_is_no_newer_version_of_this_one(found: int) ->
     """A release under a marker's path is damage; to look for the version that wrote such a marker would be in vain."""
     data = json.dumps({"format": found, "kind": "release", "crc32": 0, "body": {}}).encode()
 
-    with pytest.raises(CorruptError, match="where: the checksum or kind of this low-water record does not fit"):
+    with pytest.raises(CorruptError, match="where: the checksum or kind of this low-water record does not match"):
         decode(LowWater, data, "where")
 
 
@@ -136,7 +136,9 @@ def test_a_whole_record_that_lacks_what_the_format_asks_for_is_refused() -> None
     class Lacking(Record, frozen=True, kw_only=True):
         kind = "low-water"
 
-    with pytest.raises(CorruptError, match=r"where: this low-water record lacks what format 1 asks for: .*batch_id"):
+    with pytest.raises(
+        CorruptError, match=r"where: this low-water record lacks fields that format 1 requires: .*batch_id"
+    ):
         decode(LowWater, encode(Lacking(**STAMP)), "where")
 
 

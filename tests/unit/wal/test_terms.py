@@ -166,7 +166,7 @@ def test_who_was_succeeded_cannot_renew() -> None:
     claim(log(on), "role")
 
     with pytest.raises(
-        FencedError, match=r"term 1 of 'role' .*terms/role/0000000002\.json.*: another process took over"
+        FencedError, match=r"term 1 of 'role' .*terms/role/0000000002\.json.*: a newer process took over"
     ):
         renew(mine, term)
 
