@@ -89,8 +89,8 @@ def refused_target(to: object) -> ConfigError:
     """The error for a target that is neither a sink nor a function."""
     kind = type(to).__name__
     return ConfigError(
-        f"rows cannot be delivered to {kind}: expected a function of one Chunk, a Sink, a wrapped writer (wal_sink.wrap) or "
-        f"the URL of a backend{_meant(to, kind)}"
+        f"rows cannot be delivered to {kind}: expected a function of one Chunk, a Sink, a wrapped writer "
+        f"(wal_sink.wrap) or the URL of a backend{_meant(to, kind)}"
     )
 
 
