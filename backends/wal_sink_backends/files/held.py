@@ -1,4 +1,4 @@
-"""What `TwoPhaseFilesSink` needs of a store: files that are held back, then get their name at once or never."""
+"""The interface between `TwoPhaseFilesSink` and a store: held files, which get their names at once or never."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _Handle = TypeVar("_Handle", bound=msgspec.Struct)
 
 
 class HeldFile(Protocol):
-    """A file that nobody sees, being written by this process. Every method raises `StoreError`."""
+    """An invisible file that this process is writing. Every method raises `StoreError`."""
 
     @property
     def token(self) -> str:
-        """What `FileHolder.drop` needs besides the transaction's id to find it after a crash."""
+        """Finds the file after a crash, together with the transaction's id: an argument of `FileHolder.drop`."""
         ...
 
     def write(self, data: bytes) -> object:
@@ -24,7 +24,7 @@ class HeldFile(Protocol):
         ...
 
     def prepare(self) -> str:
-        """End the writing: durable, and still invisible. Returns the handle for `FileHolder.publish`."""
+        """End the writing: durable, and still invisible. Returns the handle for `FileHolder.commit`."""
         ...
 
     def close(self) -> None:
@@ -33,13 +33,13 @@ class HeldFile(Protocol):
 
 
 class FileHolder(Protocol):
-    """Where files are held back, and published from. Any number of processes may use one at the same time."""
+    """Holds files until they are committed or dropped. Any number of processes may use one at the same time."""
 
     def hold(self, transaction_id: str, name: str) -> HeldFile:
         """Begin a file that is to be called `name`, a path in the folder. Raises `StoreError`."""
         ...
 
-    def publish(self, transaction_id: str, handle: str) -> None:
+    def commit(self, transaction_id: str, handle: str) -> None:
         """Give a prepared file its name, at once; nothing happens if this transaction's file has it already.
 
         Raises `PermanentError` if another file has the name, `HandleGoneError` if the file is neither held nor there,
@@ -48,7 +48,7 @@ class FileHolder(Protocol):
         ...
 
     def drop(self, transaction_id: str, token: str) -> None:
-        """Free what is held; nothing happens where nothing is. A published file stays. Raises `StoreError`."""
+        """Free what is held; nothing happens if nothing is held. A committed file stays. Raises `StoreError`."""
         ...
 
 
@@ -58,7 +58,7 @@ def handle_text(handle: msgspec.Struct) -> str:
 
 
 def handle_of(kind: type[_Handle], text: str) -> _Handle:
-    """The handle behind a text. Another store's, from before the sink's address changed, is not held in this one."""
+    """The handle behind a text. Raises `HandleGoneError` for the handle of another kind of store."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
