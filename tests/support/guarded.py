@@ -1,9 +1,9 @@
-"""What is guarded, function by function: `python -m tests.support.guarded [CHECKOUT] [--mutants] [--against OLDER]`.
+"""The guards of each function: `python -m tests.support.guarded [CHECKOUT] [--mutants] [--against OLDER]`.
 
 Three guards: every branch of the function has to be covered (`[tool.coverage.run]` of pyproject.toml), its module may
 import no pyspark (the test that imports each module of the core alone), and mutants are made of it (`make mutation`).
-A checkout is asked itself for each: its pyproject.toml, its tests, its `benchmarks/mutation/run.py`. Statements are
-counted as coverage counts them. What lies within a function belongs to it; `<module>` is the rest of a file.
+Each checkout answers for itself: by its pyproject.toml, its tests, its `benchmarks/mutation/run.py`. Statements are
+counted as coverage counts them. A nested function belongs to the outer one; `<module>` is the rest of a file.
 
 With `--against`, each function of the older checkout is looked for in the newer one, in this order: at the same place;
 under the same qualified name elsewhere; under the same name, with the same body; by the likeness of its body. The file
@@ -175,7 +175,7 @@ class Pair:
 
 
 class Matching:
-    """Finds each function of the older list in the newer one. What is left over is gone, or new."""
+    """Finds each function of the older list in the newer one. The rest is gone, or new."""
 
     def __init__(self, before: list[Function], after: list[Function], renamed: dict[str, str]) -> None:
         self._renamed = [(re.compile(rf"(?<![\w.]){re.escape(old)}(?!\w)"), new) for old, new in renamed.items()]
