@@ -75,6 +75,23 @@ def test_a_name_of_a_package_makes_an_arrow_to_the_module_it_comes_from_alone(tm
     assert Sources(named).graph().imported_by("extra.py") == ["ground.py"]
 
 
+@pytest.mark.parametrize(
+    ("text", "imported"),
+    [
+        ("import wal_sink\nprint(wal_sink.low)\n", ["ground.py"]),
+        ("import wal_sink as ours\nprint(ours.low, ours.__version__)\n", ["ground.py"]),
+        ("import wal_sink\nprint(wal_sink.low, vars(wal_sink))\n", ["ground.py", "roof.py"]),
+        ("import wal_sink.roof\nprint(wal_sink.roof.top)\n", ["roof.py"]),
+    ],
+)
+def test_names_that_are_read_from_a_package_make_their_arrows_alone(
+    tmp_path: Path, text: str, imported: list[str]
+) -> None:
+    names = '"""Names."""\nfrom wal_sink.roof import top\nfrom wal_sink.ground import low\n__version__: str\n'
+    tree = _build(tmp_path, {**TOWN, "wal_sink/__init__.py": names, "wal_sink/extra.py": text})
+    assert Sources(tree).graph().imported_by("extra.py") == imported
+
+
 def test_an_init_that_does_something_counts_as_a_module_of_its_room(tmp_path: Path) -> None:
     graph = _graph(tmp_path, {"store/__init__": '"""Keeps."""\nfrom wal_sink.roof import top\nprint(top)\n'})
     assert graph.circles == [["roof.py", "store"]]
