@@ -78,7 +78,7 @@ def _found(root: Path, text: str, file: str = "wal_sink/room/one.py", words: Wor
 
 def _words(allowed: str = "", finished: Sequence[str] = ()) -> Words:
     retired = '[[retired]]\nword = "away"\npattern = "away"\nwrite = "gone"\n'
-    return Words(f"finished = {list(finished)}\ngenerated = []\n{retired}{allowed}")
+    return Words(f"finished = {list(finished)}\npassed_over = []\n{retired}{allowed}")
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,7 @@ class Words:
     def __init__(self, text: str) -> None:
         told = tomllib.loads(text)
         self.finished: list[str] = told["finished"]
-        self.generated: list[str] = told["generated"]
+        self.passed_over: list[str] = told["passed_over"]
         self.retired = [_retired(**entry) for entry in told["retired"]]
         self.allowed = [Allowed(**{"line": ""} | entry) for entry in told.get("allowed", [])]
         unknown = {entry.word for entry in self.allowed} - {entry.word for entry in self.retired}
@@ -114,7 +114,7 @@ class Words:
                         yield file
 
     def _is_passed_over(self, file: str) -> bool:
-        return file in OF_THE_FINDER or any(fnmatch.fnmatch(file, pattern) for pattern in self.generated)
+        return file in OF_THE_FINDER or any(fnmatch.fnmatch(file, pattern) for pattern in self.passed_over)
 
     def _in(self, file: str, path: Path) -> Iterator[Place]:
         lines = path.read_text().split("\n")
