@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rooms import MOST_FLOORS, Declared, Graph, Sources, declaration, differences, report, undocumented
+from tests.support.processes import CHECKOUT
+from tests.support.rooms import (
+    MOST_FLOORS,
+    Declared,
+    Graph,
+    Sources,
+    declaration,
+    differences,
+    read_declaration,
+    report,
+    undocumented,
+)
 
 TOWN = {
     "wal_sink/__init__.py": '"""Names."""\nfrom wal_sink.roof import top\n__all__ = ["top"]\n',
@@ -42,6 +53,14 @@ def _graph(root: Path, changed: dict[str, str] | None = None) -> Graph:
     """Return the graph of the made-up tree, with modules of `wal_sink/` added or replaced."""
     files = {f"wal_sink/{name}.py": text for name, text in (changed or {}).items()}
     return Sources(_build(root, {**TOWN, **files})).graph()
+
+
+def test_the_declared_graph_is_the_graph_of_the_imports() -> None:
+    assert differences(read_declaration(CHECKOUT), Sources(CHECKOUT).graph()) == []
+
+
+def test_every_room_says_what_happens_there() -> None:
+    assert undocumented(CHECKOUT) == []
 
 
 def test_a_declaration_that_fits_has_no_difference(tmp_path: Path) -> None:
