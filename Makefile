@@ -5,8 +5,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.wal-sink-installed
 BENCH_STAMP := .venv/.wal-sink-bench-installed
-CHECKED := wal_sink backends tests specs
-RUFFED := $(CHECKED) $(wildcard examples benchmarks)
+OURS := wal_sink backends tests specs
+CHECKED := $(OURS) examples/demo
+RUFFED := $(OURS) $(wildcard examples benchmarks)
 
 # A checkout that was copied brings a .venv whose scripts name the old place: the stamp holds the place it is good for.
 ifneq ($(shell cat $(STAMP) 2>/dev/null),$(CURDIR))
@@ -19,11 +20,11 @@ endif
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-demo: need-java $(STAMP) ## kill a driver in the middle of a stream, see that nothing is lost or doubled
-	$(BIN)/wal-sink demo
+demo: need-java $(STAMP) ## kill a driver in the middle of a stream, see that nothing is lost or doubled; ARGS="--seed 7"
+	$(BIN)/python -m examples.demo $(ARGS)
 
 demo-s3: need-java $(STAMP) ## the same with the log on a local S3 server
-	$(BIN)/wal-sink demo --s3
+	$(BIN)/python -m examples.demo --s3 $(ARGS)
 
 # Hundreds of Pythons are started: where they may write no bytecode, each compiles all of it.
 test: need-java $(STAMP) ## run every test, and ask for every branch of the core; ARGS="-k name" chooses tests
@@ -65,7 +66,7 @@ setup: $(STAMP) ## only install, into .venv
 # Usable: .venv holds a Python that is new enough and has pip. Whatever else lies in it stays.
 $(STAMP): pyproject.toml constraints.txt
 	@$(call usable,$(BIN)/python) || $(MAKE) --no-print-directory .make-venv
-	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[dev,demo,s3]'
+	$(BIN)/python -m pip install --no-input --disable-pip-version-check --quiet -c constraints.txt -e '.[dev,s3]'
 	@printf '%s\n' '$(CURDIR)' > $(STAMP)
 
 # Flink's jars, 240 MB of them, which only `make bench` needs.

@@ -19,7 +19,7 @@ from pathlib import Path
 from support.kafka import Child, Topic, brokers_at, kill, spark_with_kafka
 
 from wal_sink import WalSink
-from wal_sink_backends.kafka.sink import KafkaSink
+from wal_sink_backends.kafka import KafkaSink
 
 OURS, SPARKS = "wal-sink", "spark"
 

@@ -24,7 +24,7 @@ from pyspark.sql.functions import sum as sum_of
 from support.kafka import Child, Topic, brokers_at, kill, spark_with_kafka, wait_at_most
 
 from wal_sink import WalSink
-from wal_sink_backends.kafka.sink import KafkaSink
+from wal_sink_backends.kafka import KafkaSink
 
 WINDOW_S = 60
 WATERMARK_S = 30

@@ -21,7 +21,7 @@ import s3fs
 from pyspark.sql import DataFrame, SparkSession
 
 from wal_sink import WalSink
-from wal_sink.spark.session.workers import check_java, prepare_python
+from wal_sink.spark import check_java, prepare_python
 from wal_sink_backends import FilesSink
 
 ROWS_PER_FILE = 1_000

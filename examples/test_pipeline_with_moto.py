@@ -18,7 +18,7 @@ from moto import mock_aws
 from pyspark.sql import SparkSession
 
 from wal_sink import Chunk, Delivery, DeliveryError, Sink, SinkContext, WalSink
-from wal_sink.spark.session.workers import check_java, prepare_python
+from wal_sink.spark import check_java, prepare_python
 
 REGION = "eu-central-1"
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from wal_sink import WalSink, wrap
-from wal_sink.spark.session.workers import check_java, prepare_python
+from wal_sink.spark import check_java, prepare_python
 
 ROWS_PER_FILE = 500
 FILES = 3

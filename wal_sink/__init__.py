@@ -1,4 +1,8 @@
-"""wal-sink: a write-ahead-log sink for Spark Structured Streaming."""
+"""wal-sink: a write-ahead-log sink for Spark Structured Streaming.
+
+The public names are those of `__all__` here and in `wal_sink.wrap`, `wal_sink.sinks` (for authors of backends),
+`wal_sink.spark`, `wal_sink.testing`, `wal_sink_backends` and its packages. Everything else may change without notice.
+"""
 
 from wal_sink import wrap
 from wal_sink.errors import (
@@ -21,12 +25,14 @@ from wal_sink.errors import (
     UndeliveredError,
     WalSinkError,
 )
-from wal_sink.inspection import Status
-from wal_sink.replay import DeadLetters, ReplayResult
+from wal_sink.inspection import SinkStatus, Status
+from wal_sink.replay import DeadLetters, KeptLetter, ReplayResult
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import (
     BatchSink,
+    Lookup,
     Rejected,
+    ReleasedBatch,
     SegmentSink,
     Sink,
     SinkContext,
@@ -37,6 +43,7 @@ from wal_sink.sinks.base import (
 )
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
+from wal_sink.wal.holders import TakeOver
 from wal_sink.walsink import WalSink
 
 __all__ = [
@@ -54,21 +61,26 @@ __all__ = [
     "HeldError",
     "HistoryError",
     "HistoryGone",
+    "KeptLetter",
     "LedgerEntry",
+    "Lookup",
     "MissingBatch",
     "ObjectLost",
     "OutcomeUnknownError",
     "PermanentError",
     "Position",
     "Rejected",
+    "ReleasedBatch",
     "ReplayResult",
     "RetryLaterError",
     "SegmentSink",
     "Settings",
     "Sink",
     "SinkContext",
+    "SinkStatus",
     "Status",
     "StoreError",
+    "TakeOver",
     "Transaction",
     "TransactionalSink",
     "TwoPhaseSink",
@@ -78,3 +90,14 @@ __all__ = [
     "idempotent",
     "wrap",
 ]
+
+__version__: str
+"""The installed version. It is read when it is first wanted: a copy that `--py-files` ships has no metadata."""
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415 - it is no name of this package
+
+        return version("wal-sink")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,6 +31,8 @@ from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+__all__ = ["SparkWriterError", "data_source_writer", "foreach_batch", "foreach_writer", "spark_writer"]
+
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 _MODES = ("append", "overwrite")
 _USELESS_MODES = ("ignore", "error", "errorifexists")

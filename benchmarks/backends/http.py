@@ -18,7 +18,7 @@ from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
 from tests.support.processes import CHECKOUT, Child
 from tests.support.servers.databases import free_port
-from wal_sink_backends.http.sink import HttpSink
+from wal_sink_backends.http import HttpSink
 
 POSTS = "httpx, a POST a chunk"
 PROGRAM = CHECKOUT / "tests" / "support" / "servers" / "http_target.py"

@@ -17,7 +17,7 @@ from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
 from tests.support.fixtures.kafka import delete_topic, new_topic, read
 from tests.support.servers.kafka_broker import KafkaBroker, kafka_jars
-from wal_sink_backends.kafka.sink import KafkaSink
+from wal_sink_backends.kafka import KafkaSink
 
 TRANSACTIONS = "confluent-kafka, a transaction a chunk"
 PRODUCER = "confluent-kafka without transactions"

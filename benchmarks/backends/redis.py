@@ -13,7 +13,7 @@ from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
 from tests.support.components import require
 from tests.support.fixtures.redis import PASSWORD, RedisServer
-from wal_sink_backends.redis.sink import RedisSink
+from wal_sink_backends.redis import RedisSink
 
 PIPELINE = "redis-py's pipeline with MULTI"
 NO_REWRITING = ("--auto-aof-rewrite-percentage", "0")

@@ -27,7 +27,7 @@ from tests.support.servers.databases import (
     Server,
     program,
 )
-from wal_sink_backends.sql.sink import SqlSink
+from wal_sink_backends.sql import SqlSink
 
 TABLE = "orders"
 EXECUTEMANY = "sqlite3's executemany"

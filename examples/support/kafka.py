@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from wal_sink.spark.session.workers import check_java, prepare_python
+from wal_sink.spark import check_java, prepare_python
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for what this checkout's tests have
 

@@ -20,10 +20,10 @@ import wal_sink.walsink
 from tests.chaos.dying import HalfSteps
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, SCHEMA, TABLE, Plain, Targets
 from tests.support.fixtures.spark import SPARK_CONF
+from tests.support.processes import end_with_parent
 from tests.support.programs.quick_java import QUICK_SPARK
 from tests.support.streams import Place, wait_until
 from wal_sink import Delivery, Settings, WalSink
-from wal_sink.cli.demo.process import end_with_parent
 from wal_sink_backends import FilesSink, SqlSink
 
 if TYPE_CHECKING:

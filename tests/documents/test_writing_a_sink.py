@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import pyarrow as pa
 import pytest
 
 from tests.support.page import class_on_the_page
-from wal_sink import LedgerEntry, Position, Rejected, SinkContext
-from wal_sink.testing import SinkContract
+from wal_sink import ConfigError, LedgerEntry, Position, Rejected, SinkContext
+from wal_sink.testing import SinkContract, SinkQuery
 from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, SLOT, STORED, Verdict
 
 CONTEXT = SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=False)
@@ -139,3 +141,28 @@ def test_a_chunk_with_a_refused_row_leaves_nothing(address: str) -> None:
     assert sink.write(chunk.without([1])) is None
     assert (target.rows, sink.last(SLOT)) == ([{"id": 4}], chunk.position)
     sink.close()
+
+
+# --- found by a URL
+
+SENT: list[tuple[str, str, bytes]] = []
+ParcelSink = class_on_the_page("ParcelSink", send_parcel=lambda *parcel: SENT.append(parcel))
+parcel_sink = vars(sys.modules[ParcelSink.__module__])["parcel_sink"]
+URL = "parcel://me:hunter2-secret@host/x"
+
+
+def test_the_sink_of_a_url_sends_rows_and_hides_the_password() -> None:
+    SENT.clear()
+    sink = parcel_sink(f"{URL}?depot=east")
+    with SinkQuery(lambda: sink) as query:
+        query.batch(pa.table({"id": [1]}))
+    assert SENT == [(URL, "east", b'[{"id":1}]')]
+    assert sink.describe() == "ParcelSink(parcel://host/x)"
+
+
+def test_slips_in_a_url_and_in_a_call_are_explained_without_the_password() -> None:
+    with pytest.raises(ConfigError, match=r"parcel://host/x: no option 'depto'; did you mean depot\?") as of_the_url:
+        parcel_sink(f"{URL}?depto=east")
+    with pytest.raises(ConfigError, match="ParcelSink") as of_the_call:
+        ParcelSink(URL, depto="east")
+    assert "hunter2" not in f"{of_the_url.value} {of_the_call.value}"

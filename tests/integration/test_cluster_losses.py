@@ -248,7 +248,7 @@ from pyspark.sql.functions import udf
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.streams import Place
 from tests.integration.test_cluster_losses import PARTITIONS, killing
-from wal_sink.spark.session.workers import REPEAT_CHECKS
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
 
 conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
 conf |= dict.fromkeys(REPEAT_CHECKS, sys.argv[3])

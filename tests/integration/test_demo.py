@@ -11,20 +11,22 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from examples.demo import command, proof, source
+from examples.demo.controller import Killed, Result, Wishes
+from examples.demo.job import CARRIER_NAME, DELAY_CLASS, DELIVERED_COLUMNS
+from examples.demo.plain_sink import ROW_KEY
+from examples.demo.plan import Aim, planned_kills
+from examples.demo.stage import make_folder
+from examples.demo.watch import Seen
 from tests.support.components import require
 from tests.support.fixtures.spark import JAVA_HINT
 from tests.support.processes import Child, python_environment
 from tests.support.programs.quick_workers import SUBMIT
-from wal_sink.cli.demo import command, proof, source
-from wal_sink.cli.demo.controller import Killed, Result, Wishes
-from wal_sink.cli.demo.job import CARRIER_NAME, DELAY_CLASS, DELIVERED_COLUMNS
-from wal_sink.cli.demo.plain_sink import ROW_KEY
-from wal_sink.cli.demo.plan import Aim, planned_kills
-from wal_sink.cli.demo.stage import make_folder
-from wal_sink.cli.demo.watch import Seen
-from wal_sink.errors import ConfigError
+from wal_sink import ConfigError
 
 ROWS = 50
 
@@ -250,26 +252,32 @@ def test_quoted_text_reaches_a_program_as_it_is(text: str) -> None:
 def test_the_command_that_repeats_a_run_names_what_was_asked_for() -> None:
     plain = Wishes(out=Path("demo-out"), s3=False, kills=5, seed=7, batches=20)
     other = Wishes(out=Path("my out"), s3=True, kills=6, seed=8, batches=20, rows=9000)
-    assert command._again(plain).endswith(" demo --seed 7")
-    assert command._again(other).endswith(" demo --s3 --out 'my out' --kills 6 --rows 9000 --seed 8")
+    assert command._again(plain).endswith(" -m examples.demo --seed 7")
+    assert command._again(other).endswith(" -m examples.demo --s3 --out 'my out' --kills 6 --rows 9000 --seed 8")
+
+
+def test_every_option_is_explained() -> None:
+    shown = CliRunner().invoke(command.demo, ["--help"]).stdout
+    assert "  --json" in shown
+    assert [each.name for each in command.demo.params if isinstance(each, click.Option) and not each.help] == []
+
+
+@pytest.mark.parametrize(("debug", "exit_code", "raised"), [([], 2, "SystemExit"), (["--debug"], 1, "ConfigError")])
+def test_bad_use_is_told_in_a_line_unless_tracebacks_are_wanted(
+    tmp_path: Path, debug: list[str], exit_code: int, raised: str
+) -> None:
+    require(shutil.which("java") is not None, JAVA_HINT)
+    args = ["--out", str(tmp_path / "out"), "--batches", "3", "--kills", "2", *debug]
+    result = CliRunner().invoke(command.demo, args)
+    assert (result.exit_code, type(result.exception).__name__) == (exit_code, raised)
+    assert ("ConfigError: 2 kills need at least 4 batches" in result.stderr) is not bool(debug)
 
 
 @pytest.mark.spark
 def test_the_demo_in_small(tmp_path: Path) -> None:
     require(shutil.which("java") is not None, JAVA_HINT)
-    args: list[str | Path] = [
-        "demo",
-        "--out",
-        tmp_path / "out",
-        "--rows",
-        "20000",
-        "--batches",
-        "4",
-        "--kills",
-        "1",
-        "--json",
-    ]
-    program = [sys.executable, "-m", "wal_sink.cli", *args]
+    args: list[str | Path] = ["--rows", "20000", "--batches", "4", "--kills", "1", "--json"]
+    program = [sys.executable, "-m", "examples.demo", "--out", tmp_path / "out", *args]
     quick = python_environment({"PYSPARK_SUBMIT_ARGS": SUBMIT})
     with Child(program, log=tmp_path / "demo.log", env=quick, limit_s=200) as child:
         output = child.succeed()

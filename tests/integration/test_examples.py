@@ -12,7 +12,7 @@ from tests.support.servers.kafka_connector import kafka_connector
 
 pytestmark = pytest.mark.spark
 
-EXAMPLES = sorted((CHECKOUT / "examples").glob("*.py"))
+EXAMPLES = sorted((CHECKOUT / "examples").glob("[!_]*.py"))
 SMALL = {
     "kafka_exactly_once": ["--kills", "1", "--rows", "4000"],
     "kafka_to_kafka": ["--kills", "1", "--events", "4000"],

@@ -16,9 +16,9 @@ from tests.support.processes import Child
 from tests.support.streams import SESSION, Place
 from wal_sink import ConfigError
 from wal_sink.spark.session import job_properties as thread_properties
+from wal_sink.spark.session.cluster import check_kept_batches
 from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.private import private
-from wal_sink.spark.session.workers import check_kept_batches
 from wal_sink.spark.staging import job as staging
 from wal_sink.spark.writers import data_source as data_source_writer
 
@@ -52,7 +52,7 @@ def test_spark_tells_how_many_batches_it_keeps(spark: SparkSession) -> None:
 def test_a_setting_that_spark_does_not_know_is_not_guessed(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    monkeypatch.setattr("wal_sink.spark.session.workers._KEPT_BATCHES", key)
+    monkeypatch.setattr("wal_sink.spark.session.cluster._KEPT_BATCHES", key)
     with pytest.raises(ConfigError, match=f"this Spark does not tell {re.escape(key)}"):
         check_kept_batches(spark, 1000)
 

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Self
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 POLL_S = 0.02
+PARENT_POLL_S = 0.5
 KILL_WAIT_S = 20.0
 PROC = Path("/proc")
 ENDED = frozenset("ZX")
@@ -184,6 +186,18 @@ class Child:
 
     def _tail(self) -> str:
         return "\n".join(["--- last lines of its output:", *self.output.splitlines()[-60:]])
+
+
+def end_with_parent() -> None:
+    """End this process soon after the one that started it has ended, even by SIGKILL."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_POLL_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-parent", daemon=True).start()
 
 
 def is_running(pid: int) -> bool:

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import click
 
+import wal_sink
 from wal_sink.cli.batches import batches
 from wal_sink.cli.dead_letters import dead_letters
-from wal_sink.cli.demo.command import demo
 from wal_sink.cli.drain import drain
 from wal_sink.cli.estimate import estimate_verb
 from wal_sink.cli.group import DEBUG_VARIABLE, WalSinkGroup
@@ -17,18 +17,26 @@ from wal_sink.cli.sinks import sinks
 from wal_sink.cli.status import status
 
 
+def _show_version(context: click.Context, _option: click.Parameter, value: object) -> None:
+    if value and not context.resilient_parsing:
+        click.echo(f"{context.find_root().info_name}, version {wal_sink.__version__}")
+        context.exit()
+
+
 @click.group(cls=WalSinkGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--debug", is_flag=True, help=f"Show tracebacks; the same as {DEBUG_VARIABLE}=1.")
-@click.version_option(package_name="wal-sink")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
+)
 def main(*, debug: bool) -> None:
     """A write-ahead-log sink for Spark Structured Streaming.
 
-    WAL is the folder of a log: a local path, or any URL that fsspec knows, such as s3://lake/wal/orders. What its store
-    asks for besides comes by --option, or from the environment.
+    WAL is the folder of a log: a local path, or any URL that fsspec knows, such as s3://lake/wal/orders. Options
+    of its store come by --option, or from the environment.
 
     Every verb takes --json. Exit code 0: fine; 1: the check found something, or delivery failed; 2: bad use.
     """
 
 
-for verb in (demo, status, batches, show, drain, sinks, dead_letters, estimate_verb):
+for verb in (status, batches, show, drain, sinks, dead_letters, estimate_verb):
     main.add_command(verb)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.logs import logger_of
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.spark.session.identity import QueryIdentity
 from wal_sink.spark.session.task_errors import RepeatedShuffleError
-from wal_sink.spark.session.workers import REPEAT_CHECKS
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.spark.staging.schema import schema_json
 from wal_sink.staging.stager import Attempt, Staged
@@ -33,7 +33,7 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity
 
     def write(attempt: Attempt) -> Staged:
         columns, schema = tuple(df.schema.names), schema_json(df.schema)
-        order = run.staging_order(attempt, columns=columns, spark_schema=schema)
+        order = run.staging_context(attempt, columns=columns, spark_schema=schema)
         staged = stage_dataframe(df, store=store, order=order, description=f"{what}: stage attempt {attempt.number}")
         return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 

@@ -5,6 +5,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from wal_sink.stores.memory import MemoryStore
+from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing.matrix.crash_matrix import crash_matrix
 from wal_sink.testing.matrix.verdict import CrashMatrix, Violation
 from wal_sink.testing.simulation.fake_query import FakeQuery, StoppedByQuery
@@ -20,9 +22,11 @@ __all__ = [
     "CrashMatrix",
     "FakeQuery",
     "FaultyStore",
+    "MemoryStore",
     "SinkContract",
     "SinkQuery",
     "StoppedByQuery",
+    "StoreSpec",
     "Violation",
     "crash_matrix",
     "simulated_runtime",

@@ -76,9 +76,8 @@ class LocalHolder:
         except _NameTakenError as error:
             raise PermanentError(
                 f"{final} exists, and it is not the file of transaction {transaction_id}: another query, another "
-                "sink or "
-                "a user wrote it. Move it elsewhere, or give this sink another folder or name_template ({wal_id} in it "
-                f"tells queries apart). Nothing was replaced; the rows are held in {held}"
+                "sink or a user wrote it. Move it elsewhere, or give this sink another folder or name_template "
+                f"({{wal_id}} in it tells queries apart). Nothing was replaced; the rows are held in {held}"
             ) from error
         except OSError as error:
             raise self._failure("commit", final, error) from error
@@ -99,7 +98,7 @@ class LocalHolder:
             raise HandleGoneError(
                 f"{held} is not the file that was prepared for {final}: expected {given.bytes} bytes, found "
                 f"{found.st_size}",
-                never_published=True,
+                never_committed=True,
             )
         if found is None or not self._store.in_folder(final.parent, lambda: _move(held, final)):
             self._check_committed(held, final, given)
@@ -139,8 +138,7 @@ class LocalHolder:
             return ConfigError(
                 f"cannot commit {file}: it lies on another file system than the folder that holds files "
                 f"({self._held_folder or self._folder / HELD_FOLDER}), so a rename cannot move it. Mount nothing "
-                "inside "
-                "the folder, and choose a held_folder on the same file system"
+                "inside the folder, and choose a held_folder on the same file system"
             )
         return self._store.failure(action, str(file), error)
 

@@ -109,8 +109,7 @@ class S3Holder:
         if error.code in _TAKEN and self._is_open(given):  # some servers look at the name before the upload
             raise PermanentError(
                 f"{url} exists, and it is not the object of transaction {transaction_id}: another query, another "
-                "sink or "
-                "a user wrote it. Move it elsewhere, or give this sink another prefix or name_template "
+                "sink or a user wrote it. Move it elsewhere, or give this sink another prefix or name_template "
                 "({wal_id} in it tells queries apart). Nothing was replaced; the rows are held in the upload "
                 f"{given.upload}"
             ) from error
@@ -144,9 +143,8 @@ class S3Holder:
     def _other_parts(self, given: _Handle, found: str) -> HandleGoneError:
         return HandleGoneError(
             f"the upload {given.upload} for {self._store.url_of(given.name)} is open, and not the upload that was "
-            "prepared: "
-            f"expected {given.parts} parts with the ETags of the handle, {found}",
-            never_published=True,
+            f"prepared: expected {given.parts} parts with the ETags of the handle, {found}",
+            never_committed=True,
         )
 
 

@@ -40,9 +40,10 @@ class TwoPhaseFilesSink(TwoPhaseSink):
 
     `url`: a local folder (on a cluster one that every machine mounts) or `s3://…`.
     `format`, `storage_options`, `options_from_env`: see `FilesSink`.
-    `name_template`: a `str.format` text of `batch_id`, `partition` and `roll` (all three required, with something other
-    than a digit between them), `wal_id`, `sink`, `ext`, and `date`, the day in UTC on which the file was begun. Numbers
-    may be padded, `{batch_id:06d}`; a date may be written as `{date:%Y/%m/%d}`.
+    `name_template`: a `str.format` text of `batch_id`, `partition` and `file_index` (all three required, with something
+    other than a digit between them), `wal_id`, `sink`, `ext`, and `date`, the day in UTC on which the file was begun.
+    Numbers may be padded, `{batch_id:06d}`; a date may be written as `{date:%Y/%m/%d}`. `roll` is the earlier name of
+    `file_index`.
     `part_bytes`: the size of each part of a multipart upload to S3. An open file takes so much memory, plus one chunk.
     At least 5 MiB.
 
@@ -129,7 +130,7 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         except (ConfigError, pa.ArrowException) as error:
             given = writing.transaction
             raise PermanentError(
-                f"batch {given.batch_id}, segment {given.partition}-{given.roll} as {self._format}: {error}"
+                f"batch {given.batch_id}, segment {given.partition}-{given.file_index} as {self._format}: {error}"
             ) from error
         handle = writing.held.prepare()
         self._writing = None

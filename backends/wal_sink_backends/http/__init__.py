@@ -4,7 +4,9 @@
 where an answer ends, `secrets` finds the texts that no message may show. Only `api` knows httpx.
 """
 
+from wal_sink_backends.common.pacing import Pacing
+from wal_sink_backends.http.api import Statuses
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink
 
-__all__ = ["HttpLookupSink", "HttpSink"]
+__all__ = ["HttpLookupSink", "HttpSink", "Pacing", "Statuses"]

@@ -37,8 +37,12 @@ _REFUSALS = _TOO_LARGE | {KafkaError.INVALID_RECORD}
 """Errors about a single message, which it meets again in every attempt."""
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 - their public names
 """Errors of messages that librdkafka dropped by itself. It empties its queues shortly after a transaction is aborted,
-so
-it may still drop messages of the next transaction."""
+so it may still drop messages of the next transaction.
+"""
+_AFTER_PURGE = frozenset({KafkaError._STATE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER})  # noqa: SLF001 - as above
+"""Errors that break a transaction whose messages were purged: librdkafka skips their sequence numbers, and then
+takes no other messages.
+"""
 _BATCH_BYTES = 1_000_000
 _BATCH_MARGIN_BYTES = 512
 _LEAST_BYTES, _MOST_BYTES = 1_000, 1_000_000_000
@@ -212,7 +216,7 @@ class SlotProducer:
         """As `Cluster.translated`, with the error that broke the transaction: `produce` may only report "fatal error".
 
         No error if a message was refused meanwhile: librdkafka then takes no further messages, and the reports name the
-        refused one.
+        refused one. No error either if messages were only purged, and that alone broke it: no broker judged them.
         """
         try:
             yield
@@ -220,7 +224,13 @@ class SlotProducer:
             if self._has_refused():
                 return
             problem = self._broken() or kafka_error(error)
+            if problem.code() in _AFTER_PURGE and self._has_purged_alone():
+                return
             raise self._cluster.translate(what, problem) from self._cluster.cause(error)
+
+    def _has_purged_alone(self) -> bool:
+        problems = self._reports.problems
+        return bool(problems) and all(error.code() in _PURGED for error in problems)
 
     def _has_refused(self) -> bool:
         """Whether the brokers refused a message. Its report may come a little after the error that it causes."""

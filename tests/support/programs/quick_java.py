@@ -21,7 +21,7 @@ QUICK = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData "
     "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""As the demo has them (`wal_sink.cli.demo.job`): no optimising compiler, no verification of Spark's classes."""
+"""As the demo has them (`examples.demo.job`): no optimising compiler, no verification of Spark's classes."""
 
 _FOLDER = CHECKOUT / ".cache" / "java"
 _TYPICAL_LIFE = """

@@ -337,11 +337,11 @@ def test_debug_lets_the_error_through(wal: str) -> None:
 def test_help_names_every_verb() -> None:
     text = invoke("--help").stdout
     verbs = re.findall(r"^  ([\w-]+)  +\S", text.partition("Commands:")[2], flags=re.MULTILINE)
-    assert verbs == ["demo", "status", "batches", "show", "drain", "sinks", "dead-letters", "estimate"]
+    assert verbs == ["status", "batches", "show", "drain", "sinks", "dead-letters", "estimate"]
     assert "..." not in text.partition("Commands:")[2]  # a summary that is cut off
 
 
-@pytest.mark.parametrize("verb", ["demo", "status", "batches", "show", "drain", "estimate"])
+@pytest.mark.parametrize("verb", ["status", "batches", "show", "drain", "estimate"])
 def test_every_option_of_every_verb_is_explained(verb: str) -> None:
     assert "  --json" in invoke(verb, "--help").stdout
     command = main.commands[verb]

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.processes import Child
 from wal_sink.errors import ConfigError
-from wal_sink.spark.session.workers import check_java, java_feature_version, prepare_python
+from wal_sink.spark import check_java, prepare_python
+from wal_sink.spark.session.java import java_feature_version
 
 CHECKING_DRIVER = """
 import os, sys

@@ -10,8 +10,8 @@ import pytest
 import wal_sink.spark.staging.repeated_shuffles
 from wal_sink.errors import ConfigError
 from wal_sink.spark import stage_batch
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.spark.session.task_errors import RepeatedShuffleError
-from wal_sink.spark.session.workers import REPEAT_CHECKS
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 
 

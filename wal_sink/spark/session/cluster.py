@@ -1,4 +1,4 @@
-"""What is asked of a cluster before it is relied on: how many tasks it runs at once, and whether it sees the WAL.
+"""Checks of a cluster before it is relied on: its task slots, its settings, and whether its executors see the WAL.
 
 All of it runs on the driver; only `_CreateThere` travels to a worker.
 """
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError, StoreError
+from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import told
 from wal_sink.spark.session.error_lines import telling_line
 from wal_sink.spark.session.job_properties import described, is_running
@@ -26,6 +27,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from wal_sink.runtime.clock import Runtime
+
+LOG = logger_of(__name__)
+
+REPEAT_CHECKS = tuple(
+    f"spark.sql.shuffle.orderIndependentChecksum.{name}" for name in ("enabled", "enableFullRetryOnMismatch")
+)
+"""Whether Spark notices that a shuffle it repeats comes out otherwise. On since 4.2; 4.0 does not know them."""
+_OLD_FETCHES = "spark.shuffle.useOldFetchProtocol"
+"""With it the outputs of a shuffle do not tell which task wrote them: `wal_sink.spark.staging.repeated_shuffles`."""
+_KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 _MOST_TRIED = 16
 _SHARE_IT = (
@@ -55,9 +66,11 @@ def task_slots(context: SparkContext) -> int | None:
 def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -> None:
     """Let executors create objects in the WAL and read them here: `memory://` fails, and each machine's own folder.
 
-    Each object is looked for before, so that a store, a mount or a proxy shows that remembers what was not there: it
-    would hide a successor's term. Runs one small Spark job; a task on a local folder for each slot, since one executor
-    may share the driver's machine, and as many tasks as are ever tried where the slots are not known.
+    Each object is looked for before it is created. So a store, a mount or a proxy shows itself that remembers missing
+    objects: it would hide a newer process's term.
+
+    Runs one small Spark job. On a local folder it has a task for each slot, since one executor may share the driver's
+    machine, and as many tasks as are ever tried where the slots are not known.
     Raises `ConfigError` if the executors' store is not the driver's, `StoreError` if a shared one cannot be used.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415
@@ -84,7 +97,7 @@ def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What one executor met. Nothing, if it created its object."""
+    """The problem that one executor met; empty if it created its object."""
 
     problem: str = ""
     may_pass: bool = False
@@ -121,7 +134,7 @@ def _raise_first(answers: Sequence[_Answer], spec: StoreSpec, runtime: Runtime) 
 
 
 def _raise_if_refused_here_too(spec: StoreSpec, runtime: Runtime) -> None:
-    """What the driver may not do either is no matter of sharing; its own error says it plainly."""
+    """Try the same here: if the driver may not write either, its own error says so, and sharing is not the problem."""
     store, (path, data) = open_store(spec), new_object(runtime)
     store.create(path, data)
     store.delete([path])
@@ -150,3 +163,45 @@ def _read_here(objects: Sequence[tuple[str, bytes]], spec: StoreSpec) -> None:
                 f"{spec.safe_url}: the driver does not find there what Spark's executors wrote: each has its own, or "
                 f"what was not there before is remembered as missing (a caching proxy, a mount). {_SHARE_IT}"
             )
+
+
+def check_kept_batches(spark: SparkSession, retention_batches: int) -> None:
+    """A checkpoint rolled back to a batch that Spark keeps must find it in the WAL. Raises `ConfigError` if it may not.
+
+    Nothing is guessed where this Spark does not know the setting: it may keep any number under another name.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415
+
+    try:
+        kept = int(spark.conf.get(_KEPT_BATCHES) or "")
+    except (PySparkException, ValueError) as error:
+        raise ConfigError(
+            f"this Spark does not tell {_KEPT_BATCHES}, the number of batches it keeps: {telling_line(error)}. Use a "
+            "version of Spark that README.md names, or a newer wal-sink"
+        ) from error
+    if kept > retention_batches:
+        raise ConfigError(
+            f"{_KEPT_BATCHES} is {kept}, but retention_batches={retention_batches}: a checkpoint rolled back to a "
+            "batch that Spark keeps must find it in the WAL; raise retention_batches"
+        )
+
+
+def warn_of_unchecked_shuffles(spark: SparkSession) -> None:
+    """Tell that nobody notices if a shuffle that Spark repeats gives the tasks other rows: neither Spark nor wal-sink.
+
+    Only the user can switch it on: Spark plans the shuffles of a batch before `foreachBatch` is called.
+    """
+    if spark.conf.get(_OLD_FETCHES, "false") != "true":
+        return  # every staging job looks for itself
+    found = {key: spark.conf.get(key, None) for key in REPEAT_CHECKS}
+    if all(value == "true" for value in found.values()):
+        return
+    way_out = "use Spark 4.1 or newer" if None in found.values() else "set them to true before the query starts"
+    LOG.warning(
+        "%s: if an executor is lost after a shuffle by a value that is not deterministic (such as repartition by a "
+        "random function), Spark loses and doubles rows of the batch, and nobody sees it. If the query has such a "
+        "shuffle, make its value deterministic, set %s to false, or %s",
+        ", ".join(f"{key} is {value or 'not known'}" for key, value in {_OLD_FETCHES: "true", **found}.items()),
+        _OLD_FETCHES,
+        way_out,
+    )

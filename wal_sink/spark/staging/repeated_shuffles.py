@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import is_instance_of
 
+from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.spark.session.private import private, understood
-from wal_sink.spark.session.workers import REPEAT_CHECKS
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

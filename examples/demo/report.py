@@ -1,4 +1,4 @@
-"""What the demo says while it works: bars on a terminal, plain lines everywhere else."""
+"""The demo's messages while it works: bars on a terminal, plain lines everywhere else."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 
-from wal_sink.cli.demo.watch import Seen
-from wal_sink.cli.output import console
+from examples.demo.printing import console
+from examples.demo.watch import Seen
 
 LINE_EVERY_S = 5.0
 _STEPS = ("staged", "completed by Spark", "delivered")

@@ -1,4 +1,4 @@
-"""`wal-sink demo`: the verb, and how its result is shown."""
+"""The command: its options, and how its result is shown."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from pathlib import Path
 from typing import NoReturn
 
 import click
+import msgspec
 from rich.table import Table
 
-from wal_sink.cli.demo.controller import Result, Wishes, run_demo, shortest
-from wal_sink.cli.demo.job import TABLE
-from wal_sink.cli.demo.proof import Compared
-from wal_sink.cli.demo.report import Reporter
-from wal_sink.cli.group import FOUND_SOMETHING
-from wal_sink.cli.options import as_json as json_option
-from wal_sink.cli.output import console, facts, plain, print_json, table
-from wal_sink.spark.session.workers import check_java
+from examples.demo.controller import Result, Wishes, run_demo, shortest
+from examples.demo.job import TABLE
+from examples.demo.printing import console, facts, print_json, table
+from examples.demo.proof import Compared
+from examples.demo.report import Reporter
+from wal_sink import ConfigError, WalSinkError
+from wal_sink.spark import check_java
 
 LARGEST_SEED = 1_000_000
+FAILED, BAD_USE = 1, 2
+"""Exit codes, as those of `wal-sink`: the proof or a driver failed; the demo cannot run like this."""
 
 
-@click.command(short_help="Kill a real query again and again, and count what arrives.")
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--s3", is_flag=True, help="Log and checkpoint on a local S3 server (moto's) that the demo starts.")
 @click.option(
     "--out",
@@ -45,7 +47,8 @@ LARGEST_SEED = 1_000_000
 @click.option("--rows", type=click.IntRange(min=1), help="Only the first so many flights; default: all 336,776.")
 @click.option("--seed", type=int, help="Aims the kills; default: a new one, which is printed.")
 @click.option("--progress/--no-progress", default=None, help="Progress bars; default: only on a terminal.")
-@json_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON to stdout, and nothing else there.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
 def demo(
     *,
     s3: bool,
@@ -56,27 +59,41 @@ def demo(
     seed: int | None,
     progress: bool | None,
     as_json: bool,
+    debug: bool,
 ) -> None:
     """Kill a real Spark query in mid-stream, again and again, and prove that nothing was lost or doubled.
 
     Real flights arrive as files; a query delivers them through one write-ahead log to a SQLite table, exactly once, and
     to a plain folder, at least once. Takes two to three minutes on two cores.
 
-    Exit code 1 if the proof fails. Needs Java 17 or newer and the extra `demo`; with --s3 also `s3` and moto[server].
+    Exit code 1 if the proof fails. Needs Java 17 or newer, and the packages that `make setup` installs.
     """
-    check_java()
     chosen = secrets.randbelow(LARGEST_SEED) if seed is None else seed
     wishes = Wishes(out=out, s3=s3, kills=kills, seed=chosen, batches=batches, rows=rows)
     stream = sys.stderr if as_json else sys.stdout
     bars = stream.isatty() if progress is None else progress
-    with _interruptible(), Reporter(batches=batches, kills=kills, bars=bars, stream=stream) as reporter:
-        result = run_demo(wishes, reporter)
+    with _told_in_a_line(debug=debug), _interruptible():
+        check_java()
+        with Reporter(batches=batches, kills=kills, bars=bars, stream=stream) as reporter:
+            result = run_demo(wishes, reporter)
     if as_json:
-        print_json({"holds": result.holds, **plain(result)})
+        print_json({"holds": result.holds, **msgspec.to_builtins(result)})
     else:
         _print_result(result, _again(wishes))
     if not result.holds:
-        sys.exit(FOUND_SOMETHING)
+        sys.exit(FAILED)
+
+
+@contextlib.contextmanager
+def _told_in_a_line(*, debug: bool) -> Iterator[None]:
+    """Inside, an error of wal-sink or of the demo ends the process with one message on stderr."""
+    try:
+        yield
+    except WalSinkError as error:
+        if debug:
+            raise
+        click.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.exit(BAD_USE if isinstance(error, ConfigError) else FAILED)
 
 
 @contextlib.contextmanager
@@ -124,7 +141,7 @@ def _verdict(result: Result) -> str:
     return f"[bold green]It holds: lost 0, duplicated 0[/]; {repeated} ({result.seconds:.0f} s)"
 
 
-def _facts(result: Result, again: str) -> list[tuple[str, object]]:
+def _facts(result: Result, again: str) -> list[tuple[str, str]]:
     windows = " + ".join(f"{kill.window_rows:,}" for kill in result.kills) or "0"
     found = [
         ("counted", "row by row, all columns: the CSV files against the SQLite table and the plain sink's files"),
@@ -154,7 +171,7 @@ def _numbered(batches: tuple[int, ...]) -> str:
 
 def _again(wishes: Wishes) -> str:
     """The command that repeats a run of the demo."""
-    words = [_program(), "demo", *(["--s3"] if wishes.s3 else [])]
+    words = [_python(), "-m", "examples.demo", *(["--s3"] if wishes.s3 else [])]
     defaults = {parameter.name: parameter.default for parameter in demo.params}
     for name in ("out", "kills", "batches", "rows"):
         value = getattr(wishes, name)
@@ -164,7 +181,7 @@ def _again(wishes: Wishes) -> str:
 
 
 def _commands(result: Result) -> list[str]:
-    """What shows the log and the table; each can be typed as it stands."""
+    """Commands that show the log and the table. Each can be typed as it stands."""
     program, wal = _program(), shlex.quote(result.wal)
     shown = result.replayed[0] if result.replayed else 0
     count = f"SELECT delay_class, count(*) FROM {TABLE} GROUP BY 1 ORDER BY 2"  # noqa: S608 - text to copy
@@ -173,13 +190,18 @@ def _commands(result: Result) -> list[str]:
         f"{program} status {wal}",
         f"{program} batches {wal}",
         f"{program} show {wal} {shown}",
-        f"{_installed('python') or shlex.quote(sys.executable)} -c {_quoted(query)}",
+        f"{_python()} -c {_quoted(query)}",
     ]
 
 
 def _program() -> str:
-    """This command line, as the user can type it here."""
-    return _installed("wal-sink") or f"{_installed('python') or shlex.quote(sys.executable)} -m wal_sink.cli"
+    """The command line of wal-sink, as the user can type it here."""
+    return _installed("wal-sink") or f"{_python()} -m wal_sink.cli"
+
+
+def _python() -> str:
+    """This interpreter, as the user can type it here."""
+    return _installed("python") or shlex.quote(sys.executable)
 
 
 def _installed(name: str) -> str | None:

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wal_sink.cli.demo.s3_server import KEY, KEY_ID, REGION
-from wal_sink.spark.session.workers import check_java
+from examples.demo.s3_server import KEY, KEY_ID, REGION
+from wal_sink.spark import check_java
 
 SDK_VERSIONS = {"3.5.0": "2.35.4"}
 """By version of Hadoop: the version of Amazon's SDK it was built with, as its own `hadoop-project` says."""

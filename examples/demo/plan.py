@@ -6,20 +6,20 @@ import random
 from dataclasses import dataclass
 from enum import StrEnum
 
-from wal_sink.cli.demo.watch import Seen
-from wal_sink.errors import ConfigError
+from examples.demo.watch import Seen
+from wal_sink import ConfigError
 
 HELD_BACK = 2
 """Files that arrive only after the last kill, so that there is always something left to do."""
 
 
 class Aim(StrEnum):
-    """What a driver is about when the clock of its death starts."""
+    """The work of a driver at which its last seconds begin."""
 
     STAGING = "staging"
     DELIVERY = "delivery"
     TAKEOVER = "takeover"
-    """Delivering what its predecessor left, before its query starts."""
+    """Delivery of the batches that an earlier driver left, before the query starts."""
 
 
 _LONGEST_DELAY_S = {Aim.STAGING: 1.5, Aim.DELIVERY: 0.4, Aim.TAKEOVER: 0.5}
@@ -37,7 +37,7 @@ class Kill:
     delay_s: float
 
     def is_due(self, seen: Seen, before: Seen) -> bool:
-        """Whether what it waits for is there, given what was there before this driver started."""
+        """Whether the store shows the awaited work. `before` is the state in which this driver found the store."""
         if self.aim is Aim.TAKEOVER:
             return seen.takeovers > before.takeovers
         begun = seen.queries > before.queries and seen.files > self.file

