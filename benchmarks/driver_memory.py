@@ -42,7 +42,7 @@ def measure(spark: SparkSession, folder: Path, segments: int) -> None:
     query = FakeQuery(run.checkpoint, lambda *_: [])
 
     def write(attempt: Attempt, partitions: int) -> Staged:
-        order = run.run.staging_order(attempt, columns=["id"], spark_schema="")
+        order = run.run.staging_context(attempt, columns=["id"], spark_schema="")
         rows = spark.range(0, partitions, 1, partitions)
         staged = stage_dataframe(rows, store=run.store, order=order, description="driver_memory")
         return Staged(staged.segments, columns=("id",))

@@ -1,7 +1,7 @@
 """What staging does with a partition's rows, without Spark: how long it takes, and what other choices would save.
 
 `python -m benchmarks.encoding`: one core, the table's first 250,000 rows, the best of several turns each. The lines
-below the first change one choice of `wal_sink.wal.parquet` at a time, on Parquet alone.
+below the first change one choice of `wal_sink.stores.parquet` at a time, on Parquet alone.
 """
 
 from __future__ import annotations

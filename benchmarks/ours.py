@@ -17,7 +17,7 @@ from benchmarks.workloads import Workload
 from wal_sink import Settings, Sink, WalSink
 from wal_sink.spark.staging.job import stage_dataframe
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.two_phase.prepare import StagingOrder
+from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal.records import Marker, decode
 from wal_sink.wal.segment_writer import SegmentLimits
 from wal_sink_backends import FilesSink, SqlSink
@@ -73,7 +73,7 @@ class Ours:
         limits = SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes)
         (place / "wal").mkdir(exist_ok=True)  # a run makes it when it opens the WAL; a task must find it
         watch = Stopwatch()
-        order = StagingOrder(folder="staged", limits=limits)
+        order = StagingContext(folder="staged", limits=limits)
         refs = stage_dataframe(df, store=StoreSpec(str(place / "wal")), order=order, description="benchmark").segments
         took_s = watch.seconds()
         work.require_all(sum(ref.rows for ref in refs))

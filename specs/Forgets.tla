@@ -86,12 +86,12 @@ Position(g) == <<Entry(g).b, Entry(g).k>>
 Before(p, q) == p[1] < q[1] \/ (p[1] = q[1] /\ p[2] < q[2])
 
 \* What a marker says of every slot that was ever used: how far the target must be.
-Witness(b) ==
+LastDelivered(b) ==
     [g \in Slots |->
         LET had == {x \in 0 .. b : g \in Segs(x)}
             newest == Max(had)
-        IN IF had = {} \/ (BUG = "witness_of_one_batch" /\ newest # b) THEN Nothing ELSE <<newest, Size(newest, g)>>]
-IsBehind(b, g) == b >= 0 /\ Before(Position(g), Witness(b)[g])
+        IN IF had = {} \/ (BUG = "last_delivered_of_one_batch" /\ newest # b) THEN Nothing ELSE <<newest, Size(newest, g)>>]
+IsBehind(b, g) == b >= 0 /\ Before(Position(g), LastDelivered(b)[g])
 
 Times(commits, c) == Cardinality({i \in 1 .. Len(commits) : <<commits[i].b, commits[i].g, commits[i].k>> = c})
 BadTimes(c) ==
@@ -160,7 +160,7 @@ Open(r) ==
 \* The last witness is read, also where there is nothing to deliver: at the start, and before the process ends.
 ReadWitness(r) ==
     LET c == C[r]
-        skipped == BUG = (IF c.pc = "start" THEN "witness_not_read_at_start" ELSE "witness_not_read_at_end")
+        skipped == BUG = (IF c.pc = "start" THEN "last_delivered_not_read_at_start" ELSE "last_delivered_not_read_at_end")
     IN
     /\ c.pc \in {"start", "end"}
     /\ IF ~skipped /\ \E g \in Slots : IsBehind(c.marked, g)
@@ -204,12 +204,12 @@ Quiet == UNCHANGED <<log, flying, wal, C, budgets, G>>
 Cell(r, g) == <<C[r].b, g, T[r][g].k + 1>>
 IsBad(r, g) == Cell(r, g) \in Bad
 
-\* SegmentDelivery._stored_rows, _check_witnesses: `last` of the segment's slot, and of its share of the witness's slots
+\* SegmentDelivery._stored_rows, _check_last_delivered: `last` of the segment's slot, and of its share of the witness's slots
 TaskRead(r, g) ==
     LET c == C[r]
         segs == Len(Shape[c.b + 1])
         e == Entry(g)
-        behind == BUG # "witness_not_read_before_a_batch" /\ \E x \in Slots : x >= g /\ (x - g) % segs = 0 /\ IsBehind(c.marked, x)
+        behind == BUG # "last_delivered_not_read_before_a_batch" /\ \E x \in Slots : x >= g /\ (x - g) % segs = 0 /\ IsBehind(c.marked, x)
         stored == IF e.b = c.b THEN e.k ELSE 0
         from == IF BUG = "memory_outranks_target" THEN Max({stored, T[r][g].k}) ELSE stored
     IN

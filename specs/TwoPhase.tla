@@ -1,8 +1,8 @@
 ---- MODULE TwoPhase ----
 (***************************************************************************)
 (* One batch on its way through one two-phase sink: prepared while it is   *)
-(* staged, published once it is complete, aborted where nobody will        *)
-(* publish it.  What WalSink.tla checks of releases, terms and collection  *)
+(* staged, committed once it is complete, aborted where nobody will        *)
+(* commit it.  What WalSink.tla checks of releases, terms and collection  *)
 (* is taken as it is there.  A run stops for ever by taking no more steps, *)
 (* or goes on after others took over.                                      *)
 (***************************************************************************)
@@ -14,7 +14,7 @@ CONSTANTS
     NSegs,       \* Segments of each attempt.
     MaxForgets,  \* How often the target drops all it holds.
     MaxFails,    \* Commits that raise, having had their effect or not.
-    Remembers,   \* Whether the target can tell what was never published.
+    Remembers,   \* Whether the target can tell what was never committed.
     Keeps,       \* Whether the WAL has the rows besides (keep_segments).
     BUG
 
@@ -43,7 +43,7 @@ VARIABLES
     forgets, fails,
     pc,         \* By run: what it does next.
     seg,        \* The segment it is at.
-    has,        \* The transaction it is about to publish, and its number; 0 is the manifest's.
+    has,        \* The transaction it is about to commit, and its number; 0 is the manifest's.
     maybe,      \* Whether a commit of that segment may have been tried before.
     todo        \* What it is about to abort.
 
@@ -76,7 +76,7 @@ Prepare(a, s) ==
         /\ (works \/ Keeps)
         /\ held' = held \cup {Staged(a, s)}   \* of one that failed, the abort may be left for later
         /\ begun' = begun \cup {Staged(a, s)}
-    /\ shown' = IF BUG = "published_when_prepared" THEN shown \cup {Staged(a, s)} ELSE shown
+    /\ shown' = IF BUG = "committed_when_prepared" THEN shown \cup {Staged(a, s)} ELSE shown
     /\ UNCHANGED <<taken, manifests, completed, released, prepared, progress, marked, term, budgets, local>>
 
 StageManifest(a) ==
@@ -102,7 +102,7 @@ TakeAway ==
     /\ taken' = shown
     /\ UNCHANGED <<held, shown, spark, wal, budgets, local>>
 
-(* Aborting what nobody will publish. *)
+(* Aborting what nobody will commit. *)
 
 Open(r) ==
     /\ pc[r] = "off" /\ term = r - 1
@@ -110,14 +110,14 @@ Open(r) ==
     /\ Go(r, "tidy")
     /\ UNCHANGED <<target, spark, begun, released, prepared, progress, marked, budgets, seg, has, maybe, todo>>
 
-Published ==
+Committed ==
     LET handed == IF released = 0 THEN {} ELSE {handles[released][s] : s \in Segs}
         again == {prepared[s][n] : s \in Segs, n \in Numbers}
     IN (handed \cup again) \ {None}
 
 TidyLook(r) ==
     /\ pc[r] = "tidy"
-    /\ todo' = [todo EXCEPT ![r] = IF marked \/ BUG = "aborted_before_the_marker" THEN begun \ Published ELSE {}]
+    /\ todo' = [todo EXCEPT ![r] = IF marked \/ BUG = "aborted_before_the_marker" THEN begun \ Committed ELSE {}]
     /\ Go(r, "abort")
     /\ UNCHANGED <<target, spark, wal, budgets, seg, has, maybe>>
 
@@ -131,7 +131,7 @@ TidyAbort(r) ==
             /\ UNCHANGED pc
     /\ UNCHANGED <<shown, taken, spark, released, prepared, progress, marked, term, budgets, seg, has, maybe>>
 
-(* Publishing. *)
+(* Committing. *)
 
 Highest == CHOOSE a \in manifests : \A b \in manifests : b <= a
 
@@ -178,7 +178,7 @@ Commit(r) ==
         second == has[r][1] > (IF handles[released][seg[r]] = None THEN 1 ELSE 0) /\ ~maybe[r]  \* prepared again just now
         isHere == t \in held \/ (t \in shown /\ (Remembers \/ t \notin taken))
         isGone == ~isHere
-        afterGone == IF BUG = "gone_taken_for_published" THEN "record"
+        afterGone == IF BUG = "gone_taken_for_committed" THEN "record"
                      ELSE IF ~Keeps THEN "halted"
                      ELSE IF Remembers \/ BUG = "uncertain_prepared_again" THEN "prepare"
                      ELSE IF maybe[r] THEN "halted"

@@ -1,4 +1,4 @@
 ---- MODULE TwoPhaseSegments ----
-\* Two segments, each published by itself.
+\* Two segments, each committed by itself.
 EXTENDS TwoPhase
 ====

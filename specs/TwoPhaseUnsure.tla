@@ -1,4 +1,4 @@
 ---- MODULE TwoPhaseUnsure ----
-\* A target that cannot tell what it published from what it never had.
+\* A target that cannot tell what it committed from what it never had.
 EXTENDS TwoPhase
 ====

@@ -26,7 +26,7 @@ CONSTANTS
     MaxDeletions,  \* how often somebody deletes the checkpoint, so that a new query id begins
     MaxRestarts,   \* how often a query is started again within a living run
     MaxRetries,    \* how many sends fail, with or without effect
-    MaxLost,       \* how many delivery jobs are given up while a task of theirs goes on (CarrierLostError)
+    MaxLost,       \* how many delivery jobs are given up while a task of theirs goes on (DispatcherLostError)
     MaxAmbiguous,  \* how many creates take effect and answer with an error
     Fixes,         \* which repairs the code has; see README.md
     BUG            \* "none", or the planted bug
@@ -194,7 +194,7 @@ Load(r, s) ==
     /\ C' = [C EXCEPT ![r][s].pc = "idle", ![r][s].marked = NewestMarker(s), ![r][s].upto = NewestMarker(s)]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* run.Run.become_stager, once the committers have caught up (crew.Crew.wait_caught_up): history.History.ask_owner_again, then
+\* run.Run.become_stager, once the committers have caught up (crew.CommitterPool.wait_caught_up): history.History.ask_owner_again, then
 \* terms.claim.  `WalSink.start` calls it before Spark starts the query; where the user's own foreachBatch calls
 \* `WalSink.stage` (Chains), Spark has chosen and planned the batch before.
 BecomeStager(r) ==
@@ -625,7 +625,7 @@ Join(r, s) ==
             /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, R, S>>
 
-\* serving.CarrierLostError: the delivery job is given up, a task of it goes on unseen (an executor that was cut off).
+\* serving.DispatcherLostError: the delivery job is given up, a task of it goes on unseen (an executor that was cut off).
 \* With the repair "renew_term" the committer claims its next term before it sends again.
 LoseCarrier(r, s) ==
     /\ C[r][s].pc = "wait" /\ G.lost < MaxLost /\ T[r][s][0].pc = "none"

@@ -136,10 +136,16 @@ class RetryLaterError(Exception):
 class HandleGoneError(Exception):
     """For a `TwoPhaseSink` to raise in `commit`: what it prepared is not there any more, and never will be again.
 
-    `never_published`: the target knows for certain that it was not published either (it timed out, say). Leave it False
-    where the target cannot tell that from what was published and has gone since.
+    `never_committed`: the target knows for certain that it was not committed either (it timed out, say). Leave it False
+    where the target cannot tell that from what was committed and has gone since. `never_published` is its earlier name,
+    and means the same.
     """
 
-    def __init__(self, message: str, *, never_published: bool = False) -> None:
+    def __init__(self, message: str, *, never_committed: bool = False, never_published: bool = False) -> None:
         super().__init__(message)
-        self.never_published = never_published
+        self.never_committed = never_committed or never_published
+
+    @property
+    def never_published(self) -> bool:
+        """The earlier name of `never_committed`."""
+        return self.never_committed

@@ -11,24 +11,24 @@ from wal_sink.wal.records import Marker, SegmentRef
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class LastDelivered:
     """What a transactional target must at least hold, slot by slot. Less means that it lost what it acknowledged."""
 
     slots: tuple[tuple[int, int], ...]
     """Of each slot, the newest batch that had rows in it, and how many."""
 
     @classmethod
-    def of(cls, marker: Marker | None) -> Witness | None:
+    def of(cls, marker: Marker | None) -> LastDelivered | None:
         """What a marker stands for. None where nothing that had rows was marked: then a target owes nothing."""
-        if marker is None or not marker.witness_rows:
+        if marker is None or not marker.last_delivered_rows:
             return None
-        newest = [(marker.witness_batch, rows) for rows in marker.witness_rows]
-        older = [(part.batch_id, rows) for part in marker.witness_older for rows in part.rows]
+        newest = [(marker.last_delivered_batch, rows) for rows in marker.last_delivered_rows]
+        older = [(part.batch_id, rows) for part in marker.last_delivered_older for rows in part.rows]
         return cls((*newest, *older))
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class DeliveryContext:
     """What all segments of a batch have in common when they are delivered to one sink."""
 
     wal_id: str
@@ -43,9 +43,9 @@ class Assignment:
     keeps_rejected: bool
     """Whether rows that the sink refuses become dead letters; else the first of them ends the delivery."""
     attempt_timeout_s: float
-    witness: Witness | None
+    last_delivered: LastDelivered | None
     prepares_again: bool = False
-    """Of a two-phase sink: whether a handle that is gone is prepared again although it may have been published."""
+    """Of a two-phase sink: whether a handle that is gone is prepared again although it may have been committed."""
     rows_per_s: float | None = None
     """Most rows a second that each delivery task sends, on average."""
     spread: bool = False
@@ -65,7 +65,7 @@ class Assignment:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class SegmentTask:
     """One segment to deliver, from a row on."""
 
     ordinal: int
@@ -82,7 +82,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SegmentResult:
     """How far a segment came."""
 
     ordinal: int

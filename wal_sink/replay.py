@@ -223,7 +223,7 @@ class _Replay:
 
     def send(self, sink: Sink) -> Replayed:
         """Raises `DeliveryError`, `FencedError`, or what the store does."""
-        session = SinkSession(sink, self._log.runtime.new_caller(), self._context(), timeout_s=self._timeout_s)
+        session = SinkSession(sink, self._log.runtime.new_timed_call(), self._context(), timeout_s=self._timeout_s)
         what = f"dead letter {self._log.store.url_of(self._letter.path)}: {name_of(sink)}"
         try:
             self._term.check(self._log.store)

@@ -107,7 +107,7 @@ class Delivery:
     """
     on_gone: Literal["halt", "prepare_again"] = "halt"
     """Of a `TwoPhaseSink`: what happens when a handle is gone that may have been committed before. `halt`: delivery
-    stops. `prepare_again`: the kept rows are prepared and published again, which repeats what was published before.
+    stops. `prepare_again`: the kept rows are prepared and committed again, which repeats what was committed before.
     """
     on_failure: Literal["stop", "park"] = "stop"
     """What a committer that gave up does: stop the query, or only this sink's delivery."""

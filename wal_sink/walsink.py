@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from wal_sink.arguments.values import check_timeout, spelled, spelled_as
 from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
 from wal_sink.inspection import Status, read_status
-from wal_sink.lifecycle.committer_pool import Crew
+from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.given import (
     ELSEWHERE,
     check_arguments,
@@ -109,7 +109,7 @@ class WalSink:
         """The committers are to finish the chunk in hand and keep the rest."""
         self._opening = threading.Lock()
         self._closing = threading.RLock()
-        self._crew: Crew | None = None
+        self._pool: CommitterPool | None = None
         self._knows_spark = False
         self._cancel_jobs: Callable[[], None] = _nothing
         self._leave_exit: Callable[[], None] = _nothing
@@ -162,12 +162,12 @@ class WalSink:
         self._refuse_large_chunks()
         spark = session_of(writer)
         refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
-        crew = self._opened(spark)
-        crew.run.become_stager()
+        pool = self._opened(spark)
+        pool.run.become_stager()
         query = self._own_query.start(writer, self._checkpoint, self._on_batch)
-        if crew.error is not None or self._own_query.is_leaving:  # since before there was a query to stop
+        if pool.error is not None or self._own_query.is_leaving:  # since before there was a query to stop
             self._own_query.stop()
-        crew.wake()
+        pool.wake()
         return query
 
     @spelled
@@ -182,13 +182,13 @@ class WalSink:
         self._refuse_fork()
         with self._own_query.entered(df, batch_id, self._checkpoint) as (caller, entry):
             # Entered before anything that waits, so that no stop waits for it.
-            crew = self._open(caller.session)
-            self._own_query.hold(df, crew, until=lambda: crew.is_caught_up)
+            pool = self._open(caller.session)
+            self._own_query.hold(df, pool, until=lambda: pool.is_caught_up)
             if not entry.has_term:
                 self._refuse_large_chunks()
-                crew.run.become_stager()
+                pool.run.become_stager()
                 entry.has_term = True
-            self._stage(df, caller, crew)
+            self._stage(df, caller, pool)
 
     # --- without one
 
@@ -203,13 +203,13 @@ class WalSink:
         if not self._sinks:
             raise ConfigError(f"{self!r} only stages: to drain, say where the rows go, WalSink(to, …)")
         began_s = SYSTEM.monotonic_s()
-        crew = self._open()
+        pool = self._open()
         left_s = None if timeout_s is None else max(0.0, timeout_s - (SYSTEM.monotonic_s() - began_s))
         if follow:
-            crew.follow(left_s)
+            pool.follow(left_s)
         else:
-            crew.catch_up(left_s)
-        self._refuse_given_up(crew)
+            pool.catch_up(left_s)
+        self._refuse_given_up(pool)
 
     def status(self) -> Status:
         """Where the WAL and its sinks stand, read from the store."""
@@ -257,15 +257,15 @@ class WalSink:
 
     # --- opening
 
-    def _opened(self, spark: SparkSession | None = None) -> Crew:
+    def _opened(self, spark: SparkSession | None = None) -> CommitterPool:
         """The run's threads once they have delivered what earlier runs left. Raises what kept a sink from that."""
-        crew = self._open(spark)
-        crew.wait_caught_up()
-        crew.raise_error()
+        pool = self._open(spark)
+        pool.wait_caught_up()
+        pool.raise_error()
         self._refuse_closed()
-        return crew
+        return pool
 
-    def _open(self, spark: SparkSession | None = None) -> Crew:
+    def _open(self, spark: SparkSession | None = None) -> CommitterPool:
         """The run's threads, made and started at the first call.
 
         Waits for no sink: one that gives up stops the query, which waits for `stage`, which comes through here.
@@ -273,7 +273,7 @@ class WalSink:
         self._refuse_fork()
         with self._opening:
             self._refuse_closed()
-            if self._crew is None:
+            if self._pool is None:
                 self._owner = Owner()
                 spark = spark or current_session()
                 with ExitStack() as held:
@@ -281,20 +281,20 @@ class WalSink:
                     run = self._open_run(spark)
                     self._let_go = held.pop_all().close
                 self._knows_spark = spark is not None
-                self._crew = Crew(run, stopping=self._stopping, on_failure=self._own_query.stop)
+                self._pool = CommitterPool(run, stopping=self._stopping, on_failure=self._own_query.stop)
                 self._leave_exit = at_exit(self._end_early)  # runs before Spark's own hook, which is older
-                self._crew.start()
+                self._pool.start()
             elif spark is not None and not self._knows_spark:
                 raise ConfigError(
                     f"{self!r} was opened before there was a SparkSession, so its sinks were placed in this process "
                     "and its checkpoint was looked for without Spark: create the SparkSession before entering the with "
                     "block, or before whatever is called first"
                 )
-            return self._crew
+            return self._pool
 
     def _refuse_fork(self) -> None:
         """Before any lock: one that a thread of the parent held at the fork is never let go here."""
-        if self._crew is not None:
+        if self._pool is not None:
             self._owner.refuse_child(repr(self))
 
     def _refuse_closed(self) -> None:
@@ -316,8 +316,8 @@ class WalSink:
         checkpoint = checkpoint_files(self._checkpoint, self._checkpoint_options, self._spec, spark)
         run = Run(open_store(self._spec), checkpoint, self._settings, pause=self._stopping.wait)
         placement = Placement(run.log, self._spec, spark, self._settings.max_delivery_tasks, self._stopping.is_set)
-        servings = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
-        run.open_or_end(servings, moved_from=self._moved_from, take_over=self._take_over)
+        served_sinks = [placement.serve(name, sink, self._deliveries[name]) for name, sink in self._sinks.items()]
+        run.open_or_end(served_sinks, moved_from=self._moved_from, take_over=self._take_over)
         self._cancel_jobs = partial(placement.cancel_jobs, list(self._sinks))
         return run
 
@@ -328,16 +328,16 @@ class WalSink:
         with self._own_query.entered(df, batch_id, self._checkpoint) as (caller, _):
             self._stage(df, caller, self._open())
 
-    def _stage(self, df: DataFrame, caller: QueryIdentity, crew: Crew) -> None:
+    def _stage(self, df: DataFrame, caller: QueryIdentity, pool: CommitterPool) -> None:
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-        self._own_query.hold(df, crew, until=lambda: crew.has_room(caller.batch_id, self._spec.safe_url))
-        stage_batch(crew.run, self._spec, df, caller)
-        crew.wake()
+        self._own_query.hold(df, pool, until=lambda: pool.has_room(caller.batch_id, self._spec.safe_url))
+        stage_batch(pool.run, self._spec, df, caller)
+        pool.wake()
 
     def _is_complete(self, batch_id: int) -> bool:
         """Whether Spark may have completed the batch. One that failed before the checkpoint could be asked may be."""
-        return self._crew is None or self._crew.run.gate.is_open_now(batch_id)
+        return self._pool is None or self._pool.run.gate.is_open_now(batch_id)
 
     # --- ending
 
@@ -345,10 +345,10 @@ class WalSink:
         """Deliver what is complete, then raise what failed. What was not staged for an error is missing for that."""
         unstaged = self._own_query.unstaged_error(self._is_complete)
         try:
-            if self._crew is not None:
-                self._crew.finish(timeout_s)
-                self._refuse_given_up(self._crew)
-                self._crew.run.history.refuse_unstaged()
+            if self._pool is not None:
+                self._pool.finish(timeout_s)
+                self._refuse_given_up(self._pool)
+                self._pool.run.history.refuse_unstaged()
             elif unstaged is None:
                 self._own_query.warn_unopened()
         except MissingBatch as error:
@@ -361,16 +361,16 @@ class WalSink:
 
     def _stop_crew(self) -> None:
         """Finish the chunks in hand and keep the rest."""
-        if self._crew is not None and not self._crew.stop(GRACE_S):
+        if self._pool is not None and not self._pool.stop(GRACE_S):
             self._cancel_jobs()
-            if not self._crew.stop(CANCEL_S):
+            if not self._pool.stop(CANCEL_S):
                 _logger.warning("%r: a sink is still busy; what it sent last has an unknown outcome", self)
                 return  # it stays held: nobody else may call it meanwhile
         self._let_go()
 
     def _end_early(self) -> None:
         """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""
-        if not self._closed and (self._crew is None or self._owner.is_here):
+        if not self._closed and (self._pool is None or self._owner.is_here):
             self._closed = True
             self._leave_exit()
             self._own_query.leave()
@@ -385,7 +385,7 @@ class WalSink:
 
     def _cause_of(self, error: Exception) -> Exception:
         """What lies behind Spark's account of it, if this object knows better."""
-        known = (self._own_query.stage_error, self._crew.error if self._crew is not None else None)
+        known = (self._own_query.stage_error, self._pool.error if self._pool is not None else None)
         return next((cause for cause in known if isinstance(cause, WalSinkError)), error)
 
     def _raise_failure(self) -> None:
@@ -397,9 +397,9 @@ class WalSink:
                 "rest is kept in the WAL; start again"
             ) from self._failure
 
-    def _refuse_given_up(self, crew: Crew) -> None:
-        crew.raise_error()
-        crew.refuse_parked(self._spec.safe_url)
+    def _refuse_given_up(self, pool: CommitterPool) -> None:
+        pool.raise_error()
+        pool.refuse_parked(self._spec.safe_url)
 
 
 def _nothing() -> None:

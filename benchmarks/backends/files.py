@@ -12,10 +12,9 @@ import pyarrow.parquet as pq
 from benchmarks.backends.backend import Backend, Tables, Way, chunks_in, written
 from benchmarks.clock import Stopwatch
 from benchmarks.measure import NAME
+from wal_sink.stores.parquet import ROW_GROUP_ROWS
 from wal_sink.testing.contract.calls import commit, opened, prepare
-from wal_sink.wal.segment_writer import ROW_GROUP_ROWS
-from wal_sink_backends.files import FilesSink
-from wal_sink_backends.files import TwoPhaseFilesSink
+from wal_sink_backends.files import FilesSink, TwoPhaseFilesSink
 
 WRITE_TABLE = "pyarrow's write_table, synced"
 PARQUET_WRITER = "pyarrow's ParquetWriter, synced"
@@ -41,7 +40,7 @@ class Files(Backend[Path]):
 
 
 class TwoPhaseFiles(Backend[Path]):
-    """One file for all chunks, held back and then published."""
+    """One file for all chunks, held back and then committed."""
 
     key = "files-two-phase"
     title = "Chunks to one Parquet file, in two phases"
@@ -57,7 +56,7 @@ class TwoPhaseFiles(Backend[Path]):
 
 
 def _in_two_phases(folder: Path, tables: Tables) -> float:
-    """As while staging, and then once the gate is open: prepared and published, by the same process."""
+    """As while staging, and then once the gate is open: prepared and committed, by the same process."""
     sink, chunks = TwoPhaseFilesSink(str(folder), format="parquet"), chunks_in(tables)
     with opened(sink, chunks[0]):
         watch = Stopwatch()

@@ -85,7 +85,7 @@ def at_work(lives: Lives, child: Child, before: Seen) -> float:
 
 
 def delivering(lives: Lives, child: Child, before: Seen) -> float:
-    """While it delivers the first batch that it completed itself; a two-phase sink publishes in a moment."""
+    """While it delivers the first batch that it completed itself; a two-phase sink commits in a moment."""
     release = lives.place.wal / paths.release(before.completed + 1)
     child.wait_until(release.exists, "it began to deliver a batch that it completed")
     return lives.typical(before).delivery_s

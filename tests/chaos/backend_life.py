@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.chaos.made_up import in_two, live_through, serving
-from wal_sink.delivery.served_sink import Serving
+from tests.chaos.made_up import in_two, live_through, served_sink
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
@@ -39,13 +39,13 @@ def live(folder: Path, chance: random.Random, batches: int, url: str) -> None:
     checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
     run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings(chunk_rows=CHUNK_ROWS))
     query = FakeQuery(checkpoint, lambda batch_id, _: [_table(part) for part in in_two(ids_of(batch_id), chance)])
-    live_through(run, [_serving(run, url)], query, batches)
+    live_through(run, [_served_sink(run, url)], query, batches)
 
 
-def _serving(run: Run, url: str) -> Serving:
+def _served_sink(run: Run, url: str) -> ServedSink:
     sink = _sink(url)
     delivery = Delivery(sink)
-    made = serving(run, NAME, sink, delivery)
+    made = served_sink(run, NAME, sink, delivery)
     assert made.promise.guarantee == "exactly_once", made.promise.sentence
     if not isinstance(sink, TwoPhaseSink):
         return made

@@ -26,7 +26,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from tests.chaos.lives import tally
-from tests.chaos.made_up import live_through, serving
+from tests.chaos.made_up import live_through, served_sink
 from tests.chaos.scenario import Effort, Outcome
 from wal_sink.errors import WalSinkError
 from wal_sink.lifecycle.run import Run
@@ -282,7 +282,7 @@ def _live(folder: Path, moment: Moment, url: str, watch: Watch | None) -> str:
     sink = sink_from_url(url)
     assert isinstance(sink, TransactionalSink)
     delivery = Delivery(sink, on_rejected="dead_letter" if moment.refuses else "halt")
-    served = serving(run, NAME, watch.over(sink) if watch else sink, delivery)
+    served = served_sink(run, NAME, watch.over(sink) if watch else sink, delivery)
     query = FakeQuery(checkpoint, lambda batch_id, _: tables(batch_id, moment, folder.name))
     try:
         live_through(run, [served], query, BATCHES)

@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from wal_sink.delivery.local import LocalCarrier
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.local import LocalDispatcher
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink
@@ -17,9 +17,9 @@ from wal_sink.testing import FakeQuery
 T = TypeVar("T")
 
 
-def live_through(run: Run, servings: Sequence[Serving], query: FakeQuery, batches: int) -> None:
+def live_through(run: Run, served_sinks: Sequence[ServedSink], query: FakeQuery, batches: int) -> None:
     """Take over what is there, then stage, complete and deliver until `batches` are done."""
-    run.open(servings)
+    run.open(served_sinks)
     run.deliver_all()
     run.become_stager()
     for _ in query.batches(run, batches):
@@ -27,10 +27,10 @@ def live_through(run: Run, servings: Sequence[Serving], query: FakeQuery, batche
     run.deliver_all()
 
 
-def serving(run: Run, name: str, sink: Sink, delivery: Delivery) -> Serving:
+def served_sink(run: Run, name: str, sink: Sink, delivery: Delivery) -> ServedSink:
     """A sink that this process itself delivers to."""
-    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
-    return Serving(name, delivery, promise(sink, delivery, name), carrier, identity=sink.describe())
+    dispatcher = LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
+    return ServedSink(name, delivery, promise(sink, delivery, name), dispatcher, identity=sink.describe())
 
 
 def in_two(rows: Sequence[T], chance: random.Random) -> tuple[list[T], list[T]]:

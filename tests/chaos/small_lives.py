@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.chaos.made_up import in_two, live_through, serving
+from tests.chaos.made_up import in_two, live_through, served_sink
 from tests.chaos.scenario import Outcome
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, TABLE, Plain, Row, Targets, count, row_of
 from wal_sink.lifecycle.run import Run
@@ -63,9 +63,9 @@ def live(ground: Ground, batches: int, chance: random.Random, wrap: Wrap = lambd
         IDEMPOTENT: FilesSink(str(ground.targets.files)),
         PLAIN: Plain(ground.targets.plain),
     }
-    servings = [serving(run, name, sink, Delivery(sink, max_attempts=ATTEMPTS)) for name, sink in sinks.items()]
+    served_sinks = [served_sink(run, name, sink, Delivery(sink, max_attempts=ATTEMPTS)) for name, sink in sinks.items()]
     query = FakeQuery(checkpoint, lambda batch_id, _: [_table(part) for part in in_two(rows_of(batch_id), chance)])
-    live_through(run, servings, query, batches)
+    live_through(run, served_sinks, query, batches)
 
 
 def counted(outcome: Outcome, ground: Ground, batches: int, what: str, *, allowed: int) -> None:

@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from tests.support.components import require
-from tests.support.small_run import Place, Recorder, serving
+from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.cli.main import main
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
@@ -119,7 +119,7 @@ def test_a_wal_behind_http_cannot_be_opened_for_writing(web: Web, single_writer:
     store = open_store(StoreSpec(web.url(), LOCKED))
     run = Run(store, Place().checkpoint, Settings(single_writer=single_writer))
     with pytest.raises(ConfigError, match=told):
-        run.open([serving(run, "b", Recorder())])
+        run.open([served_sink(run, "b", Recorder())])
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_an_upload_that_is_gone_while_its_name_is_taken_is_gone(prefix: Prefix, 
     client.put_object(**place, Body=b"mine")
     with pytest.raises(HandleGoneError, match=r"is gone, and the object of that name is another one") as error:
         prefix.committed(held)
-    assert not error.value.never_published, looks_at
+    assert not error.value.never_committed, looks_at
     assert "the rows are held" not in str(error.value)
     assert prefix.objects() == {"0-0-0.jsonl": b"mine"}
 
@@ -235,19 +235,19 @@ def test_a_held_upload_whose_name_is_taken_says_that_it_is_held(prefix: Prefix, 
     assert prefix.rows() == TABLE.to_pylist()
 
 
-def test_an_object_that_a_reader_took_away_is_not_published_again(prefix: Prefix, memory: str) -> None:
+def test_an_object_that_a_reader_took_away_is_not_committed_again(prefix: Prefix, memory: str) -> None:
     held = prefix.prepared()
     prefix.committed(held)
     prefix.server.client().delete_object(Bucket=prefix.server.bucket, Key=f"{prefix.key}/0-0-0.jsonl")
     with pytest.raises(HandleGoneError, match="there is no such object") as error:
         prefix.committed(held)
-    assert not error.value.never_published, "it was"
+    assert not error.value.never_committed, "it was"
     assert not prefix.objects(), memory
 
 
 @pytest.mark.parametrize("most", [files_s3.MAX_ETAG_CHARS, 0], ids=["in the handle", "listed"])
 @pytest.mark.parametrize("change", ["altered", "added"])
-def test_parts_that_are_not_those_prepared_are_not_published(
+def test_parts_that_are_not_those_prepared_are_not_committed(
     prefix: Prefix, change: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_s3, "MAX_ETAG_CHARS", most)
@@ -263,7 +263,7 @@ def test_parts_that_are_not_those_prepared_are_not_published(
         return
     with pytest.raises(HandleGoneError, match="is open, and not what was prepared") as error:
         prefix.committed(held)
-    assert error.value.never_published
+    assert error.value.never_committed
     assert not prefix.objects()
 
 

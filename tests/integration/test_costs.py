@@ -25,7 +25,7 @@ from tests.support import small_run
 from tests.support.components import require
 from tests.support.processes import PROC
 from tests.support.small_run import Place
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery, Settings
@@ -75,7 +75,7 @@ class Paged(FaultyStore):
 def requests_of_a_start(place: Place) -> int:
     store = Paged(place.wal)
     run = Run(store, place.checkpoint, Settings(), runtime=simulated_runtime())
-    run.open([small_run.serving(run, "a", nothing)])
+    run.open([small_run.served_sink(run, "a", nothing)])
     run.become_stager()
     run.deliver_all()
     return store.requests
@@ -108,7 +108,7 @@ def test_a_draining_process_that_waits_costs_one_small_read_of_the_checkpoint_a_
     asked: list[str] = []
     checkpoint = FaultyStore(place.checkpoint, lambda what, where: asked.append(f"{what} {where}"))
     run = Run(FaultyStore(place.wal, place._note), checkpoint, Settings(), runtime=simulated_runtime())
-    run.open([small_run.serving(run, "a", nothing)])
+    run.open([small_run.served_sink(run, "a", nothing)])
     run.deliver_all()
     asked.clear()
     place.requests.clear()
@@ -214,7 +214,7 @@ class OnExecutors:
         self.store = StoreSpec(str(folder / "wal"))
         self.checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
         self.run = Run(open_store(self.store), self.checkpoint, Settings())
-        self.run.open([self._serving()])
+        self.run.open([self._served_sink()])
         self.run.become_stager()
 
     def deliver(self, segments: list[SegmentRef]) -> None:
@@ -230,11 +230,11 @@ class OnExecutors:
         self.run.deliver_all()
         assert self.run.committers[0].marked_through == 0
 
-    def _serving(self) -> Serving:
-        from wal_sink.spark.delivery.executors import ExecutorCarrier  # noqa: PLC0415 - tests without Spark import this module
+    def _served_sink(self) -> ServedSink:
+        from wal_sink.spark.delivery.executors import ExecutorDispatcher  # noqa: PLC0415 - tests without Spark import this module
         from wal_sink.spark.delivery.pickling import pickled  # noqa: PLC0415
 
-        carrier = ExecutorCarrier(
+        dispatcher = ExecutorDispatcher(
             self._spark,
             pickled(self._sink, "default"),
             self.store,
@@ -244,7 +244,7 @@ class OnExecutors:
             should_stop=lambda: False,
         )
         delivery = Delivery(self._sink)
-        return Serving("default", delivery, promise(self._sink, delivery, "default"), carrier)
+        return ServedSink("default", delivery, promise(self._sink, delivery, "default"), dispatcher)
 
 
 def written(run: OnExecutors, batches: Iterator[pa.RecordBatch]) -> list[SegmentRef]:

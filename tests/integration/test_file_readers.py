@@ -25,12 +25,12 @@ pytestmark = pytest.mark.spark
 TEMPLATE = "batch={batch_id}/{partition}-{roll}.{ext}"
 
 
-def written(folder: Path, table: pa.Table, *, batch_id: int, publish: bool, format: Any = "jsonl") -> Held:  # noqa: A002
+def written(folder: Path, table: pa.Table, *, batch_id: int, committed: bool, format: Any = "jsonl") -> Held:  # noqa: A002
     sink = TwoPhaseFilesSink(str(folder), name_template=TEMPLATE, format=format)
     chunks = chunks_of(table, batch_id=batch_id)
     with opened(sink, chunks[0]):
         held = prepare(sink, chunks)
-        if publish:
+        if committed:
             commit(sink, held)
     return held
 
@@ -40,8 +40,8 @@ def written(folder: Path, table: pa.Table, *, batch_id: int, publish: bool, form
 def test_spark_reads_no_row_that_is_held_back(
     spark: SparkSession, tmp_path: Path, pattern: str, recursive: str
 ) -> None:
-    written(tmp_path, pa.table({"id": [1]}), batch_id=0, publish=True)
-    written(tmp_path, pa.table({"id": [2]}), batch_id=1, publish=False)
+    written(tmp_path, pa.table({"id": [1]}), batch_id=0, committed=True)
+    written(tmp_path, pa.table({"id": [2]}), batch_id=1, committed=False)
     found = spark.read.option("recursiveFileLookup", recursive).json(f"{tmp_path}{pattern}").collect()
     assert [row["id"] for row in found] == [1]
     files: Any = ds.dataset(str(tmp_path), format="csv")
@@ -84,7 +84,7 @@ def csv_of(folder: Path, texts: Sequence[str | None], floats: Sequence[float | N
         "s": pa.array([*texts, *["-"] * (rows - len(texts))], pa.string()),
         "f": pa.array([*floats, *[0.0] * (rows - len(floats))], pa.float64()),
     }
-    written(folder, pa.table(padded), batch_id=0, publish=True, format="csv")
+    written(folder, pa.table(padded), batch_id=0, committed=True, format="csv")
     return folder / "batch=0" / "0-0.csv"
 
 

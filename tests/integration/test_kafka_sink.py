@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka import admin as _admin
 
 from tests.support.chunks import CONTEXT
@@ -25,9 +25,10 @@ from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing.contract.calls import chunks_of, deliver, opened, send, slot
 from wal_sink_backends.kafka import ledger as kafka_ledger
 from wal_sink_backends.kafka import producer as kafka_producer
-from wal_sink_backends.kafka.client import ClusterSpec, KafkaAttemptError, Topic
+from wal_sink_backends.kafka.client import KafkaAttemptError, Topic
 from wal_sink_backends.kafka.producer import TRANSACTIONAL_IDS, SlotProducer
 from wal_sink_backends.kafka.sink import KafkaSink
+from wal_sink_backends.kafka.spec import ClusterSpec
 
 _ADMIN: Any = _admin
 
@@ -189,6 +190,41 @@ def test_a_row_is_named_though_it_is_refused_before_all_are_sent(
     monkeypatch.setattr(kafka_producer, "Producer", sending)
     assert refused_by_the_broker(kafka) == [6]
     assert set(made[0].errors) == {"_STATE"}
+
+
+class _SkipsNumbers(_PurgesLate):
+    """A producer that empties its queues amid the transaction after an abort, and then takes no other message of it."""
+
+    def begin_transaction(self) -> None:
+        self._producer.begin_transaction()
+        self._produced = 0
+
+    def produce(self, *given: Any, **options: Any) -> None:
+        self._produced += 1
+        if self._late and not self.purges and self._produced == 4:
+            self._late = False
+            self.purges += 1
+            self._producer.purge(in_queue=True, in_flight=False)
+            raise KafkaException(KafkaError(KafkaError._STATE, "Unable to produce message"))
+        self._producer.produce(*given, **options)
+
+    def flush(self, timeout_s: float) -> int:
+        return self._producer.flush(timeout_s)
+
+
+def test_a_row_is_named_though_the_client_skips_sequence_numbers(
+    kafka: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As librdkafka does where it purges messages late, and a later one of their partition is sent (seen in a test)."""
+    made: list[_SkipsNumbers] = []
+
+    def skipping(conf: dict[str, Any]) -> _SkipsNumbers:
+        made.append(_SkipsNumbers(Producer({**conf, "linger.ms": 100})))
+        return made[-1]
+
+    monkeypatch.setattr(kafka_producer, "Producer", skipping)
+    assert refused_by_the_broker(kafka) == [6]
+    assert made[0].purges == 1
 
 
 def test_a_row_without_a_key_for_a_compacted_topic_is_named(kafka: KafkaBroker) -> None:

@@ -24,7 +24,7 @@ from wal_sink.spark.staging import job as staging
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.two_phase.prepare import StagingOrder
+from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal.segment_reader import load_segment
 from wal_sink.wal.segment_writer import SegmentLimits
 
@@ -46,7 +46,7 @@ def stage(df: DataFrame, folder: Path, *, limits: SegmentLimits = LIMITS, under:
     if not folder.exists():
         folder.mkdir()  # a run makes it when it opens the WAL; a task must find it
     store = StoreSpec(url=folder.as_uri())
-    order = StagingOrder(folder=under, limits=limits)
+    order = StagingContext(folder=under, limits=limits)
     return list(stage_dataframe(df, store=store, order=order, description=DESCRIPTION).segments)
 
 

@@ -1,4 +1,4 @@
-"""Two-phase sinks under a running query: prepared by the workers that stage, published by whoever delivers."""
+"""Two-phase sinks under a running query: prepared by the workers that stage, committed by whoever delivers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ids(target: HeldFolder) -> list[int]:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_workers_prepare_what_the_driver_publishes(
+def test_workers_prepare_what_the_driver_commits(
     spark: SparkSession, place: Place, target: HeldFolder, keep: bool
 ) -> None:
     place.feed.add(range(10), range(10, 30))
@@ -52,7 +52,7 @@ def test_workers_prepare_what_the_driver_publishes(
     assert bool(list(Path(place.wal).rglob("*.parquet"))) is keep
 
 
-def test_on_executors_they_publish_too(spark: SparkSession, place: Place, target: HeldFolder) -> None:
+def test_on_executors_they_commit_too(spark: SparkSession, place: Place, target: HeldFolder) -> None:
     place.feed.add(range(10))
     with place.sink(Delivery(target, where="executors")) as sink:
         sink.run(place.writer(spark))

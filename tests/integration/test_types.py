@@ -15,7 +15,7 @@ from wal_sink.spark.delivery.reading import read_segments
 from wal_sink.spark.staging.job import stage_dataframe
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, schema_json
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.two_phase.prepare import StagingOrder
+from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal.segment_writer import SegmentLimits
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ FORMS = {
 
 def round_trip(df: DataFrame, folder: Path) -> DataFrame:
     store = StoreSpec(url=folder.as_uri())
-    order = StagingOrder(folder="staged", limits=LIMITS)
+    order = StagingContext(folder="staged", limits=LIMITS)
     folder.mkdir(exist_ok=True)  # a run makes it when it opens the WAL; a task must find it
     refs = stage_dataframe(df, store=store, order=order, description="types").segments
     return read_segments(df.sparkSession, store=store, segments=refs, schema=df.schema, chunk_rows=LIMITS.chunk_rows)

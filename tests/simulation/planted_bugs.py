@@ -29,7 +29,7 @@ from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.guarantees import Promise
 from wal_sink.staging.stager import Stager
 from wal_sink.stores.base import Store
-from wal_sink.two_phase.commit import Publisher
+from wal_sink.two_phase.commit import SegmentCommit
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
@@ -157,7 +157,7 @@ def marker_skipped(patch: Patch) -> None:
 
 
 class _FakeMarker:
-    witness_batch, witness_rows = -1, ()
+    last_delivered_batch, last_delivered_rows = -1, ()
 
     def __init__(self, batch_id: int) -> None:
         self.batch_id = batch_id
@@ -250,34 +250,34 @@ def highest_manifest_by_attempt_alone(patch: Patch) -> None:
     patch.setattr(Releaser, "_highest_manifest", highest)
 
 
-def what_is_gone_taken_for_published(patch: Patch) -> None:
-    commit = Publisher._commit
+def what_is_gone_taken_for_committed(patch: Patch) -> None:
+    commit = SegmentCommit._commit
 
-    def careless(self: Publisher, order: Any, prepared: Any, *, term_checked: bool) -> None:
+    def careless(self: SegmentCommit, order: Any, prepared: Any, *, term_checked: bool) -> None:
         try:
             commit(self, order, prepared, term_checked=term_checked)
         except SinkFailedError as error:
-            if error.failure.kind is not FailureKind.NEVER_PUBLISHED:
+            if error.failure.kind is not FailureKind.NEVER_COMMITTED:
                 raise
 
-    patch.setattr(Publisher, "_commit", careless)
+    patch.setattr(SegmentCommit, "_commit", careless)
 
 
 def preparation_not_recorded(patch: Patch) -> None:
     """What is prepared at delivery is committed without a record, as if nobody else could do the same."""
-    patch.setattr(Publisher, "_record", lambda *_: True)
+    patch.setattr(SegmentCommit, "_record", lambda *_: True)
 
 
-def what_was_published_is_not_remembered(patch: Patch) -> None:
-    """A commit whose answer was lost is taken for none: the rows are prepared and published a second time."""
-    commit = Publisher._commit
+def what_was_committed_is_not_remembered(patch: Patch) -> None:
+    """A commit whose answer was lost is taken for none: the rows are prepared and committed a second time."""
+    commit = SegmentCommit._commit
 
-    def again(self: Publisher, order: Any, prepared: Any, *, term_checked: bool) -> None:
+    def again(self: SegmentCommit, order: Any, prepared: Any, *, term_checked: bool) -> None:
         if order.maybe_sent and prepared.number == 0:
-            raise SinkFailedError(FailureKind.NEVER_PUBLISHED, "planted")
+            raise SinkFailedError(FailureKind.NEVER_COMMITTED, "planted")
         commit(self, order, prepared, term_checked=term_checked)
 
-    patch.setattr(Publisher, "_commit", again)
+    patch.setattr(SegmentCommit, "_commit", again)
 
 
 def every_sink_served_in_groups(patch: Patch) -> None:

@@ -12,7 +12,7 @@ from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.positions import Positions
 from wal_sink.delivery.segment import SegmentDelivery
-from wal_sink.messages import Order, Outcome
+from wal_sink.messages import SegmentResult, SegmentTask
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.wal.records import SegmentRef
@@ -21,8 +21,8 @@ Patch = pytest.MonkeyPatch
 
 
 def memory_outranks_the_target(patch: Patch) -> None:
-    def settle(self: BatchDelivery, outcome: Outcome) -> None:
-        self._rows[outcome.ordinal] = max(outcome.rows, self._rows[outcome.ordinal])
+    def settle(self: BatchDelivery, result: SegmentResult) -> None:
+        self._rows[result.ordinal] = max(result.rows, self._rows[result.ordinal])
 
     patch.setattr(BatchDelivery, "_settle_segment", settle)
 
@@ -53,9 +53,9 @@ def what_a_segment_follows_is_ignored(patch: Patch) -> None:
 def finished_segments_not_asked_again(patch: Patch) -> None:
     """Whatever the target says of them, they are finished."""
 
-    def settle(self: BatchDelivery, outcome: Outcome) -> None:
-        if self._rows[outcome.ordinal] < self._manifest.segments[outcome.ordinal].rows:
-            real(self, outcome)
+    def settle(self: BatchDelivery, result: SegmentResult) -> None:
+        if self._rows[result.ordinal] < self._manifest.segments[result.ordinal].rows:
+            real(self, result)
 
     real = BatchDelivery._settle_segment
     patch.setattr(BatchDelivery, "_settle_segment", settle)
@@ -64,7 +64,7 @@ def finished_segments_not_asked_again(patch: Patch) -> None:
 def no_question_before_the_marker(patch: Patch) -> None:
     """What a chunk finds forgotten is asked for, and nothing else is."""
 
-    def confirm(self: SegmentDelivery, segments: Sequence[SegmentRef]) -> list[Outcome]:
+    def confirm(self: SegmentDelivery, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
         is_due = self._given.batch_id in told or not segments
         told.discard(self._given.batch_id)
         return real(self, segments) if is_due else []
@@ -97,7 +97,7 @@ def only_the_chunk_in_hand_may_have_been_sent(patch: Patch) -> None:
     patch.setattr("wal_sink.delivery.batch.kept_through", lambda *_: {})
 
 
-def witness_not_read_at_the_start(patch: Patch) -> None:
+def last_delivered_not_read_at_the_start(patch: Patch) -> None:
     def made(self: Committer, *args: Any) -> None:
         real(self, *args)
         self._is_confirmed = True
@@ -106,7 +106,7 @@ def witness_not_read_at_the_start(patch: Patch) -> None:
     patch.setattr(Committer, "__init__", made)
 
 
-def witness_not_read_at_the_end(patch: Patch) -> None:
+def last_delivered_not_read_at_the_end(patch: Patch) -> None:
     def confirm_marked(self: Committer) -> None:
         if not self._is_confirmed:
             real(self)
@@ -115,15 +115,15 @@ def witness_not_read_at_the_end(patch: Patch) -> None:
     patch.setattr(Committer, "confirm_marked", confirm_marked)
 
 
-def witness_not_compared(patch: Patch) -> None:
-    patch.setattr(Positions, "_check_witness", lambda *_: None)
+def last_delivered_not_compared(patch: Patch) -> None:
+    patch.setattr(Positions, "_check_last_delivered", lambda *_: None)
 
 
 def slots_not_read_before_their_segment(patch: Patch) -> None:
     """Each attempt takes its slots for empty."""
 
-    def begin(self: Positions, order: Order) -> Any:
-        real(self, order)
+    def begin(self: Positions, task: SegmentTask) -> Any:
+        real(self, task)
         return None
 
     real = Positions.begin

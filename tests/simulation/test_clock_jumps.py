@@ -115,7 +115,7 @@ def test_rows_and_position_stay_together(new_folder: Callable[[], Path]) -> None
 
 @pytest.mark.usefixtures("jumps")
 def test_files_named_by_the_day_appear_once_whatever_day_it_is(new_folder: Callable[[], Path]) -> None:
-    """One that is prepared again on another day must not be published under both."""
+    """One that is prepared again on another day must not be committed under both."""
 
     def make_sink(folder: Path) -> TwoPhaseFilesSink:
         return TwoPhaseFilesSink(str(folder), name_template="{date}/{batch_id}/{partition}-{roll}.{ext}")

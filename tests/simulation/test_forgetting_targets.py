@@ -39,7 +39,7 @@ LEAST_TOUCHED = {
 SEEDS_THAT_ONCE_FAILED = (
     21,  # after an error nothing was left to send, so that the batch was marked and nobody asked
     224,  # the same after a question that failed
-    446,  # the owner of the WAL was not known yet when the witness was read: the slots had wrong names
+    446,  # the owner of the WAL was not known yet when what was delivered last was read: the slots had wrong names
 )
 
 TWO_SEGMENTS: Shape = ((3, 2), (1,))
@@ -166,9 +166,9 @@ PLANTED: list[Callable[[Patch], None]] = [
     bugs.no_question_before_the_marker,
     bugs.dead_letters_kept_again,
     bugs.only_the_chunk_in_hand_may_have_been_sent,
-    bugs.witness_not_read_at_the_start,
-    bugs.witness_not_read_at_the_end,
-    bugs.witness_not_compared,
+    bugs.last_delivered_not_read_at_the_start,
+    bugs.last_delivered_not_read_at_the_end,
+    bugs.last_delivered_not_compared,
     bugs.slots_not_read_before_their_segment,
 ]
 

@@ -9,10 +9,10 @@ import pytest
 from tests.simulation.world import World
 from tests.support.small_run import Place, Recorder, numbers
 from wal_sink.checkpoint.reader import Checkpoint, Gate
-from wal_sink.delivery.served_sink import CarrierLostError, Serving
+from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
 from wal_sink.errors import ConfigError, DivergentReplay, FencedError, HistoryError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.recovery.history import KEPT_MANIFESTS
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import as_sink
@@ -157,7 +157,7 @@ def test_a_query_started_again_reads_what_others_did_meanwhile() -> None:
 # A delivery job that was given up.
 
 
-class LosingCarrier:
+class LosingDispatcher:
     """Loses its first job; what it handed out may still be at work."""
 
     whole_batch = False
@@ -168,18 +168,18 @@ class LosingCarrier:
 
     def deliver(
         self,
-        assignment: Assignment,
+        delivery_context: DeliveryContext,
         manifest: Manifest,  # noqa: ARG002
-        orders: Sequence[Order],
+        tasks: Sequence[SegmentTask],
         *,
         confirm: bool = False,  # noqa: ARG002
-    ) -> list[Outcome]:
-        self.terms.append(assignment.term.number)
+    ) -> list[SegmentResult]:
+        self.terms.append(delivery_context.term.number)
         if len(self.terms) > 1:
-            return [Outcome(order.ordinal, order.segment.rows, chunks=1) for order in orders]
+            return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
         if self.how == "job":
-            raise CarrierLostError("the job is gone")
-        return [Outcome(order.ordinal, 0, failure=Failure(FailureKind.LOST, "run again")) for order in orders]
+            raise DispatcherLostError("the job is gone")
+        return [SegmentResult(task.ordinal, 0, failure=Failure(FailureKind.LOST, "run again")) for task in tasks]
 
 
 @pytest.mark.parametrize("how", ["job", "task"])
@@ -187,11 +187,11 @@ def test_after_a_lost_job_the_committer_goes_on_under_its_next_term(how: str) ->
     place = Place()
     run = place.open({"a": Recorder()})
     completed(place, run, 1)
-    carrier = _with_carrier(run, LosingCarrier(how))
+    dispatcher = _with_carrier(run, LosingDispatcher(how))
 
     run.deliver_all()
 
-    assert carrier.terms == [1, 2]
+    assert dispatcher.terms == [1, 2]
     assert run.committers[0].term.number == 2
     assert place.wal.list(paths.markers("a"))
 
@@ -200,28 +200,28 @@ def test_a_committer_that_was_succeeded_while_its_job_was_lost_sends_no_more() -
     place = Place()
     run = place.open({"a": Recorder()})
     completed(place, run, 1)
-    carrier = _with_carrier(run, LosingCarrier("job"))
-    lost = carrier.deliver
+    dispatcher = _with_carrier(run, LosingDispatcher("job"))
+    lost = dispatcher.deliver
 
     def succeeded_meanwhile(
-        assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
-    ) -> list[Outcome]:
-        if not carrier.terms:
+        delivery_context: DeliveryContext, manifest: Manifest, tasks: Sequence[SegmentTask], *, confirm: bool = False
+    ) -> list[SegmentResult]:
+        if not dispatcher.terms:
             place.open({"a": Recorder()})
-        return lost(assignment, manifest, orders, confirm=confirm)
+        return lost(delivery_context, manifest, tasks, confirm=confirm)
 
-    carrier.deliver = succeeded_meanwhile  # type: ignore[method-assign]
+    dispatcher.deliver = succeeded_meanwhile  # type: ignore[method-assign]
 
     with pytest.raises(FencedError):
         run.deliver_all()
-    assert carrier.terms == [1]
+    assert dispatcher.terms == [1]
 
 
-def _with_carrier(run: Run, carrier: LosingCarrier) -> LosingCarrier:
+def _with_carrier(run: Run, dispatcher: LosingDispatcher) -> LosingDispatcher:
     sink = as_sink(Recorder())
     delivery = Delivery(None)
-    run.committers[0]._serving = Serving("a", delivery, promise(sink, delivery, "a"), carrier)
-    return carrier
+    run.committers[0]._served_sink = ServedSink("a", delivery, promise(sink, delivery, "a"), dispatcher)
+    return dispatcher
 
 
 def test_at_most_once_checks_its_term_between_the_record_and_the_send() -> None:

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier
+from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
 from wal_sink.delivery.segment import chunks_of
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import FencedError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment
+from wal_sink.messages import DeliveryContext
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
@@ -393,19 +393,19 @@ class Life:
 
     def open_run(self) -> Run:
         run = Run(self._wal, self._checkpoint, self.world.settings, runtime=simulated_runtime(seed=self.number))
-        run.open([self.serving(run.log)])
+        run.open([self.served_sink(run.log)])
         run.become_stager()
         return run
 
-    def serving(self, log: Log) -> Serving:
+    def served_sink(self, log: Log) -> ServedSink:
         sink = self.sink()
         delivery = self.world.delivery
-        carrier: LocalCarrier | WholeBatchCarrier
+        dispatcher: LocalDispatcher | WholeBatchDispatcher
         if isinstance(sink, BatchSink):
-            carrier = WholeBatchCarrier(self._write_batch(log), log, what="batch writer", limit_s=60)
+            dispatcher = WholeBatchDispatcher(self._write_batch(log), log, what="batch writer", limit_s=60)
         else:
-            carrier = LocalCarrier(lambda: sink, log, should_stop=lambda: False)
-        return Serving("default", delivery, promise(sink, delivery, "default"), carrier)
+            dispatcher = LocalDispatcher(lambda: sink, log, should_stop=lambda: False)
+        return ServedSink("default", delivery, promise(sink, delivery, "default"), dispatcher)
 
     def sink(self) -> Sink | BatchSink:
         if self.world.kind == "batch":
@@ -414,11 +414,11 @@ class Life:
             return WholeSegmentSink(self)
         return SINKS.get(self.world.kind, PlainSink)(self)
 
-    def _write_batch(self, log: Log) -> Callable[[Assignment, Manifest], None]:
-        def write(assignment: Assignment, manifest: Manifest) -> None:
+    def _write_batch(self, log: Log) -> Callable[[DeliveryContext, Manifest], None]:
+        def write(delivery_context: DeliveryContext, manifest: Manifest) -> None:
             for ordinal, segment in enumerate(manifest.segments):
                 data = load_segment(log.store, segment)
-                for chunk in chunks_of(assignment, ordinal, segment, data, 0, where=segment.path):
+                for chunk in chunks_of(delivery_context, ordinal, segment, data, 0, where=segment.path):
                     self.point("before sink", chunk.key)
                     self.world.target.accept(self, chunk)
                     self.point("after sink", chunk.key)

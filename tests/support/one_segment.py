@@ -9,8 +9,8 @@ from typing import Any
 from tests.support.small_run import Place, Recorder
 from wal_sink.delivery.segment import SegmentDelivery, chunks_of
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Order, Outcome
-from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.sinks.base import SegmentSink, Sink, SinkContext, as_sink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import FailureKind
@@ -34,7 +34,7 @@ class Stage:
         staged = self.run.history.staged(0)
         assert staged is not None
         self.segment = staged.segments[0]
-        self.given = Assignment(
+        self.given = DeliveryContext(
             wal_id="w",
             sink="a",
             term=Term("committer-a", 1),
@@ -46,19 +46,19 @@ class Stage:
             at_most_once=False,
             keeps_rejected=False,
             attempt_timeout_s=10,
-            witness=None,
+            last_delivered=None,
         )
-        self.order = Order(0, self.segment, 0, maybe_sent=False)
+        self.task = SegmentTask(0, self.segment, 0, maybe_sent=False)
 
-    def deliver(self, to: object, *, order: dict[str, Any] | None = None, **given: Any) -> Outcome:
+    def deliver(self, to: object, *, task: dict[str, Any] | None = None, **given: Any) -> SegmentResult:
         """Deliver once; `order` and `given` change what is handed over."""
         self.place.requests.clear()
         sink = as_sink(to)
         assert isinstance(sink, Sink)
-        assignment = replace(self.given, **given)
-        session = SinkSession(sink, DirectCaller(), assignment.context(on_executor=True), timeout_s=10)
-        delivery = SegmentDelivery(assignment, session, self.run.log, should_stop=self.should_stop)
-        return delivery.deliver(replace(self.order, **(order or {})))
+        delivery_context = replace(self.given, **given)
+        session = SinkSession(sink, DirectCall(), delivery_context.context(on_executor=True), timeout_s=10)
+        delivery = SegmentDelivery(delivery_context, session, self.run.log, should_stop=self.should_stop)
+        return delivery.deliver(replace(self.task, **(task or {})))
 
     def first_chunk(self) -> Chunk:
         data = load_segment(self.run.log.store, self.segment)
@@ -77,8 +77,8 @@ class Stage:
         return self.place.requests.count(f"read {paths.term('committer-a', 2)}")
 
 
-def kind_of_failure(outcome: Outcome) -> FailureKind | None:
-    return outcome.failure.kind if outcome.failure else None
+def kind_of_failure(result: SegmentResult) -> FailureKind | None:
+    return result.failure.kind if result.failure else None
 
 
 def raising(error: BaseException) -> Callable[..., Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink.delivery.local import LocalCarrier
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.local import LocalDispatcher
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import Runtime
 from wal_sink.settings import Delivery, Settings
@@ -56,7 +56,7 @@ class Place:
             settings or Settings(chunk_rows=2),
             runtime=runtime or simulated_runtime(seed=next(_numbers)),
         )
-        run.open([serving(run, name, to, **delivery) for name, to in sinks.items()])
+        run.open([served_sink(run, name, to, **delivery) for name, to in sinks.items()])
         run.become_stager()
         return run
 
@@ -70,12 +70,12 @@ class Place:
             self.requests.append(f"{what.removeprefix('before ')} {where}")
 
 
-def serving(run: Run, name: str, to: object, **delivery: Any) -> Serving:
+def served_sink(run: Run, name: str, to: object, **delivery: Any) -> ServedSink:
     given = to if isinstance(to, Delivery) else Delivery(to, **delivery)
     sink = as_sink(given.to)
     assert not isinstance(sink, BatchSink)
-    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
-    made = Serving(name, given, promise(sink, given, name), carrier)
+    dispatcher = LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
+    made = ServedSink(name, given, promise(sink, given, name), dispatcher)
     if not isinstance(sink, TwoPhaseSink):
         return made
     preparation = None if given.where == "driver" else Preparation(name, lambda: sink, given.attempt_timeout_s)

@@ -6,16 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 from wal_sink.runtime.clock import Runtime
-from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.testing import simulated_runtime
 
 
 def noting_limits(limits: dict[str, set[float]]) -> Runtime:
     """`limits` gets the limits of all calls, in seconds, by the function's name."""
 
-    class Noting(DirectCaller):
+    class Noting(DirectCall):
         def call(self, function: Any, *args: Any, timeout_s: float) -> Any:
             limits.setdefault(function.__name__, set()).add(timeout_s)
             return super().call(function, *args, timeout_s=timeout_s)
 
-    return replace(simulated_runtime(), new_caller=Noting)
+    return replace(simulated_runtime(), new_timed_call=Noting)

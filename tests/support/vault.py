@@ -67,7 +67,7 @@ class VaultSink(TwoPhaseSink):
         if transaction.id in self.vault.shown:
             return
         if transaction.id not in self.vault.held:
-            raise HandleGoneError(f"no {handle}", never_published=self.vault.remembers_commits)
+            raise HandleGoneError(f"no {handle}", never_committed=self.vault.remembers_commits)
         self.vault.shown[transaction.id] = self.vault.held.pop(transaction.id)
 
     def abort(self, transaction: Transaction, token: str) -> None:

@@ -126,7 +126,7 @@ class TestRemembersInItsProcessWhatItPrepared(TwoPhase):
     class kind(Travelling):  # noqa: N801
         def commit(self, transaction: Transaction, handle: str) -> None:
             if self.transaction is None and transaction.id not in self.vault.shown:
-                raise HandleGoneError("not mine", never_published=True)
+                raise HandleGoneError("not mine", never_committed=True)
             super().commit(transaction, handle)
 
     fails = frozenset({COPY, INVISIBLE, COMMITTED_AGAIN, TAKES_BACK, ATTEMPTS, NEVER_WAS, WAKES})
@@ -152,7 +152,7 @@ class TestIsSurprisedByASecondCommit(TwoPhase):
     fails = frozenset({COMMITTED_AGAIN, TAKES_BACK, DIES, REQUEST_FAILS, WAKES})
 
 
-class TestPublishesNothingInstead(TwoPhase):
+class TestCommitesNothingInstead(TwoPhase):
     class kind(Travelling):  # noqa: N801
         def commit(self, transaction: Transaction, handle: str) -> None:
             if transaction.id in self.vault.held:

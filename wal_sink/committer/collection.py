@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from wal_sink.committer.context import Surroundings
+from wal_sink.committer.context import CommitContext
 from wal_sink.recovery.inventory import Lost, find_again, newest_marker
 from wal_sink.recovery.registration import registered
 from wal_sink.wal import paths
@@ -27,7 +27,7 @@ KEPT_LOW_WATERS = 16
 class Collector:
     """Advances low water and deletes below it. Used by the committers of one run, one at a time."""
 
-    def __init__(self, shared: Surroundings, *, retention_batches: int) -> None:
+    def __init__(self, shared: CommitContext, *, retention_batches: int) -> None:
         self._shared = shared
         self._log = shared.log
         self._retention = retention_batches

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from wal_sink.committer.context import Surroundings
+from wal_sink.committer.context import CommitContext
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.progress import recorded_chunks
 from wal_sink.delivery.retry import Budget
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.recovery.inventory import (
     Lost,
@@ -44,7 +44,7 @@ GROUP_BATCHES = 8
 """The most batches that share a marker."""
 GROUP_S = 1.0
 """For how long they may, by the monotonic clock: a process that slept in between looks at its term again."""
-MOST_WITNESSED_SLOTS = 1024
+MOST_LAST_DELIVERED_SLOTS = 1024
 """Of slots that the newest batch with rows did not use, those from here on are not watched: a marker stays small."""
 RELEASE_S = 5.0
 """For how long a look at the term is good while a batch is released: a successor collects no batch so soon."""
@@ -55,13 +55,15 @@ _logger = logger_of(__name__)
 class Committer:
     """Delivers the batches of a WAL to one sink, strictly in order. Not shared between threads."""
 
-    def __init__(self, serving: Serving, shared: Surroundings, term: Term, sink: SinkRecord) -> None:
-        self._serving = serving
+    def __init__(self, served_sink: ServedSink, shared: CommitContext, term: Term, sink: SinkRecord) -> None:
+        self._served_sink = served_sink
         self._shared = shared
         self._log = shared.log
         self._first_batch = sink.first_batch
         # A name that did not begin idempotent may be given a sink again that needs a record of every batch.
-        self._shares_markers = serving.promise.ignores_repeats and sink.sink_kind == serving.promise.ability.value
+        self._shares_markers = (
+            served_sink.promise.ignores_repeats and sink.sink_kind == served_sink.promise.ability.value
+        )
         self._marker: Marker | None = None
         self._unmarked: list[Manifest] = []  # the group under way: what the sink has and no marker stands for yet
         self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
@@ -70,16 +72,16 @@ class Committer:
         self._tidied_through: int | None = None
         self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
         self._is_confirmed = False  # whether the target had what was marked when this run began
-        self._rate = RowRate(serving.delivery.rows_per_s, shared.log.runtime)
+        self._rate = RowRate(served_sink.delivery.rows_per_s, shared.log.runtime)
         self.term = term
 
     @property
-    def serving(self) -> Serving:
-        return self._serving
+    def served_sink(self) -> ServedSink:
+        return self._served_sink
 
     @property
     def name(self) -> str:
-        return self._serving.name
+        return self._served_sink.name
 
     @property
     def marked_through(self) -> int:
@@ -126,7 +128,7 @@ class Committer:
         Raises `DeliveryError` or `StoreError` when a budget is spent, `HistoryError`, `CorruptError` or `FencedError`
         when going on would be wrong, `StoppedError` when the run ends.
         """
-        budget = Budget.of(self._serving.delivery, self._log.runtime)
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
         sleep = self._shared.sleep_s
         what = f"sink {self.name!r}"
         try:
@@ -152,7 +154,11 @@ class Committer:
         Raises what `deliver_next` raises: `HistoryError` if the target has lost it, `DeliveryError` if it cannot tell.
         """
         marker = self._marker
-        if marker is None or not marker.witness_rows or self._serving.promise.ability is not Ability.STORE_POSITION:
+        if (
+            marker is None
+            or not marker.last_delivered_rows
+            or self._served_sink.promise.ability is not Ability.TRANSACTIONAL
+        ):
             return  # nothing that had rows was marked, or the target has no positions that could tell
         manifest = self._marked_manifest or self._read_marked(marker.batch_id)
         self._marked_manifest = msgspec.structs.replace(manifest, segments=(), prepared={})
@@ -173,14 +179,14 @@ class Committer:
             _logger.warning("sink %s: %d batches stay unmarked: %s", self.name, len(self._unmarked), error)
 
     def abort_abandoned(self) -> None:
-        """Abort what a two-phase sink began and nobody will publish: at the start, then once every few batches.
+        """Abort what a two-phase sink began and nobody will commit: at the start, then once every few batches.
 
         A warning is all that comes of a failure: what is left is found again.
         """
         if self._tidied_through is not None and self.marked_through < self._tidied_through + ABORT_EVERY_BATCHES:
             return
         self._tidied_through = self.marked_through
-        make_sink, limit_s = self._serving.make_sink, self._serving.delivery.attempt_timeout_s
+        make_sink, limit_s = self._served_sink.make_sink, self._served_sink.delivery.attempt_timeout_s
         if make_sink is None:
             return  # it is no two-phase sink: it begins nothing
         try:
@@ -225,7 +231,7 @@ class Committer:
 
     def _has_progress(self, manifest: Manifest) -> bool:
         """Whether the sink has a part of the batch. One listing, or none where progress is kept elsewhere."""
-        if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+        if self._served_sink.promise.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return False
         return bool(recorded_chunks(self._log.store, self.name, manifest))
 
@@ -310,7 +316,7 @@ class Committer:
 
     def _delivery(self, manifest: Manifest, *, taken_over: bool) -> BatchDelivery:
         return BatchDelivery(
-            self._serving,
+            self._served_sink,
             self._log,
             self._shared.sleep_s,
             manifest,
@@ -323,7 +329,7 @@ class Committer:
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
         manifest = group[-1]
-        witness_batch, witness_rows, witness_older = self._witness(manifest)
+        last_delivered_batch, last_delivered_rows, last_delivered_older = self._last_delivered(manifest)
         marker = Marker(
             batch_id=manifest.batch_id,
             term=self.term.number,
@@ -331,9 +337,9 @@ class Committer:
             rows=sum(each.rows for each in group),
             rejected=kept.get("rejected", 0),
             unknown=kept.get("unknown", 0),
-            witness_batch=witness_batch,
-            witness_rows=witness_rows,
-            witness_older=witness_older,
+            last_delivered_batch=last_delivered_batch,
+            last_delivered_rows=last_delivered_rows,
+            last_delivered_older=last_delivered_older,
             **self._log.stamp(),
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
@@ -344,27 +350,34 @@ class Committer:
         self._shared.history.note_marked(marker.batch_id)
         self._unmarked.clear()
 
-    def _witness(self, manifest: Manifest) -> tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]:
+    def _last_delivered(self, manifest: Manifest) -> tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]:
         """The newest batch that had rows, how many in each segment, and the slots after these: what a transactional
         target must remember.
         """
         before = self._marker
-        if self._serving.promise.ability is not Ability.STORE_POSITION:
+        if self._served_sink.promise.ability is not Ability.TRANSACTIONAL:
             return NOTHING, (), ()
         if manifest.segments:
             rows = tuple(segment.rows for segment in manifest.segments)
             return manifest.batch_id, rows, _slots_after(len(rows), before)
-        return (before.witness_batch, before.witness_rows, before.witness_older) if before else (NOTHING, (), ())
+        return (
+            (before.last_delivered_batch, before.last_delivered_rows, before.last_delivered_older)
+            if before
+            else (NOTHING, (), ())
+        )
 
 
 def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:
     """What the marker before says of slots from number `used` on, which the batch at hand did not use."""
     if before is None:
         return ()
-    parts = [OlderSlots(batch_id=before.witness_batch, rows=before.witness_rows), *before.witness_older]
+    parts = [
+        OlderSlots(batch_id=before.last_delivered_batch, rows=before.last_delivered_rows),
+        *before.last_delivered_older,
+    ]
     left, first = [], 0
     for part in parts:
-        end = min(first + len(part.rows), MOST_WITNESSED_SLOTS)
+        end = min(first + len(part.rows), MOST_LAST_DELIVERED_SLOTS)
         if end > max(first, used):
             rows = part.rows[max(0, used - first) : end - first]
             left.append(OlderSlots(batch_id=part.batch_id, rows=rows))

@@ -13,7 +13,7 @@ from wal_sink.wal.log import Log
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class CommitContext:
     """What the committers of one run share."""
 
     log: Log

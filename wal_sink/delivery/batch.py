@@ -8,9 +8,9 @@ from dataclasses import replace
 from wal_sink.dead_letters.files import Kept, count_rows, kept_through
 from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.delivery.retry import AttemptFailedError, Budget
-from wal_sink.delivery.served_sink import CarrierLostError, Serving
+from wal_sink.delivery.served_sink import DispatcherLostError, ServedSink
 from wal_sink.errors import DeliveryError
-from wal_sink.messages import Assignment, Order, Outcome, Witness
+from wal_sink.messages import DeliveryContext, LastDelivered, SegmentResult, SegmentTask
 from wal_sink.reporting.layers import said_once
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.runtime.stopped import StoppedError
@@ -49,7 +49,7 @@ class BatchDelivery:
 
     def __init__(
         self,
-        serving: Serving,
+        served_sink: ServedSink,
         log: Log,
         sleep: Callable[[float], None],
         manifest: Manifest,
@@ -60,7 +60,7 @@ class BatchDelivery:
         taken_over: bool,
         rate: RowRate,
     ) -> None:
-        self._serving = serving
+        self._served_sink = served_sink
         self._log = log
         self._sleep = sleep
         self._manifest = manifest
@@ -78,7 +78,7 @@ class BatchDelivery:
         self._asks_first = False  # whether the target forgot something, so that it has to tell what it has
         self.seen_term = 0
         """The highest term that another run's progress of the batch names."""
-        self._assignment = self._assign(wal_id, term, before)
+        self._delivery_context = self._assign(wal_id, term, before)
 
     def run(self, renew_term: Callable[[int], Term]) -> None:
         """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises.
@@ -86,7 +86,7 @@ class BatchDelivery:
         `renew_term` claims the next term, under which a delivery goes on that left tasks behind, or one above the term
         that it is given and that a transactional target knows.
         """
-        budget = Budget.of(self._serving.delivery, self._log.runtime)
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
         self._asks_first = self._asks_first or self._is_unconfirmed  # an earlier call could not create the marker
         self._within(budget, lambda: self._attempt(budget, renew_term))
 
@@ -94,7 +94,7 @@ class BatchDelivery:
         """Make sure that a transactional target has what the marker before this batch stands for, and what this batch
         has of it. Sends nothing. Raises what `run` raises.
         """
-        budget = Budget.of(self._serving.delivery, self._log.runtime)
+        budget = Budget.of(self._served_sink.delivery, self._log.runtime)
         self._within(budget, lambda: self._ask(budget))
 
     def _within(self, budget: Budget, attempt: Callable[[], None]) -> None:
@@ -109,21 +109,21 @@ class BatchDelivery:
 
     def go_on_under(self, term: Term) -> None:
         """From now on deliver under another term of the same role."""
-        self._assignment = replace(self._assignment, term=term)
+        self._delivery_context = replace(self._delivery_context, term=term)
 
     def reload_progress(self) -> None:
         """Let the records on the store speak; what an at-most-once delivery may have lost becomes dead letters."""
-        if self._serving.promise.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+        if self._served_sink.promise.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return
         log = self._log
         known = dict(enumerate(self._rows))
-        for ordinal, rows in recorded_rows(log.store, self._serving.name, self._manifest).items():
+        for ordinal, rows in recorded_rows(log.store, self._served_sink.name, self._manifest).items():
             if rows > known.get(ordinal, 0):
-                record = check_recorded(log, self._serving.name, self._manifest, ordinal, rows)
+                record = check_recorded(log, self._served_sink.name, self._manifest, ordinal, rows)
                 if record.run_id != log.run_id:
                     self.seen_term = max(self.seen_term, record.term)
-                if self._serving.promise.at_most_once:
-                    keep_last_recorded(self._assignment, ordinal, self._manifest.segments[ordinal], rows, log)
+                if self._served_sink.promise.at_most_once:
+                    keep_last_recorded(self._delivery_context, ordinal, self._manifest.segments[ordinal], rows, log)
                 self._rows[ordinal] = rows
 
     def take_over(self) -> None:
@@ -134,25 +134,25 @@ class BatchDelivery:
         if not self._is_transactional:
             return
         log, batch_id = self._log, self._manifest.batch_id
-        for ordinal, end in kept_through(log.store, self._serving.name, batch_id).items():
+        for ordinal, end in kept_through(log.store, self._served_sink.name, batch_id).items():
             self._sent_through[ordinal] = max(end, self._sent_through[ordinal])
 
     def kept_rows(self) -> Mapping[Kept, int]:
         """Rows that became dead letters so far, predecessors included. No request where there can be none."""
         if not (self._maybe_sent or self._has_rejected):  # a predecessor may have had another policy
             return {}
-        return count_rows(self._log.store, self._serving.name, self._manifest.batch_id)
+        return count_rows(self._log.store, self._served_sink.name, self._manifest.batch_id)
 
     def _attempt(self, budget: Budget, renew_term: Callable[[int], Term]) -> None:
-        if self._left_behind or self._outrun_by > self._assignment.term.number:
+        if self._left_behind or self._outrun_by > self._delivery_context.term.number:
             self._leave_behind(renew_term(self._outrun_by))
         failures, took_some = self._asked_first(), False
-        for orders in () if failures else self._rounds():
-            outcomes = self._carry(orders, confirm=self._is_confirmed_after(orders))
-            if any(outcome.chunks for outcome in outcomes) and self._came_further():
+        for tasks in () if failures else self._rounds():
+            results = self._carry(tasks, confirm=self._is_confirmed_after(tasks))
+            if any(result.chunks for result in results) and self._came_further():
                 budget.note_progress()
                 took_some = True
-            failures = [outcome.failure for outcome in outcomes if outcome.failure]
+            failures = [result.failure for result in results if result.failure]
             if failures:
                 break
         may_be_away = bool(failures) and not took_some
@@ -180,14 +180,14 @@ class BatchDelivery:
         """
         if not self._asks_first:
             return []
-        failures = [outcome.failure for outcome in self._carry([], confirm=True) if outcome.failure]
+        failures = [result.failure for result in self._carry([], confirm=True) if result.failure]
         failures = [failure for failure in failures if failure.kind is not FailureKind.FORGOTTEN]
         self._asks_first = bool(failures)
         return failures
 
     def _ask(self, budget: Budget) -> None:
-        outcomes = self._carry([], confirm=True)
-        if failure := next((outcome.failure for outcome in outcomes if outcome.failure), None):
+        results = self._carry([], confirm=True)
+        if failure := next((result.failure for result in results if result.failure), None):
             self._fail(failure, budget, may_be_away=False)
 
     def _came_further(self) -> bool:
@@ -221,27 +221,27 @@ class BatchDelivery:
         self._is_away = may_be_away and failure.kind is not FailureKind.LOST
         raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
 
-    def _rounds(self) -> Iterator[list[Order]]:
+    def _rounds(self) -> Iterator[list[SegmentTask]]:
         """What is handed to the carrier at a time. A target that was away gets one segment to see if it is back."""
-        orders = self._open_orders()
-        if self._serving.carrier.whole_batch:
-            if orders or not self._manifest.segments:
-                yield orders
-        elif self._serving.delivery.order == "total":
-            yield from ([order] for order in orders)
-        elif self._is_away and len(orders) > 1:
-            yield orders[:1]
+        tasks = self._open_orders()
+        if self._served_sink.dispatcher.whole_batch:
+            if tasks or not self._manifest.segments:
+                yield tasks
+        elif self._served_sink.delivery.order == "total":
+            yield from ([task] for task in tasks)
+        elif self._is_away and len(tasks) > 1:
+            yield tasks[:1]
             yield self._open_orders()
-        elif orders:
-            yield orders
+        elif tasks:
+            yield tasks
 
-    def _open_orders(self) -> list[Order]:
+    def _open_orders(self) -> list[SegmentTask]:
         # With several segments, their single chunks would all go unchecked; and a rate may have been waited for.
-        is_paced = self._serving.delivery.rows_per_s is not None
+        is_paced = self._served_sink.delivery.rows_per_s is not None
         term_checked = len(self._manifest.segments) == 1 and not self._maybe_sent and not is_paced
-        handles = self._manifest.prepared.get(self._serving.name)
+        handles = self._manifest.prepared.get(self._served_sink.name)
         return [
-            Order(
+            SegmentTask(
                 ordinal,
                 segment,
                 self._rows[ordinal],
@@ -256,73 +256,75 @@ class BatchDelivery:
 
     @property
     def _is_transactional(self) -> bool:
-        return self._serving.promise.ability is Ability.STORE_POSITION
+        return self._served_sink.promise.ability is Ability.TRANSACTIONAL
 
-    def _is_confirmed_after(self, orders: Sequence[Order]) -> bool:
+    def _is_confirmed_after(self, tasks: Sequence[SegmentTask]) -> bool:
         """Whether the target is to tell what it has of the whole batch once these, all that are left, are done."""
-        return self._is_transactional and len(orders) == len(self._open_orders())
+        return self._is_transactional and len(tasks) == len(self._open_orders())
 
-    def _carry(self, orders: list[Order], *, confirm: bool = False) -> list[Outcome]:
+    def _carry(self, tasks: list[SegmentTask], *, confirm: bool = False) -> list[SegmentResult]:
         self._rate.wait(self._sleep)
         began_s = self._rate.now_s()
         before = sum(self._rows)
         try:
-            outcomes = self._serving.carrier.deliver(self._assignment, self._manifest, orders, confirm=confirm)
-        except CarrierLostError as error:
-            outcomes = [Outcome(ordinal=-1, rows=0, failure=Failure(FailureKind.LOST, str(error)))]
-            self._note_sent(orders)
-        self._settle(outcomes)
+            results = self._served_sink.dispatcher.deliver(
+                self._delivery_context, self._manifest, tasks, confirm=confirm
+            )
+        except DispatcherLostError as error:
+            results = [SegmentResult(ordinal=-1, rows=0, failure=Failure(FailureKind.LOST, str(error)))]
+            self._note_sent(tasks)
+        self._settle(results)
         self._rate.take(sum(self._rows) - before, since_s=began_s)
-        return outcomes
+        return results
 
-    def _settle(self, outcomes: list[Outcome]) -> None:
-        for outcome in outcomes:
-            if outcome.ordinal >= 0:
-                self._settle_segment(outcome)
-            self._has_rejected = self._has_rejected or outcome.rejected > 0
+    def _settle(self, results: list[SegmentResult]) -> None:
+        for result in results:
+            if result.ordinal >= 0:
+                self._settle_segment(result)
+            self._has_rejected = self._has_rejected or result.rejected > 0
 
-    def _settle_segment(self, outcome: Outcome) -> None:
+    def _settle_segment(self, result: SegmentResult) -> None:
         """Of a transactional target nothing outranks what it said last."""
-        ordinal = outcome.ordinal
+        ordinal = result.ordinal
         if self._is_transactional:
-            self._rows[ordinal] = outcome.rows
-            self._sent_through[ordinal] = max(self._sent_through[ordinal], self._maybe_through(outcome))
+            self._rows[ordinal] = result.rows
+            self._sent_through[ordinal] = max(self._sent_through[ordinal], self._maybe_through(result))
         else:
-            self._rows[ordinal] = max(outcome.rows, self._rows[ordinal])
+            self._rows[ordinal] = max(result.rows, self._rows[ordinal])
 
-    def _maybe_through(self, outcome: Outcome) -> int:
+    def _maybe_through(self, result: SegmentResult) -> int:
         """How far a segment may have been sent: where something failed, the chunk in hand, too."""
-        if outcome.failure is None:
-            return outcome.rows
-        segment = self._manifest.segments[outcome.ordinal]
+        if result.failure is None:
+            return result.rows
+        segment = self._manifest.segments[result.ordinal]
         ends = chunk_ends(segment, self._manifest.chunk_rows)
-        return next((end for end in ends if end > outcome.rows), segment.rows)
+        return next((end for end in ends if end > result.rows), segment.rows)
 
-    def _note_sent(self, orders: Sequence[Order]) -> None:
+    def _note_sent(self, tasks: Sequence[SegmentTask]) -> None:
         """Nobody knows how far a lost carrier sent these. Only a transactional target can have forgotten more of that
         than the chunk in hand; of every other one the records tell.
         """
-        for order in orders if self._is_transactional else ():
-            self._sent_through[order.ordinal] = order.segment.rows
+        for task in tasks if self._is_transactional else ():
+            self._sent_through[task.ordinal] = task.segment.rows
 
-    def _assign(self, wal_id: str, term: Term, before: Marker | None) -> Assignment:
-        return Assignment(
+    def _assign(self, wal_id: str, term: Term, before: Marker | None) -> DeliveryContext:
+        return DeliveryContext(
             wal_id=wal_id,
-            sink=self._serving.name,
+            sink=self._served_sink.name,
             term=term,
             batch_id=self._manifest.batch_id,
             columns=self._manifest.columns,
             spark_schema=self._manifest.spark_schema,
             chunk_rows=self._manifest.chunk_rows,
             segments=len(self._manifest.segments),
-            at_most_once=self._serving.promise.at_most_once,
-            keeps_rejected=self._serving.delivery.on_rejected == "dead_letter",
-            attempt_timeout_s=self._serving.delivery.attempt_timeout_s,
-            rows_per_s=self._serving.delivery.rows_per_s,
-            prepares_again=self._serving.delivery.on_gone == "prepare_again",
-            witness=Witness.of(before),
+            at_most_once=self._served_sink.promise.at_most_once,
+            keeps_rejected=self._served_sink.delivery.on_rejected == "dead_letter",
+            attempt_timeout_s=self._served_sink.delivery.attempt_timeout_s,
+            rows_per_s=self._served_sink.delivery.rows_per_s,
+            prepares_again=self._served_sink.delivery.on_gone == "prepare_again",
+            last_delivered=LastDelivered.of(before),
             spread=self._manifest.spread,
         )
 
     def _what(self) -> str:
-        return f"batch {self._manifest.batch_id}, sink {self._serving.name!r}"
+        return f"batch {self._manifest.batch_id}, sink {self._served_sink.name!r}"

@@ -8,8 +8,8 @@ from functools import partial
 
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import PermanentError, WalSinkError
-from wal_sink.messages import Assignment, Order, Outcome
-from wal_sink.runtime.timed_calls import Caller, CallTimedOutError
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.runtime.timed_calls import CallTimedOutError, TimedCall
 from wal_sink.sinks.base import MakeSink, Sink
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.sinks.guarantees import Ability, ability_of
@@ -23,16 +23,16 @@ SMALL_BATCH_SEGMENTS = 16
 """The same in segments, which the driver delivers one after the other: each costs some requests."""
 
 
-def is_small(manifest: Manifest, orders: Sequence[Order]) -> bool:
+def is_small(manifest: Manifest, tasks: Sequence[SegmentTask]) -> bool:
     """Whether a batch is delivered in the driver where either place would do.
 
     Of what a two-phase sink has prepared no rows are moved any more.
     """
-    moved = 0 if all(order.handle is not None for order in orders) else manifest.bytes
+    moved = 0 if all(task.handle is not None for task in tasks) else manifest.bytes
     return moved <= SMALL_BATCH_BYTES and len(manifest.segments) <= SMALL_BATCH_SEGMENTS
 
 
-class LocalCarrier:
+class LocalDispatcher:
     """Delivers in the committer's own process, one segment after the other.
 
     `make_sink` may give the same object every time. While a call that timed out may still be running in it, nobody else
@@ -48,24 +48,29 @@ class LocalCarrier:
         self._copy_sink = copy_sink
         self._log = log
         self._should_stop = should_stop
-        self._holder: Caller | None = None
+        self._holder: TimedCall | None = None
 
     def deliver(
-        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
-    ) -> list[Outcome]:
+        self,
+        delivery_context: DeliveryContext,
+        manifest: Manifest,
+        tasks: Sequence[SegmentTask],
+        *,
+        confirm: bool = False,
+    ) -> list[SegmentResult]:
         """Up to the first failure; what comes after it is left for the next attempt."""
-        make_sink, caller = self._make_sink, self._log.runtime.new_caller()
+        make_sink, timed_call = self._make_sink, self._log.runtime.new_timed_call()
         if self._holder is None or not self._holder.busy:
-            self._holder = caller
+            self._holder = timed_call
         elif self._copy_sink is not None:
             make_sink = self._copy_sink
         else:
-            return failed(orders, Failure(FailureKind.PERMANENT, _still_running(assignment)))
+            return failed(tasks, Failure(FailureKind.PERMANENT, _still_running(delivery_context)))
         return carry_out(
-            assignment,
-            orders,
+            delivery_context,
+            tasks,
             make_sink,
-            caller,
+            timed_call,
             self._log,
             on_executor=False,
             should_stop=self._should_stop,
@@ -95,57 +100,61 @@ def _copy(payload: bytes, ability: Ability) -> Sink:
     )
 
 
-def failed(orders: Sequence[Order], failure: Failure) -> list[Outcome]:
+def failed(tasks: Sequence[SegmentTask], failure: Failure) -> list[SegmentResult]:
     """Nothing was done of these orders; where there are none, of what the target was to confirm."""
-    return [Outcome(order.ordinal, order.start, failure=failure) for order in orders] or [Outcome(-1, 0, 0, failure)]
+    return [SegmentResult(task.ordinal, task.start, failure=failure) for task in tasks] or [
+        SegmentResult(-1, 0, 0, failure)
+    ]
 
 
 def carry_out(
-    assignment: Assignment,
-    orders: Sequence[Order],
+    delivery_context: DeliveryContext,
+    tasks: Sequence[SegmentTask],
     make_sink: MakeSink,
-    caller: Caller,
+    timed_call: TimedCall,
     log: Log,
     *,
     on_executor: bool,
     should_stop: Callable[[], bool] = lambda: False,
     confirms: Sequence[SegmentRef] | None = None,
-) -> list[Outcome]:
+) -> list[SegmentResult]:
     """Deliver segments one after the other through one opened sink: one delivery task, on the driver or an executor.
 
     `confirms`: the segments of the whole batch, if a transactional target is to confirm them once all orders are done.
     What it says of them follows the outcomes of the orders.
     """
     try:
-        sink = call_sink(caller, f"sink {assignment.sink!r}", make_sink, timeout_s=assignment.attempt_timeout_s)
+        sink = call_sink(
+            timed_call, f"sink {delivery_context.sink!r}", make_sink, timeout_s=delivery_context.attempt_timeout_s
+        )
     except SinkFailedError as error:
-        caller.close()
-        return failed(orders, error.failure)
-    context = assignment.context(on_executor=on_executor)
-    session = SinkSession(sink, caller, context, timeout_s=assignment.attempt_timeout_s)
-    delivery = SegmentDelivery(assignment, session, log, should_stop=should_stop)
-    outcomes: list[Outcome] = []
+        timed_call.close()
+        return failed(tasks, error.failure)
+    context = delivery_context.context(on_executor=on_executor)
+    session = SinkSession(sink, timed_call, context, timeout_s=delivery_context.attempt_timeout_s)
+    delivery = SegmentDelivery(delivery_context, session, log, should_stop=should_stop)
+    results: list[SegmentResult] = []
     try:
-        for order in orders:
-            outcomes.append(delivery.deliver(order))
-            if outcomes[-1].failure:
-                return outcomes
+        for task in tasks:
+            results.append(delivery.deliver(task))
+            if results[-1].failure:
+                return results
         if confirms is not None:
-            outcomes += delivery.confirm(confirms)
+            results += delivery.confirm(confirms)
     finally:
         session.close()
-    return outcomes
+    return results
 
 
-def _still_running(assignment: Assignment) -> str:
+def _still_running(delivery_context: DeliveryContext) -> str:
     return (
-        f"a call of this sink is still running after {assignment.attempt_timeout_s:g} s; it cannot be called again in "
-        "this process, because it has no copies. Ways out: a time limit in its own client; a higher "
+        f"a call of this sink is still running after {delivery_context.attempt_timeout_s:g} s; it cannot be called "
+        "again in this process, because it has no copies. Ways out: a time limit in its own client; a higher "
         "attempt_timeout_s; a Sink of plain data that pickles; where='executors'"
     )
 
 
-class WholeBatchCarrier:
+class WholeBatchDispatcher:
     """Hands a batch in one piece to a writer on the driver.
 
     A writer that does not return within `limit_s` is given up for good, not called again: it may still be writing.
@@ -153,7 +162,9 @@ class WholeBatchCarrier:
 
     whole_batch = True
 
-    def __init__(self, write: Callable[[Assignment, Manifest], object], log: Log, *, what: str, limit_s: float) -> None:
+    def __init__(
+        self, write: Callable[[DeliveryContext, Manifest], object], log: Log, *, what: str, limit_s: float
+    ) -> None:
         self._write = write
         self._log = log
         self._what = what
@@ -161,27 +172,27 @@ class WholeBatchCarrier:
 
     def deliver(
         self,
-        assignment: Assignment,
+        delivery_context: DeliveryContext,
         manifest: Manifest,
-        orders: Sequence[Order],
+        tasks: Sequence[SegmentTask],
         *,
         confirm: bool = False,  # noqa: ARG002 - only a transactional target can tell, and this is none
-    ) -> list[Outcome]:
+    ) -> list[SegmentResult]:
         """One call for all orders: all of them arrive, or none is known to."""
         try:
-            assignment.term.check(self._log.store)
-            self._call(assignment, manifest)
+            delivery_context.term.check(self._log.store)
+            self._call(delivery_context, manifest)
         except SinkFailedError as error:
-            return [Outcome(ordinal=-1, rows=0, failure=error.failure)]
+            return [SegmentResult(ordinal=-1, rows=0, failure=error.failure)]
         except WalSinkError as error:
-            return [Outcome(ordinal=-1, rows=0, failure=Failure(kind_of(error), str(error)))]
-        return [Outcome(order.ordinal, order.segment.rows, chunks=1) for order in orders]
+            return [SegmentResult(ordinal=-1, rows=0, failure=Failure(kind_of(error), str(error)))]
+        return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
 
-    def _call(self, assignment: Assignment, manifest: Manifest) -> None:
+    def _call(self, delivery_context: DeliveryContext, manifest: Manifest) -> None:
         what = f"batch {manifest.batch_id}: {self._what}"
-        caller = self._log.runtime.new_caller()
+        timed_call = self._log.runtime.new_timed_call()
         try:
-            returned = call_sink(caller, what, self._write, assignment, manifest, timeout_s=self._limit_s)
+            returned = call_sink(timed_call, what, self._write, delivery_context, manifest, timeout_s=self._limit_s)
         except SinkFailedError as error:
             if isinstance(error.__cause__, CallTimedOutError):
                 raise SinkFailedError(
@@ -189,5 +200,5 @@ class WholeBatchCarrier:
                 ) from error
             raise
         finally:
-            caller.close()
+            timed_call.close()
         check_returned(what, returned)

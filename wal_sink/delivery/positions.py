@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wal_sink.errors import HistoryError
-from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.sinks.base import TransactionalSink
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError
@@ -24,34 +24,34 @@ from wal_sink.wal.records import SegmentRef
 class Positions:
     """The slots of one assignment, as the target of an opened session has them."""
 
-    def __init__(self, assignment: Assignment, session: SinkSession, sink: TransactionalSink) -> None:
-        self._given = assignment
+    def __init__(self, delivery_context: DeliveryContext, session: SinkSession, sink: TransactionalSink) -> None:
+        self._given = delivery_context
         self._session = session
         self._sink = sink
-        # Without a witness nothing that had rows was marked, so that the target owes nothing.
-        self._owed = assignment.witness.slots if assignment.witness else ()
+        # None: nothing that had rows was marked yet, so that the target owes nothing.
+        self._owed = delivery_context.last_delivered.slots if delivery_context.last_delivered else ()
 
-    def begin(self, order: Order) -> Position | None:
+    def begin(self, task: SegmentTask) -> Position | None:
         """What the slot of a segment holds before its first chunk is sent. Raises `HistoryError` if the target lacks
         what the last marker stands for, or holds what this WAL did not deliver.
 
-        The segments of a batch share the slots of the witness among them, each its own first.
+        The segments of a batch share the slots of what was delivered last among them, each its own first.
         """
-        owed = list(range(order.ordinal, len(self._owed), self._given.segments))
+        owed = list(range(task.ordinal, len(self._owed), self._given.segments))
         if len(owed) > 1:
             found = self._all([self._slot(number) for number in owed])
-            stored = found[self._slot(order.ordinal)]
+            stored = found[self._slot(task.ordinal)]
         else:
-            stored = self._last(order.ordinal)
-            found = {self._slot(order.ordinal): stored}
+            stored = self._last(task.ordinal)
+            found = {self._slot(task.ordinal): stored}
         for number in owed:
-            self._check_witness(number, found[self._slot(number)])
-        self.rows_of(order.ordinal, order.segment, stored)
+            self._check_last_delivered(number, found[self._slot(number)])
+        self.rows_of(task.ordinal, task.segment, stored)
         return stored
 
-    def confirm(self, segments: Sequence[SegmentRef]) -> list[Outcome]:
-        """What the target has of each segment of the batch, and of the witness, in one question. One outcome per
-        segment: a failure where it lacks rows.
+    def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
+        """What the target has of each segment of the batch, and of what was delivered last, in one question. One result
+        per segment: a failure where it lacks rows.
 
         Raises `SinkFailedError` if it gives no answer, `HistoryError` as `begin` does.
         """
@@ -60,7 +60,7 @@ class Positions:
             return []
         found = self._all(slots)
         for number in range(len(self._owed)):
-            self._check_witness(number, found[slots[number]])
+            self._check_last_delivered(number, found[slots[number]])
         rows = [self.rows_of(number, segment, found[slots[number]]) for number, segment in enumerate(segments)]
         return [_outcome(number, segment, rows[number]) for number, segment in enumerate(segments)]
 
@@ -84,7 +84,7 @@ class Positions:
             )
         return stored.rows
 
-    def _check_witness(self, number: int, found: Position | None) -> None:
+    def _check_last_delivered(self, number: int, found: Position | None) -> None:
         batch_id, rows = self._owed[number]
         if found and (found.batch_id, found.rows) >= (batch_id, rows):
             return
@@ -112,11 +112,11 @@ class Positions:
         return slot_name(self._given.wal_id, self._given.sink, ordinal)
 
 
-def _outcome(ordinal: int, segment: SegmentRef, rows: int) -> Outcome:
+def _outcome(ordinal: int, segment: SegmentRef, rows: int) -> SegmentResult:
     if rows >= segment.rows:
-        return Outcome(ordinal, segment.rows)
+        return SegmentResult(ordinal, segment.rows)
     text = (
         f"segment {ordinal} ({segment.id}): its target has {rows} of {segment.rows} rows after it acknowledged all of "
         "them. Look for a fail-over to a standby that lagged behind, or a restart without the newest writes"
     )
-    return Outcome(ordinal, rows, failure=Failure(FailureKind.FORGOTTEN, text))
+    return SegmentResult(ordinal, rows, failure=Failure(FailureKind.FORGOTTEN, text))

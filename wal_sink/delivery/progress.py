@@ -8,7 +8,7 @@ from wal_sink.dead_letters.files import keep_unknown
 from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.segment import chunks_of
 from wal_sink.errors import CorruptError, StoreError
-from wal_sink.messages import Assignment
+from wal_sink.messages import DeliveryContext
 from wal_sink.stores.base import Store
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
@@ -55,7 +55,7 @@ def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: 
     return record
 
 
-def keep_last_recorded(given: Assignment, ordinal: int, segment: SegmentRef, rows: int, log: Log) -> None:
+def keep_last_recorded(given: DeliveryContext, ordinal: int, segment: SegmentRef, rows: int, log: Log) -> None:
     """Keep the chunk that ends at `rows` as a dead letter: it was recorded before it was sent, by somebody who is
     gone. Unless the sink is known to have answered.
     """

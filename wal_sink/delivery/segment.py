@@ -9,7 +9,7 @@ from wal_sink.dead_letters.files import keep_unknown
 from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.positions import Positions
 from wal_sink.errors import WalSinkError
-from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.sinks.base import Lookup, Rejected, SegmentSink, TransactionalSink, TwoPhaseSink
@@ -17,7 +17,7 @@ from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import Failure, FailureKind, SinkFailedError, kind_of
 from wal_sink.sinks.positions import slot_name
 from wal_sink.sinks.session import SinkSession, ask_applied, check_returned, handed, rejected_of
-from wal_sink.two_phase.commit import Publisher
+from wal_sink.two_phase.commit import SegmentCommit
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Progress, SegmentRef
@@ -29,27 +29,27 @@ class SegmentDelivery:
 
     def __init__(
         self,
-        assignment: Assignment,
+        delivery_context: DeliveryContext,
         session: SinkSession,
         log: Log,
         *,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._given = assignment
+        self._given = delivery_context
         self._session = session
         self._log = log
         self._should_stop = should_stop
-        self._rate = RowRate(assignment.rows_per_s, log.runtime)
+        self._rate = RowRate(delivery_context.rows_per_s, log.runtime)
 
-    def deliver(self, order: Order) -> Outcome:
+    def deliver(self, task: SegmentTask) -> SegmentResult:
         """Deliver one segment from `order.start` on. Raises nothing of the sink's, the store's or the history's."""
-        run = _Run(order)
+        run = _Run(task)
         try:
             if isinstance(self._session.sink, TwoPhaseSink):
                 self._session.open()
-                self._publish(run, self._session.sink)
-                return run.outcome()
-            data = load_segment(self._log.store, order.segment)
+                self._commit(run, self._session.sink)
+                return run.result()
+            data = load_segment(self._log.store, task.segment)
             self._session.open()
             if isinstance(self._session.sink, SegmentSink):
                 self._whole_segment(run, data, self._session.sink)
@@ -59,9 +59,9 @@ class SegmentDelivery:
             run.failure = error.failure
         except WalSinkError as error:
             run.failure = Failure(kind_of(error), str(error))
-        return run.outcome()
+        return run.result()
 
-    def confirm(self, segments: Sequence[SegmentRef]) -> list[Outcome]:
+    def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
         """What a transactional target has of the batch now, once its segments are delivered: one outcome a segment, or
         a single one of ordinal -1 if it gives no answer. Any other sink has nothing to tell.
         """
@@ -72,12 +72,12 @@ class SegmentDelivery:
             self._session.open()
             return Positions(self._given, self._session, sink).confirm(segments)
         except SinkFailedError as error:
-            return [Outcome(-1, 0, failure=error.failure)]
+            return [SegmentResult(-1, 0, failure=error.failure)]
         except WalSinkError as error:
-            return [Outcome(-1, 0, failure=Failure(kind_of(error), str(error)))]
+            return [SegmentResult(-1, 0, failure=Failure(kind_of(error), str(error)))]
 
-    def _publish(self, run: _Run, sink: TwoPhaseSink) -> None:
-        publisher = Publisher(
+    def _commit(self, run: _Run, sink: TwoPhaseSink) -> None:
+        segment_commit = SegmentCommit(
             self._given,
             self._session,
             sink,
@@ -85,24 +85,24 @@ class SegmentDelivery:
             read=self._kept_chunks,
             refuse_stopped=self._refuse_stopped,
         )
-        publisher.publish(run.order)
-        rows = run.order.segment.rows
+        segment_commit.commit(run.task)
+        rows = run.task.segment.rows
         if self._given.segments > 1:
-            self._record(run.order, rows)
+            self._record(run.task, rows)
         run.rows = rows
         run.chunks += 1
 
-    def _kept_chunks(self, order: Order) -> Iterator[Chunk]:
-        return self._chunks(order, load_segment(self._log.store, order.segment), 0)
+    def _kept_chunks(self, task: SegmentTask) -> Iterator[Chunk]:
+        return self._chunks(task, load_segment(self._log.store, task.segment), 0)
 
     def _chunk_by_chunk(self, run: _Run, data: bytes) -> None:
         sink = self._session.sink
         follows = None  # only the ledger of a transactional target compares it
         if isinstance(sink, TransactionalSink):
             positions = Positions(self._given, self._session, sink)
-            follows = positions.begin(run.order)
-            run.rows = positions.rows_of(run.order.ordinal, run.order.segment, follows)
-        for chunk in self._chunks(run.order, data, run.rows, follows):
+            follows = positions.begin(run.task)
+            run.rows = positions.rows_of(run.task.ordinal, run.task.segment, follows)
+        for chunk in self._chunks(run.task, data, run.rows, follows):
             self._refuse_stopped()
             self._rate.wait(self._sleep_s)
             self._rate.take(chunk.num_rows, since_s=self._rate.now_s())
@@ -122,14 +122,14 @@ class SegmentDelivery:
     def _send(self, run: _Run, chunk: Chunk) -> None:
         """Send, then record."""
         self._check_term(run)
-        doubtful = (run.order.maybe_sent and run.chunks == 0) or chunk.start < run.order.sent_through
+        doubtful = (run.task.maybe_sent and run.chunks == 0) or chunk.start < run.task.sent_through
         if isinstance(self._session.sink, TransactionalSink):
             self._send_in_transaction(run, chunk, doubtful=doubtful)
         else:
             if not (doubtful and self._was_answered(run, chunk)):
                 self._write(run, chunk)
-            if not self._marker_follows(run.order, chunk):
-                self._record(run.order, chunk.position.rows)
+            if not self._marker_follows(run.task, chunk):
+                self._record(run.task, chunk.position.rows)
         run.rows = chunk.position.rows
         run.chunks += 1
 
@@ -151,13 +151,13 @@ class SegmentDelivery:
 
         The term is checked in between: a record that could be created may be one that a successor made and collected.
         """
-        self._record(run.order, chunk.position.rows)
+        self._record(run.task, chunk.position.rows)
         self._given.term.check(self._log.store)
         try:
             self._write(run, chunk)
         except SinkFailedError as error:
             # Settled only once it is kept: if keeping fails, the record tells the next attempt to keep it.
-            keep_unknown(self._log, self._given.sink, run.order.ordinal, chunk, reason=str(error))
+            keep_unknown(self._log, self._given.sink, run.task.ordinal, chunk, reason=str(error))
             run.rows = chunk.position.rows
             raise
         run.rows = chunk.position.rows
@@ -166,19 +166,19 @@ class SegmentDelivery:
     def _whole_segment(self, run: _Run, data: bytes, sink: SegmentSink) -> None:
         self._check_term(run)
         last: list[Chunk] = []
-        chunks = _remember_last(self._chunks(run.order, data, 0), last)
+        chunks = _remember_last(self._chunks(run.task, data, 0), last)
         returned = self._session.call(
-            self._what(run.order), sink.write_segment, run.order.ordinal, self._given.batch_id, chunks
+            self._what(run.task), sink.write_segment, run.task.ordinal, self._given.batch_id, chunks
         )
-        check_returned(self._what(run.order), returned)
+        check_returned(self._what(run.task), returned)
         if self._given.segments > 1 and last:
-            self._record(run.order, last[0].position.rows)
-        run.rows = run.order.segment.rows
+            self._record(run.task, last[0].position.rows)
+        run.rows = run.task.segment.rows
         run.chunks += 1
 
     def _check_term(self, run: _Run) -> None:
         """Before each send: what a successor may see repeated is then the chunk in hand alone. One read."""
-        if not (run.order.term_checked and run.chunks == 0):
+        if not (run.task.term_checked and run.chunks == 0):
             self._given.term.check(self._log.store)
 
     def _was_answered(self, run: _Run, chunk: Chunk) -> bool:
@@ -206,17 +206,17 @@ class SegmentDelivery:
         return rejected_of(what, returned, chunk.num_rows)
 
     def _rejections(self, run: _Run, chunk: Chunk) -> Rejections:
-        return Rejections(self._log, self._given.sink, run.order.ordinal, chunk)
+        return Rejections(self._log, self._given.sink, run.task.ordinal, chunk)
 
-    def _record(self, order: Order, rows: int) -> None:
+    def _record(self, task: SegmentTask, rows: int) -> None:
         """Create the progress record. Another's means that somebody else delivers the same segment: this one stops."""
         given = self._given
-        path = paths.progress(given.sink, given.batch_id, order.ordinal, rows, spread=given.spread)
+        path = paths.progress(given.sink, given.batch_id, task.ordinal, rows, spread=given.spread)
         record = Progress(
             batch_id=given.batch_id,
-            ordinal=order.ordinal,
+            ordinal=task.ordinal,
             rows=rows,
-            segment_id=order.segment.id,
+            segment_id=task.segment.id,
             term=given.term.number,
             run_id=self._log.run_id,
             **self._log.stamp(),
@@ -228,22 +228,22 @@ class SegmentDelivery:
             FailureKind.UNKNOWN, f"{self._log.store.url_of(path)} was written by another attempt at the same segment"
         )
 
-    def _marker_follows(self, order: Order, chunk: Chunk) -> bool:
+    def _marker_follows(self, task: SegmentTask, chunk: Chunk) -> bool:
         """The last chunk of a batch of one segment needs no record: the marker, created at once, stands for it."""
-        return self._given.segments == 1 and chunk.position.rows == order.segment.rows
+        return self._given.segments == 1 and chunk.position.rows == task.segment.rows
 
-    def _chunks(self, order: Order, data: bytes, start: int, follows: Position | None = None) -> Iterator[Chunk]:
-        where = self._log.store.url_of(order.segment.path)
+    def _chunks(self, task: SegmentTask, data: bytes, start: int, follows: Position | None = None) -> Iterator[Chunk]:
+        where = self._log.store.url_of(task.segment.path)
         reader = self._log.segment_reader
-        given, segment = self._given, order.segment
-        return chunks_of(given, order.ordinal, segment, data, start, where=where, reader=reader, follows=follows)
+        given, segment = self._given, task.segment
+        return chunks_of(given, task.ordinal, segment, data, start, where=where, reader=reader, follows=follows)
 
-    def _what(self, order: Order) -> str:
-        return f"batch {self._given.batch_id}, segment {order.segment.id}: {name_of(self._session.sink)}"
+    def _what(self, task: SegmentTask) -> str:
+        return f"batch {self._given.batch_id}, segment {task.segment.id}: {name_of(self._session.sink)}"
 
 
 def chunks_of(
-    given: Assignment,
+    given: DeliveryContext,
     ordinal: int,
     segment: SegmentRef,
     data: bytes,
@@ -276,17 +276,17 @@ def chunks_of(
 class _Run:
     """Mutable state of one order under way."""
 
-    order: Order
+    task: SegmentTask
     rows: int = 0
     chunks: int = 0
     rejected: int = 0
     failure: Failure | None = None
 
     def __post_init__(self) -> None:
-        self.rows = self.order.start
+        self.rows = self.task.start
 
-    def outcome(self) -> Outcome:
-        return Outcome(self.order.ordinal, self.rows, self.chunks, self.failure, self.rejected)
+    def result(self) -> SegmentResult:
+        return SegmentResult(self.task.ordinal, self.rows, self.chunks, self.failure, self.rejected)
 
 
 def _remember_last(chunks: Iterator[Chunk], last: list[Chunk]) -> Iterator[Chunk]:

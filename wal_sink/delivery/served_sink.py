@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import MakeSink
 from wal_sink.sinks.guarantees import Promise
@@ -14,11 +14,11 @@ from wal_sink.two_phase.prepare import Preparation
 from wal_sink.wal.records import Manifest
 
 
-class CarrierLostError(Exception):
+class DispatcherLostError(Exception):
     """The carrier failed as a whole (a cancelled job, a lost executor): what became of its orders is unknown."""
 
 
-class Carrier(Protocol):
+class SegmentDispatcher(Protocol):
     """Carries out orders, in this process or on Spark's executors."""
 
     @property
@@ -27,9 +27,14 @@ class Carrier(Protocol):
         ...
 
     def deliver(
-        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
-    ) -> list[Outcome]:
-        """One outcome per order; of a whole batch without orders, one of ordinal -1. Raises `CarrierLostError` only.
+        self,
+        delivery_context: DeliveryContext,
+        manifest: Manifest,
+        tasks: Sequence[SegmentTask],
+        *,
+        confirm: bool = False,
+    ) -> list[SegmentResult]:
+        """One outcome per order; of a whole batch without orders, one of ordinal -1. Raises `DispatcherLostError` only.
 
         With `confirm`, and once all orders are carried out without a failure, a transactional target tells what it has
         of every segment of the manifest: then one more outcome per segment follows. See `Positions.confirm`.
@@ -38,16 +43,16 @@ class Carrier(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Serving:
+class ServedSink:
     """One sink of a run: its name, its policies, what holds for it and who carries its orders."""
 
     name: str
     delivery: Delivery
     promise: Promise
-    carrier: Carrier
+    dispatcher: SegmentDispatcher
     identity: str = ""
     """What the sink is, for people; never a secret."""
     make_sink: MakeSink | None = None
-    """Of a two-phase sink: makes one in this process, to abort what was begun and is not to be published."""
+    """Of a two-phase sink: makes one in this process, to abort what was begun and is not to be committed."""
     preparation: Preparation | None = None
     """Of a two-phase sink: how it takes part in staging; None if it cannot, and is prepared when it is delivered."""

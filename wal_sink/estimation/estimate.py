@@ -208,13 +208,13 @@ def _repeated_rows(plan: Plan, shape: Shape, tasks: int) -> int:
         return shape.rows
     if plan.ability is Ability.SEGMENT_WRITER:
         return tasks * shape.rows_per_segment
-    exact = plan.ability in {Ability.IGNORE_KNOWN_KEYS, Ability.STORE_POSITION} and not plan.at_most_once
+    exact = plan.ability in {Ability.IGNORE_KNOWN_KEYS, Ability.TRANSACTIONAL} and not plan.at_most_once
     return 0 if exact else tasks * shape.rows_per_chunk
 
 
 def _delivery_s(plan: Plan, shape: Shape, store: StoreModel, protocol: Protocol, tasks: int) -> float:
     """Term, release and marker one after the other; the segments in waves, or as fast as the limits let them."""
-    calls = shape.chunks_per_segment + (1 if plan.ability is Ability.STORE_POSITION else 0)
+    calls = shape.chunks_per_segment + (1 if plan.ability is Ability.TRANSACTIONAL else 0)
     of_segment_s = (
         store.read_s
         + protocol.checks(shape) / shape.segments * store.read_s

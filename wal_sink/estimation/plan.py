@@ -129,7 +129,7 @@ class Plan:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ConfigError(f"{name}={getattr(self, name)!r}: expected a number above 0")
         if self.at_most_once and self.ability in {
-            Ability.STORE_POSITION,
+            Ability.TRANSACTIONAL,
             Ability.SEGMENT_WRITER,
             Ability.BATCH_WRITER,
         }:
@@ -161,17 +161,17 @@ class Shape:
     segment_bytes: int
     uneven: bool = False
     """Whether chunks end by their bytes, so that the manifest names each end."""
-    rolls: int = 1
+    files_per_partition: int = 1
     """Segments that each partition makes."""
 
     @property
     def partitions(self) -> int:
-        return self.segments // self.rolls
+        return self.segments // self.files_per_partition
 
     @property
     def spread_segments(self) -> int:
         """Of `segments`, those that lie in shards."""
-        return max(0, self.partitions - paths.SPREAD_FROM) * self.rolls
+        return max(0, self.partitions - paths.SPREAD_FROM) * self.files_per_partition
 
     @property
     def spreads_progress(self) -> bool:
@@ -202,14 +202,14 @@ def shape_of(plan: Plan) -> Shape:
     in_partition = math.ceil(rows / partitions)
     # A segment ends at the first end of a chunk at which the file has reached its size.
     most = math.ceil(settings.segment_bytes / stored_row_bytes / chunk_rows) * chunk_rows
-    rolls = math.ceil(in_partition / most)
-    in_segment = math.ceil(in_partition / rolls)
+    files_per_partition = math.ceil(in_partition / most)
+    in_segment = math.ceil(in_partition / files_per_partition)
     return Shape(
-        segments=partitions * rolls,
+        segments=partitions * files_per_partition,
         chunks_per_segment=math.ceil(in_segment / chunk_rows),
         rows_per_segment=in_segment,
         rows_per_chunk=min(chunk_rows, in_segment),
         segment_bytes=math.ceil(in_segment * stored_row_bytes),
         uneven=by_bytes < settings.chunk_rows and in_segment > chunk_rows,
-        rolls=rolls,
+        files_per_partition=files_per_partition,
     )

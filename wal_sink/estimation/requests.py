@@ -105,7 +105,7 @@ class Protocol:
 
     def records(self, shape: Shape) -> int:
         """Progress records of a batch and one sink. The marker stands for the last one of an only segment."""
-        if self.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+        if self.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return 0
         if self.at_most_once:
             return shape.chunks
@@ -117,7 +117,7 @@ class Protocol:
         every, store = COLLECT_EVERY_BATCHES, self.store
         records, _ = self._beside_and_spread(shape)
         beside = shape.segments - shape.spread_segments
-        of_batches = [count * shape.rolls for count in _in_shards(paths.SPREAD_FROM, shape.partitions)]
+        of_batches = [count * shape.files_per_partition for count in _in_shards(paths.SPREAD_FROM, shape.partitions)]
         of_sinks = self._records_in_shards(shape)
         kept = self.retention_batches + every
         markers = store.listings(kept)
@@ -174,20 +174,20 @@ class Protocol:
 
     def _marked_reads(self) -> int:
         """Reads of the newest marked batch's release and manifest: a transactional target is asked for that batch."""
-        return 2 if self.ability is Ability.STORE_POSITION else 0
+        return 2 if self.ability is Ability.TRANSACTIONAL else 0
 
     def of_takeover(self, shape: Shape, done: Done) -> Traffic:
         """Taking a released batch over that another run began to deliver, for one sink, up to its marker."""
         store = self.store
         chunks_left = shape.chunks - done.chunks
-        kept_apart = self.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}
+        kept_apart = self.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}
         doubted = 0 if self.at_most_once or self.ability in _WITHOUT_CHUNKS else done.open_segments(shape)
         lost = done.begun if self.at_most_once else 0  # their last chunk becomes a dead letter
         looked = 0 if kept_apart else self.progress_listings(shape, self._records_of(done))
         covered = 1 if shape.segments == 1 else 0
         sends = self._sends(done.open_segments(shape), chunks_left)
         # What a transactional target has, it tells only once its segment was read.
-        first_read = 0 if self.ability is Ability.STORE_POSITION else done.whole
+        first_read = 0 if self.ability is Ability.TRANSACTIONAL else done.whole
         beside = shape.segments - shape.spread_segments
         read_beside = max(0, beside - first_read) + min(lost, beside)
         # Whether it was marked after all; a target that ignores repeats is not harmed by one.
@@ -196,7 +196,7 @@ class Protocol:
         records_left = self._records_left(sends, covered)
         checked = 0 if kept_apart else done.begun
         spread = shape.spreads_progress
-        kept_listings = 1 if self.ability is Ability.STORE_POSITION else 0  # of dead letters, which tell what was sent
+        kept_listings = 1 if self.ability is Ability.TRANSACTIONAL else 0  # of dead letters, which tell what was sent
         return {
             paths.BATCHES: Requests(gets=2 + looked_after + read_beside),
             SHARDS_OF_BATCHES: Requests(gets=read_spread),
@@ -226,7 +226,7 @@ class Protocol:
         return segments if self.ability is Ability.SEGMENT_WRITER else chunks
 
     def _records_left(self, sends: int, covered: int) -> int:
-        if self.ability in {Ability.STORE_POSITION, Ability.BATCH_WRITER}:
+        if self.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return 0
         return sends if self.at_most_once else max(0, sends - covered)
 

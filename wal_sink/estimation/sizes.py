@@ -56,7 +56,15 @@ def progress_bytes() -> int:
 def marker_bytes() -> int:
     return len(
         encode(
-            Marker(batch_id=_BATCH, term=_TERM, run_id=_ID, rows=1_000_000, witness_batch=-1, id=_ID, created=_CREATED)
+            Marker(
+                batch_id=_BATCH,
+                term=_TERM,
+                run_id=_ID,
+                rows=1_000_000,
+                last_delivered_batch=-1,
+                id=_ID,
+                created=_CREATED,
+            )
         )
     )
 

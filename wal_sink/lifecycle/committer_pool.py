@@ -15,7 +15,7 @@ from wal_sink.reporting.texts import text_of, told
 _logger = logger_of(__name__)
 
 
-class Crew:
+class CommitterPool:
     """Every sink of a run on a thread of its own, so that a slow or failing one holds back no other."""
 
     def __init__(self, run: Run, *, stopping: threading.Event, on_failure: Callable[[], None]) -> None:

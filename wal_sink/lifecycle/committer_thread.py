@@ -68,7 +68,7 @@ class CommitterThread:
     @property
     def parked(self) -> bool:
         """Whether its sink gave up and the run goes on without it; what is wrong with WAL or run parks nothing."""
-        return isinstance(self.error, DeliveryError) and self._committer.serving.delivery.on_failure == "park"
+        return isinstance(self.error, DeliveryError) and self._committer.served_sink.delivery.on_failure == "park"
 
     def start(self) -> None:
         """Deliver what earlier runs left."""

@@ -11,9 +11,9 @@ from wal_sink.checkpoint.formats import CheckpointFiles
 from wal_sink.checkpoint.reader import Checkpoint, Gate
 from wal_sink.committer.collection import Collector
 from wal_sink.committer.committer import Committer
-from wal_sink.committer.context import Surroundings
+from wal_sink.committer.context import CommitContext
 from wal_sink.committer.release import Releaser
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
 from wal_sink.recovery.history import History
 from wal_sink.recovery.inventory import check_unserved_sinks, newest_marker, take
@@ -26,7 +26,7 @@ from wal_sink.settings import Settings
 from wal_sink.staging.stager import Attempt, Staged, Stager
 from wal_sink.stores.base import Store
 from wal_sink.stores.probe import Leftovers, probe
-from wal_sink.two_phase.prepare import StagingOrder
+from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
@@ -57,7 +57,7 @@ class Run:
         self.gate = Gate(self.checkpoint)
         self.history = History(self.log, self.checkpoint)
         releaser = Releaser(self.log, self.checkpoint, self.gate, self.history)
-        self.shared = Surroundings(self.log, self.gate, self.history, releaser, pause or partial(_just_sleep, runtime))
+        self.shared = CommitContext(self.log, self.gate, self.history, releaser, pause or partial(_just_sleep, runtime))
         self.committers: list[Committer] = []
         self._collector = Collector(self.shared, retention_batches=settings.retention_batches)
         self._collecting = threading.Lock()
@@ -68,7 +68,7 @@ class Run:
 
     def open(
         self,
-        servings: Sequence[Serving] = (),
+        served_sinks: Sequence[ServedSink] = (),
         *,
         moved_from: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
@@ -87,9 +87,9 @@ class Run:
         self.history.load_batches()
         self.gate.search()
         names = read_names(self.log) if inventory.has_sinks else NO_NAMES
-        servings = [_in_folder(self.log, names, serving) for serving in servings]
+        served_sinks = [_in_folder(self.log, names, served_sink) for served_sink in served_sinks]
         # All are registered before any term is claimed: a start that is refused must fence nobody.
-        registrations = [_registration(serving) for serving in servings]
+        registrations = [_registration(served_sink) for served_sink in served_sinks]
         others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
         sinks = register(self.log, self.history, self.gate, inventory, registrations)
         for each in registrations:
@@ -98,16 +98,16 @@ class Run:
         if take_over is not TakeOver.ALWAYS:
             for each in registrations:
                 refuse_held(self.log, paths.committer_role(each.name), take_over=take_over)
-        for serving, sink in zip(servings, sinks, strict=True):
-            self.committers.append(self._committer(serving, sink, take_over))
+        for served_sink, sink in zip(served_sinks, sinks, strict=True):
+            self.committers.append(self._committer(served_sink, sink, take_over))
         for committer in self.committers:
             committer.abort_abandoned()
         self._warn_of_unserved(names)
 
-    def open_or_end(self, servings: Sequence[Serving], *, moved_from: str | None, take_over: TakeOver) -> None:
+    def open_or_end(self, served_sinks: Sequence[ServedSink], *, moved_from: str | None, take_over: TakeOver) -> None:
         """`open`. If it raises (Ctrl-C too), records tell that nobody serves the terms that it had claimed."""
         try:
-            self.open(servings, moved_from=moved_from, take_over=take_over)
+            self.open(served_sinks, moved_from=moved_from, take_over=take_over)
         except BaseException:  # there is no thread yet that could serve them
             self.end()
             raise
@@ -159,11 +159,11 @@ class Run:
             if (marker := newest_marker(self.log, name)) is not None:
                 self.history.note_marked(marker.batch_id)
 
-    def staging_order(self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str) -> StagingOrder:
+    def staging_context(self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str) -> StagingContext:
         """What the staging tasks of an attempt have to do."""
         settings = self.settings
-        servings = [committer.serving for committer in self.committers]
-        return StagingOrder(
+        served_sinks = [committer.served_sink for committer in self.committers]
+        return StagingContext(
             folder=attempt.folder,
             limits=SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes),
             run_id=self.log.run_id,
@@ -173,7 +173,9 @@ class Run:
             columns=tuple(columns),
             spark_schema=spark_schema,
             keep_segments=self._keeps_segments(),
-            preparations=tuple(serving.preparation for serving in servings if serving.preparation is not None),
+            preparations=tuple(
+                served_sink.preparation for served_sink in served_sinks if served_sink.preparation is not None
+            ),
         )
 
     def stage(self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int) -> Manifest | None:
@@ -217,13 +219,13 @@ class Run:
 
     def _keeps_segments(self) -> bool:
         """Whether rows are kept in the WAL: unless every sink of this run can do without."""
-        return not self.committers or any(committer.serving.delivery.keep_segments for committer in self.committers)
+        return not self.committers or any(committer.served_sink.delivery.keep_segments for committer in self.committers)
 
     def _refuse_not_keeping(self) -> None:
         """Without the rows in the WAL, only sinks that prepare them while they are staged can ever get them."""
-        known = {committer.name: committer.serving for committer in self.committers}
+        known = {committer.name: committer.served_sink for committer in self.committers}
         others = [sink.name for sink in read_names(self.log).sinks if not (sink.folder in known or sink.is_retired)]
-        cannot = [name for name, serving in known.items() if serving.preparation is None]
+        cannot = [name for name, served_sink in known.items() if served_sink.preparation is None]
         if others or cannot:
             raise ConfigError(
                 f"{self.log.store.root}: keep_segments=False was asked for, but sinks {sorted([*others, *cannot])} "
@@ -231,12 +233,14 @@ class Run:
                 "cannot travel to executors. Keep segments, or retire those that nobody needs: wal-sink sinks retire"
             )
 
-    def _committer(self, serving: Serving, sink: Registered, take_over: TakeOver) -> Committer:
-        role = paths.committer_role(serving.name)
+    def _committer(self, served_sink: ServedSink, sink: Registered, take_over: TakeOver) -> Committer:
+        role = paths.committer_role(served_sink.name)
         term = claim(self.log, role, was_held=sink.is_old, take_over=take_over)
         if sink.is_old:
-            refuse_retired(self.log, serving.name, serving.name)  # since this run looked and before it had the term
-        committer = Committer(serving, self.shared, term, sink.record)
+            refuse_retired(
+                self.log, served_sink.name, served_sink.name
+            )  # since this run looked and before it had the term
+        committer = Committer(served_sink, self.shared, term, sink.record)
         committer.load()
         return committer
 
@@ -263,22 +267,22 @@ def _just_sleep(runtime: Runtime, seconds: float) -> bool:
     return False
 
 
-def _registration(serving: Serving) -> Registration:
+def _registration(served_sink: ServedSink) -> Registration:
     return Registration(
-        name=serving.name,
-        delivery=serving.delivery,
-        ability=serving.promise.ability,
-        at_most_once=serving.promise.at_most_once,
-        identity=serving.identity,
+        name=served_sink.name,
+        delivery=served_sink.delivery,
+        ability=served_sink.promise.ability,
+        at_most_once=served_sink.promise.at_most_once,
+        identity=served_sink.identity,
     )
 
 
-def _in_folder(log: Log, names: SinkNames, serving: Serving) -> Serving:
+def _in_folder(log: Log, names: SinkNames, served_sink: ServedSink) -> ServedSink:
     """A serving under the first name of its sink. Raises `ConfigError` for an old name and for a retired sink."""
-    folder = names.folder_of(serving.name) or serving.name
+    folder = names.folder_of(served_sink.name) or served_sink.name
     if any(sink.folder == folder and sink.is_retired for sink in names.sinks):
-        refuse_retired(log, folder, serving.name)
-    if folder == serving.name:
-        return serving
-    preparation = replace(serving.preparation, sink=folder) if serving.preparation else None
-    return replace(serving, name=folder, preparation=preparation)
+        refuse_retired(log, folder, served_sink.name)
+    if folder == served_sink.name:
+        return served_sink
+    preparation = replace(served_sink.preparation, sink=folder) if served_sink.preparation else None
+    return replace(served_sink, name=folder, preparation=preparation)

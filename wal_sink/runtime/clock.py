@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from wal_sink.runtime.timed_calls import Caller, ThreadCaller
+from wal_sink.runtime.timed_calls import ThreadCall, TimedCall
 
 _PROC = Path("/proc")
 
@@ -53,7 +53,7 @@ class Runtime:
     new_id: Callable[[], str] = _new_id
     """A fresh id of 32 lower-case hexadecimal digits."""
     new_random: Callable[[], random.Random] = _new_random
-    new_caller: Callable[[], Caller] = ThreadCaller
+    new_timed_call: Callable[[], TimedCall] = ThreadCall
 
     def timestamp(self) -> str:
         """The present as ISO 8601 text in UTC, for records that people read."""

@@ -30,7 +30,7 @@ class ProgramExitError(Exception):
     """The call raised what is meant to end a program (`SystemExit`, `KeyboardInterrupt`); the message says which."""
 
 
-class Caller(Protocol):
+class TimedCall(Protocol):
     """Runs every call of one sink instance on one thread: many clients refuse to be shared between threads."""
 
     def call(self, function: Callable[..., T], *args: Any, timeout_s: float) -> T:
@@ -47,7 +47,7 @@ class Caller(Protocol):
         ...
 
 
-class DirectCaller:
+class DirectCall:
     """Calls on the caller's own thread, without a limit: for simulations."""
 
     busy = False
@@ -59,7 +59,7 @@ class DirectCaller:
         return
 
 
-class ThreadCaller:
+class ThreadCall:
     """Calls on a daemon thread of its own, made at the first call.
 
     What the called code raises to end the program becomes a `ProgramExitError`: no sink may end a run that way.

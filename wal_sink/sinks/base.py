@@ -179,18 +179,24 @@ class Transaction:
     """The sink's name in the WAL."""
     batch_id: int
     partition: int
-    roll: int
-    """The how manieth segment of its partition. Of one batch, only one transaction of a partition and roll is ever
-    committed, whatever attempts there were: the three numbers make a lasting name for what is published.
+    file_index: int
+    """The segment is the n-th of its partition, counted from 0. Of one batch, only one transaction of a partition and
+    file index is ever committed, whatever attempts there were: the three numbers make a lasting name for what is
+    committed.
     """
+
+    @property
+    def roll(self) -> int:
+        """The earlier name of `file_index`."""
+        return self.file_index
 
 
 class TwoPhaseSink(Sink):
-    """A target that holds rows invisibly until they are published: exactly once, each segment as a whole.
+    """A target that holds rows invisibly until they are committed: exactly once, each segment as a whole.
 
     For each segment, while its batch is staged (on an executor): `begin`, `write` for each of its chunks, `prepare`.
     Once Spark completed the batch's checkpoint (on an executor or the driver, another instance): `commit`. What was
-    begun and is not to be published gets `abort`, in the driver's process. `open` comes first and `close` last each
+    begun and is not to be committed gets `abort`, in the driver's process. `open` comes first and `close` last each
     time; `SinkContext.term` is the stager's while it prepares.
 
     Where a segment was not prepared while it was staged (the target was away, the WAL is drained elsewhere), or where
@@ -218,7 +224,7 @@ class TwoPhaseSink(Sink):
 
     @abstractmethod
     def commit(self, transaction: Transaction, handle: str) -> None:
-        """Publish what was prepared, at once. Repeating it, at any time and by whomever, changes nothing.
+        """Commit what was prepared, at once. Repeating it, at any time and by whomever, changes nothing.
 
         Raises `HandleGoneError` if the target neither holds nor shows it; anything else is retried.
         """

@@ -16,8 +16,8 @@ class Ability(StrEnum):
     ACCEPT = "plain"
     IGNORE_KNOWN_KEYS = "idempotent"
     LOOK_UP = "lookup"
-    STORE_POSITION = "transactional"
-    HOLD_BACK = "two-phase"
+    TRANSACTIONAL = "transactional"
+    TWO_PHASE = "two-phase"
     SEGMENT_WRITER = "segment writer"
     BATCH_WRITER = "batch writer"
 
@@ -45,7 +45,7 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
     ability = ability_of(sink)
     strongest = _strongest(sink, ability)
     wanted = delivery.guarantee or strongest
-    if wanted == "at_most_once" and ability in {Ability.STORE_POSITION, Ability.HOLD_BACK}:
+    if wanted == "at_most_once" and ability in {Ability.TRANSACTIONAL, Ability.TWO_PHASE}:
         wanted = "exactly_once"
     if wanted == "exactly_once" and strongest != "exactly_once":
         raise ConfigError(
@@ -64,12 +64,12 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
             f"sink {name!r}: on_rejected='dead_letter' needs a sink that is called chunk by chunk and names the rows "
             f"that it refuses; a {ability.value} does not. Ways out: a function of one Chunk, or on_rejected='halt'"
         )
-    if not delivery.keep_segments and ability is not Ability.HOLD_BACK:
+    if not delivery.keep_segments and ability is not Ability.TWO_PHASE:
         raise ConfigError(
             f"sink {name!r}: keep_segments=False needs a TwoPhaseSink, whose target holds the rows until they are "
-            f"published; a {ability.value} sink is sent what the WAL keeps. Leave keep_segments=True"
+            f"committed; a {ability.value} sink is sent what the WAL keeps. Leave keep_segments=True"
         )
-    if delivery.rows_per_s is not None and ability is Ability.HOLD_BACK:
+    if delivery.rows_per_s is not None and ability is Ability.TWO_PHASE:
         raise ConfigError(
             f"sink {name!r}: rows_per_s={delivery.rows_per_s:g} cannot hold for a TwoPhaseSink, which is written while "
             "Spark stages rows; limit what the query reads in a batch (maxOffsetsPerTrigger, maxFilesPerTrigger)"
@@ -85,9 +85,9 @@ def ability_of(sink: Sink | BatchSink) -> Ability:
     if isinstance(sink, BatchSink):
         return Ability.BATCH_WRITER
     if isinstance(sink, TransactionalSink):
-        return Ability.STORE_POSITION
+        return Ability.TRANSACTIONAL
     if isinstance(sink, TwoPhaseSink):
-        return Ability.HOLD_BACK
+        return Ability.TWO_PHASE
     if isinstance(sink, SegmentSink):
         return Ability.SEGMENT_WRITER
     if sink.idempotent:
@@ -100,9 +100,9 @@ def _strongest(sink: Sink | BatchSink, ability: Ability) -> GuaranteeName:
     return "exactly_once" if exact else "at_least_once"
 
 
-_EXACT = frozenset({Ability.STORE_POSITION, Ability.HOLD_BACK, Ability.IGNORE_KNOWN_KEYS})
+_EXACT = frozenset({Ability.TRANSACTIONAL, Ability.TWO_PHASE, Ability.IGNORE_KNOWN_KEYS})
 
-_WITHOUT_CHUNKS = frozenset({Ability.SEGMENT_WRITER, Ability.BATCH_WRITER, Ability.HOLD_BACK})
+_WITHOUT_CHUNKS = frozenset({Ability.SEGMENT_WRITER, Ability.BATCH_WRITER, Ability.TWO_PHASE})
 """Kinds that are not sent chunks of their own: a chunk can be neither missing nor refused alone."""
 
 _WINDOW = {
@@ -111,8 +111,8 @@ _WINDOW = {
     Ability.SEGMENT_WRITER: "the segments in flight may repeat per crash, takeover or retry, always with the same rows",
     Ability.BATCH_WRITER: "the whole batch may repeat per crash, takeover or retry, always with the same rows",
     Ability.IGNORE_KNOWN_KEYS: "nothing repeats in effect while the target remembers keys",
-    Ability.STORE_POSITION: "nothing repeats and nothing is missing",
-    Ability.HOLD_BACK: "nothing repeats and nothing is missing",
+    Ability.TRANSACTIONAL: "nothing repeats and nothing is missing",
+    Ability.TWO_PHASE: "nothing repeats and nothing is missing",
 }
 
 
@@ -122,11 +122,11 @@ def _sentence(ability: Ability, guarantee: GuaranteeName) -> str:
             "at most once: of the batch under way, the last chunk begun of each segment may be missing per crash, "
             "takeover or failure; those are kept as dead letters of unknown outcome; nothing repeats"
         )
-    if guarantee == "exactly_once" and ability is Ability.STORE_POSITION:
+    if guarantee == "exactly_once" and ability is Ability.TRANSACTIONAL:
         return "exactly once: rows and position are stored in one transaction; nothing repeats and nothing is missing"
-    if guarantee == "exactly_once" and ability is Ability.HOLD_BACK:
+    if guarantee == "exactly_once" and ability is Ability.TWO_PHASE:
         return (
-            "exactly once: rows are held back invisibly until their batch is complete, then published; each segment "
+            "exactly once: rows are held back invisibly until their batch is complete, then committed; each segment "
             "appears whole, nothing repeats and nothing is missing"
         )
     if guarantee == "exactly_once":

@@ -24,7 +24,7 @@ from wal_sink.errors import (
 from wal_sink.redaction import redacted
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import repr_of, text_of, told
-from wal_sink.runtime.timed_calls import Caller, CallTimedOutError, ProgramExitError
+from wal_sink.runtime.timed_calls import CallTimedOutError, ProgramExitError, TimedCall
 from wal_sink.sinks.base import Lookup, Rejected, Sink, SinkContext
 from wal_sink.sinks.certificates import is_certificate_error
 from wal_sink.sinks.chunk import Chunk
@@ -40,10 +40,10 @@ def _asked_s(error: RetryLaterError) -> float:
     return float(asked) if isinstance(asked, int | float) and asked > 0 else 0.0
 
 
-def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
+def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *args: object, timeout_s: float) -> T:
     """Call a user's code; every way it can fail becomes a `SinkFailedError`."""
     try:
-        return caller.call(function, *args, timeout_s=timeout_s)
+        return timed_call.call(function, *args, timeout_s=timeout_s)
     except CallTimedOutError as error:
         raise SinkFailedError(FailureKind.UNKNOWN, f"{what} timed out: {text_of(error)}") from error
     except (PermanentError, ConfigError) as error:
@@ -56,7 +56,7 @@ def call_sink(caller: Caller, what: str, function: Callable[..., T], *args: obje
         message = redacted(f"{what}: {text_of(error)}")
         raise SinkFailedError(FailureKind.RETRIABLE, message, retry_after_s=_asked_s(error)) from error
     except HandleGoneError as error:
-        kind = FailureKind.NEVER_PUBLISHED if error.never_published else FailureKind.GONE
+        kind = FailureKind.NEVER_COMMITTED if error.never_committed else FailureKind.GONE
         raise SinkFailedError(kind, redacted(f"{what}: {text_of(error)}")) from error
     except (FencedError, HistoryError, CorruptError) as error:
         term = error.term if isinstance(error, FencedError) else 0
@@ -104,9 +104,9 @@ def _shown(text: str, most: int = 200) -> str:
 class SinkSession:
     """One sink instance, opened once per delivery task, every call on the same thread and bounded in time."""
 
-    def __init__(self, sink: Sink, caller: Caller, context: SinkContext, *, timeout_s: float) -> None:
+    def __init__(self, sink: Sink, timed_call: TimedCall, context: SinkContext, *, timeout_s: float) -> None:
         self._sink = sink
-        self._caller = caller
+        self._timed_call = timed_call
         self._context = context
         self._timeout_s = timeout_s
         self._opened = False
@@ -125,7 +125,7 @@ class SinkSession:
     def call(self, what: str, function: Callable[..., T], *args: object, nothing_sent: bool = False) -> T:
         """Call the sink. Where nothing can have been sent yet, an unknown outcome is a retriable one."""
         try:
-            return call_sink(self._caller, what, function, *args, timeout_s=self._timeout_s)
+            return call_sink(self._timed_call, what, function, *args, timeout_s=self._timeout_s)
         except SinkFailedError as error:
             if nothing_sent and error.failure.kind is FailureKind.UNKNOWN:
                 error.failure = Failure(FailureKind.RETRIABLE, error.failure.message)
@@ -139,7 +139,7 @@ class SinkSession:
         except SinkFailedError as error:
             _logger.warning("sink %s: %s", self._context.sink, error)
         finally:
-            self._caller.close()
+            self._timed_call.close()
 
 
 def handed(chunk: Chunk) -> Chunk:

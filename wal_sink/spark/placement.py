@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier, copier
-from wal_sink.delivery.served_sink import Carrier, Serving
+from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher, copier
+from wal_sink.delivery.served_sink import SegmentDispatcher, ServedSink
 from wal_sink.errors import ConfigError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
@@ -52,12 +52,12 @@ class Placement:
 
             check_shared_store(spark, store, log.runtime)
 
-    def serve(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> Serving:
+    def serve(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> ServedSink:
         """The serving of one sink. Raises `ConfigError` if it cannot be what or where it was asked to be."""
-        carrier, where, payload = self._carrier(name, sink, delivery)
+        dispatcher, where, payload = self._dispatcher(name, sink, delivery)
         _logger.info("sink %s: %s runs %s", name, name_of(sink), where)
-        serving = Serving(name, delivery, promise(sink, delivery, name), carrier, identity=name_of(sink))
-        return _two_phase(serving, sink, payload) if isinstance(sink, TwoPhaseSink) else serving
+        served_sink = ServedSink(name, delivery, promise(sink, delivery, name), dispatcher, identity=name_of(sink))
+        return _two_phase(served_sink, sink, payload) if isinstance(sink, TwoPhaseSink) else served_sink
 
     def cancel_jobs(self, names: Iterable[str]) -> None:
         """Cancel the Spark jobs that deliver to these sinks; what they had in hand has an unknown outcome."""
@@ -68,9 +68,9 @@ class Placement:
     def _job_group(self, name: str) -> str:
         return f"wal-sink-{self.log.run_id}-{name}"
 
-    def _carrier(
+    def _dispatcher(
         self, name: str, sink: Sink | BatchSink, delivery: Delivery
-    ) -> tuple[Carrier, str, PickledSink | None]:
+    ) -> tuple[SegmentDispatcher, str, PickledSink | None]:
         """Who carries, in words where, and the sink as it travels, if it does."""
         if isinstance(sink, BatchSink):
             return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time", None
@@ -82,19 +82,19 @@ class Placement:
                 f"sink {name!r}: where='executors' was asked for, but {missing}; use where='driver' or 'auto'"
             )
         if self.spark is None or sink.driver_only or delivery.where == "driver":
-            here = LocalCarrier(lambda: sink, self.log, should_stop=self.should_stop, copy_sink=copier(sink))
+            here = LocalDispatcher(lambda: sink, self.log, should_stop=self.should_stop, copy_sink=copier(sink))
             return here, "in this process", None
         return self._with_executors(self.spark, name, sink, delivery)
 
     def _with_executors(
         self, spark: SparkSession, name: str, sink: Sink, delivery: Delivery
-    ) -> tuple[Carrier, str, PickledSink]:
-        from wal_sink.spark.delivery.executors import AutoCarrier, ExecutorCarrier  # noqa: PLC0415 - see below
+    ) -> tuple[SegmentDispatcher, str, PickledSink]:
+        from wal_sink.spark.delivery.executors import AutoDispatcher, ExecutorDispatcher  # noqa: PLC0415 - see below
         from wal_sink.spark.delivery.pickling import check_on_executor, pickled  # noqa: PLC0415 - the core runs without Spark
 
         make = pickled(sink, name)
         check_on_executor(spark, make, sink, name)
-        executors = ExecutorCarrier(
+        executors = ExecutorDispatcher(
             spark,
             make,
             self.store,
@@ -106,10 +106,10 @@ class Placement:
         )
         if delivery.where == "executors":
             return executors, "on executors", make
-        copies = LocalCarrier(make, self.log, should_stop=self.should_stop, copy_sink=make)
-        return AutoCarrier(copies, executors), "on executors, for small batches as a copy in the driver", make
+        copies = LocalDispatcher(make, self.log, should_stop=self.should_stop, copy_sink=make)
+        return AutoDispatcher(copies, executors), "on executors, for small batches as a copy in the driver", make
 
-    def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchCarrier:
+    def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchDispatcher:
         if self.spark is None:
             raise ConfigError(
                 f"sink {name!r}: {name_of(sink)} gets whole batches as DataFrames, which needs a Spark session"
@@ -121,15 +121,15 @@ class Placement:
         from wal_sink.spark.delivery.whole_batch import batch_writer  # noqa: PLC0415 - the core runs without Spark
 
         write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
-        return WholeBatchCarrier(write, self.log, what=name_of(sink), limit_s=delivery.budget_s)
+        return WholeBatchDispatcher(write, self.log, what=name_of(sink), limit_s=delivery.budget_s)
 
 
-def _two_phase(serving: Serving, sink: TwoPhaseSink, travels: PickledSink | None) -> Serving:
+def _two_phase(served_sink: ServedSink, sink: TwoPhaseSink, travels: PickledSink | None) -> ServedSink:
     """With how the sink prepares rows: where they are staged if it travels there, else when they are delivered."""
     preparation = None
     if travels is not None:
-        preparation = Preparation(serving.name, travels, serving.delivery.attempt_timeout_s)
-    return replace(serving, make_sink=travels or copier(sink) or (lambda: sink), preparation=preparation)
+        preparation = Preparation(served_sink.name, travels, served_sink.delivery.attempt_timeout_s)
+    return replace(served_sink, make_sink=travels or copier(sink) or (lambda: sink), preparation=preparation)
 
 
 def concurrency(sink: Sink, delivery: Delivery) -> int | None:

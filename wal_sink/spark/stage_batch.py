@@ -33,7 +33,7 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity
 
     def write(attempt: Attempt) -> Staged:
         columns, schema = tuple(df.schema.names), schema_json(df.schema)
-        order = run.staging_order(attempt, columns=columns, spark_schema=schema)
+        order = run.staging_context(attempt, columns=columns, spark_schema=schema)
         staged = stage_dataframe(df, store=store, order=order, description=f"{what}: stage attempt {attempt.number}")
         return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError, WalSinkError
-from wal_sink.lifecycle.committer_pool import Crew
+from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.entries import Entries, RunEntry, again
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.stopped import JobStoppedError, StoppedError
@@ -146,7 +146,7 @@ class OwnQuery:
             self._owner,
         )
 
-    def hold(self, df: DataFrame, crew: Crew, *, until: Callable[[], bool]) -> None:
+    def hold(self, df: DataFrame, pool: CommitterPool, *, until: Callable[[], bool]) -> None:
         """Hold the stream, inside its `foreachBatch`, until `until()` is true.
 
         Raises what made delivery give up, before or meanwhile, and `StoppedError` when the query is stopped, which
@@ -154,7 +154,7 @@ class OwnQuery:
         """
         from wal_sink.spark.session.query import sleep_in_stream  # noqa: PLC0415
 
-        crew.raise_error()
+        pool.raise_error()
         while not until():
             if self.is_leaving:
                 sleep_in_stream(df, _STOP_S)
@@ -162,7 +162,7 @@ class OwnQuery:
                     f"{self._owner} is closing: the batch is not staged, and comes again at the next start"
                 )
             sleep_in_stream(df, _POLL_S)
-            crew.raise_error()
+            pool.raise_error()
 
     def stop(self) -> None:
         """Stop this query, if there is one, and no other: a fenced run must not stop its successor.

@@ -1,6 +1,6 @@
-"""Aborting what two-phase sinks began and nobody will publish: lost attempts, and what crashes left in their targets.
+"""Aborting what two-phase sinks began and nobody will commit: lost attempts, and what crashes left in their targets.
 
-Only of batches that the sink has, so that nothing is aborted which could still be published.
+Only of batches that the sink has, so that nothing is aborted which could still be committed.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _logger = logger_of(__name__)
 
 
 def abort_abandoned(log: Log, sink: str, make_sink: MakeSink, term: int, *, through: int, limit_s: float) -> None:
-    """Abort the transactions of a sink's batches up to `through`, which it has, that were not published.
+    """Abort the transactions of a sink's batches up to `through`, which it has, that were not committed.
 
     Runs in the committer's process, each call of the sink for at most `limit_s` seconds. What cannot be aborted
     now is left for the next time, with a warning: it does no harm but the room it takes in the target. Raises what the
     store raises.
     """
     begun = [name for name in _begun(log, sink) if name.batch_id <= through]
-    published = {batch_id: _published(log, sink, batch_id) for batch_id in {name.batch_id for name in begun}}
-    done = [name for name in begun if name.transaction_id in published[name.batch_id]]
-    abandoned = [name for name in begun if name.transaction_id not in published[name.batch_id]]
+    committed = {batch_id: _committed(log, sink, batch_id) for batch_id in {name.batch_id for name in begun}}
+    done = [name for name in begun if name.transaction_id in committed[name.batch_id]]
+    abandoned = [name for name in begun if name.transaction_id not in committed[name.batch_id]]
     if abandoned:
         done += _abort(log, sink, make_sink, term, abandoned, limit_s=limit_s)
     # The token first: without the other nobody looks for it.
@@ -50,7 +50,7 @@ def _begun(log: Log, sink: str) -> Iterator[paths.BegunName]:
         yield from (name for name in parsed if name is not None)
 
 
-def _published(log: Log, sink: str, batch_id: int) -> set[str]:
+def _committed(log: Log, sink: str, batch_id: int) -> set[str]:
     """Ids of the transactions that may have been committed; empty of a batch that was collected.
 
     Those stay for the target to tell: what was committed an `abort` leaves as it is.
@@ -74,16 +74,16 @@ def _abort(
     log: Log, sink: str, make_sink: MakeSink, term: int, abandoned: Sequence[paths.BegunName], *, limit_s: float
 ) -> list[paths.BegunName]:
     """Abort them one by one, up to the first that fails; those that were."""
-    caller = log.runtime.new_caller()
+    timed_call = log.runtime.new_timed_call()
     session: SinkSession | None = None
     aborted: list[paths.BegunName] = []
     try:
-        made = call_sink(caller, f"sink {sink!r}", make_sink, timeout_s=limit_s)
+        made = call_sink(timed_call, f"sink {sink!r}", make_sink, timeout_s=limit_s)
         for name in abandoned:
             record = log.find(BegunRecord, name.path)
             if record is not None:
                 token = log.find(TokenRecord, name.token_path)
-                session = session or SinkSession(made, caller, _context(sink, term, record), timeout_s=limit_s)
+                session = session or SinkSession(made, timed_call, _context(sink, term, record), timeout_s=limit_s)
                 _abort_one(session, sink, record, token.token if token else "")
             aborted.append(name)
     except SinkFailedError as error:
@@ -93,13 +93,13 @@ def _abort(
         if session is not None:
             session.close()
         else:
-            caller.close()
+            timed_call.close()
     return aborted
 
 
 def _abort_one(session: SinkSession, sink: str, record: BegunRecord, token: str) -> None:
     transaction = Transaction(
-        record.transaction_id, record.wal_id, sink, record.batch_id, record.partition, record.roll
+        record.transaction_id, record.wal_id, sink, record.batch_id, record.partition, record.file_index
     )
     target = opened_sink(session)
     what = f"batch {record.batch_id}, transaction {record.transaction_id}: {name_of(target)}: abort"

@@ -1,4 +1,4 @@
-"""Publishing one segment through a two-phase sink, on an executor or in the driver.
+"""Committing one segment through a two-phase sink, on an executor or in the driver.
 
 Usually its rows were prepared while they were staged, and the manifest has the handle. Where they were not, or where
 the target has lost them since, they are prepared now from the rows that were kept, and a record says so before anything
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from wal_sink.errors import CorruptError
-from wal_sink.messages import Assignment, Order
+from wal_sink.messages import DeliveryContext, SegmentTask
 from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk
@@ -31,17 +31,17 @@ class _Prepared:
     handle: str
 
 
-class Publisher:
+class SegmentCommit:
     """Publishes segments of one assignment. Raises `SinkFailedError` and what store and history raise."""
 
     def __init__(
         self,
-        given: Assignment,
+        given: DeliveryContext,
         session: SinkSession,
         sink: TwoPhaseSink,
         log: Log,
         *,
-        read: Callable[[Order], Iterator[Chunk]],
+        read: Callable[[SegmentTask], Iterator[Chunk]],
         refuse_stopped: Callable[[], None],
     ) -> None:
         self._given = given
@@ -51,72 +51,72 @@ class Publisher:
         self._read = read
         self._refuse_stopped = refuse_stopped
 
-    def publish(self, order: Order) -> None:
+    def commit(self, task: SegmentTask) -> None:
         """Commit the segment's transaction, preparing it where there is none (any more)."""
-        prepared = self._present(order) or self._prepare(order, number=1)
+        prepared = self._present(task) or self._prepare(task, number=1)
         try:
-            self._commit(order, prepared, term_checked=order.term_checked)
+            self._commit(task, prepared, term_checked=task.term_checked)
         except SinkFailedError as error:
-            if not self._may_prepare_again(order, error):
+            if not self._may_prepare_again(task, error):
                 raise
         else:
             return
-        again = self._prepare(order, number=prepared.number + 1)
+        again = self._prepare(task, number=prepared.number + 1)
         try:
-            self._commit(order, again, term_checked=False)
+            self._commit(task, again, term_checked=False)
         except SinkFailedError as error:
             if error.failure.kind not in _GONE:
                 raise
             message = f"{error.failure.message}; it was prepared a moment ago"
             raise SinkFailedError(FailureKind.RETRIABLE, message) from error
 
-    def _present(self, order: Order) -> _Prepared | None:
-        """What counts now. A segment that nobody began to publish can only have what the manifest says."""
-        prepared = None if order.handle is None else _Prepared(0, order.segment.id, order.handle)
-        if prepared is not None and not order.maybe_sent:
+    def _present(self, task: SegmentTask) -> _Prepared | None:
+        """What counts now. A segment that nobody began to commit can only have what the manifest says."""
+        prepared = None if task.handle is None else _Prepared(0, task.segment.id, task.handle)
+        if prepared is not None and not task.maybe_sent:
             return prepared
-        while (later := self._find(order, 1 if prepared is None else prepared.number + 1)) is not None:
+        while (later := self._find(task, 1 if prepared is None else prepared.number + 1)) is not None:
             prepared = later
         return prepared
 
-    def _commit(self, order: Order, prepared: _Prepared, *, term_checked: bool) -> None:
+    def _commit(self, task: SegmentTask, prepared: _Prepared, *, term_checked: bool) -> None:
         self._refuse_stopped()
         if prepared.number or not term_checked:
             self._given.term.check(self._log.store)
-        transaction = self._transaction(order.segment, prepared.transaction_id)
+        transaction = self._transaction(task.segment, prepared.transaction_id)
         what = f"{self._what(transaction)}: commit"
         check_returned(what, self._session.call(what, self._sink.commit, transaction, prepared.handle))
 
-    def _may_prepare_again(self, order: Order, error: SinkFailedError) -> bool:
+    def _may_prepare_again(self, task: SegmentTask, error: SinkFailedError) -> bool:
         """Whether a failed commit shows that the rows are surely not in the target. Raises what to do if that is open.
 
-        What nobody tried to commit before cannot have been published: then it was the target that dropped it. Nobody
+        What nobody tried to commit before cannot have been committed: then it was the target that dropped it. Nobody
         did as far as this process knows, which is all there is to know as long as nobody succeeded it.
         """
         if error.failure.kind not in _GONE:
             return False
-        if not order.segment.kept:
+        if not task.segment.kept:
             raise SinkFailedError(
                 FailureKind.PERMANENT,
                 f"{error.failure.message}. Its rows were not kept in the WAL (keep_segments=False); restore what the "
                 "target held, or run the query again from an older checkpoint into a new WAL",
             ) from error
-        if error.failure.kind is FailureKind.NEVER_PUBLISHED:
+        if error.failure.kind is FailureKind.NEVER_COMMITTED:
             return True
-        if order.maybe_sent and not self._given.prepares_again:
+        if task.maybe_sent and not self._given.prepares_again:
             raise SinkFailedError(
                 FailureKind.PERMANENT,
-                f"{error.failure.message}. An earlier attempt may have published it, so that its rows were in the "
-                f"target once; they are kept in {self._log.store.url_of(order.segment.path)}. Look whether the target "
+                f"{error.failure.message}. An earlier attempt may have committed it, so that its rows were in the "
+                f"target once; they are kept in {self._log.store.url_of(task.segment.path)}. Look whether the target "
                 f"had batch {self._given.batch_id}; if not, start once with Delivery(…, on_gone='prepare_again')",
             ) from error
         self._given.term.check(self._log.store)
         return True
 
-    def _prepare(self, order: Order, *, number: int) -> _Prepared:
+    def _prepare(self, task: SegmentTask, *, number: int) -> _Prepared:
         """Prepare the kept rows; what another process prepared meanwhile counts in place of one's own."""
-        transaction = self._transaction(order.segment, self._log.runtime.new_id())
-        chunks = self._read(order)
+        transaction = self._transaction(task.segment, self._log.runtime.new_id())
+        chunks = self._read(task)
         opened = OpenTransaction(self._log, self._session, self._sink, transaction)
         try:
             for chunk in chunks:
@@ -126,38 +126,38 @@ class Publisher:
         except Exception:
             opened.abort()
             raise
-        if self._record(order, mine):
+        if self._record(task, mine):
             return mine
         opened.abort()
-        return self._of_record(order, number, self._log.require(PreparedRecord, self._path(order, number)))
+        return self._of_record(task, number, self._log.require(PreparedRecord, self._path(task, number)))
 
-    def _record(self, order: Order, prepared: _Prepared) -> bool:
+    def _record(self, task: SegmentTask, prepared: _Prepared) -> bool:
         record = PreparedRecord(
             batch_id=self._given.batch_id,
-            ordinal=order.ordinal,
+            ordinal=task.ordinal,
             number=prepared.number,
-            segment_id=order.segment.id,
+            segment_id=task.segment.id,
             transaction_id=prepared.transaction_id,
             handle=prepared.handle,
             term=self._given.term.number,
             run_id=self._log.run_id,
             **self._log.stamp(),
         )
-        return self._log.create(self._path(order, prepared.number), record)
+        return self._log.create(self._path(task, prepared.number), record)
 
-    def _path(self, order: Order, number: int) -> str:
+    def _path(self, task: SegmentTask, number: int) -> str:
         given = self._given
-        return paths.prepared(given.sink, given.batch_id, order.ordinal, number, spread=given.spread)
+        return paths.prepared(given.sink, given.batch_id, task.ordinal, number, spread=given.spread)
 
-    def _find(self, order: Order, number: int) -> _Prepared | None:
-        record = self._log.find(PreparedRecord, self._path(order, number))
-        return None if record is None else self._of_record(order, number, record)
+    def _find(self, task: SegmentTask, number: int) -> _Prepared | None:
+        record = self._log.find(PreparedRecord, self._path(task, number))
+        return None if record is None else self._of_record(task, number, record)
 
-    def _of_record(self, order: Order, number: int, record: PreparedRecord) -> _Prepared:
-        where = self._log.store.url_of(self._path(order, number))
-        if record.segment_id != order.segment.id:
+    def _of_record(self, task: SegmentTask, number: int, record: PreparedRecord) -> _Prepared:
+        where = self._log.store.url_of(self._path(task, number))
+        if record.segment_id != task.segment.id:
             raise CorruptError(
-                f"{where}: expected what was prepared of segment {order.segment.id}, found that "
+                f"{where}: expected what was prepared of segment {task.segment.id}, found that "
                 f"of {record.segment_id}; restore the object that belongs here"
             )
         return _Prepared(number, record.transaction_id, record.handle)
@@ -174,7 +174,7 @@ def transaction_of(wal_id: str, sink: str, batch_id: int, segment: SegmentRef, t
     name = paths.parse_segment(segment.path)
     if name is None:
         raise CorruptError(f"{segment.path}: expected the path of a segment; restore the manifest of batch {batch_id}")
-    return Transaction(transaction_id, wal_id, sink, batch_id, name.partition, name.roll)
+    return Transaction(transaction_id, wal_id, sink, batch_id, name.partition, name.file_index)
 
 
-_GONE = frozenset({FailureKind.GONE, FailureKind.NEVER_PUBLISHED})
+_GONE = frozenset({FailureKind.GONE, FailureKind.NEVER_COMMITTED})

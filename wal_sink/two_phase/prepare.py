@@ -16,7 +16,7 @@ import pyarrow as pa
 from wal_sink.errors import DeliveryError, StoreError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
-from wal_sink.runtime.timed_calls import Caller
+from wal_sink.runtime.timed_calls import TimedCall
 from wal_sink.sinks.base import MakeSink, SinkContext, Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
@@ -43,7 +43,7 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True)
-class StagingOrder:
+class StagingContext:
     """What the staging tasks of one attempt at a batch have in common. Travels to executors."""
 
     folder: str
@@ -67,7 +67,7 @@ class StagedPartition(msgspec.Struct, frozen=True):
 
 
 def stage_partition(
-    order: StagingOrder, batches: Iterable[pa.RecordBatch], log: Log, *, partition: int, on_executor: bool
+    order: StagingContext, batches: Iterable[pa.RecordBatch], log: Log, *, partition: int, on_executor: bool
 ) -> StagedPartition:
     """Write the rows of one partition, under positional names, into segments and into every two-phase target.
 
@@ -150,7 +150,7 @@ class OpenTransaction:
             wal_id=given.wal_id,
             batch_id=given.batch_id,
             partition=given.partition,
-            roll=given.roll,
+            file_index=given.file_index,
             **log.stamp(),
         )
         if not log.create(paths.begun(given.sink, given.batch_id, given.id, given.partition), record):
@@ -175,7 +175,9 @@ class OpenTransaction:
 class Preparer:
     """Follows the segments of one staging task into the target of one sink. Lives where the task does."""
 
-    def __init__(self, order: StagingOrder, given: Preparation, log: Log, partition: int, *, on_executor: bool) -> None:
+    def __init__(
+        self, order: StagingContext, given: Preparation, log: Log, partition: int, *, on_executor: bool
+    ) -> None:
         self.sink = given.sink
         self.handles: list[str | None] = []
         self._order = order
@@ -183,15 +185,15 @@ class Preparer:
         self._log = log
         self._partition = partition
         self._on_executor = on_executor
-        self._caller: Caller | None = None
+        self._timed_call: TimedCall | None = None
         self._session: SinkSession | None = None
         self._open: OpenTransaction | None = None
         self._segment_id = ""
-        self._roll = 0
+        self._file_index = 0
         self._failed = False
 
-    def begin(self, segment_id: str, roll: int) -> None:
-        self._segment_id, self._roll = segment_id, roll
+    def begin(self, segment_id: str, file_index: int) -> None:
+        self._segment_id, self._file_index = segment_id, file_index
         self._try(self._begin)
 
     def take(self, first: int, end: int, table: pa.Table) -> None:
@@ -214,9 +216,9 @@ class Preparer:
         """Free the sink; harmless when repeated."""
         if self._session is not None:
             self._session.close()
-        elif self._caller is not None:
-            self._caller.close()
-        self._session = self._caller = None
+        elif self._timed_call is not None:
+            self._timed_call.close()
+        self._session = self._timed_call = None
 
     def _begin(self) -> None:
         session, sink = self._opened()
@@ -226,16 +228,16 @@ class Preparer:
             sink=self.sink,
             batch_id=self._order.batch_id,
             partition=self._partition,
-            roll=self._roll,
+            file_index=self._file_index,
         )
         self._open = OpenTransaction(self._log, session, sink, transaction)
 
     def _opened(self) -> tuple[SinkSession, TwoPhaseSink]:
         if self._session is None:
             limit_s = self._given.attempt_timeout_s
-            self._caller = self._log.runtime.new_caller()
-            made = call_sink(self._caller, f"sink {self.sink!r}", self._given.make_sink, timeout_s=limit_s)
-            self._session = SinkSession(made, self._caller, self._context(), timeout_s=limit_s)
+            self._timed_call = self._log.runtime.new_timed_call()
+            made = call_sink(self._timed_call, f"sink {self.sink!r}", self._given.make_sink, timeout_s=limit_s)
+            self._session = SinkSession(made, self._timed_call, self._context(), timeout_s=limit_s)
         return self._session, opened_sink(self._session)
 
     def _try(self, step: Callable[[], _Result]) -> _Result | None:
@@ -257,7 +259,7 @@ class Preparer:
 
     def _chunk(self, first: int, end: int, table: pa.Table) -> Chunk:
         order = self._order
-        slot = f"{order.wal_id}/{self.sink}/{self._partition}-{self._roll}"
+        slot = f"{order.wal_id}/{self.sink}/{self._partition}-{self._file_index}"
         return Chunk(
             table=table.rename_columns(list(order.columns)),
             batch_id=order.batch_id,

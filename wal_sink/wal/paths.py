@@ -82,7 +82,7 @@ class SegmentName(NamedTuple):
     """Which partition wrote a segment, and as which of its segments."""
 
     partition: int
-    roll: int
+    file_index: int
 
 
 class BegunName(NamedTuple):
@@ -183,12 +183,12 @@ def attempt_folder(batch_id: int, term_number: int, attempt: int) -> str:
     return f"{batch(batch_id)}/{_counted(term_number, 10)}-{_counted(attempt, 10)}"
 
 
-def segment(folder: str, partition: int, roll: int, segment_id: str) -> str:
+def segment(folder: str, partition: int, file_index: int, segment_id: str) -> str:
     """In the attempt's folder, or that of the same name in the partition's shard."""
     if partition >= SPREAD_FROM:
         head, slash, rest = folder.partition("/")
         folder = f"{head}/{shard(partition)}{slash}{rest}"
-    return f"{folder}/{_counted(partition, 6)}-{_counted(roll, 4)}-{segment_id}.parquet"
+    return f"{folder}/{_counted(partition, 6)}-{_counted(file_index, 4)}-{segment_id}.parquet"
 
 
 def sink(name: str) -> str:

@@ -196,14 +196,14 @@ class Progress(Record, frozen=True, kw_only=True):
 
 
 class BegunRecord(Record, frozen=True, kw_only=True):
-    """A two-phase sink is about to begin a transaction, which is to be aborted unless it is published."""
+    """A two-phase sink is about to begin a transaction, which is to be aborted unless it is committed."""
 
     kind = "begun"
     transaction_id: str
     wal_id: str
     batch_id: int
     partition: int
-    roll: int
+    file_index: int = msgspec.field(name="roll")
 
     def belongs_at(self, path: str) -> bool:
         folders = paths.begun_folders(paths.sink_of(path))
@@ -263,11 +263,11 @@ class Marker(Record, frozen=True, kw_only=True):
     rejected: int = 0
     unknown: int = 0
     """Rows whose outcome an at-most-once delivery does not know; each lies among the dead letters."""
-    witness_batch: int
+    last_delivered_batch: int = msgspec.field(name="witness_batch")
     """The newest batch up to this one that had rows; -1: none yet."""
-    witness_rows: tuple[int, ...] = ()
+    last_delivered_rows: tuple[int, ...] = msgspec.field(default=(), name="witness_rows")
     """Rows of that batch's segments: what a transactional target must still remember of their slots."""
-    witness_older: tuple[OlderSlots, ...] = ()
+    last_delivered_older: tuple[OlderSlots, ...] = msgspec.field(default=(), name="witness_older")
     """The same of the slots after these, which batches with more segments used before."""
 
     def belongs_at(self, path: str) -> bool:

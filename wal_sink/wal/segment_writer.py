@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 
 from wal_sink.stores.base import SegmentStream, Store
+from wal_sink.stores.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
 from wal_sink.wal import paths
-from wal_sink.wal.parquet import parquet_writer
 from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_reader import even_ends
 
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     import pyarrow.parquet as pq
-
-ROW_GROUP_BYTES = 16 << 20
-"""Arrow bytes after which pending rows become a row group: about what a writer or reader holds in memory."""
-ROW_GROUP_ROWS = 128 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +43,7 @@ class SegmentLimits:
 class Follower(Protocol):
     """Is handed every segment as it is written, chunk by chunk, before its file is there."""
 
-    def begin(self, segment_id: str, roll: int) -> None:
+    def begin(self, segment_id: str, file_index: int) -> None:
         """The next segment begins: the how manieth of its partition, from 0."""
         ...
 
@@ -136,12 +132,12 @@ class SegmentWriter:
 
     def _start(self, schema: pa.Schema) -> _OpenSegment:
         segment_id = self._new_id()
-        roll = len(self._refs)
-        path = paths.segment(self._folder, self._partition, roll, segment_id)
+        file_index = len(self._refs)
+        path = paths.segment(self._folder, self._partition, file_index, segment_id)
         file = _SegmentFile(self._store.segment(path) if self._keep else None)
         self._open = _OpenSegment(file, schema, self._limits, path, segment_id, followers=self._followers)
         for follower in self._followers:
-            follower.begin(segment_id, roll)
+            follower.begin(segment_id, file_index)
         return self._open
 
     def _relaxed(self, batch: pa.RecordBatch) -> pa.RecordBatch:

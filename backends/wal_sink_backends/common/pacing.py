@@ -17,11 +17,6 @@ from wal_sink.errors import ConfigError, PermanentError, RetryLaterError
 from wal_sink.redaction import mask_url
 from wal_sink.runtime.clock import SYSTEM, Runtime
 
-_FIRST_PAUSE_S = 0.1
-_PAUSE_GROWTH = 4.0
-_LONGEST_PAUSE_S = 30.0
-"""As between two attempts of a delivery."""
-
 
 class NotNowError(RetryLaterError):
     """Nothing was sent: the breaker is open, or the rate leaves no room in time. `after_s` tells when to come back."""
@@ -178,9 +173,19 @@ def pace_of(url: str, pacing: Pacing) -> Pace:
         return _paces.setdefault((digest, pacing), Pace(mask_url(url), pacing))
 
 
-def own_pause_s(pauses: int, runtime: Runtime = SYSTEM) -> float:
-    """How long to wait before a request goes again, after so many pauses in a row. They grow, and have jitter."""
-    highest = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * _PAUSE_GROWTH ** min(pauses, 16))
+def own_pause_s(
+    pauses: int,
+    *,
+    first_s: float = 0.1,
+    growth: float = 4.0,
+    longest_s: float = 30.0,
+    runtime: Runtime = SYSTEM,
+) -> float:
+    """How long to wait before a request goes again, after so many pauses in a row. They grow, and have jitter.
+
+    The defaults are those between two attempts of a delivery.
+    """
+    highest = min(longest_s, first_s * growth ** min(pauses, 16))
     return highest * (0.5 + runtime.new_random().random() / 2)
 
 

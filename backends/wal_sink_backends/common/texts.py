@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from wal_sink_backends.sql.base.values import array_of, stored_type, texts_of
+from wal_sink_backends.common.columns import Array, array_of, stored_type
 
 _IS: Any = pa.types
 
@@ -38,3 +38,22 @@ def _is_utf8(array: Any) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def texts_of(array: Array, name: str, refused: dict[int, str]) -> list[str | None]:
+    """Text, without the rows that are none: a Spark string may hold any bytes, lone surrogates among them."""
+    try:
+        texts: list[str | None] = array.to_pylist()
+    except UnicodeDecodeError:
+        texts = [
+            _text(value, row, name, refused) for row, value in enumerate(array.cast(pa.large_binary()).to_pylist())
+        ]
+    return texts
+
+
+def _text(value: bytes | None, row: int, name: str, refused: dict[int, str]) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError as error:
+        refused.setdefault(row, f"column {name!r} holds bytes that are no UTF-8 text: {error.reason}")
+        return None

@@ -1,40 +1,165 @@
-"""The options in the URL of a sink, each at most once, unknown ones refused by name."""
+"""The options in the URL of a sink: each backend declares them as dataclasses, and msgspec converts the texts.
+
+A field of such a dataclass is the option of the same name. Its type says how the text is read:
+
+- `bool` is true or false (also 1 or 0, in any case), `int` and `float` are numbers as Python writes them.
+- `tuple[…, ...]` is a list with commas, `Mapping[str, str]` is NAME:VALUE pairs with commas.
+- `Literal[…]` is one of these words, `str` is any text. In a union, the first type that can read the text does.
+
+`None` as the default means that the option is not in the URL, so that the default of the sink holds.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import field, fields
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from wal_sink.arguments.values import did_you_mean
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import MASK, is_secret_name, mask_url
 
+T = TypeVar("T")
+
 _NAME = re.compile(r"[A-Za-z][\w.-]*")
+_PREFIX = "prefix"
+_BOOLEANS: Mapping[str, bool] = MappingProxyType({"true": True, "1": True, "false": False, "0": False})
 
 
-def options_in(query: str, known: Iterable[str], url: str, *, families: Iterable[str] = ()) -> dict[str, str]:
-    """The options of a query (or fragment). A name of a family is any that begins so; `url` is for messages.
+def family(prefix: str) -> Any:
+    """A field for all options whose names begin with `prefix`: a mapping from the rest of each name to its text."""
+    return field(default_factory=dict, metadata={_PREFIX: prefix})
 
-    Raises `ConfigError` for names that are unknown or stand twice, and for what is no `name=value`.
+
+class UrlOptions:
+    """The options of one URL, as the dataclasses `kinds` declare them.
+
+    `query` is the part of the URL that holds the options, `url` is for messages, which never show its secrets. Raises
+    `ConfigError` for an option that no kind declares, for one that stands twice, and for text without `name=value`.
     """
-    known, families = tuple(known), tuple(families)
+
+    def __init__(self, query: str, url: str, *kinds: type[Any]) -> None:
+        self._url = mask_url(url)
+        self._may_hide_password = "@" in url.partition("?")[2]
+        pairs = self._pairs_in(query)
+        self._check_names([name for name, _ in pairs], kinds)
+        self.texts: Mapping[str, str] = dict(pairs)
+        """The options as they stand in the URL, unquoted."""
+
+    def read(self, kind: type[T]) -> T:
+        """The options that `kind` declares. Raises `ConfigError` for a text that the option's type cannot read."""
+        return kind(**self.arguments(kind))
+
+    def arguments(self, kind: type[Any]) -> dict[str, Any]:
+        """The same by name, without the options that are not in the URL."""
+        hints, found = get_type_hints(kind), dict[str, Any]()
+        for each in fields(kind):
+            if prefix := each.metadata.get(_PREFIX):
+                named = self.texts.items()
+                found[each.name] = {name.removeprefix(prefix): text for name, text in named if name.startswith(prefix)}
+            elif each.name in self.texts:
+                found[each.name] = self._converted(each.name, hints[each.name])
+        return found
+
+    def not_of(self, *kinds: type[Any]) -> list[str]:
+        """The names in the URL that none of these kinds declares, sorted."""
+        return sorted(set(self.texts).difference(*map(names_of, kinds)))
+
+    def _converted(self, name: str, hint: Any) -> Any:
+        text = self.texts[name]
+        try:
+            return msgspec.convert(_plain(text, hint), hint)
+        except ValueError:  # msgspec's too
+            shown = MASK if self._may_hide_password else repr(text)
+            raise ConfigError(f"{self._url}: {name}={shown}: expected {_expected(name, text, hint)}") from None
+
+    def _pairs_in(self, query: str) -> list[tuple[str, str]]:
+        try:
+            return parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+        except ValueError:
+            raise ConfigError(f"{self._url}: expected options as name=value&name=value") from None
+
+    def _check_names(self, names: list[str], kinds: Iterable[type[Any]]) -> None:
+        known = [name for kind in kinds for name in names_of(kind)]
+        prefixes = tuple(each.metadata[_PREFIX] for kind in kinds for each in fields(kind) if each.metadata)
+        if unknown := sorted({name for name in names if name not in known and not name.startswith(prefixes)}):
+            listed = ", ".join((*known, *(f"{prefix}NAME" for prefix in prefixes)))
+            shown, meant = self._shown(unknown, set(names).difference(known)), did_you_mean(unknown[0], known)
+            raise ConfigError(f"{self._url}: unknown options {shown}; known are {listed}{meant}")
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(f"{self._url}: options given twice: {', '.join(twice)}; give each of them once")
+
+    def _shown(self, unknown: Iterable[str], undeclared: Iterable[str]) -> str:
+        """Names in a message. One may be a part of a password that holds a `?` or a `&`."""
+        doubtful = self._may_hide_password or any(map(is_secret_name, undeclared))
+        plain = (name for name in unknown if _NAME.fullmatch(name) and (is_secret_name(name) or not doubtful))
+        return ", ".join(plain) or MASK
+
+
+def names_of(kind: type[Any]) -> list[str]:
+    """The options that a dataclass declares, in order, without its families."""
+    return [each.name for each in fields(kind) if not each.metadata]
+
+
+def _plain(text: str, hint: Any) -> object:
+    """The text as the plain value that msgspec converts to this type. Raises `ValueError` if it cannot be read so."""
+    if choices := _choices(hint):
+        return _first_that_reads(text, choices)
+    if hint is bool:
+        return _boolean(text)
+    if hint in (int, float):
+        return hint(text)
+    if get_origin(hint) is tuple:
+        return [_plain(part, get_args(hint)[0]) for part in text.split(",") if part]
+    if get_origin(hint) is Mapping:
+        return dict(pair.split(":") for pair in text.split(","))
+    return text
+
+
+def _choices(hint: Any) -> list[Any]:
+    """The types of a union, without None: an option in a URL has a text. Empty for a type that is no union."""
+    if get_origin(hint) not in (Union, UnionType):
+        return []
+    return [each for each in get_args(hint) if each is not NoneType]
+
+
+def _first_that_reads(text: str, choices: Iterable[Any]) -> object:
+    for each in choices:
+        try:
+            return _plain(text, each)
+        except ValueError:
+            continue  # another type may read it; if none does, the error below says so
+    raise ValueError(text)
+
+
+def _boolean(text: str) -> bool:
     try:
-        given = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError:
-        raise ConfigError(f"{mask_url(url)}: expected options as name=value&name=value") from None
-    names = [name for name, _ in given]
-    if unknown := sorted({name for name in names if name not in known and not name.startswith(families)}):
-        listed = ", ".join((*known, *(f"{family}NAME" for family in families)))
-        meant, shown = did_you_mean(unknown[0], known), _shown(unknown, names, known, url)
-        raise ConfigError(f"{mask_url(url)}: unknown options {shown}; known are {listed}{meant}")
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{mask_url(url)}: options given twice: {', '.join(twice)}")
-    return dict(given)
+        return _BOOLEANS[text.lower()]
+    except KeyError:
+        raise ValueError(text) from None
 
 
-def _shown(unknown: Iterable[str], given: Iterable[str], known: Iterable[str], url: str) -> str:
-    """Names in a message. One may be a part of a password that holds a `?` or a `&`."""
-    doubtful = "@" in url.partition("?")[2] or any(map(is_secret_name, {*given}.difference(known)))
-    plain = (name for name in unknown if _NAME.fullmatch(name) and (is_secret_name(name) or not doubtful))
-    return ", ".join(plain) or MASK
+def _expected(name: str, text: str, hint: Any) -> str:
+    """What an option of this type takes, with an example to write."""
+    if choices := _choices(hint):
+        return " or ".join(_expected(name, text, each) for each in choices)
+    if get_origin(hint) is Literal:
+        words = get_args(hint)
+        return f"one of {', '.join(map(repr, words))}{did_you_mean(text, words)}"
+    return _EXPECTED.get(get_origin(hint) or hint, "text").format(name=name)
+
+
+_EXPECTED: Mapping[Any, str] = MappingProxyType(
+    {
+        bool: "true or false",
+        int: "a whole number, such as {name}=100",
+        float: "a number, such as {name}=30",
+        tuple: "whole numbers with commas, such as {name}=409,410",
+        Mapping: "NAME:VALUE pairs with commas, such as {name}=NAME:VALUE,NAME:VALUE",
+    }
+)

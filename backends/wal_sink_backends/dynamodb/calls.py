@@ -1,21 +1,25 @@
-"""The requests to DynamoDB and what its errors mean; all that knows boto3."""
+"""The requests to DynamoDB: the table, the ledger, rows in a transaction or by puts."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import lru_cache
+from itertools import count
 from typing import Any
 
-from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.redaction import mask_url
-from wal_sink.runtime.clock import SYSTEM
-from wal_sink.sinks.certificates import is_certificate_error
+from wal_sink.errors import PermanentError
 from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink_backends.common.pacing import Patience
-from wal_sink_backends.dynamodb.items import Item, Nulls
+from wal_sink_backends.common.pacing import Patience, own_pause_s
+from wal_sink_backends.dynamodb.client import (
+    StaleCredentialsError,
+    Target,
+    TryAgainError,
+    code_of,
+    forget_session,
+    new_client,
+    translated,
+)
+from wal_sink_backends.dynamodb.items import Item
 from wal_sink_backends.dynamodb.ledger import attributes, entry_in, unchanged
 from wal_sink_backends.dynamodb.tables import (
     ITEM_IS_WRONG,
@@ -23,26 +27,10 @@ from wal_sink_backends.dynamodb.tables import (
     Keys,
     RowsRefusedError,
     cancelled_for,
-    check_name,
     keys_of,
     refused_alone,
 )
 
-_NEVER = frozenset(
-    {
-        "AccessDeniedException",
-        "IncompleteSignatureException",
-        "InvalidSignatureException",
-        "MissingAuthenticationTokenException",
-        "ResourceNotFoundException",
-        "SerializationException",
-        "ValidationException",
-    }
-)
-"""Codes that another attempt meets again."""
-_EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException"})
-_UNKNOWN = frozenset({"InvalidClientTokenId", "UnrecognizedClientException"})
-"""Credentials that are no longer, or not known: others may be found where these were."""
 _USABLE = ("ACTIVE", "UPDATING")
 """States of a table that takes requests."""
 _CONDITION = "ConditionalCheckFailed"
@@ -50,47 +38,8 @@ MOST_KEYS = 100
 """Of one BatchGetItem: the service's quota."""
 
 
-class TryAgainError(Exception):
-    """DynamoDB has no room for this now. A later attempt may succeed."""
-
-
-class StaleCredentialsError(TryAgainError):
-    """The service does not take these credentials (any more). Others may be found where these were."""
-
-    def __init__(self, told: str, *, expired: bool) -> None:
-        super().__init__(told)
-        self.expired = expired
-
-
 class ItemsRefusedError(Exception):
     """One of some items was refused, and the server did not say which. Never leaves this package."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Target:
-    """Which table, and how it is reached. Plain data without secrets."""
-
-    table: str
-    row_key: str | None
-    nulls: Nulls
-    region: str | None
-    endpoint_url: str | None
-    timeout_s: float
-
-    def __post_init__(self) -> None:
-        check_name(self.table, "table")
-        if self.nulls not in ("null", "omit"):
-            raise ConfigError(f"nulls={self.nulls!r}: expected 'null' or 'omit'")
-        if self.row_key == "":
-            raise ConfigError("row_key='': expected the name of the table's partition key")
-        if not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s={self.timeout_s!r}: expected a number of seconds above 0")
-        if self.endpoint_url is not None and not self.endpoint_url.startswith(("http://", "https://")):
-            raise ConfigError(f"endpoint_url={mask_url(self.endpoint_url)!r}: expected http://… or https://…")
-
-    def __repr__(self) -> str:
-        where = mask_url(self.endpoint_url) if self.endpoint_url else self.region
-        return f"{self.table!r}, {where!r}"
 
 
 class Calls:
@@ -98,7 +47,7 @@ class Calls:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.client, self._session = _client(target)
+        self.client, self._session = new_client(target)
         self.keys = Keys({}, ())
         self._identity = Identity("", "")
         self.recreated_is_fine = False
@@ -244,7 +193,7 @@ class Calls:
             try:
                 answer = self.client.batch_write_item(RequestItems={self.target.table: requests})
             except self.client.exceptions.ClientError as error:
-                if _code(error) not in ITEM_IS_WRONG:
+                if code_of(error) not in ITEM_IS_WRONG:
                     raise
                 raise ItemsRefusedError(str(error)) from error
         left: list[dict[str, Any]] = answer.get("UnprocessedItems", {}).get(self.target.table, [])
@@ -264,18 +213,15 @@ class Calls:
         self._is_renewed = False
 
     def _renew(self) -> None:
-        _forget_session(self._session)
-        client, self._session = _client(self.target)
+        forget_session(self._session)
+        client, self._session = new_client(self.target)
         self.client.close()
         self.client, self._is_renewed = client, True
 
 
 def waits() -> Iterator[float]:
     """Backoff with jitter, without end; patience ends it."""
-    chance, wait_s = SYSTEM.new_random(), 0.05
-    while True:
-        yield wait_s * (0.5 + chance.random() / 2)
-        wait_s = min(5.0, wait_s * 2)
+    return (own_pause_s(pauses, first_s=0.05, growth=2.0, longest_s=5.0) for pauses in count())
 
 
 def _ledger_missing(what: str, error: Exception) -> TryAgainError:
@@ -319,72 +265,4 @@ def _described(client: Any, table: str, what: str) -> dict[str, Any] | None:
 
 
 def _is_invalid(error: Any) -> bool:
-    return _code(error) == "ValidationException"
-
-
-def _code(error: Any) -> str:
-    return str(error.response.get("Error", {}).get("Code"))
-
-
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """boto3's errors become `PermanentError`, or pass if a retry may help."""
-    from botocore import exceptions as errors  # noqa: PLC0415 - an extra
-
-    try:
-        yield
-    except errors.ClientError as error:
-        if _code(error) in _NEVER:
-            raise PermanentError(f"{what}: {error}") from error
-        if _code(error) in _EXPIRED | _UNKNOWN:
-            raise StaleCredentialsError(f"{what}: {error}", expired=_code(error) in _EXPIRED) from error
-        raise
-    except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.NoRegionError) as error:
-        raise PermanentError(f"{what}: {error} Set them where the sink runs, as boto3 looks for them") from None
-    except errors.ParamValidationError as error:
-        raise PermanentError(f"{what}: {error}") from error
-    except errors.SSLError as error:
-        if is_certificate_error(error):
-            raise PermanentError(f"{what}: {error}; AWS_CA_BUNDLE names authorities to trust") from error
-        raise
-
-
-_session_lock = threading.Lock()
-
-
-@lru_cache(maxsize=1)
-def session() -> Any:
-    """boto3's session, one in a process: it reads megabytes of descriptions, and sinks are opened for every task.
-
-    Raises `ConfigError` naming the extra if boto3 is missing.
-    """
-    try:
-        import boto3  # noqa: PLC0415 - an extra
-    except ImportError as error:
-        raise ConfigError("DynamoDbSink needs boto3: pip install 'wal-sink[dynamodb]'") from error
-    return boto3.session.Session()
-
-
-def _forget_session(old: Any) -> None:
-    """Make the next client read the credentials anew, unless another sink saw to that."""
-    with _session_lock:
-        if session() is old:
-            session.cache_clear()
-
-
-def _client(target: Target) -> tuple[Any, Any]:
-    """A client, and the session whose credentials it has."""
-    with _session_lock:  # sessions are for one thread at a time, clients are not
-        shared = session()
-        from botocore.config import Config  # noqa: PLC0415 - boto3 brings it
-
-        settings = Config(
-            connect_timeout=target.timeout_s,
-            read_timeout=target.timeout_s,
-            retries={"mode": "standard", "total_max_attempts": 3},
-        )
-        with translated(repr(target)):
-            client = shared.client(
-                "dynamodb", region_name=target.region, endpoint_url=target.endpoint_url, config=settings
-            )
-        return client, shared
+    return code_of(error) == "ValidationException"

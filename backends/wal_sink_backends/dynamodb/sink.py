@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
-from urllib.parse import urlsplit
+from typing import Literal, TypeAlias
 
 from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.redaction import mask_url
 from wal_sink.sinks.base import Rejected, Sink, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.common.pacing import Patience
-from wal_sink_backends.common.url_options import options_in
-from wal_sink_backends.dynamodb.calls import (
-    Calls,
-    ItemsRefusedError,
-    Target,
-    TryAgainError,
-    waits,
-)
+from wal_sink_backends.dynamodb.calls import Calls, ItemsRefusedError, waits
+from wal_sink_backends.dynamodb.client import Target, TryAgainError
 from wal_sink_backends.dynamodb.items import Item, Nulls, encoded
 from wal_sink_backends.dynamodb.tables import RowsRefusedError, check_name, is_same_table
 
-__all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError", "dynamodb_sink"]
+__all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError"]
+
+RecreatedTable: TypeAlias = Literal["refuse", "accept"]
 
 MOST_ROWS = 99
 """A transaction has at most 100 items, one of which is the ledger's: the service's quota."""
@@ -76,7 +70,7 @@ class DynamoDbSink(TransactionalSink):
         ledger_table: str = "wal_sink_ledger",
         create_ledger: bool = True,
         timeout_s: float = 30.0,
-        recreated_table: Literal["refuse", "accept"] = "refuse",
+        recreated_table: RecreatedTable = "refuse",
     ) -> None:
         self._target = Target(table, row_key, nulls, region, endpoint_url, timeout_s)
         self._ledger_table = ledger_table
@@ -258,43 +252,3 @@ def _check_fits(items: Sequence[Item], what: str) -> None:
             f"Stage with Settings(chunk_rows={MOST_ROWS}, chunk_bytes={_MOST_CHUNK_BYTES}); batches that are staged "
             "already can only go to a DynamoDbPutSink"
         )
-
-
-# By URL.
-
-
-def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
-    """A sink by URL: `dynamodb://orders?region=eu-central-1&mode=put`. `mode` is `transactional` (default) or `put`.
-
-    Further options are the arguments of both sinks, by their names.
-    """
-    parts = urlsplit(url)
-    given = options_in(parts.query, _OPTIONS, url)
-    mode = given.pop("mode", "transactional")
-    if mode not in _MODES:
-        raise ConfigError(f"{mask_url(url)}: mode={mode!r}: expected one of {', '.join(_MODES)}")
-    kind, known = _MODES[mode]
-    if unfit := sorted(set(given).difference(known)):
-        raise ConfigError(f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; it has {', '.join(known)}")
-    if not parts.netloc or parts.path.strip("/"):
-        raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")
-    try:
-        options = {name: known[name](text) for name, text in given.items()}
-    except (ValueError, KeyError):
-        raise ConfigError(
-            f"{mask_url(url)}: expected numbers of seconds, and true or false for other options"
-        ) from None
-    made: DynamoDbSink | DynamoDbPutSink = kind(parts.netloc, **options)
-    return made
-
-
-def _bool(text: str) -> bool:
-    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-
-
-_BOTH: Mapping[str, Any] = {"row_key": str, "nulls": str, "region": str, "endpoint_url": str, "timeout_s": float}
-_MODES: Mapping[str, tuple[Any, Mapping[str, Any]]] = {
-    "transactional": (DynamoDbSink, {**_BOTH, "ledger_table": str, "create_ledger": _bool, "recreated_table": str}),
-    "put": (DynamoDbPutSink, {**_BOTH, "max_wait_s": float, "idempotent": _bool}),
-}
-_OPTIONS = ("mode", *dict.fromkeys(name for _, known in _MODES.values() for name in known))

@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 
 from wal_sink.errors import ConfigError
 from wal_sink.sinks.json_rows import Maps, decimal_texts, plain_values
-from wal_sink.wal.parquet import parquet_writer
-from wal_sink.wal.segment_writer import ROW_GROUP_BYTES, ROW_GROUP_ROWS
+from wal_sink.stores.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -24,7 +24,7 @@ class HeldFile(Protocol):
         ...
 
     def prepare(self) -> str:
-        """End the writing: durable, and still invisible. Returns the handle for `FileHolder.publish`."""
+        """End the writing: durable, and still invisible. Returns the handle for `FileHolder.commit`."""
         ...
 
     def close(self) -> None:
@@ -33,13 +33,13 @@ class HeldFile(Protocol):
 
 
 class FileHolder(Protocol):
-    """Where files are held back, and published from. Any number of processes may use one at the same time."""
+    """Where files are held back, and committed from. Any number of processes may use one at the same time."""
 
     def hold(self, transaction_id: str, name: str) -> HeldFile:
         """Begin a file that is to be called `name`, a path in the folder. Raises `StoreError`."""
         ...
 
-    def publish(self, transaction_id: str, handle: str) -> None:
+    def commit(self, transaction_id: str, handle: str) -> None:
         """Give a prepared file its name, at once; nothing happens if this transaction's file has it already.
 
         Raises `PermanentError` if another file has the name, `HandleGoneError` if the file is neither held nor there,
@@ -48,7 +48,7 @@ class FileHolder(Protocol):
         ...
 
     def drop(self, transaction_id: str, token: str) -> None:
-        """Free what is held; nothing happens where nothing is. A published file stays. Raises `StoreError`."""
+        """Free what is held; nothing happens where nothing is. A committed file stays. Raises `StoreError`."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""Files held back under hidden names of a local file system, and published by one rename that replaces nothing.
+"""Files held back under hidden names of a local file system, and committed by one rename that replaces nothing.
 
-While the held file exists its rows were never published: a reader that takes new files away at once gets no second one.
+While the held file exists its rows were never committed: a reader that takes new files away at once gets no second one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wal_sink.stores.local import LocalStore, sync_folder
 from wal_sink_backends.files.held import handle_of, handle_text
 
 HELD_FOLDER = ".wal-sink-held"
-"""Hidden from Spark, Arrow and `LocalStore`, on the same file system as what is published from it.
+"""Hidden from Spark, Arrow and `LocalStore`, on the same file system as what is committed from it.
 
 The files in it are hidden by their own names too: a glob of Hadoop (`folder/*`) matches hidden folders, and Spark then
 reads every file in them that is not hidden itself.
@@ -66,12 +66,12 @@ class LocalHolder:
     def hold(self, transaction_id: str, name: str) -> HeldLocalFile:
         return HeldLocalFile(self._store, self._hidden(transaction_id, self._held_folder), name, self._held_folder)
 
-    def publish(self, transaction_id: str, handle: str) -> None:
+    def commit(self, transaction_id: str, handle: str) -> None:
         given = handle_of(_Handle, handle)
         self._store.refuse_lost_root()  # what lies there would pass for gone
         held, final = self._held(transaction_id, given.held_in), self._folder / check_path(given.name)
         try:
-            self._publish(held, final, given)
+            self._commit(held, final, given)
         except _NameTakenError as error:
             raise PermanentError(
                 f"{final} is there, and it is not the file of transaction {transaction_id}: another query, another "
@@ -79,7 +79,7 @@ class LocalHolder:
                 f"({{wal_id}} in it tells queries apart). Nothing was replaced; the rows are held in {held}"
             ) from error
         except OSError as error:
-            raise self._failure("publish", final, error) from error
+            raise self._failure("commit", final, error) from error
 
     def drop(self, transaction_id: str, token: str) -> None:
         if token and not Path(token).is_absolute():
@@ -89,22 +89,22 @@ class LocalHolder:
             self._unlink(self._hidden(transaction_id, folder))
         self._unlink(self._once(transaction_id))
 
-    def _publish(self, held: Path, final: Path, given: _Handle) -> None:
+    def _commit(self, held: Path, final: Path, given: _Handle) -> None:
         found = _stat(held)
         if found is not None and found.st_size != given.bytes:
             raise HandleGoneError(
                 f"{held} is not what was prepared for {final}: expected {given.bytes} bytes, found {found.st_size}",
-                never_published=True,
+                never_committed=True,
             )
         if found is None or not self._store.in_folder(final.parent, lambda: _move(held, final)):
-            self._check_published(held, final, given)
+            self._check_committed(held, final, given)
 
-    def _check_published(self, held: Path, final: Path, given: _Handle) -> None:
+    def _check_committed(self, held: Path, final: Path, given: _Handle) -> None:
         found = _stat(final)
         if found is None or not given.is_of(found):
             there = "there is no such file" if found is None else "the file of that name is another one, or was altered"
             raise HandleGoneError(
-                f"{held}, prepared for {final}, is gone, and {there}: it was removed before it was published, or taken "
+                f"{held}, prepared for {final}, is gone, and {there}: it was removed before it was committed, or taken "
                 "away since"
             )
         sync_folder(final.parent)  # whoever moved it may have died before
@@ -132,7 +132,7 @@ class LocalHolder:
     def _failure(self, action: str, file: Path, error: OSError) -> Exception:
         if error.errno == errno.EXDEV:
             return ConfigError(
-                f"cannot publish {file}: it lies on another file system than the folder where it is held "
+                f"cannot commit {file}: it lies on another file system than the folder where it is held "
                 f"({self._held_folder or self._folder / HELD_FOLDER}), and a file cannot appear at once from there; "
                 "mount nothing inside of the folder, and name a held_folder on its file system"
             )
@@ -230,7 +230,7 @@ def _rename(held: Path, final: Path) -> None:
     except OSError as error:
         if error.errno in _NO_LINKS:
             raise ConfigError(
-                f"cannot publish {final}: this file system neither renames without replacing nor makes hard links "
+                f"cannot commit {final}: this file system neither renames without replacing nor makes hard links "
                 f"({error.strerror}); use a folder on a local disk (ext4, xfs), NFS, or an object store"
             ) from error
         raise

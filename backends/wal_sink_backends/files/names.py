@@ -17,11 +17,13 @@ from wal_sink.stores.listing import check_path
 
 CHUNK_TEMPLATE = "batch={batch:019d}/{ordinal:06d}-{rows:012d}-{key}.{ext}"
 """Zero-padded, so that a listing is in the order of batches, of their segments, of the rows in them."""
-SEGMENT_TEMPLATE = "batch={batch_id:019d}/{partition:06d}-{roll:04d}-{wal_id}.{ext}"
-"""The same for whole segments. The WAL's id keeps a query that begins anew apart from what its predecessor wrote."""
+SEGMENT_TEMPLATE = "batch={batch_id:019d}/{partition:06d}-{file_index:04d}-{wal_id}.{ext}"
+"""The same for whole segments. The WAL's id keeps a query that begins anew apart from an earlier one."""
 
 _CHUNK_SAMPLE = {"batch": 0, "ordinal": 0, "rows": 1, "key": "key", "ext": "ext"}
-_NUMBERS = ("batch_id", "partition", "roll")
+_NUMBERS = ("batch_id", "partition", "file_index")
+_EARLIER = {"roll": "file_index"}
+"""Earlier names of placeholders, which templates of users hold."""
 _TEXTS = ("wal_id", "sink", "ext")
 _NUMBER_SPEC = re.compile(r"(?:0[1-9]\d?)?d?")
 
@@ -62,9 +64,10 @@ def check_columns(columns: Sequence[str], path: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SegmentNames:
-    """Names of a query's segments: `{batch_id}`, `{partition}` and `{roll}` in them make each lasting and its own.
+    """Names of a query's segments: `{batch_id}`, `{partition}` and `{file_index}` give each a lasting, separate name.
 
-    Besides: `{wal_id}`, `{sink}`, `{ext}`, and `{date}`, the day in UTC on which the file was begun.
+    Further placeholders: `{wal_id}`, `{sink}`, `{ext}`, and `{date}`, the day in UTC on which the file was begun.
+    `{roll}` is the earlier name of `{file_index}`, and means the same.
     Raises `ConfigError` for a template that could give two segments one name.
     """
 
@@ -73,8 +76,9 @@ class SegmentNames:
 
     def __post_init__(self) -> None:
         fields = self._fields()
+        present = {_EARLIER.get(field.name, field.name) for field in fields}
         for name in _NUMBERS:
-            if name not in [field.name for field in fields]:
+            if name not in present:
                 raise self._error(f"{{{name}}} is missing, and without it two files could have one name")
         for before, after in pairwise(fields):
             if not after.literal.strip(string.digits):
@@ -82,7 +86,7 @@ class SegmentNames:
                     f"{{{before.name}}} and {{{after.name}}} need a character between them that is no digit: batch 1, "
                     "partition 11 would else have the name of batch 11, partition 1"
                 )
-        sample = Transaction("0" * 32, wal_id="0" * 32, sink="default", batch_id=0, partition=0, roll=0)
+        sample = Transaction("0" * 32, wal_id="0" * 32, sink="default", batch_id=0, partition=0, file_index=0)
         try:
             check_path(self.name_of(sample))
         except (StoreError, ValueError) as error:
@@ -93,7 +97,8 @@ class SegmentNames:
         return self.template.format(
             batch_id=transaction.batch_id,
             partition=transaction.partition,
-            roll=transaction.roll,
+            file_index=transaction.file_index,
+            roll=transaction.file_index,
             wal_id=transaction.wal_id,
             sink=transaction.sink,
             ext=self.ext,
@@ -109,7 +114,8 @@ class SegmentNames:
         for literal, name, spec, conversion in parsed:
             allowed = _SPECS.get(name or "")
             if allowed is None:
-                raise self._error(f"{{{name}}} is unknown; known are {', '.join(f'{{{known}}}' for known in _SPECS)}")
+                known = ", ".join(f"{{{each}}}" for each in _SPECS if each not in _EARLIER)
+                raise self._error(f"{{{name}}} is unknown; known are {known}")
             if conversion or not allowed.fullmatch(spec or ""):
                 raise self._error(
                     f"{{{name}{f'!{conversion}' if conversion else ''}:{spec}}} could cut a value short or be read in "
@@ -130,7 +136,7 @@ class _Field:
 
 
 _SPECS: Mapping[str, re.Pattern[str]] = {
-    **dict.fromkeys(_NUMBERS, _NUMBER_SPEC),
+    **dict.fromkeys((*_NUMBERS, *_EARLIER), _NUMBER_SPEC),
     **dict.fromkeys(_TEXTS, re.compile("")),
     "date": re.compile(r"[^{}]*"),
 }

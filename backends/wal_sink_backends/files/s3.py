@@ -15,7 +15,7 @@ from wal_sink_backends.files.held import handle_of, handle_text
 MAX_PARTS = 10_000
 PARTS_PAGE = 1_000
 MAX_ETAG_CHARS = 2_000
-"""What a handle may spend on the parts; the more of them are listed when they are published."""
+"""What a handle may spend on the parts; the more of them are listed when they are committed."""
 
 METADATA_KEY = "wal-sink-transaction"
 """Tells by whom an object was written, which its name alone does not."""
@@ -54,7 +54,7 @@ class S3Holder:
         answer = self._store.request("create_multipart_upload", name, Metadata={METADATA_KEY: transaction_id})
         return HeldUpload(self._store, _Upload(name, answer["UploadId"]), self._part_bytes)
 
-    def publish(self, transaction_id: str, handle: str) -> None:
+    def commit(self, transaction_id: str, handle: str) -> None:
         given = handle_of(_Handle, handle)
         try:
             self._complete(given)
@@ -63,7 +63,7 @@ class S3Holder:
                 raise self._other_parts(given, str(error)) from error
             if error.code != _GONE and error.code not in _TAKEN:
                 raise
-            self._check_published(transaction_id, given, error)
+            self._check_committed(transaction_id, given, error)
 
     def drop(self, transaction_id: str, token: str) -> None:  # noqa: ARG002 - uploads have ids of their own
         if not token:
@@ -98,7 +98,7 @@ class S3Holder:
             raise self._other_parts(given, "found parts with other ETags")
         return etags
 
-    def _check_published(self, transaction_id: str, given: _Handle, error: S3Error) -> None:
+    def _check_committed(self, transaction_id: str, given: _Handle, error: S3Error) -> None:
         """Whether the object of that name is this transaction's, which S3 knows by its metadata."""
         url = self._store.url_of(given.name)
         owner = self._owner(given.name)
@@ -116,7 +116,7 @@ class S3Holder:
         there = "there is no such object" if owner is None else "the object of that name is another one"
         raise HandleGoneError(
             f"the upload {given.upload}, prepared for {url}, is gone, and {there}: either it was aborted (by hand, or "
-            "by a lifecycle rule AbortIncompleteMultipartUpload), or the object was published and deleted"
+            "by a lifecycle rule AbortIncompleteMultipartUpload), or the object was committed and deleted"
         ) from error
 
     def _is_open(self, given: _Handle) -> bool:
@@ -144,7 +144,7 @@ class S3Holder:
         return HandleGoneError(
             f"the upload {given.upload} for {self._store.url_of(given.name)} is open, and not what was prepared: "
             f"expected {given.parts} parts with the ETags of the handle, {found}",
-            never_published=True,
+            never_committed=True,
         )
 
 

@@ -1,4 +1,4 @@
-"""Every segment as one file that appears at once: prepared while its batch is staged, published when it is complete."""
+"""Every segment as one file that appears at once: prepared while its batch is staged, committed when it is complete."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PART_BYTES = 8 << 20
 MIN_PART_BYTES = 5 << 20
 MAX_PART_BYTES = 1 << 30
 _NO_ROWS = ""
-"""The handle of a transaction without rows: there is nothing to publish."""
+"""The handle of a transaction without rows: there is nothing to commit."""
 
 
 @spelled_class
@@ -40,16 +40,17 @@ class TwoPhaseFilesSink(TwoPhaseSink):
 
     `url`: a local folder (on a cluster one that every machine mounts) or `s3://…`.
     `format`, `storage_options`, `options_from_env`: see `FilesSink`.
-    `name_template`: a `str.format` text of `batch_id`, `partition` and `roll` (all three required, with something other
-    than a digit between them), `wal_id`, `sink`, `ext`, and `date`, the day in UTC on which the file was begun. Numbers
-    may be padded, `{batch_id:06d}`; a date may be written as `{date:%Y/%m/%d}`.
+    `name_template`: a `str.format` text of `batch_id`, `partition` and `file_index` (all three required, with something
+    other than a digit between them), `wal_id`, `sink`, `ext`, and `date`, the day in UTC on which the file was begun.
+    Numbers may be padded, `{batch_id:06d}`; a date may be written as `{date:%Y/%m/%d}`. `roll` is the earlier name of
+    `file_index`.
     `part_bytes`: of a multipart upload to S3; so much memory an open file takes besides a chunk. At least 5 MiB.
 
     `held_folder`: for local folders, the absolute path of another folder, outside of the first and on its file system,
     in which files are held. Give one where readers show hidden files, as fsspec's `**` and `Path.rglob` do.
 
-    On a local file system a file is held in the folder `.wal-sink-held`, and renamed when it is published. On S3 it is
-    a multipart upload, completed when it is published. A file of another writer is never replaced. Chunks without rows
+    On a local file system a file is held in the folder `.wal-sink-held`, and renamed when it is committed. On S3 it is
+    a multipart upload, completed when it is committed. A file of another writer is never replaced. Chunks without rows
     write nothing. Columns are refused as by `FilesSink`. Raises `ConfigError` for arguments that cannot work.
     """
 
@@ -127,7 +128,7 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         except (ConfigError, pa.ArrowException) as error:
             given = writing.transaction
             raise PermanentError(
-                f"batch {given.batch_id}, segment {given.partition}-{given.roll} as {self._format}: {error}"
+                f"batch {given.batch_id}, segment {given.partition}-{given.file_index} as {self._format}: {error}"
             ) from error
         handle = writing.held.prepare()
         self._writing = None
@@ -136,7 +137,7 @@ class TwoPhaseFilesSink(TwoPhaseSink):
     def commit(self, transaction: Transaction, handle: str) -> None:
         """Give the file its name. Raises `HandleGoneError`, `StoreError`, `PermanentError` if the name is taken."""
         if handle != _NO_ROWS:
-            self._holder().publish(transaction.id, handle)
+            self._holder().commit(transaction.id, handle)
 
     def abort(self, transaction: Transaction, token: str) -> None:
         """Remove the held file, or abort the upload that `token` names. Raises `StoreError`."""

@@ -4,36 +4,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.redaction import mask_url
-from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.base import Rejected, Sink, SinkContext
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink_backends.common.environment import from_environment
 from wal_sink_backends.common.pacing import Pacing, Patience, pace_of
-from wal_sink_backends.common.url_options import options_in
 from wal_sink_backends.http.answers import ACCEPTED_ENCODINGS, Check
 from wal_sink_backends.http.api import Api, Call, Statuses, TargetFailedError, httpx, mask_logged_urls, tls_context
 from wal_sink_backends.http.secrets import hider_of
 
-__all__ = ["HttpLookupSink", "HttpSink", "Pacing", "Statuses", "TargetFailedError", "http_sink"]
+__all__ = ["HttpSink", "Pacing", "Statuses", "TargetFailedError"]
 
 Body: TypeAlias = Literal["json", "jsonl", "rows"]
+Method: TypeAlias = Literal["POST", "PUT", "PATCH"]
 _CONTENT_TYPES: dict[str, str] = {
     "json": "application/json",
     "jsonl": "application/x-ndjson",
     "rows": "application/json",
 }
-_METHODS = ("POST", "PUT", "PATCH")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
-_NO_CACHE = {"Cache-Control": "no-cache"}
-"""A cache on the way may keep a 404, which was true before the chunk was sent."""
 MOST_REFUSED = 100
 """So many refused rows are looked for in a chunk that was refused as a whole."""
 
@@ -71,12 +67,15 @@ class HttpSink(Sink):
         sink = HttpSink("https://api.example.com/orders", idempotent=True, headers_from_env={"Authorization": "AUTH"})
     """
 
+    _is_looked_up = False
+    """Whether a process that never saw the API's answers may later ask it for a whole chunk."""
+
     def __init__(
         self,
         url: str,
         *,
         body: Body = "json",
-        method: Literal["POST", "PUT", "PATCH"] = "POST",
+        method: Method = "POST",
         idempotent: bool = False,
         idempotency_header: str = "Idempotency-Key",
         headers: Mapping[str, str] | None = None,
@@ -90,7 +89,7 @@ class HttpSink(Sink):
         maps: Maps = "object",
     ) -> None:
         self.idempotent = idempotent
-        self._url = _checked_url(url)
+        self._url = checked_url(url)
         self._body = body
         self._method = method
         self._idempotency_header = idempotency_header
@@ -184,7 +183,7 @@ class HttpSink(Sink):
         return self._opened().send(Call(self._method, self._url, content, headers, rows, what), patience)
 
     def _check_halving(self, part: Chunk, reason: str) -> None:
-        if self.idempotent or isinstance(self, HttpLookupSink):
+        if self.idempotent or self._is_looked_up:
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, which "
                 f"names none: {reason}. It is not halved: the API may yet take it whole, and not know it from its "
@@ -194,7 +193,7 @@ class HttpSink(Sink):
 
     def _check_named(self, part: Chunk, found: Mapping[int, str]) -> None:
         """A check may name some rows of a chunk, unless a process that never heard of it only asks for the chunk."""
-        if isinstance(self, HttpLookupSink) and 0 < len(found) < part.num_rows:
+        if self._is_looked_up and 0 < len(found) < part.num_rows:
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: {len(found)} of {part.num_rows} rows were refused, the "
                 f"first with: {next(iter(found.values()))}. A look-up cannot tell which: after a crash they would "
@@ -241,8 +240,8 @@ class HttpSink(Sink):
     def _check_arguments(self) -> None:
         if self._body not in _CONTENT_TYPES:
             raise ConfigError(f"body={self._body!r}: expected one of {', '.join(map(repr, _CONTENT_TYPES))}")
-        if self._method not in _METHODS:
-            raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, _METHODS))}")
+        if self._method not in get_args(Method):
+            raise ConfigError(f"method={self._method!r}: expected one of {', '.join(map(repr, get_args(Method)))}")
         check_maps(self._maps)
         if not self._timeout_s > 0:
             raise ConfigError(f"timeout_s={self._timeout_s!r}: expected a number of seconds above 0")
@@ -260,48 +259,6 @@ class HttpSink(Sink):
                 raise ConfigError(f"header {name!r}: its value has control characters or letters beyond ASCII")
 
 
-@spelled_class
-class HttpLookupSink(HttpSink):
-    """An `HttpSink` whose API tells whether it has a chunk: at least once, where only late requests repeat.
-
-    `lookup_url` holds `{key}`, which becomes the chunk's key: `https://api.example.com/chunks/{key}`. GET has to answer
-    with 200 if the API has the whole chunk of that key, and with 404 if it has nothing of it; anything else is an
-    error. It gets the same headers. Not for `body="rows"`, whose requests carry the keys of rows.
-    """
-
-    def __init__(self, url: str, *, lookup_url: str, **more: Any) -> None:
-        super().__init__(url, **more)
-        self._lookup_url = lookup_url
-        _checked_url(lookup_url.replace("{key}", "key"))
-        if "{key}" not in lookup_url:
-            raise ConfigError(f"lookup_url={mask_url(lookup_url)!r}: expected {{key}} in it, for the key of a chunk")
-        if self._body == "rows":
-            raise ConfigError("lookup_url with body='rows': the API sees keys of rows, never that of a chunk; use one")
-
-    def _urls(self) -> list[str]:
-        return [self._url, self._lookup_url]
-
-    def was_applied(self, key: str) -> bool:
-        """Ask the API, and not a cache before it. Raises what `write` raises.
-
-        `PermanentError` if it also says to have what nobody sent, as a page for a login does that stands in its way.
-        """
-        if not self._knows(key):
-            return False
-        never_sent = f"{SYSTEM.new_id()}-0-1"  # an API may look at the form of a key
-        if self._knows(never_sent):
-            raise PermanentError(
-                f"chunk {key}: {mask_url(self._lookup_url)} answered 200 for it, and for {never_sent}, which nobody "
-                "sent: expected 404 there. Its 200 says nothing, so the chunk may be missing: correct lookup_url, or "
-                "what answers in place of the API"
-            )
-        return True
-
-    def _knows(self, key: str) -> bool:
-        call = Call("GET", self._lookup_url.replace("{key}", key), b"", _NO_CACHE, 0, f"chunk {key}")
-        return self._opened().knows(call, Patience(self._pacing.max_wait_s))
-
-
 def _json_of(chunk: Chunk, *, lines: bool) -> bytes:
     try:
         return chunk.to_json(lines=lines)
@@ -317,7 +274,7 @@ def _check_refused(refused: Mapping[int, str], what: str) -> None:
         )
 
 
-def _checked_url(url: str) -> str:
+def checked_url(url: str) -> str:
     parts = urlsplit(url)
     try:
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -326,73 +283,7 @@ def _checked_url(url: str) -> str:
     if not usable or _CONTROL.search(url) or " " in url:
         raise ConfigError(f"{mask_url(url)!r}: expected http://host/path or https://host/path")
     if parts.fragment:
-        raise ConfigError(f"{mask_url(url)!r}: expected no '#'; pass options as arguments, or the URL to http_sink")
-    return url
-
-
-# By URL.
-
-
-def http_sink(url: str) -> HttpSink:
-    """A sink by URL: the API's own, with options after `#`, which APIs never see.
-
-    `https://api.example.com/orders?site=7#idempotent=true&headers_from_env=Authorization:ORDERS_AUTH`. Options are
-    those of `HttpSink` and `HttpLookupSink` (`lookup_url`), of `Pacing` and of `Statuses` (`done`, `retry`, `refused`:
-    numbers with commas).
-    """
-    address, _, fragment = url.partition("#")
-    if "#" in fragment or ("@" in fragment and "@" not in address):  # perhaps the end of a secret: it must not show
         raise ConfigError(
-            f"{mask_url(url)}: expected one '#' before the options; write # as %23, and @ in options as %40"
+            f"{mask_url(url)!r}: expected no '#'; pass options as arguments, or pass the whole URL to WalSink"
         )
-    given = options_in(fragment, _OPTIONS, address)
-    options = {name: _read(address, name, text) for name, text in given.items()}
-    pacing = Pacing(**{name: options.pop(name) for name in _PACING if name in options})
-    statuses = Statuses(**{name: options.pop(name) for name in _STATUSES if name in options})
-    kind = HttpLookupSink if "lookup_url" in options else HttpSink
-    return kind(address, pacing=pacing, statuses=statuses, **options)
-
-
-def _read(address: str, name: str, text: str) -> Any:
-    try:
-        return _OPTIONS[name](text)
-    except (ValueError, KeyError):
-        raise ConfigError(f"{mask_url(address)}: option {name}={text!r} is not what it takes") from None
-
-
-def _bool(text: str) -> bool:
-    return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
-
-
-def _verify(text: str) -> bool | str:
-    return _bool(text) if text.lower() in ("true", "1", "false", "0") else text
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(",") if part)
-
-
-def _pairs(text: str) -> dict[str, str]:
-    return dict(pair.split(":") for pair in text.split(","))
-
-
-_PACING: dict[str, Any] = {
-    "rows_per_s": float,
-    "breaker_failures": int,
-    "breaker_pause_s": float,
-    "max_wait_s": float,
-}
-_STATUSES: dict[str, Any] = {"done": _numbers, "retry": _numbers, "refused": _numbers}
-_OPTIONS: dict[str, Any] = {
-    "body": str,
-    "method": str,
-    "idempotent": _bool,
-    "idempotency_header": str,
-    "lookup_url": str,
-    "maps": str,
-    "headers_from_env": _pairs,
-    "timeout_s": float,
-    "verify": _verify,
-    **_PACING,
-    **_STATUSES,
-}
+    return url

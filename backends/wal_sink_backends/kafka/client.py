@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
-from wal_sink.redaction import Redactor, named_secrets
+from wal_sink.redaction import Redactor
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink_backends.common.durability import warn_of
-from wal_sink_backends.common.environment import from_environment
 from wal_sink_backends.kafka.durability import losses
 
 try:
@@ -52,32 +51,6 @@ _SHARED = (
     *("metadata.", "oauth", "reconnect.", "retry.", "sasl.", "security.", "socket.", "ssl"),
 )
 """How the properties begin that every client takes; the others are the producer's."""
-_RESERVED: Mapping[str, str] = {
-    "bootstrap.servers": "bootstrap_servers",
-    "metadata.broker.list": "bootstrap_servers",
-    "partitioner": "partitioner",
-    "transaction.timeout.ms": "transaction_timeout_s",
-} | dict.fromkeys(
-    (
-        *("transactional.id", "enable.idempotence", "acks", "request.required.acks", "message.timeout.ms"),
-        *("delivery.timeout.ms", "delivery.report.only.error", "group.id", "isolation.level", "enable.auto.commit"),
-        *(
-            "allow.auto.create.topics",
-            "enable.partition.eof",
-            "error_cb",
-            "logger",
-            "on_delivery",
-            "dr_cb",
-            "dr_msg_cb",
-            "log_cb",
-        ),
-    ),
-    "",
-)
-"""Properties the guarantee rests on, and the argument that sets them, if there is one."""
-
-_BYTES = ("batch.size", "message.max.bytes")
-"""Properties the sink itself counts with."""
 _NO_RIGHT = "grant the rights that docs/sinks/kafka.md lists"
 _REMEDIES: Mapping[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: _NO_RIGHT,
@@ -137,36 +110,6 @@ class Topic:
     def what_counts(self) -> tuple[object, ...]:
         """What rows are refused by, and which topic it is. Brokers may tell different numbers of settings."""
         return self.id, self.partitions, self.most_bytes, self.needs_keys
-
-
-@dataclass(frozen=True)
-class ClusterSpec:
-    """How to reach a cluster: plain data that travels with the sink. Raises `ConfigError` for what cannot work."""
-
-    servers: str
-    conf: Conf = field(default_factory=dict, repr=False)
-    conf_from_env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    timeout_s: float = 45.0
-    """The most that one step waits for the brokers."""
-
-    def __post_init__(self) -> None:
-        if not self.servers.strip(", ") or "/" in self.servers or "@" in self.servers:
-            raise ConfigError("bootstrap_servers: expected 'host:9092' or 'host:9092,host2:9092', without a login")
-        for name in (*self.conf, *self.conf_from_env):
-            if name in _RESERVED:
-                instead = f"; pass {_RESERVED[name]} instead" if _RESERVED[name] else ""
-                raise ConfigError(f"conf[{name!r}] is the sink's own: its guarantee rests on it{instead}")
-        for name, value in self.conf.items():
-            if not (isinstance(value, str | int | float) or (name.endswith("_cb") and callable(value))):
-                raise ConfigError(f"conf[{name!r}]: expected a text, a number or a bool, found {type(value).__name__}")
-            if name in _BYTES and not _is_number_of_bytes(value):
-                raise ConfigError(f"conf[{name!r}]={value!r}: expected a whole number of bytes, such as 1000000")
-
-    def connect(self) -> Cluster:
-        """Clients of the cluster; reads the environment. `PermanentError` for what is missing there or is refused."""
-        from_env = from_environment(self.conf_from_env, f"Kafka at {self.servers}")
-        redactor = Redactor(named_secrets(self.conf) | set(from_env.values()))
-        return Cluster(self.servers, {**self.conf, **from_env}, redactor, self.timeout_s)
 
 
 class Cluster:
@@ -356,13 +299,6 @@ def _remedy_heard(error: KafkaError) -> str:
     if error.code() == KafkaError._SSL and "certificate" in error.str().lower():  # noqa: SLF001
         return "correct ssl.ca.location or bootstrap_servers: the broker has to prove the name that it is reached by"
     return ""
-
-
-def _is_number_of_bytes(value: object) -> bool:
-    try:
-        return int(str(value)) > 0
-    except ValueError:
-        return False
 
 
 def kafka_error(raised: BaseException) -> KafkaError:

@@ -38,6 +38,8 @@ _REFUSALS = _TOO_LARGE | {KafkaError.INVALID_RECORD}
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 - their public names
 """What librdkafka threw out without a broker's word. It empties its queues when a transaction is aborted, and does so a
 little later: it may still throw out messages of the next transaction."""
+_AFTER_PURGE = frozenset({KafkaError._STATE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER})  # noqa: SLF001 - as above
+"""How a transaction breaks whose messages were purged: librdkafka skips their sequence numbers, and takes no other."""
 _BATCH_BYTES = 1_000_000
 _BATCH_MARGIN_BYTES = 512
 _LEAST_BYTES, _MOST_BYTES = 1_000, 1_000_000_000
@@ -202,7 +204,7 @@ class SlotProducer:
         """As `Cluster.translated`, by what broke the transaction: `produce` may say "fatal error" alone.
 
         No error if a message was refused meanwhile: librdkafka then takes no other one, and the reports tell which it
-        was.
+        was. No error either if messages were only purged, and that alone broke it: no broker judged them.
         """
         try:
             yield
@@ -210,7 +212,13 @@ class SlotProducer:
             if self._has_refused():
                 return
             problem = self._broken() or kafka_error(error)
+            if problem.code() in _AFTER_PURGE and self._has_purged_alone():
+                return
             raise self._cluster.translate(what, problem) from self._cluster.cause(error)
+
+    def _has_purged_alone(self) -> bool:
+        problems = self._reports.problems
+        return bool(problems) and all(error.code() in _PURGED for error in problems)
 
     def _has_refused(self) -> bool:
         """Whether the brokers refused a message. Its report may come a little after the error that follows from it."""

@@ -6,29 +6,27 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
-from urllib.parse import urlsplit
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, PermanentError
-from wal_sink.redaction import is_secret_name, mask_url
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink_backends.common.url_options import options_in
-from wal_sink_backends.kafka.client import Cluster, ClusterSpec, Conf, KafkaAttemptError, KafkaFencedError, Topic
+from wal_sink_backends.kafka.client import Cluster, Conf, KafkaAttemptError, KafkaFencedError, Topic
 from wal_sink_backends.kafka.ledger import Ledger, LedgerRecord, Mark
 from wal_sink_backends.kafka.messages import MessageFormat, Messages
 from wal_sink_backends.kafka.producer import SlotProducer, most_bytes
+from wal_sink_backends.kafka.spec import ClusterSpec
 
 LEDGER_TOPIC = "wal-sink-ledger"
 Partitioner: TypeAlias = Literal[
     "murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random"
 ]
-_PARTITIONERS = ("murmur2_random", "murmur2", "consistent_random", "consistent", "fnv1a_random", "fnv1a", "random")
+RecreatedTopic: TypeAlias = Literal["refuse", "accept"]
 _TOPIC = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 _MOST_TIMEOUT_S = 900.0
 
@@ -76,7 +74,7 @@ class KafkaSink(TransactionalSink):
         ledger_topic: str = LEDGER_TOPIC,
         ledger_replication: int = -1,
         transaction_timeout_s: float = 45.0,
-        recreated_topic: Literal["refuse", "accept"] = "refuse",
+        recreated_topic: RecreatedTopic = "refuse",
         conf: Conf | None = None,
         conf_from_env: Mapping[str, str] | None = None,
     ) -> None:
@@ -182,8 +180,8 @@ class KafkaSink(TransactionalSink):
                 raise ConfigError(f"{name}={value!r}: expected 1 to 249 letters, digits or any of ._-")
         if topic == ledger_topic:
             raise ConfigError(f"topic and ledger_topic are both {topic!r}: expected two")
-        if partitioner not in _PARTITIONERS:
-            raise ConfigError(f"partitioner={partitioner!r}: expected one of {', '.join(_PARTITIONERS)}")
+        if partitioner not in get_args(Partitioner):
+            raise ConfigError(f"partitioner={partitioner!r}: expected one of {', '.join(get_args(Partitioner))}")
         if replication != -1 and replication < 1:
             raise ConfigError(f"ledger_replication={replication}: expected a number of brokers, or -1")
         if not 1 <= timeout_s <= _MOST_TIMEOUT_S:
@@ -305,63 +303,3 @@ def _found(cluster: Cluster, name: str, sink: str) -> Topic:
             "correct the name"
         )
     return topic
-
-
-# By URL.
-
-_OPTIONS = (
-    *(
-        "value",
-        "key",
-        "headers",
-        "partition",
-        "partitioner",
-        "tombstones",
-        "maps",
-        "ledger_topic",
-        "ledger_replication",
-    ),
-    *("transaction_timeout_s", "recreated_topic"),
-)
-
-
-def kafka_sink(url: str) -> KafkaSink:
-    """`kafka://host:9092,host2:9092/topic?key=id&value=json`: the arguments of `KafkaSink` as options.
-
-    `conf.NAME=value` sets a property of librdkafka, `env.NAME=VARIABLE` takes it from the environment, where secrets
-    have to be.
-    """
-    if re.search(r"\s", url):  # before anything of it is shown: what masks a password ends at a blank
-        raise ConfigError("kafka://…: the URL has blanks or line breaks; write a blank as %20")
-    parts = urlsplit(url)
-    if parts.fragment:
-        raise ConfigError(f"{parts.scheme}://…: the URL has a '#'; write it as %23")
-    servers, topic = parts.netloc, parts.path.strip("/")
-    options = options_in(parts.query, _OPTIONS, url, families=("conf.", "env."))
-    conf = {name[len("conf.") :]: options.pop(name) for name in list(options) if name.startswith("conf.")}
-    from_env = {name[len("env.") :]: options.pop(name) for name in list(options) if name.startswith("env.")}
-    secret = next(filter(is_secret_name, conf), "sasl.password" if "@" in servers + topic else None)
-    if secret is not None:
-        raise ConfigError(f"{mask_url(url)}: no secrets in a URL; say ?env.{secret}=VARIABLE, read where the sink runs")
-    if not servers or not topic:
-        raise ConfigError(f"{mask_url(url)}: expected kafka://host:9092,host2:9092/topic?key=COLUMN")
-    arguments: dict[str, Any] = {**options, **_typed(options, mask_url(url))}
-    return KafkaSink(servers, topic, **arguments, conf=conf, conf_from_env=from_env)
-
-
-def _typed(options: Mapping[str, str], url: str) -> dict[str, Any]:
-    """The options that are no texts."""
-    typed: dict[str, Any] = {}
-    for name, convert in (("ledger_replication", int), ("transaction_timeout_s", float)):
-        if name in options:
-            try:
-                typed[name] = convert(options[name])
-            except ValueError as error:
-                raise ConfigError(f"{url}: {name}={options[name]!r} is no number") from error
-    if "headers" in options:
-        typed["headers"] = [name for name in options["headers"].split(",") if name]
-    if "tombstones" in options:
-        if options["tombstones"] not in ("true", "false"):
-            raise ConfigError(f"{url}: tombstones={options['tombstones']!r}: expected true or false")
-        typed["tombstones"] = options["tombstones"] == "true"
-    return typed

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
-from wal_sink.reporting.logs import logger_of
-from wal_sink_backends.common.durability import warn_of
+from wal_sink_backends.common.durability import warn_of, warn_once
 
-_logger = logger_of(__name__)
 _CONFIG = (
     "its CONFIG GET is refused ({}), so make sure of appendonly yes, appendfsync always and "
     "no-appendfsync-on-rewrite no"
@@ -102,8 +99,3 @@ def warn_of_truncation(client: Any, address: str, *, refused: type[Exception]) -
             f"{address} has aof-load-truncated yes: killed in the middle of a write, it may repeat rows of a stream "
             "after its next start but one; set it to no, and run redis-check-aof --fix where it then refuses to start"
         )
-
-
-@lru_cache(maxsize=256)
-def warn_once(message: str) -> None:
-    _logger.warning("%s", message)

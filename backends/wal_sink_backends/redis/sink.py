@@ -5,46 +5,29 @@ The ledger is a hash for each slot, `wal_sink:ledger:<slot>`: term, batch_id, se
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, get_args
 from urllib.parse import urlsplit
 
 from wal_sink.arguments.values import spelled_class
 from wal_sink.errors import ConfigError, OutcomeUnknownError, PermanentError
 from wal_sink.redaction import mask_url
-from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
-from wal_sink.sinks.certificates import is_certificate_error
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink_backends.common.environment import from_environment
-from wal_sink_backends.common.url_options import options_in
-from wal_sink_backends.redis.addresses import check_address, refuse_sentinel
-from wal_sink_backends.redis.durability import warn_of_losses, warn_of_truncation, warn_once
+from wal_sink_backends.redis.addresses import check_address
+from wal_sink_backends.redis.durability import warn_of_truncation
 from wal_sink_backends.redis.rows import MOST_ARGUMENTS, KeyTemplate, encoded
 from wal_sink_backends.redis.script import LEDGER, SCRIPT
-
-__all__ = ["RedisSink", "redis_sink"]
+from wal_sink_backends.redis.server import check_server, connect, redis_library, translated
 
 Kind: TypeAlias = Literal["hash", "stream", "set"]
-_KINDS = ("hash", "stream", "set")
-_MAY_PASS = re.compile(
-    r"\b(OOM|READONLY|LOADING|BUSY|UNKILLABLE|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|max number of clients)\b"
-)
-"""Error codes of Redis that another attempt may not meet. redis-py knows some of them; others it leaves in the text, as
-older servers do with the errors of what a script called.
-"""
 _NOTHING = (-1, 0, "")
 """What the script is told where the slot held nothing."""
 _TAKES_MANY = 7
 """The major version since which a command may have more than a million arguments."""
-_IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
-
-_logger = logger_of(__name__)
 
 
 @spelled_class
@@ -109,13 +92,15 @@ class RedisSink(TransactionalSink):
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
         """Connect and look at what kind of server it is. `PermanentError`, or redis-py's error if a retry may help."""
-        self._client = _connect(self._url, self._connection_options())
+        self._client = connect(self._url, self._connection_options())
         try:
             with translated(f"opening {mask_url(self._url)}"):
-                version = _check_server(self._client, mask_url(self._url), self._wait_replicas)
+                version = check_server(self._client, mask_url(self._url), self._wait_replicas)
                 self._takes_many = version >= _TAKES_MANY
                 if self._kind == "stream":
-                    warn_of_truncation(self._client, mask_url(self._url), refused=_redis().exceptions.ResponseError)
+                    warn_of_truncation(
+                        self._client, mask_url(self._url), refused=redis_library().exceptions.ResponseError
+                    )
         except BaseException:
             self.close()
             raise
@@ -176,7 +161,7 @@ class RedisSink(TransactionalSink):
         WAIT speaks of what its own connection wrote: on another one it counts replicas that may lack the rows. So both
         are sent together, and nothing of redis-py can connect anew between them.
         """
-        client, errors = self._opened(), _redis().exceptions
+        client, errors = self._opened(), redis_library().exceptions
         if not self._wait_replicas:
             return client.eval(SCRIPT, keys, *arguments), 0
         with client.pipeline(transaction=False) as both:
@@ -248,8 +233,8 @@ class RedisSink(TransactionalSink):
     def _check_arguments(self) -> None:
         parts = urlsplit(self._url)
         check_address(self._url)
-        if self._kind not in _KINDS:
-            raise ConfigError(f"kind={self._kind!r}: expected one of {', '.join(map(repr, _KINDS))}")
+        if self._kind not in get_args(Kind):
+            raise ConfigError(f"kind={self._kind!r}: expected one of {', '.join(map(repr, get_args(Kind)))}")
         if self._kind == "hash" and not self._template.columns:
             raise ConfigError(
                 f"key={self._template.text!r}: expected a column in it, as in 'orders:{{id}}', for kind='hash'"
@@ -279,108 +264,3 @@ def _position(slot: str, found: Sequence[bytes | None]) -> Position | None:
             "text. Somebody altered the ledger: restore it together with the rows"
         )
     return Position(slot, int(batch_id), int(rows), segment_id.decode())
-
-
-def _connect(url: str, options: Mapping[str, Any]) -> Any:
-    library = _redis()
-    never = library.retry.Retry(library.backoff.NoBackoff(), 0)  # the core repeats, and says so
-    with translated(mask_url(url)):
-        return library.Redis.from_url(url, single_connection_client=False, retry=never, **options)
-
-
-def _check_server(client: Any, address: str, wait_replicas: int) -> int:
-    """Refuse a server that cannot keep the promise; what it does not tell is warned of. Its version, 0 if not told."""
-    library = _redis()
-    try:
-        info = client.info("all")
-    except library.exceptions.NoPermissionError:
-        client.ping()
-        warn_once(f"{address}: INFO is forbidden; make sure that it evicts no keys without expiry and is no cluster")
-        return 0
-    if info.get("redis_mode") == "sentinel":
-        raise PermanentError(
-            f"{address} is a Redis Sentinel, which holds no rows; give a name or a proxy that follows the primary"
-        )
-    if info.get("cluster_enabled"):
-        raise PermanentError(
-            f"{address} is a Redis Cluster, where one script cannot reach the keys of several slots; use a server "
-            "without cluster mode"
-        )
-    policy = str(info.get("maxmemory_policy", ""))
-    if policy.startswith("allkeys-"):
-        raise PermanentError(
-            f"{address} has maxmemory-policy {policy}, so it may drop the ledger with no word; set noeviction or "
-            "volatile-lru, or use another server"
-        )
-    refused = library.exceptions.ResponseError
-    warn_of_losses(client, info, address, wait_replicas=wait_replicas, refused=refused)
-    major = str(info.get("redis_version", "")).partition(".")[0]
-    return int(major) if major.isdecimal() else 0
-
-
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Errors of redis-py become `PermanentError`, or pass if a retry may help."""
-    errors = _redis().exceptions
-    try:
-        yield
-    except (errors.AuthenticationError, errors.AuthorizationError, errors.NoPermissionError) as error:
-        raise PermanentError(f"{what}: {error}; check user, password and rights") from None
-    except (errors.ConnectionError, errors.TimeoutError) as error:
-        if is_certificate_error(error):
-            raise PermanentError(f"{what}: {error}; pass ca_file= if its authority is to be trusted") from error
-        raise
-    except (errors.ReadOnlyError, errors.OutOfMemoryError, errors.TryAgainError, errors.MasterDownError):
-        raise
-    except errors.RedisError as error:
-        elsewhere = isinstance(error, errors.MovedError | errors.AskError | errors.ClusterCrossSlotError)
-        if elsewhere or _IS_CLUSTER.search(str(error)):
-            raise PermanentError(
-                f"{what}: it is a Redis Cluster ({error}); use a server without cluster mode"
-            ) from error
-        if _MAY_PASS.search(str(error)):
-            raise
-        raise PermanentError(f"{what}: {error}") from error
-
-
-@lru_cache(maxsize=1)
-def _redis() -> Any:
-    """The client library; `ConfigError` naming the extra if it is missing."""
-    try:
-        import redis as library  # noqa: PLC0415 - an extra
-        import redis.backoff  # noqa: PLC0415
-        import redis.retry  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError("RedisSink needs redis-py: pip install 'wal-sink[redis]'") from error
-    return library
-
-
-def redis_sink(url: str) -> RedisSink:
-    """A sink by URL: `redis://:password@host:6379/0?kind=hash&key=orders:{id}`, `rediss://…`, `redis+unix:///path?…`.
-
-    Options: `key` (required), `kind`, `maxlen`, `password_env`, `ca_file`, `wait_replicas`, `timeout_s`.
-    """
-    refuse_sentinel(url)
-    bare, _, query = url.removeprefix("redis+").partition("?")
-    given = options_in(query, _OPTIONS, url)
-    if "key" not in given:
-        raise ConfigError(f"{mask_url(url)}: which keys? Add ?key=orders:{{id}}")
-    options: dict[str, Any] = {}
-    for name, text in given.items():
-        try:
-            options[name] = _OPTIONS[name](text)
-        except ValueError:
-            raise ConfigError(f"{mask_url(url)}: {name}={text!r}: expected a number") from None
-    return RedisSink(bare, **options)
-
-
-_OPTIONS: dict[str, Any] = {
-    "key": str,
-    "kind": str,
-    "maxlen": int,
-    "password_env": str,
-    "ca_file": str,
-    "wait_replicas": int,
-    "timeout_s": float,
-    "maps": str,
-}

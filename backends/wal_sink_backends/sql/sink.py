@@ -18,7 +18,6 @@ from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.base import Rejected, TransactionalSink
 from wal_sink.sinks.json_rows import Maps, check_maps
 from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink_backends.sql.addresses import dialect_of
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,
     Connection,
@@ -31,6 +30,7 @@ from wal_sink_backends.sql.base.dialect import (
 from wal_sink_backends.sql.base.documents import refuse_repeated_keys
 from wal_sink_backends.sql.base.table import Known, TargetTable
 from wal_sink_backends.sql.base.values import kind_of, refuse_nulls
+from wal_sink_backends.sql.dialects import dialect_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,6 +17,8 @@ import pyarrow as pa
 from wal_sink.errors import PermanentError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.sinks.json_rows import decimal_texts, plain_values
+from wal_sink_backends.common.columns import array_of, stored_type
+from wal_sink_backends.common.texts import texts_of
 from wal_sink_backends.sql.base.dialect import (
     LEDGER,
     LEDGER_COLUMNS,
@@ -29,14 +31,14 @@ from wal_sink_backends.sql.base.dialect import (
     ledger_values,
 )
 from wal_sink_backends.sql.base.dropped import Dropped
-from wal_sink_backends.sql.base.values import Kind, Rows, array_of, json_texts, kind_of, stored_type, texts_of
+from wal_sink_backends.sql.base.values import Kind, Rows, json_texts, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from wal_sink.sinks.ledger import LedgerEntry
+    from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Put
-    from wal_sink_backends.sql.base.values import ArrowType
 
 _logger = logger_of(__name__)
 _MAY_PASS = frozenset(

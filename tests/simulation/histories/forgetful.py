@@ -13,7 +13,7 @@ from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.losses import LossJudge
 from tests.simulation.histories.plans import Deed
 from tests.simulation.histories.segments import ROWS, numbers_in
-from tests.simulation.histories.targets import Caller, Target
+from tests.simulation.histories.targets import Target, TimedCall
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
@@ -22,7 +22,7 @@ _BAD_OF_FOUR = (1, 2)
 """Rows that are refused, so that a chunk of two has one, and a chunk of one or three may have nothing else."""
 
 
-class Client(Caller, Protocol):
+class Client(TimedCall, Protocol):
     """The process that calls such a target."""
 
     reconnections: int

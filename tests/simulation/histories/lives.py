@@ -17,10 +17,10 @@ from tests.simulation.histories.segments import COLUMN, read_numbered, stage_num
 from tests.simulation.histories.spark import Query, QueryFailedError
 from tests.simulation.histories.stores import SimulatedStore, failure_of
 from tests.simulation.histories.targets import Target, batch_writer, sink_of
-from tests.simulation.histories.unreliable import JobLost, UnreliableCarrier
+from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
 from tests.simulation.histories.world import World
-from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier
-from wal_sink.delivery.served_sink import Carrier, Serving
+from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
+from wal_sink.delivery.served_sink import SegmentDispatcher, ServedSink
 from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
@@ -199,7 +199,7 @@ class Life:
             runtime=self.world.runtime,
             segment_reader=read_numbered,
         )
-        run.open([self._serving(run, name) for name in list(self.world.kinds)[: self.plan.sinks]])
+        run.open([self._served_sink(run, name) for name in list(self.world.kinds)[: self.plan.sinks]])
         self._told(run, lambda: self._deliver(run))
         for start in range((1 + self.plan.restarts) * self.plan.stages):
             if start and self.plan.restart is not None:
@@ -248,7 +248,7 @@ class Life:
         partitions = self.world.plan.batches[batch_id]
 
         def write(folder: Folder) -> Staged:
-            order = run.staging_order(folder, columns=(COLUMN,), spark_schema="")
+            order = run.staging_context(folder, columns=(COLUMN,), spark_schema="")
             return stage_numbered(run.log, order, attempt.first, partitions, uneven=self.world.plan.uneven)
 
         if run.stage(batch_id, write, planned_ms=query.planned_ms) is None:
@@ -277,33 +277,35 @@ class Life:
         if isinstance(error, ObjectLost):
             self.world.hits["told"] += 1
 
-    def _serving(self, run: Run, name: str) -> Serving:
+    def _served_sink(self, run: Run, name: str) -> ServedSink:
         kind = self.world.kinds[name]
         target = self.world.targets[name]
         if isinstance(target, ForgetfulTarget):
             return self._forgetful(run, name, target)
         sink = sink_of(kind, self, target)
-        carrier: Carrier
+        dispatcher: SegmentDispatcher
         if isinstance(sink, BatchSink):
-            carrier = WholeBatchCarrier(batch_writer(self, target, run.log), run.log, what="batch writer", limit_s=60)
+            dispatcher = WholeBatchDispatcher(
+                batch_writer(self, target, run.log), run.log, what="batch writer", limit_s=60
+            )
         else:
-            carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
+            dispatcher = LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
         delivery = delivery_of(kind, starts_next=self.world.plan.starts_next)
-        serving = Serving(name, delivery, promise_of(kind), self._unreliable(carrier))
+        served_sink = ServedSink(name, delivery, promise_of(kind), self._unreliable(dispatcher))
         if not isinstance(sink, TwoPhaseSink):
-            return serving
+            return served_sink
         preparation = Preparation(name, lambda: cast("Sink", sink_of(kind, self, target)), 60)
-        return replace(serving, make_sink=preparation.make_sink, preparation=preparation)
+        return replace(served_sink, make_sink=preparation.make_sink, preparation=preparation)
 
-    def _forgetful(self, run: Run, name: str, target: ForgetfulTarget) -> Serving:
+    def _forgetful(self, run: Run, name: str, target: ForgetfulTarget) -> ServedSink:
         """Each attempt has a connection of its own."""
-        carrier = LocalCarrier(lambda: ForgetfulSink(self, target), run.log, should_stop=lambda: False)
+        dispatcher = LocalDispatcher(lambda: ForgetfulSink(self, target), run.log, should_stop=lambda: False)
         delivery = delivery_of("transactional", keeps=self.world.plan.refusing > 0)
-        return Serving(name, delivery, promise_of("transactional"), self._unreliable(carrier))
+        return ServedSink(name, delivery, promise_of("transactional"), self._unreliable(dispatcher))
 
-    def _unreliable(self, carrier: Carrier) -> Carrier:
+    def _unreliable(self, dispatcher: SegmentDispatcher) -> SegmentDispatcher:
         is_lost = any(fault.deed in IN_JOBS for fault in self.plan.faults)
-        return UnreliableCarrier(carrier, self) if is_lost else carrier
+        return UnreliableDispatcher(dispatcher, self) if is_lost else dispatcher
 
 
 class _Step:

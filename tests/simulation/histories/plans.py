@@ -13,7 +13,7 @@ Shape = tuple[tuple[int, ...], ...]
 SENDING: tuple[str, ...] = ("plain", "at_most_once", "idempotent", "lookup", "transactional", "segment", "batch")
 """The kinds of sinks that get their rows once the batch is complete."""
 HOLDING = "two_phase"
-"""The kind that gets them while they are staged, and publishes them then."""
+"""The kind that gets them while they are staged, and commits them then."""
 KINDS: tuple[str, ...] = (*SENDING, HOLDING)
 """Every kind of sink."""
 

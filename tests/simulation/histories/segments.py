@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from wal_sink.errors import CorruptError
 from wal_sink.staging.stager import Staged
-from wal_sink.two_phase.prepare import Preparer, StagedPartition, StagingOrder, joined
+from wal_sink.two_phase.prepare import Preparer, StagedPartition, StagingContext, joined
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import SegmentRef
@@ -50,7 +50,7 @@ def read_numbered(data: bytes, ref: SegmentRef, *, columns: int, start: int, whe
     return _NumberedRows(first + start)
 
 
-def stage_numbered(log: Log, order: StagingOrder, first: int, partitions: Sequence[int], *, uneven: bool) -> Staged:
+def stage_numbered(log: Log, order: StagingContext, first: int, partitions: Sequence[int], *, uneven: bool) -> Staged:
     """Stage rows from number `first` on, as Spark's tasks would: a segment for every partition that has rows."""
     staged = []
     for number, rows in enumerate(partitions):
@@ -62,7 +62,7 @@ def stage_numbered(log: Log, order: StagingOrder, first: int, partitions: Sequen
 
 
 def _partition(
-    log: Log, order: StagingOrder, partition: int, first: int, rows: int, *, uneven: bool
+    log: Log, order: StagingContext, partition: int, first: int, rows: int, *, uneven: bool
 ) -> StagedPartition:
     """What `stage_partition` does, with a file that costs nothing."""
     segment_id = log.runtime.new_id()

@@ -10,7 +10,7 @@ from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.segments import numbers_in
 from wal_sink.delivery.segment import chunks_of
 from wal_sink.errors import HandleGoneError
-from wal_sink.messages import Assignment
+from wal_sink.messages import DeliveryContext
 from wal_sink.sinks.base import (
     BatchSink,
     ReleasedBatch,
@@ -28,7 +28,7 @@ from wal_sink.wal.records import Manifest
 from wal_sink.wal.segment_reader import load_segment
 
 
-class Caller(Protocol):
+class TimedCall(Protocol):
     """The process that calls a target."""
 
     number: int
@@ -48,7 +48,7 @@ class Target:
     held: dict[str, list[int]] = field(default_factory=dict)
     """Rows by the transaction that holds them back."""
     shown: dict[str, list[int]] = field(default_factory=dict)
-    """The same of those that were published."""
+    """The same of those that were committed."""
 
     def copy(self, judge: Judge) -> Target:
         held = {number: rows.copy() for number, rows in self.held.items()}
@@ -58,7 +58,7 @@ class Target:
         """The copy that a new connection reaches."""
         return self
 
-    def called(self, life: Caller, chunk: Chunk, numbers: list[int]) -> None:
+    def called(self, life: TimedCall, chunk: Chunk, numbers: list[int]) -> None:
         ordinal = int(chunk.position.slot.rpartition("/")[2])
         self.judge.sent(life.number, self.name, numbers, batch_id=chunk.batch_id, ordinal=ordinal, term=chunk.term)
 
@@ -68,7 +68,7 @@ class Target:
 
 
 class PlainSink(Sink):
-    def __init__(self, life: Caller, target: Target) -> None:
+    def __init__(self, life: TimedCall, target: Target) -> None:
         self._life = life
         self._target = target
 
@@ -108,7 +108,7 @@ class LedgerSink(PlainSink, TransactionalSink):
 
 
 class WholeSegmentSink(SegmentSink):
-    def __init__(self, life: Caller, target: Target) -> None:
+    def __init__(self, life: TimedCall, target: Target) -> None:
         self._life = life
         self._target = target
 
@@ -118,9 +118,9 @@ class WholeSegmentSink(SegmentSink):
 
 
 class HoldingSink(TwoPhaseSink):
-    """Its target remembers what it published, so that it can tell what never was."""
+    """Its target remembers what it committed, so that it can tell what never was."""
 
-    def __init__(self, life: Caller, target: Target) -> None:
+    def __init__(self, life: TimedCall, target: Target) -> None:
         self._life = life
         self._target = target
         self._term = 0
@@ -151,7 +151,7 @@ class HoldingSink(TwoPhaseSink):
         rows = target.held.get(transaction.id) or target.shown.get(transaction.id)
         if rows is None:
             self._life.met("gone")
-            raise HandleGoneError(f"{transaction.id} is gone", never_published=True)
+            raise HandleGoneError(f"{transaction.id} is gone", never_committed=True)
         target.judge.sent(
             self._life.number,
             target.name,
@@ -163,7 +163,7 @@ class HoldingSink(TwoPhaseSink):
         if target.held.pop(transaction.id, None) is not None:
             target.shown[transaction.id] = rows
             target.judge.took_effect(target.name, transaction.id, rows)
-            self._life.met("published")
+            self._life.met("committed")
         self._life.point("after sink", transaction.id)
 
     def abort(self, transaction: Transaction, token: str) -> None:  # noqa: ARG002 - the id is enough
@@ -178,7 +178,7 @@ class WholeBatchSink(BatchSink):
         raise AssertionError(f"`batch_writer` writes batch {batch.batch_id}")
 
 
-_SINKS: dict[str, Callable[[Caller, Target], Sink]] = {
+_SINKS: dict[str, Callable[[TimedCall, Target], Sink]] = {
     "plain": PlainSink,
     "at_most_once": PlainSink,
     "idempotent": IdempotentSink,
@@ -189,14 +189,14 @@ _SINKS: dict[str, Callable[[Caller, Target], Sink]] = {
 }
 
 
-def sink_of(kind: str, life: Caller, target: Target) -> Sink | BatchSink:
+def sink_of(kind: str, life: TimedCall, target: Target) -> Sink | BatchSink:
     return WholeBatchSink() if kind == "batch" else _SINKS[kind](life, target)
 
 
-def batch_writer(life: Caller, target: Target, log: Log) -> Callable[[Assignment, Manifest], None]:
+def batch_writer(life: TimedCall, target: Target, log: Log) -> Callable[[DeliveryContext, Manifest], None]:
     """Writes a whole batch, as a wrapped writer would."""
 
-    def write(given: Assignment, manifest: Manifest) -> None:
+    def write(given: DeliveryContext, manifest: Manifest) -> None:
         for ordinal, segment in enumerate(manifest.segments):
             data = load_segment(log.store, segment)
             for chunk in chunks_of(given, ordinal, segment, data, 0, where=segment.path, reader=log.segment_reader):
@@ -205,7 +205,7 @@ def batch_writer(life: Caller, target: Target, log: Log) -> Callable[[Assignment
     return write
 
 
-def send(life: Caller, target: Target, chunk: Chunk, put: Callable[[Chunk, list[int]], None]) -> None:
+def send(life: TimedCall, target: Target, chunk: Chunk, put: Callable[[Chunk, list[int]], None]) -> None:
     """One call of the target: a crash, an error or a standstill may come before it or after."""
     life.point("before sink", chunk.key)
     numbers = numbers_in(chunk.table)

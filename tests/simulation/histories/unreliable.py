@@ -7,8 +7,8 @@ from typing import Protocol, cast
 
 from tests.simulation.histories.coroutines import Coroutine
 from tests.simulation.histories.plans import Deed
-from wal_sink.delivery.served_sink import Carrier, CarrierLostError
-from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.delivery.served_sink import DispatcherLostError, SegmentDispatcher
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.wal.records import Manifest
 
 
@@ -25,10 +25,10 @@ class Driver(Protocol):
     def will(self, deed: Deed) -> bool: ...
 
 
-class UnreliableCarrier:
+class UnreliableDispatcher:
     """Another carrier, whose job may be lost at a point, or left behind with its task standing there."""
 
-    def __init__(self, inner: Carrier, driver: Driver) -> None:
+    def __init__(self, inner: SegmentDispatcher, driver: Driver) -> None:
         self._inner = inner
         self._driver = driver
 
@@ -37,26 +37,31 @@ class UnreliableCarrier:
         return self._inner.whole_batch
 
     def deliver(
-        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
-    ) -> list[Outcome]:
-        def carried_out() -> list[Outcome]:
-            return self._inner.deliver(assignment, manifest, orders, confirm=confirm)
+        self,
+        delivery_context: DeliveryContext,
+        manifest: Manifest,
+        tasks: Sequence[SegmentTask],
+        *,
+        confirm: bool = False,
+    ) -> list[SegmentResult]:
+        def carried_out() -> list[SegmentResult]:
+            return self._inner.deliver(delivery_context, manifest, tasks, confirm=confirm)
 
         self._driver.in_job = True
         try:
             return self._apart(carried_out) if self._driver.will(Deed.LEAVE) else carried_out()
         except JobLost:
-            raise CarrierLostError("the job was cancelled") from None
+            raise DispatcherLostError("the job was cancelled") from None
         finally:
             self._driver.in_job = False
 
-    def _apart(self, carried_out: Callable[[], list[Outcome]]) -> list[Outcome]:
+    def _apart(self, carried_out: Callable[[], list[SegmentResult]]) -> list[SegmentResult]:
         """As a task that can stand still while its driver goes on without it."""
         task = Coroutine(carried_out)
         task.resume()
         if not task.done:
             self._driver.left.append(task)
-            raise CarrierLostError("the job was cancelled, one of its tasks was not")
+            raise DispatcherLostError("the job was cancelled, one of its tasks was not")
         if task.error is not None:
             raise task.error
-        return cast("list[Outcome]", task.result)
+        return cast("list[SegmentResult]", task.result)

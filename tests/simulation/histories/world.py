@@ -16,7 +16,7 @@ from tests.simulation.histories.spark import end_in, next_batch, tamper
 from tests.simulation.histories.stores import Space
 from tests.simulation.histories.targets import Target
 from wal_sink.runtime.clock import Runtime
-from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.runtime.timed_calls import DirectCall
 
 _START = datetime(2026, 1, 1, tzinfo=UTC)
 _START_TEXT = _START.isoformat(timespec="milliseconds")
@@ -140,7 +140,7 @@ class World:
             sleep_s=self.pass_s,
             new_id=self._new_id,
             new_random=self._new_random,
-            new_caller=DirectCaller,
+            new_timed_call=DirectCall,
         )
 
     def _now(self) -> datetime:

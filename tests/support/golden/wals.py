@@ -29,10 +29,10 @@ from tests.support.golden.targets import (
 )
 from tests.support.processes import CHECKOUT
 from wal_sink import inspection
-from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment
+from wal_sink.messages import DeliveryContext
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
@@ -124,7 +124,7 @@ class World:
         seed = sum(self.kind.encode()) * 1_000 + self.processes
         run = Run(store, FaultyStore(self.checkpoint, self.hook), _SETTINGS, runtime=simulated_runtime(seed=seed))
         served = [name for name in self.sinks if sinks is None or name in sinks]
-        run.open([self._serving(run, name) for name in served], moved_from=moved_from)
+        run.open([self._served_sink(run, name) for name in served], moved_from=moved_from)
         if stages:
             run.become_stager()
         return run
@@ -180,7 +180,7 @@ class World:
     def _stage(self, run: Run, attempt: Attempt) -> Staged:
         tables = [self.table_of(attempt.batch_id, index) for index in range(len(self.rows[attempt.batch_id]))]
         columns, schema = ("id", "word"), spark_schema_of(tables[0].schema)
-        order = run.staging_order(attempt, columns=columns, spark_schema=schema)
+        order = run.staging_context(attempt, columns=columns, spark_schema=schema)
         numbers = self.partitions or range(len(tables))
         parts = [
             stage_partition(
@@ -191,7 +191,7 @@ class World:
         staged = joined(parts)
         return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 
-    def _serving(self, run: Run, name: str) -> Serving:
+    def _served_sink(self, run: Run, name: str) -> ServedSink:
         given = SINKS[name](self.targets[name], self.hook)
         delivery = given if isinstance(given, Delivery) else Delivery(given)
         if run.history.wal is not None and not run.log.store.list(f"{paths.SINKS}/{name}"):
@@ -199,15 +199,15 @@ class World:
         sink = as_sink(delivery.to)
         kept = promise(sink, delivery, name)
         if isinstance(sink, BatchSink):
-            carrier = WholeBatchCarrier(_batch_writer(sink, run.log), run.log, what=name, limit_s=60)
-            return Serving(name, delivery, kept, carrier, identity=sink.describe())
-        serving = Serving(
-            name, delivery, kept, LocalCarrier(lambda: sink, run.log, should_stop=lambda: False), sink.describe()
+            dispatcher = WholeBatchDispatcher(_batch_writer(sink, run.log), run.log, what=name, limit_s=60)
+            return ServedSink(name, delivery, kept, dispatcher, identity=sink.describe())
+        served_sink = ServedSink(
+            name, delivery, kept, LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False), sink.describe()
         )
         if not isinstance(sink, TwoPhaseSink):
-            return serving
+            return served_sink
         preparation = Preparation(name, lambda: sink, delivery.attempt_timeout_s)
-        return dataclasses.replace(serving, make_sink=lambda: sink, preparation=preparation)
+        return dataclasses.replace(served_sink, make_sink=lambda: sink, preparation=preparation)
 
     # What it holds.
 
@@ -248,8 +248,8 @@ def _letter(letter: Any) -> dict[str, Any]:
     }
 
 
-def _batch_writer(sink: BatchSink, log: Log) -> Callable[[Assignment, Manifest], object]:
-    def write(given: Assignment, manifest: Manifest) -> None:
+def _batch_writer(sink: BatchSink, log: Log) -> Callable[[DeliveryContext, Manifest], object]:
+    def write(given: DeliveryContext, manifest: Manifest) -> None:
         rows, columns = manifest.chunk_rows, manifest.columns
         parts = [
             table

@@ -19,8 +19,8 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from wal_sink.delivery.local import LocalCarrier
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.local import LocalDispatcher
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import SYSTEM
@@ -104,8 +104,8 @@ def deliver(folder: Path, url: str, hook: Hook) -> None:
     delivery = Delivery(sink, on_rejected="dead_letter")
     kept = promise(sink, delivery, NAME)
     assert kept.guarantee == "exactly_once", kept.sentence
-    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False)
-    run.open([Serving(NAME, delivery, kept, carrier, identity=sink.describe())])
+    dispatcher = LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
+    run.open([ServedSink(NAME, delivery, kept, dispatcher, identity=sink.describe())])
     run.deliver_all()
     run.become_stager()
     for _ in FakeQuery(checkpoint, lambda batch_id, _: _partitions(batch_id)).batches(run, BATCHES):

@@ -41,7 +41,7 @@ class HeldFolder(TwoPhaseSink):
     def commit(self, transaction: Transaction, handle: str) -> None:
         assert handle == "a handle"
         self._note("commit")
-        shown = self.folder / "shown" / f"{transaction.batch_id}-{transaction.partition}-{transaction.roll}"
+        shown = self.folder / "shown" / f"{transaction.batch_id}-{transaction.partition}-{transaction.file_index}"
         held = self.folder / "held" / transaction.id
         try:
             held.rename(shown)

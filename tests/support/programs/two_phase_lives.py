@@ -1,6 +1,6 @@
 """Lives of processes with a two-phase sink: in memory, killed at a chosen point; and, as a program, on a real disk.
 
-Run as a program it stages and publishes batch after batch of a query whose WAL, checkpoint and files lie below a
+Run as a program it stages and commits batch after batch of a query whose WAL, checkpoint and files lie below a
 folder, as any process before it left them. Arguments: the folder, a number no other life has, how many batches.
 """
 

@@ -128,7 +128,7 @@ class TlsServer:
         """Clients that went on after they had seen the certificate."""
 
     @contextmanager
-    def serving(self) -> Iterator[TlsServer]:
+    def served_sink(self) -> Iterator[TlsServer]:
         thread = threading.Thread(target=self._serve, daemon=True)
         thread.start()
         try:

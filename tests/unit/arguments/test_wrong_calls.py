@@ -31,7 +31,8 @@ from wal_sink.sinks.base import SegmentSink, Sink, as_sink
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink_backends import FilesSink, SqlSink
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink
 from wal_sink_backends.kafka.sink import KafkaSink
 from wal_sink_backends.redis.sink import RedisSink
 

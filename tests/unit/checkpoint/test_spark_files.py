@@ -12,7 +12,7 @@ from tests.support.golden.checkpoints import Golden, goldens, name_of
 from tests.support.small_run import Place, Recorder, numbers
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.delivery.local import WholeBatchCarrier
+from wal_sink.delivery.local import WholeBatchDispatcher
 from wal_sink.errors import ConfigError, CorruptError, DivergentReplay, MissingBatch
 from wal_sink.lifecycle.run import Run
 from wal_sink.recovery.passing import pass_over
@@ -281,8 +281,10 @@ def test_a_repartition_calls_no_writer_of_whole_batches() -> None:
     life = Life(REPARTITIONED[0])
     run = life.start()
     called: list[int] = []
-    carrier = WholeBatchCarrier(lambda _, manifest: called.append(manifest.batch_id), run.log, what="w", limit_s=9.0)
-    run.committers[0]._serving = replace(run.committers[0].serving, carrier=carrier)
+    dispatcher = WholeBatchDispatcher(
+        lambda _, manifest: called.append(manifest.batch_id), run.log, what="w", limit_s=9.0
+    )
+    run.committers[0]._served_sink = replace(run.committers[0].served_sink, dispatcher=dispatcher)
     life.batch(run, 0)
     life.repartition(1)
 

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import wal_sink.walsink
-from tests.support.small_run import serving
+from tests.support.small_run import served_sink
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
@@ -45,7 +45,7 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "copied_targets.py").write_text(MODULE)
     checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
     run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-    run.open([serving(run, "default", Delivery(refuse_all, on_rejected="dead_letter"))])
+    run.open([served_sink(run, "default", Delivery(refuse_all, on_rejected="dead_letter"))])
     run.become_stager()
     for _ in FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 1):
         run.deliver_all()

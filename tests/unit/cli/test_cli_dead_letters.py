@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from tests.support.small_run import serving
+from tests.support.small_run import served_sink
 from wal_sink.cli.main import main
 from wal_sink.lifecycle.run import Run
 from wal_sink.settings import Delivery, Settings
@@ -57,7 +57,7 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "mine.py").write_text(MODULE)
     checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
     run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings(chunk_rows=2))
-    run.open([serving(run, "default", Delivery(refusing, on_rejected="dead_letter"))])
+    run.open([served_sink(run, "default", Delivery(refusing, on_rejected="dead_letter"))])
     run.become_stager()
     table = pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]})
     for _ in FakeQuery(checkpoint, lambda *_: [table]).batches(run, 2):
@@ -149,7 +149,7 @@ def test_a_dead_letter_of_which_a_part_was_refused_again_shows_what_is_left(wal:
     (tmp_path / "more.py").write_text(MORE)
     store = open_store(StoreSpec(wal))
     run = Run(store, open_store(StoreSpec(str(tmp_path / "checkpoint"))), Settings(chunk_rows=2))
-    run.open([serving(run, "all", Delivery(refusing_all, on_rejected="dead_letter", start_from="earliest"))])
+    run.open([served_sink(run, "all", Delivery(refusing_all, on_rejected="dead_letter", start_from="earliest"))])
     run.deliver_all()
 
     first = said("replay", wal, "--to", "more:refuse_first", "--name", "all", code=1)
@@ -163,7 +163,7 @@ def test_a_dead_letter_of_which_a_part_was_refused_again_shows_what_is_left(wal:
 def test_without_a_name_those_of_all_sinks_are_listed(wal: str, tmp_path: Path) -> None:
     """Only `default` was looked at, so those of any other sink were overlooked."""
     run = Run(open_store(StoreSpec(wal)), open_store(StoreSpec(str(tmp_path / "checkpoint"))), Settings())
-    run.open([serving(run, "all", Delivery(refusing_all, on_rejected="dead_letter", start_from="earliest"))])
+    run.open([served_sink(run, "all", Delivery(refusing_all, on_rejected="dead_letter", start_from="earliest"))])
     run.deliver_all()
 
     found = said("list", wal)

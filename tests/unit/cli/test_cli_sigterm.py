@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support.processes import python_environment
-from tests.support.small_run import serving
+from tests.support.small_run import served_sink
 from wal_sink.cli.main import main
 from wal_sink.cli.termination import ENDED_BY_SIGTERM, in_order
 from wal_sink.lifecycle.run import Run
@@ -54,7 +54,7 @@ def wal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "slow_targets.py").write_text(MODULE)
     checkpoint = open_store(StoreSpec(str(tmp_path / "checkpoint")))
     run = Run(open_store(StoreSpec(str(tmp_path / "wal"))), checkpoint, Settings())
-    run.open([serving(run, "default", Delivery(refuse_one, on_rejected="dead_letter"))])
+    run.open([served_sink(run, "default", Delivery(refuse_one, on_rejected="dead_letter"))])
     run.become_stager()
     for _ in FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 4):
         run.deliver_all()

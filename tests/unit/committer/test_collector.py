@@ -17,7 +17,9 @@ KEPT = 4
 
 def mark(place: Place, sink: str, *batch_ids: int) -> None:
     for batch_id in batch_ids:
-        marker = Marker(batch_id=batch_id, term=1, run_id="r", rows=1, witness_batch=NOTHING, id="x", created="now")
+        marker = Marker(
+            batch_id=batch_id, term=1, run_id="r", rows=1, last_delivered_batch=NOTHING, id="x", created="now"
+        )
         place.wal.create(paths.marker(sink, batch_id), encode(marker))
 
 

@@ -123,7 +123,7 @@ def test_the_first_batch_of_a_wal_is_the_first_it_was_asked_to_stage() -> None:
 
 def test_a_marker_that_was_made_meanwhile_by_nobody_who_succeeded_it_is_as_good_as_its_own() -> None:
     place = Place()
-    other = Marker(batch_id=0, term=1, run_id="other", rows=1, witness_batch=NOTHING, id="x", created="now")
+    other = Marker(batch_id=0, term=1, run_id="other", rows=1, last_delivered_batch=NOTHING, id="x", created="now")
     sink = Recorder(lambda _: place.wal.create(paths.marker("a", 0), encode(other)))
     run = with_batch(place, sink)
 
@@ -160,14 +160,14 @@ def test_a_marker_tells_who_delivered_how_many_rows_under_which_term() -> None:
     assert (marker.rows, marker.unknown, marker.rejected) == (5, 0, 0)
 
 
-def test_the_marker_of_a_target_that_stores_no_position_bears_no_witness() -> None:
+def test_the_marker_of_a_target_that_stores_no_position_bears_no_last_delivered() -> None:
     place = Place()
     with_batch(place, Recorder()).deliver_all()
 
-    assert (marker_of(place, 0).witness_batch, marker_of(place, 0).witness_rows) == (NOTHING, ())
+    assert (marker_of(place, 0).last_delivered_batch, marker_of(place, 0).last_delivered_rows) == (NOTHING, ())
 
 
-def test_the_newest_batch_with_rows_bears_witness_over_empty_ones_and_restarts() -> None:
+def test_the_newest_batch_with_rows_bears_last_delivered_over_empty_ones_and_restarts() -> None:
     world = World("transactional", batches=((0,), (3, 2), (0,), (0,)))
     life = world.life()
     run = life.open_run()
@@ -179,8 +179,8 @@ def test_the_newest_batch_with_rows_bears_witness_over_empty_ones_and_restarts()
 
     names = world.wal.list(paths.markers("default"))
     markers = [decode(Marker, world.wal.read(f"{paths.markers('default')}/{name}"), name) for name in names]
-    witnesses = [(marker.witness_batch, marker.witness_rows) for marker in markers]
-    assert witnesses == [(NOTHING, ()), (1, (3, 2)), (1, (3, 2)), (1, (3, 2))]
+    last_delivered = [(marker.last_delivered_batch, marker.last_delivered_rows) for marker in markers]
+    assert last_delivered == [(NOTHING, ()), (1, (3, 2)), (1, (3, 2)), (1, (3, 2))]
 
 
 def test_rows_that_an_at_most_once_delivery_gave_up_are_counted_in_the_marker() -> None:
@@ -236,7 +236,7 @@ def test_what_a_predecessor_finished_and_collected_meanwhile_is_not_sent_again(l
     def finished_meanwhile(prefix: str, **how: Any) -> list[str]:
         if prefix == paths.progress_folder("a", 0):
             place.wal.list = listed  # type: ignore[method-assign]
-            marker = Marker(batch_id=5, term=1, run_id="r", rows=1, witness_batch=NOTHING, id="x", created="now")
+            marker = Marker(batch_id=5, term=1, run_id="r", rows=1, last_delivered_batch=NOTHING, id="x", created="now")
             place.wal.create(paths.marker("a", 5), encode(marker))
             passed = LowWater(batch_id=low_water, id="x", created="now")
             place.wal.create(paths.low_water(low_water), encode(passed))

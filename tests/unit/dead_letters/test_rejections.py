@@ -12,7 +12,7 @@ from tests.support.one_segment import Stage, kind_of_failure
 from tests.support.small_run import Place
 from wal_sink.dead_letters.files import keep_rejected, read_dead_letter
 from wal_sink.dead_letters.rejections import Rejections, refused_rows
-from wal_sink.messages import Outcome
+from wal_sink.messages import SegmentResult
 from wal_sink.replay import DeadLetters
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Lookup, Rejected, Sink, TransactionalSink
@@ -217,9 +217,9 @@ def kept_rows(stage: Stage) -> list[tuple[int, ...]]:
 def test_refused_rows_are_kept_before_the_chunk_is_recorded() -> None:
     stage = Stage()
 
-    outcome = stage.deliver(bad_rows, keeps_rejected=True)
+    result = stage.deliver(bad_rows, keeps_rejected=True)
 
-    assert outcome == Outcome(0, 5, chunks=3, rejected=2)
+    assert result == SegmentResult(0, 5, chunks=3, rejected=2)
     assert kept_rows(stage) == [(1,), (4,)]
     creates = [request for request in stage.place.requests if request.startswith("create")]
     first_kept = next(number for number, request in enumerate(creates) if "dead-letters" in request)
@@ -244,10 +244,10 @@ def test_a_chunk_that_was_answered_is_not_sent_again() -> None:
     def again(chunk: Chunk) -> None:
         sent.append(chunk.rows[0])
 
-    outcome = stage.deliver(again, keeps_rejected=True, order={"maybe_sent": True}, term=stage.given.term)
+    result = stage.deliver(again, keeps_rejected=True, task={"maybe_sent": True}, term=stage.given.term)
 
     assert sent == []
-    assert kind_of_failure(outcome) is FailureKind.UNKNOWN  # the record of the chunk is another's
+    assert kind_of_failure(result) is FailureKind.UNKNOWN  # the record of the chunk is another's
 
 
 class KnownAlready(Plain):
@@ -260,7 +260,7 @@ def test_a_lookup_counts_where_nothing_was_kept() -> None:
     sink = KnownAlready(target)
     assert isinstance(sink, Lookup)
 
-    assert not stage.deliver(sink, keeps_rejected=True, order={"maybe_sent": True, "start": 4}).failure
+    assert not stage.deliver(sink, keeps_rejected=True, task={"maybe_sent": True, "start": 4}).failure
     assert target == {}
 
 
@@ -268,17 +268,17 @@ def test_a_lookup_counts_where_nothing_was_kept() -> None:
 def test_a_row_that_is_not_in_the_chunk_cannot_be_refused(index: int) -> None:
     stage = Stage()
 
-    outcome = stage.deliver(lambda _: Rejected({index: "what?"}), keeps_rejected=True)
+    result = stage.deliver(lambda _: Rejected({index: "what?"}), keeps_rejected=True)
 
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.PERMANENT
-    assert f"rejected rows {index} to {index}: expected indices from 0 to 1" in outcome.failure.message
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.PERMANENT
+    assert f"rejected rows {index} to {index}: expected indices from 0 to 1" in result.failure.message
 
 
 def test_at_most_once_keeps_refused_rows_and_goes_on() -> None:
     stage = Stage()
 
-    assert stage.deliver(bad_rows, at_most_once=True, keeps_rejected=True) == Outcome(0, 5, chunks=3, rejected=2)
+    assert stage.deliver(bad_rows, at_most_once=True, keeps_rejected=True) == SegmentResult(0, 5, chunks=3, rejected=2)
     assert kept_rows(stage) == [(1,), (4,)]
 
 
@@ -291,12 +291,12 @@ def test_two_that_keep_at_once_cannot_both_go_on() -> None:
         keep_rejected(stage.run.log, path, chunk.without([0]), ["theirs"], answered=True)
         return Rejected({0: "ours"})
 
-    outcome = stage.deliver(other_was_first, keeps_rejected=True)
+    result = stage.deliver(other_was_first, keeps_rejected=True)
 
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.UNKNOWN
-    assert "was written by another attempt at the same chunk" in outcome.failure.message
-    assert outcome.rows == 0
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.UNKNOWN
+    assert "was written by another attempt at the same chunk" in result.failure.message
+    assert result.rows == 0
 
 
 def test_a_chunk_all_of_whose_rows_are_refused_still_moves_the_position() -> None:
@@ -310,7 +310,7 @@ def test_a_chunk_all_of_whose_rows_are_refused_still_moves_the_position() -> Non
 
     sink = Nothing(target)
 
-    assert stage.deliver(sink, keeps_rejected=True) == Outcome(0, 5, chunks=3, rejected=5)
+    assert stage.deliver(sink, keeps_rejected=True) == SegmentResult(0, 5, chunks=3, rejected=5)
     assert target["rows"] == ()
     assert sink.last(slot_name("w", "a", 0)) == stage.position(5)
 
@@ -342,9 +342,9 @@ def test_what_was_kept_is_not_sent_after_the_policy_changed() -> None:
         def refused(self, chunk: Chunk) -> dict[int, str]:  # noqa: ARG002
             return {}
 
-    outcome = stage.deliver(Taking(target), order={"maybe_sent": True})
+    result = stage.deliver(Taking(target), task={"maybe_sent": True})
 
-    assert outcome == Outcome(0, 5, chunks=3)
+    assert result == SegmentResult(0, 5, chunks=3)
     assert len(target["rows"]) == 4
 
 
@@ -352,7 +352,7 @@ def test_a_chunk_that_a_plain_sink_answered_is_not_sent_after_the_policy_changed
     stage, sent = Stage(), list[int]()
     refused_before(stage, answered=True)
 
-    assert stage.deliver(lambda chunk: sent.append(chunk.rows[0]), order={"maybe_sent": True}) == Outcome(
+    assert stage.deliver(lambda chunk: sent.append(chunk.rows[0]), task={"maybe_sent": True}) == SegmentResult(
         0, 5, chunks=3
     )
     assert sent == [2, 4]
@@ -361,7 +361,7 @@ def test_a_chunk_that_a_plain_sink_answered_is_not_sent_after_the_policy_changed
 def test_an_attempt_under_the_same_term_takes_over_without_another_object() -> None:
     stage = Stage()
     for _ in range(3):
-        stage.deliver(Ledger(Target()), keeps_rejected=True, order={"maybe_sent": True})
+        stage.deliver(Ledger(Target()), keeps_rejected=True, task={"maybe_sent": True})
 
     first = [
         name
@@ -452,9 +452,9 @@ def test_between_two_refusals_the_run_may_end() -> None:
             told.append(chunk.num_rows)
             return {0: "no"} if chunk.num_rows else {}
 
-    outcome = stage.deliver(OneByOne(Target()), keeps_rejected=True)
+    result = stage.deliver(OneByOne(Target()), keeps_rejected=True)
 
-    assert kind_of_failure(outcome) is FailureKind.STOPPED
+    assert kind_of_failure(result) is FailureKind.STOPPED
     assert told == [2]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.support.small_run import Place, Recorder, serving
-from wal_sink.delivery.served_sink import CarrierLostError
+from tests.support.small_run import Place, Recorder, served_sink
+from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, StoreError, WalSinkError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import TransactionalSink
@@ -24,7 +24,7 @@ from wal_sink.wal.fencing import MARGIN
 from wal_sink.wal.log import Stamp
 from wal_sink.wal.records import Manifest, Progress, encode
 
-Answer = Callable[[Sequence[Order]], list[Outcome]]
+Answer = Callable[[Sequence[SegmentTask]], list[SegmentResult]]
 
 
 class Carrying:
@@ -33,86 +33,86 @@ class Carrying:
     def __init__(self, *answers: Answer, whole_batch: bool = False) -> None:
         self.answers = list(answers)
         self.whole_batch = whole_batch
-        self.orders: list[list[Order]] = []
-        self.given: list[Assignment] = []
+        self.tasks: list[list[SegmentTask]] = []
+        self.given: list[DeliveryContext] = []
 
     def deliver(
         self,
-        assignment: Assignment,
+        delivery_context: DeliveryContext,
         manifest: Manifest,  # noqa: ARG002
-        orders: Sequence[Order],
+        tasks: Sequence[SegmentTask],
         *,
         confirm: bool = False,  # noqa: ARG002
-    ) -> list[Outcome]:
-        self.given.append(assignment)
-        self.orders.append(list(orders))
-        return self.answers.pop(0)(orders)
+    ) -> list[SegmentResult]:
+        self.given.append(delivery_context)
+        self.tasks.append(list(tasks))
+        return self.answers.pop(0)(tasks)
 
     @property
     def starts(self) -> list[list[tuple[int, int]]]:
-        return [[(order.ordinal, order.start) for order in orders] for orders in self.orders]
+        return [[(task.ordinal, task.start) for task in tasks] for tasks in self.tasks]
 
 
-def done(orders: Sequence[Order]) -> list[Outcome]:
-    return [Outcome(order.ordinal, order.segment.rows, chunks=1) for order in orders]
+def done(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+    return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
 
 
 def failed(*kinds: FailureKind, rows: int = 0, chunks: int = 0) -> Answer:
-    def answer(orders: Sequence[Order]) -> list[Outcome]:
-        outcomes = []
-        for order, kind in zip(orders, kinds, strict=False):
-            outcomes.append(Outcome(order.ordinal, rows, chunks, Failure(kind, f"it is {kind.value}")))
-        return outcomes
+    def answer(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        results = []
+        for task, kind in zip(tasks, kinds, strict=False):
+            results.append(SegmentResult(task.ordinal, rows, chunks, Failure(kind, f"it is {kind.value}")))
+        return results
 
     return answer
 
 
 def carried_by(
-    carrier: Carrying, *, rows: Sequence[int] = (2, 3), to: object = None, **delivery: Any
+    dispatcher: Carrying, *, rows: Sequence[int] = (2, 3), to: object = None, **delivery: Any
 ) -> tuple[Place, Run]:
     """A run with one complete batch of some segments."""
     place = Place(rows=lambda _: list(rows))
     given = Delivery(to or Recorder(), **delivery)
     run = place.open({"a": given})
-    run.committers[0]._serving = replace(serving(run, "a", given), carrier=carrier)
+    run.committers[0]._served_sink = replace(served_sink(run, "a", given), dispatcher=dispatcher)
     next(place.query().batches(run, 1))
     return place, run
 
 
-def record(place: Place, order: Order, rows: int) -> None:
+def record(place: Place, task: SegmentTask, rows: int) -> None:
     """What a sender that could not tell of it recorded."""
-    segment_id, stamp = order.segment.id, Stamp(id="x", created="now")
-    made = Progress(batch_id=0, ordinal=order.ordinal, rows=rows, segment_id=segment_id, term=1, run_id="r", **stamp)
-    place.wal.create(paths.progress("a", 0, order.ordinal, rows), encode(made))
+    segment_id, stamp = task.segment.id, Stamp(id="x", created="now")
+    made = Progress(batch_id=0, ordinal=task.ordinal, rows=rows, segment_id=segment_id, term=1, run_id="r", **stamp)
+    place.wal.create(paths.progress("a", 0, task.ordinal, rows), encode(made))
 
 
 # What is handed over.
 
 
 def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None:
-    carrier = Carrying(done)
-    place, run = carried_by(carrier, attempt_timeout_s=7)
+    dispatcher = Carrying(done)
+    place, run = carried_by(dispatcher, attempt_timeout_s=7)
 
     run.deliver_all()
 
-    given = carrier.given[0]
+    given = dispatcher.given[0]
     assert run.history.wal is not None
     assert (given.wal_id, given.sink, given.term.number, given.batch_id) == (run.history.wal.wal_id, "a", 1, 0)
     assert (given.columns, given.chunk_rows, given.segments) == (("batch", "row"), 2, 2)
-    assert (given.at_most_once, given.attempt_timeout_s, given.witness) == (False, 7, None)
+    assert (given.at_most_once, given.attempt_timeout_s, given.last_delivered) == (False, 7, None)
     assert place.wal.list(paths.markers("a"))
 
 
 def test_the_schema_of_the_batch_is_told_too() -> None:
-    carrier = Carrying(done)
-    _, run = carried_by(carrier)
+    dispatcher = Carrying(done)
+    _, run = carried_by(dispatcher)
     staged = run.history.staged(0)
     assert staged is not None
     run.history.note_staged(msgspec.structs.replace(staged, spark_schema="{}"))
 
     run.deliver_all()
 
-    assert carrier.given[0].spark_schema == "{}"
+    assert dispatcher.given[0].spark_schema == "{}"
 
 
 def test_a_lone_segment_needs_no_term_check_for_its_first_chunk_and_several_do() -> None:
@@ -120,60 +120,60 @@ def test_a_lone_segment_needs_no_term_check_for_its_first_chunk_and_several_do()
     carried_by(alone, rows=[3])[1].deliver_all()
     carried_by(two, rows=[3, 3])[1].deliver_all()
 
-    assert [order.term_checked for order in alone.orders[0]] == [True]
-    assert [order.term_checked for order in two.orders[0]] == [False, False]
+    assert [task.term_checked for task in alone.tasks[0]] == [True]
+    assert [task.term_checked for task in two.tasks[0]] == [False, False]
 
 
 def test_the_first_attempt_has_sent_nothing_before_and_the_next_may_have() -> None:
-    carrier = Carrying(failed(FailureKind.RETRIABLE), done)
-    carried_by(carrier, rows=[3])[1].deliver_all()
+    dispatcher = Carrying(failed(FailureKind.RETRIABLE), done)
+    carried_by(dispatcher, rows=[3])[1].deliver_all()
 
-    assert [(order.maybe_sent, order.term_checked) for orders in carrier.orders for order in orders] == [
+    assert [(task.maybe_sent, task.term_checked) for tasks in dispatcher.tasks for task in tasks] == [
         (False, True),
         (True, False),
     ]
 
 
 def test_what_is_settled_is_not_ordered_again() -> None:
-    carrier = Carrying(failed(FailureKind.RETRIABLE, FailureKind.RETRIABLE, rows=2), done)
-    carried_by(carrier, rows=[2, 3])[1].deliver_all()
+    dispatcher = Carrying(failed(FailureKind.RETRIABLE, FailureKind.RETRIABLE, rows=2), done)
+    carried_by(dispatcher, rows=[2, 3])[1].deliver_all()
 
-    assert carrier.starts == [[(0, 0), (1, 0)], [(1, 2)]]
+    assert dispatcher.starts == [[(0, 0), (1, 0)], [(1, 2)]]
 
 
 def test_an_outcome_never_takes_rows_back() -> None:
     first = failed(FailureKind.RETRIABLE, rows=2)
-    carrier = Carrying(first, failed(FailureKind.RETRIABLE, rows=0), done)
-    carried_by(carrier, rows=[3])[1].deliver_all()
+    dispatcher = Carrying(first, failed(FailureKind.RETRIABLE, rows=0), done)
+    carried_by(dispatcher, rows=[3])[1].deliver_all()
 
-    assert carrier.starts == [[(0, 0)], [(0, 2)], [(0, 2)]]
+    assert dispatcher.starts == [[(0, 0)], [(0, 2)], [(0, 2)]]
 
 
 def test_a_batch_of_no_segments_is_handed_to_no_carrier_of_segments() -> None:
-    carrier = Carrying()
-    place, run = carried_by(carrier, rows=[0])
+    dispatcher = Carrying()
+    place, run = carried_by(dispatcher, rows=[0])
 
     run.deliver_all()
 
-    assert carrier.orders == []
+    assert dispatcher.tasks == []
     assert place.wal.list(paths.markers("a"))
 
 
 def test_a_batch_of_no_segments_is_handed_to_a_carrier_of_batches_once() -> None:
-    carrier = Carrying(lambda _: [], whole_batch=True)
-    place, run = carried_by(carrier, rows=[0])
+    dispatcher = Carrying(lambda _: [], whole_batch=True)
+    place, run = carried_by(dispatcher, rows=[0])
 
     run.deliver_all()
 
-    assert carrier.orders == [[]]
+    assert dispatcher.tasks == [[]]
     assert place.wal.list(paths.markers("a"))
 
 
 def test_total_order_stops_at_the_first_segment_that_failed() -> None:
-    carrier = Carrying(done, failed(FailureKind.RETRIABLE), done, done)
-    carried_by(carrier, rows=[1, 1, 1], order="total")[1].deliver_all()
+    dispatcher = Carrying(done, failed(FailureKind.RETRIABLE), done, done)
+    carried_by(dispatcher, rows=[1, 1, 1], order="total")[1].deliver_all()
 
-    assert carrier.starts == [[(0, 0)], [(1, 0)], [(1, 0)], [(2, 0)]]
+    assert dispatcher.starts == [[(0, 0)], [(1, 0)], [(1, 0)], [(2, 0)]]
 
 
 # Which failure is told.
@@ -194,20 +194,20 @@ def test_of_several_failures_the_worst_is_told(
     worse: FailureKind, other: FailureKind, told: type[WalSinkError]
 ) -> None:
     for kinds in ((worse, other), (other, worse)):
-        carrier = Carrying(failed(*kinds))
-        place, run = carried_by(carrier)
+        dispatcher = Carrying(failed(*kinds))
+        place, run = carried_by(dispatcher)
 
         with pytest.raises(told, match=f"it is {worse.value}"):
             run.deliver_all()
 
-        assert len(carrier.orders) == 1
+        assert len(dispatcher.tasks) == 1
         assert not place.wal.list(paths.markers("a"))
 
 
 @pytest.mark.parametrize("kind", [FailureKind.RETRIABLE, FailureKind.UNKNOWN, FailureKind.LOST])
 def test_who_gives_up_says_after_how_many_attempts_and_why(kind: FailureKind) -> None:
-    carrier = Carrying(*[failed(kind)] * 3)
-    _, run = carried_by(carrier, max_attempts=3)
+    dispatcher = Carrying(*[failed(kind)] * 3)
+    _, run = carried_by(dispatcher, max_attempts=3)
 
     told = (
         rf"batch 0, sink 'a': gave up after 3 attempts in \d+\.\d s without progress; .* it is {kind.value}\. The rows"
@@ -229,74 +229,74 @@ def test_every_failed_attempt_is_logged_with_batch_and_sink(caplog: pytest.LogCa
 
 def test_chunks_that_arrived_renew_the_budget() -> None:
     some = [failed(FailureKind.RETRIABLE, rows=rows, chunks=1) for rows in (1, 2, 3, 4)]
-    carrier = Carrying(*some, done)
-    _, run = carried_by(carrier, rows=[9], max_attempts=2)
+    dispatcher = Carrying(*some, done)
+    _, run = carried_by(dispatcher, rows=[9], max_attempts=2)
 
     run.deliver_all()
 
-    assert len(carrier.orders) == 5
+    assert len(dispatcher.tasks) == 5
 
 
 def test_rows_given_up_without_a_chunk_that_arrived_renew_nothing() -> None:
     some = [failed(FailureKind.RETRIABLE, rows=rows) for rows in (1, 2, 3, 4)]
-    carrier = Carrying(*some, done)
-    _, run = carried_by(carrier, rows=[9], max_attempts=2)
+    dispatcher = Carrying(*some, done)
+    _, run = carried_by(dispatcher, rows=[9], max_attempts=2)
 
     with pytest.raises(DeliveryError, match="gave up after 2 attempts"):
         run.deliver_all()
 
 
 def test_a_chunk_of_one_segment_renews_the_budget_of_the_batch() -> None:
-    def one_arrives(orders: Sequence[Order]) -> list[Outcome]:
-        return [Outcome(orders[0].ordinal, 1, 1), *failed(FailureKind.RETRIABLE)(orders[1:])]
+    def one_arrives(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        return [SegmentResult(tasks[0].ordinal, 1, 1), *failed(FailureKind.RETRIABLE)(tasks[1:])]
 
-    carrier = Carrying(failed(FailureKind.RETRIABLE), one_arrives, done)
-    _, run = carried_by(carrier, rows=[3, 3], max_attempts=2)
+    dispatcher = Carrying(failed(FailureKind.RETRIABLE), one_arrives, done)
+    _, run = carried_by(dispatcher, rows=[3, 3], max_attempts=2)
 
     run.deliver_all()
 
-    assert len(carrier.orders) == 3
+    assert len(dispatcher.tasks) == 3
 
 
 def test_what_an_attempt_recorded_and_could_not_tell_counts_as_progress() -> None:
     place: Place
 
     def silent(rows: int) -> Answer:
-        def answer(orders: Sequence[Order]) -> list[Outcome]:
-            record(place, orders[0], rows)
-            return failed(FailureKind.UNKNOWN)(orders)
+        def answer(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+            record(place, tasks[0], rows)
+            return failed(FailureKind.UNKNOWN)(tasks)
 
         return answer
 
-    carrier = Carrying(silent(2), silent(4), silent(6), done)
-    place, run = carried_by(carrier, rows=[9], max_attempts=2)
+    dispatcher = Carrying(silent(2), silent(4), silent(6), done)
+    place, run = carried_by(dispatcher, rows=[9], max_attempts=2)
 
     run.deliver_all()
 
-    assert carrier.starts == [[(0, 0)], [(0, 2)], [(0, 4)], [(0, 6)]]
+    assert dispatcher.starts == [[(0, 0)], [(0, 2)], [(0, 4)], [(0, 6)]]
 
 
 def test_older_records_take_nothing_back() -> None:
     place: Place
 
-    def further_than_recorded(orders: Sequence[Order]) -> list[Outcome]:
-        record(place, orders[0], 2)
-        return failed(FailureKind.RETRIABLE, rows=4, chunks=2)(orders)
+    def further_than_recorded(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        record(place, tasks[0], 2)
+        return failed(FailureKind.RETRIABLE, rows=4, chunks=2)(tasks)
 
-    carrier = Carrying(further_than_recorded, done)
-    place, run = carried_by(carrier, rows=[9])
+    dispatcher = Carrying(further_than_recorded, done)
+    place, run = carried_by(dispatcher, rows=[9])
 
     run.deliver_all()
 
-    assert carrier.starts == [[(0, 0)], [(0, 4)]]
+    assert dispatcher.starts == [[(0, 0)], [(0, 4)]]
 
 
 def test_a_record_that_says_what_is_known_is_not_read() -> None:
     place: Place
 
-    def told(orders: Sequence[Order]) -> list[Outcome]:
-        record(place, orders[0], 2)
-        return failed(FailureKind.RETRIABLE, rows=2, chunks=1)(orders)
+    def told(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        record(place, tasks[0], 2)
+        return failed(FailureKind.RETRIABLE, rows=2, chunks=1)(tasks)
 
     place, run = carried_by(Carrying(told, done), rows=[9])
     place.requests.clear()
@@ -309,9 +309,9 @@ def test_a_record_that_says_what_is_known_is_not_read() -> None:
 def test_progress_of_a_segment_that_the_batch_does_not_have_stops_delivery() -> None:
     place: Place
 
-    def strange(orders: Sequence[Order]) -> list[Outcome]:
-        record(place, replace(orders[0], ordinal=7), 1)
-        return failed(FailureKind.RETRIABLE)(orders)
+    def strange(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        record(place, replace(tasks[0], ordinal=7), 1)
+        return failed(FailureKind.RETRIABLE)(tasks)
 
     place, run = carried_by(Carrying(strange, done), rows=[9])
 
@@ -326,28 +326,28 @@ class Ledger(TransactionalSink):
 
 
 def test_of_a_target_that_stores_its_position_no_records_are_read() -> None:
-    def recorded(orders: Sequence[Order]) -> list[Outcome]:
-        record(place, orders[0], 2)
-        return failed(FailureKind.UNKNOWN)(orders)
+    def recorded(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        record(place, tasks[0], 2)
+        return failed(FailureKind.UNKNOWN)(tasks)
 
-    carrier = Carrying(recorded, done)
-    place, run = carried_by(carrier, rows=[9], to=Ledger())
+    dispatcher = Carrying(recorded, done)
+    place, run = carried_by(dispatcher, rows=[9], to=Ledger())
     place.requests.clear()
 
     run.deliver_all()
 
-    assert carrier.starts == [[(0, 0)], [(0, 0)]]
+    assert dispatcher.starts == [[(0, 0)], [(0, 0)]]
     assert not [name for name in place.requests if name.startswith("list sinks/a/progress")]
 
 
 def test_a_delivery_that_never_sent_anything_counts_no_rows_as_unknown() -> None:
-    carrier = Carrying(done)
-    place, run = carried_by(carrier, guarantee="at_most_once")
+    dispatcher = Carrying(done)
+    place, run = carried_by(dispatcher, guarantee="at_most_once")
     place.requests.clear()
 
     run.deliver_all()
 
-    assert carrier.given[0].at_most_once
+    assert dispatcher.given[0].at_most_once
     assert not [name for name in place.requests if "dead-letters" in name]
 
 
@@ -357,40 +357,40 @@ def test_a_delivery_that_never_sent_anything_counts_no_rows_as_unknown() -> None
 def test_after_a_lost_attempt_the_next_goes_on_under_a_new_term_from_what_was_recorded_meanwhile() -> None:
     place: Place
 
-    def lost(orders: Sequence[Order]) -> list[Outcome]:
-        return failed(FailureKind.LOST)(orders)
+    def lost(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        return failed(FailureKind.LOST)(tasks)
 
     def record_late(_: float) -> bool:
-        record(place, carrier.orders[0][0], 2)  # the lost one is still at work
+        record(place, dispatcher.tasks[0][0], 2)  # the lost one is still at work
         return False
 
-    carrier = Carrying(lost, done)
-    place, run = carried_by(carrier, rows=[9])
+    dispatcher = Carrying(lost, done)
+    place, run = carried_by(dispatcher, rows=[9])
     object.__setattr__(run.shared, "pause", record_late)
 
     run.deliver_all()
 
-    assert [given.term.number for given in carrier.given] == [1, 2]
-    assert carrier.starts == [[(0, 0)], [(0, 2)]]
+    assert [given.term.number for given in dispatcher.given] == [1, 2]
+    assert dispatcher.starts == [[(0, 0)], [(0, 2)]]
 
 
 def test_the_term_is_renewed_once_for_each_lost_attempt() -> None:
-    carrier = Carrying(failed(FailureKind.LOST), failed(FailureKind.RETRIABLE), failed(FailureKind.LOST), done)
-    carried_by(carrier, rows=[9])[1].deliver_all()
+    dispatcher = Carrying(failed(FailureKind.LOST), failed(FailureKind.RETRIABLE), failed(FailureKind.LOST), done)
+    carried_by(dispatcher, rows=[9])[1].deliver_all()
 
-    assert [given.term.number for given in carrier.given] == [1, 2, 2, 3]
+    assert [given.term.number for given in dispatcher.given] == [1, 2, 2, 3]
 
 
 def test_one_lost_segment_among_others_that_failed_is_enough() -> None:
-    carrier = Carrying(failed(FailureKind.UNKNOWN, FailureKind.LOST), done)
-    carried_by(carrier)[1].deliver_all()
+    dispatcher = Carrying(failed(FailureKind.UNKNOWN, FailureKind.LOST), done)
+    carried_by(dispatcher)[1].deliver_all()
 
-    assert [given.term.number for given in carrier.given] == [1, 2]
+    assert [given.term.number for given in dispatcher.given] == [1, 2]
 
 
 def test_what_a_lost_carrier_said_is_told_when_giving_up() -> None:
-    def lost(_: Sequence[Order]) -> list[Outcome]:
-        raise CarrierLostError("the executor is gone")
+    def lost(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+        raise DispatcherLostError("the executor is gone")
 
     _, run = carried_by(Carrying(lost), max_attempts=1)
 
@@ -400,29 +400,29 @@ def test_what_a_lost_carrier_said_is_told_when_giving_up() -> None:
 
 @pytest.mark.parametrize("whole_batch", [True, False])
 def test_a_batch_that_arrived_is_not_handed_over_again_because_its_marker_failed(whole_batch: bool) -> None:
-    carrier = Carrying(done, whole_batch=whole_batch)
-    place, run = carried_by(carrier)
+    dispatcher = Carrying(done, whole_batch=whole_batch)
+    place, run = carried_by(dispatcher)
     fail_first_marker(place)
 
     run.deliver_all()
 
-    assert len(carrier.orders) == 1
+    assert len(dispatcher.tasks) == 1
     assert run.committers[0].marked_through == 0
 
 
 def test_a_transactional_target_is_asked_again_because_the_marker_failed() -> None:
     """It may have lost what it acknowledged while the store was unreachable."""
 
-    def forgotten(_: Sequence[Order]) -> list[Outcome]:
-        return [Outcome(0, 2), Outcome(1, 0, 0, Failure(FailureKind.FORGOTTEN, "0 of 3 rows"))]
+    def forgotten(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+        return [SegmentResult(0, 2), SegmentResult(1, 0, 0, Failure(FailureKind.FORGOTTEN, "0 of 3 rows"))]
 
-    carrier = Carrying(done, forgotten, done)
-    place, run = carried_by(carrier, to=Ledger())
+    dispatcher = Carrying(done, forgotten, done)
+    place, run = carried_by(dispatcher, to=Ledger())
     fail_first_marker(place)
 
     run.deliver_all()
 
-    assert carrier.starts == [[(0, 0), (1, 0)], [], [(1, 0)]]
+    assert dispatcher.starts == [[(0, 0), (1, 0)], [], [(1, 0)]]
     assert run.committers[0].marked_through == 0
 
 
@@ -447,68 +447,68 @@ def fail_first_marker(place: Place) -> None:
 def test_each_segment_goes_on_from_a_record_of_its_own() -> None:
     place: Place
 
-    def answer(orders: Sequence[Order]) -> list[Outcome]:
-        record(place, orders[1], 1)
-        first = Outcome(0, 3, chunks=2, failure=Failure(FailureKind.UNKNOWN, "no answer"))
-        return [first, *failed(FailureKind.UNKNOWN)(orders[1:])]
+    def answer(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        record(place, tasks[1], 1)
+        first = SegmentResult(0, 3, chunks=2, failure=Failure(FailureKind.UNKNOWN, "no answer"))
+        return [first, *failed(FailureKind.UNKNOWN)(tasks[1:])]
 
-    carrier = Carrying(answer, done)
-    place, run = carried_by(carrier, rows=[4, 4])
+    dispatcher = Carrying(answer, done)
+    place, run = carried_by(dispatcher, rows=[4, 4])
 
     run.deliver_all()
 
-    assert carrier.starts[1] == [(0, 3), (1, 1)]
+    assert dispatcher.starts[1] == [(0, 3), (1, 1)]
 
 
 # A target that knows a higher term than the WAL.
 
 
 def fenced_by(term: int) -> Answer:
-    def answer(orders: Sequence[Order]) -> list[Outcome]:
+    def answer(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         failure = Failure(FailureKind.FENCED, f"term {term} has written", term=term)
-        return [Outcome(order.ordinal, 0, failure=failure) for order in orders]
+        return [SegmentResult(task.ordinal, 0, failure=failure) for task in tasks]
 
     return answer
 
 
 def test_a_target_that_did_not_answer_the_last_look_is_asked_again_before_the_marker() -> None:
-    def unanswered(orders: Sequence[Order]) -> list[Outcome]:
-        return [*done(orders), Outcome(-1, 0, 0, Failure(FailureKind.RETRIABLE, "the connection was lost"))]
+    def unanswered(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+        return [*done(tasks), SegmentResult(-1, 0, 0, Failure(FailureKind.RETRIABLE, "the connection was lost"))]
 
-    def forgotten(_: Sequence[Order]) -> list[Outcome]:
-        return [Outcome(0, 2), Outcome(1, 0, 0, Failure(FailureKind.FORGOTTEN, "0 of 3 rows"))]
+    def forgotten(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+        return [SegmentResult(0, 2), SegmentResult(1, 0, 0, Failure(FailureKind.FORGOTTEN, "0 of 3 rows"))]
 
-    carrier = Carrying(unanswered, forgotten, done)
-    place, run = carried_by(carrier, to=Ledger())
+    dispatcher = Carrying(unanswered, forgotten, done)
+    place, run = carried_by(dispatcher, to=Ledger())
 
     run.deliver_all()
 
-    assert carrier.starts == [[(0, 0), (1, 0)], [], [(1, 0)]]
+    assert dispatcher.starts == [[(0, 0), (1, 0)], [], [(1, 0)]]
     assert place.wal.list(paths.markers("a"))
 
 
 def test_a_target_that_knows_a_higher_term_than_the_wal_is_outrun_once(caplog: pytest.LogCaptureFixture) -> None:
-    carrier = Carrying(fenced_by(7), done)
-    place, run = carried_by(carrier, rows=[2])
+    dispatcher = Carrying(fenced_by(7), done)
+    place, run = carried_by(dispatcher, rows=[2])
 
     run.deliver_all()
 
-    assert [given.term.number for given in carrier.given] == [1, 7 + MARGIN + 1]
+    assert [given.term.number for given in dispatcher.given] == [1, 7 + MARGIN + 1]
     assert place.wal.list(paths.markers("a"))
     assert "the target of sink 'a' names term 7" in caplog.text
 
 
 def test_who_is_outrun_again_ends() -> None:
-    carrier = Carrying(fenced_by(7), fenced_by(9))
-    _, run = carried_by(carrier, rows=[2])
+    dispatcher = Carrying(fenced_by(7), fenced_by(9))
+    _, run = carried_by(dispatcher, rows=[2])
 
     with pytest.raises(FencedError, match="term 9 has written"):
         run.deliver_all()
 
 
 def test_where_the_wal_knows_a_newer_process_the_term_of_the_target_is_its() -> None:
-    carrier = Carrying(fenced_by(2), done)
-    place, run = carried_by(carrier)
+    dispatcher = Carrying(fenced_by(2), done)
+    place, run = carried_by(dispatcher)
     place.open({"a": Recorder()})
 
     with pytest.raises(FencedError, match="another process took over"):
@@ -517,9 +517,9 @@ def test_where_the_wal_knows_a_newer_process_the_term_of_the_target_is_its() -> 
 
 
 def test_a_target_that_names_no_term_ends_the_run_at_once() -> None:
-    carrier = Carrying(failed(FailureKind.FENCED), done)
-    _, run = carried_by(carrier)
+    dispatcher = Carrying(failed(FailureKind.FENCED), done)
+    _, run = carried_by(dispatcher)
 
     with pytest.raises(FencedError, match="it is fenced"):
         run.deliver_all()
-    assert len(carrier.given) == 1
+    assert len(dispatcher.given) == 1

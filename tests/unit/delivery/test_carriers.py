@@ -13,13 +13,20 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.support.small_run import Place, Recorder, serving
-from wal_sink.delivery.local import SMALL_BATCH_BYTES, SMALL_BATCH_SEGMENTS, LocalCarrier, carry_out, copier, is_small
+from tests.support.small_run import Place, Recorder, served_sink
+from wal_sink.delivery.local import (
+    SMALL_BATCH_BYTES,
+    SMALL_BATCH_SEGMENTS,
+    LocalDispatcher,
+    carry_out,
+    copier,
+    is_small,
+)
 from wal_sink.errors import DeliveryError, PermanentError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Order
+from wal_sink.messages import DeliveryContext, SegmentTask
 from wal_sink.runtime.stopped import StoppedError
-from wal_sink.runtime.timed_calls import DirectCaller, ThreadCaller
+from wal_sink.runtime.timed_calls import DirectCall, ThreadCall
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink, SinkContext, as_sink
 from wal_sink.sinks.chunk import Chunk
@@ -71,10 +78,12 @@ def _fresh() -> Iterator[None]:
 def with_batch(sink: Sink, *, copies: bool = True) -> tuple[Place, Run]:
     """A run with one complete batch for a sink that is served in this process, as `where="driver"` is."""
     place = Place(rows=lambda _: [1])
-    run = place.open({"a": Recorder()}, runtime=replace(simulated_runtime(seed=99), new_caller=ThreadCaller))
-    given = serving(run, "a", Delivery(sink, attempt_timeout_s=LIMIT_S))
-    carrier = LocalCarrier(lambda: sink, run.log, should_stop=lambda: False, copy_sink=copier(sink) if copies else None)
-    run.committers[0]._serving = replace(given, carrier=carrier)
+    run = place.open({"a": Recorder()}, runtime=replace(simulated_runtime(seed=99), new_timed_call=ThreadCall))
+    given = served_sink(run, "a", Delivery(sink, attempt_timeout_s=LIMIT_S))
+    dispatcher = LocalDispatcher(
+        lambda: sink, run.log, should_stop=lambda: False, copy_sink=copier(sink) if copies else None
+    )
+    run.committers[0]._served_sink = replace(given, dispatcher=dispatcher)
     next(place.query().batches(run, 1))
     return place, run
 
@@ -102,19 +111,19 @@ def test_without_a_copy_a_sink_in_which_a_call_still_runs_has_failed_for_good() 
 def test_the_sink_itself_is_called_again_once_the_call_that_timed_out_came_back() -> None:
     sink = Hanging(thing=threading.Lock())
     _, run = with_batch(sink)
-    carrier = run.committers[0].serving.carrier
-    real = carrier.deliver
+    dispatcher = run.committers[0].served_sink.dispatcher
+    real = dispatcher.deliver
 
     def deliver(*args: Any, **options: Any) -> Any:
-        outcomes = real(*args, **options)
+        results = real(*args, **options)
         Hanging.release.set()
-        assert isinstance(carrier, LocalCarrier)
-        holder = carrier._holder
+        assert isinstance(dispatcher, LocalDispatcher)
+        holder = dispatcher._holder
         while holder is not None and holder.busy:
             Hanging.release.wait(0.01)
-        return outcomes
+        return results
 
-    carrier.deliver = deliver  # type: ignore[method-assign]
+    dispatcher.deliver = deliver  # type: ignore[method-assign]
     run.deliver_all()
 
     assert sink.calls == 2
@@ -202,17 +211,20 @@ def _raise(error: BaseException) -> None:
     raise error
 
 
-ORDERS = (Order(0, SimpleNamespace(), 5, maybe_sent=False), Order(1, SimpleNamespace(), 0, maybe_sent=False))  # type: ignore[arg-type]
+ORDERS = (
+    SegmentTask(0, SimpleNamespace(), 5, maybe_sent=False),  # type: ignore[arg-type]
+    SegmentTask(1, SimpleNamespace(), 0, maybe_sent=False),  # type: ignore[arg-type]
+)
 ASSIGNMENT: Any = SimpleNamespace(sink="a", attempt_timeout_s=10)
 
 
 def failure_of_task(payload: bytes, store: StoreSpec, *, attempt: int = 0) -> Failure:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("wal_sink.spark.delivery.executors.TaskContext.get", lambda: InTask(attempt))
-        outcomes = list(_DeliveryTask(PickledSink(payload), store, "run", ASSIGNMENT, (ORDERS,))([0]))
-    assert [(outcome.ordinal, outcome.rows, outcome.chunks) for outcome in outcomes] == [(0, 5, 0), (1, 0, 0)]
-    assert outcomes[0].failure is not None
-    return outcomes[0].failure
+        results = list(_DeliveryTask(PickledSink(payload), store, "run", ASSIGNMENT, (ORDERS,))([0]))
+    assert [(result.ordinal, result.rows, result.chunks) for result in results] == [(0, 5, 0), (1, 0, 0)]
+    assert results[0].failure is not None
+    return results[0].failure
 
 
 def test_a_task_that_spark_runs_again_opens_nothing_and_reports_the_loss() -> None:
@@ -279,12 +291,12 @@ class Told(Sink):
         self.written += 1
 
 
-def staged(place: Place, sink: Sink, *, should_stop: Callable[[], bool] = lambda: False) -> tuple[Run, LocalCarrier]:
+def staged(place: Place, sink: Sink, *, should_stop: Callable[[], bool] = lambda: False) -> tuple[Run, LocalDispatcher]:
     run = place.open({"a": sink})
-    carrier = LocalCarrier(lambda: sink, run.log, should_stop=should_stop)
-    run.committers[0]._serving = replace(run.committers[0].serving, carrier=carrier)
+    dispatcher = LocalDispatcher(lambda: sink, run.log, should_stop=should_stop)
+    run.committers[0]._served_sink = replace(run.committers[0].served_sink, dispatcher=dispatcher)
     next(place.query().batches(run, 1))
-    return run, carrier
+    return run, dispatcher
 
 
 def test_a_sink_in_this_process_is_told_that_it_is_not_on_an_executor() -> None:
@@ -301,10 +313,10 @@ def test_a_sink_on_an_executor_is_told_so() -> None:
     run, _ = staged(place, sink)
     manifest = run.history.staged(0)
     assert manifest is not None
-    orders = [Order(0, manifest.segments[0], 0, maybe_sent=False)]
-    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 10, None)
+    tasks = [SegmentTask(0, manifest.segments[0], 0, maybe_sent=False)]
+    given = DeliveryContext("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 10, None)
 
-    carry_out(given, orders, lambda: sink, DirectCaller(), run.log, on_executor=True)
+    carry_out(given, tasks, lambda: sink, DirectCall(), run.log, on_executor=True)
 
     assert sink.on_executor == [True]
 
@@ -322,7 +334,7 @@ def test_a_run_that_ends_is_heard_by_the_carrier_between_chunks() -> None:
 def test_making_a_sink_is_bounded_in_time_as_its_calls_are() -> None:
     limits: list[float] = []
 
-    class Noting(DirectCaller):
+    class Noting(DirectCall):
         def call(self, function: Callable[..., Any], *args: Any, timeout_s: float) -> Any:
             limits.append(timeout_s)
             return super().call(function, *args, timeout_s=timeout_s)
@@ -330,9 +342,11 @@ def test_making_a_sink_is_bounded_in_time_as_its_calls_are() -> None:
     run, _ = staged(Place(), Told())
     manifest = run.history.staged(0)
     assert manifest is not None
-    given = Assignment("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 7, None)
+    given = DeliveryContext("w", "a", Term("r", 1), 0, ("batch", "row"), "", 2, 1, False, False, 7, None)
 
-    carry_out(given, [Order(0, manifest.segments[0], 0, maybe_sent=False)], Told, Noting(), run.log, on_executor=True)
+    carry_out(
+        given, [SegmentTask(0, manifest.segments[0], 0, maybe_sent=False)], Told, Noting(), run.log, on_executor=True
+    )
 
     assert limits == [7, 7, 7, 7]  # make, open, write, close
 
@@ -371,9 +385,9 @@ def test_small_is_what_has_few_bytes_to_move_and_few_segments(
 ) -> None:
     """`size` is that of each segment."""
     refs = [SegmentRef(path="p", id=str(number), rows=1, bytes=size, crc32=0) for number in range(segments)]
-    orders = [
-        Order(number, ref, 0, maybe_sent=False, handle="h" if number < handles else None)
+    tasks = [
+        SegmentTask(number, ref, 0, maybe_sent=False, handle="h" if number < handles else None)
         for number, ref in enumerate(refs)
     ]
     manifest: Any = SimpleNamespace(bytes=sum(ref.bytes for ref in refs), segments=refs)
-    assert is_small(manifest, orders) is small
+    assert is_small(manifest, tasks) is small

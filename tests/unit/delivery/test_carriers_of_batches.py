@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.small_run import Place, Recorder, serving
-from wal_sink.delivery.local import WholeBatchCarrier
+from tests.support.small_run import Place, Recorder, served_sink
+from wal_sink.delivery.local import WholeBatchDispatcher
 from wal_sink.errors import DeliveryError, FencedError, PermanentError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Order, Outcome
-from wal_sink.runtime.timed_calls import ThreadCaller
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.runtime.timed_calls import ThreadCall
 from wal_sink.settings import Delivery
 from wal_sink.sinks.failures import Failure, FailureKind
 from wal_sink.testing import simulated_runtime
@@ -31,9 +31,11 @@ def with_writer(write: Callable[..., object], *, limit_s: float = 10, threads: b
     """A run with one complete batch for a writer of whole batches."""
     place = Place(rows=lambda _: [1, 2])
     runtime = simulated_runtime(seed=99)
-    run = place.open({"a": Recorder()}, runtime=replace(runtime, new_caller=ThreadCaller) if threads else runtime)
-    carrier = WholeBatchCarrier(write, run.log, what="writer", limit_s=limit_s)
-    run.committers[0]._serving = replace(serving(run, "a", Delivery(Recorder(), max_attempts=3)), carrier=carrier)
+    run = place.open({"a": Recorder()}, runtime=replace(runtime, new_timed_call=ThreadCall) if threads else runtime)
+    dispatcher = WholeBatchDispatcher(write, run.log, what="writer", limit_s=limit_s)
+    run.committers[0]._served_sink = replace(
+        served_sink(run, "a", Delivery(Recorder(), max_attempts=3)), dispatcher=dispatcher
+    )
     next(place.query().batches(run, 1))
     return place, run
 
@@ -66,14 +68,14 @@ def test_a_whole_batch_that_failed_is_written_again_as_a_whole() -> None:
 def test_the_writer_of_a_succeeded_process_is_not_called() -> None:
     calls: list[object] = []
     place, run = with_writer(lambda *given: calls.append(given))
-    carrier = run.committers[0].serving.carrier
-    deliver = carrier.deliver
+    dispatcher = run.committers[0].served_sink.dispatcher
+    deliver = dispatcher.deliver
 
-    def succeeded_just_before(*given: Any, **options: Any) -> list[Outcome]:
+    def succeeded_just_before(*given: Any, **options: Any) -> list[SegmentResult]:
         place.open({"a": Recorder()})
         return deliver(*given, **options)
 
-    carrier.deliver = succeeded_just_before  # type: ignore[method-assign]
+    dispatcher.deliver = succeeded_just_before  # type: ignore[method-assign]
 
     with pytest.raises(FencedError, match="batch 0, sink 'a': term 1 of 'committer-a'"):
         run.deliver_all()
@@ -116,31 +118,31 @@ def test_of_a_whole_batch_that_failed_no_segment_is_said_to_have_arrived(
 ) -> None:
     _, run = with_writer(lambda *_: _raise(error))
 
-    assert handed_over(run) == [Outcome(-1, 0, failure=Failure(kind, message))]
+    assert handed_over(run) == [SegmentResult(-1, 0, failure=Failure(kind, message))]
 
 
 def test_of_a_whole_batch_that_arrived_every_segment_is_said_to_have() -> None:
     _, run = with_writer(lambda *_: None)
 
-    assert handed_over(run) == [Outcome(0, 1, chunks=1), Outcome(1, 2, chunks=1)]
+    assert handed_over(run) == [SegmentResult(0, 1, chunks=1), SegmentResult(1, 2, chunks=1)]
 
 
 def test_a_whole_batch_of_a_succeeded_process_is_said_not_to_have_arrived() -> None:
     place, run = with_writer(lambda *_: None)
     place.open({"a": Recorder()})
 
-    (outcome,) = handed_over(run)
+    (result,) = handed_over(run)
 
-    assert (outcome.ordinal, outcome.rows, outcome.chunks) == (-1, 0, 0)
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.FENCED
-    assert outcome.failure.message.startswith("term 1 of 'committer-a'")
+    assert (result.ordinal, result.rows, result.chunks) == (-1, 0, 0)
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.FENCED
+    assert result.failure.message.startswith("term 1 of 'committer-a'")
 
 
-def handed_over(run: Run) -> list[Outcome]:
+def handed_over(run: Run) -> list[SegmentResult]:
     manifest = run.history.staged(0)
     assert manifest is not None
-    orders = [Order(number, segment, 0, maybe_sent=False) for number, segment in enumerate(manifest.segments)]
+    tasks = [SegmentTask(number, segment, 0, maybe_sent=False) for number, segment in enumerate(manifest.segments)]
     term = run.committers[0].term
-    given = Assignment("w", "a", term, 0, ("batch", "row"), "", 2, 2, False, False, 10, None)
-    return run.committers[0].serving.carrier.deliver(given, manifest, orders)
+    given = DeliveryContext("w", "a", term, 0, ("batch", "row"), "", 2, 2, False, False, 10, None)
+    return run.committers[0].served_sink.dispatcher.deliver(given, manifest, tasks)

@@ -9,8 +9,8 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from tests.support.small_run import Place, Recorder, numbers, serving
-from wal_sink.delivery.served_sink import CarrierLostError
+from tests.support.small_run import Place, Recorder, numbers, served_sink
+from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import (
     ConfigError,
     CorruptError,
@@ -24,8 +24,8 @@ from wal_sink.errors import (
     WalSinkError,
 )
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Order, Outcome
-from wal_sink.runtime.timed_calls import ThreadCaller
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
+from wal_sink.runtime.timed_calls import ThreadCall
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Rejected, Sink, SinkContext
 from wal_sink.sinks.chunk import Chunk
@@ -41,7 +41,7 @@ def with_batch(to: object, *, rows: int = 5, threads: bool = False) -> tuple[Pla
     place = Place(rows=lambda _: [rows])
     runtime = simulated_runtime(seed=99)
     if threads:
-        runtime = replace(runtime, new_caller=ThreadCaller)
+        runtime = replace(runtime, new_timed_call=ThreadCall)
     run = place.open({"a": to}, runtime=runtime)
     next(place.query().batches(run, 1))
     return place, run
@@ -287,53 +287,53 @@ class Carrying:
 
     whole_batch = False
 
-    def __init__(self, *answers: Callable[[Sequence[Order]], list[Outcome]]) -> None:
+    def __init__(self, *answers: Callable[[Sequence[SegmentTask]], list[SegmentResult]]) -> None:
         self.answers = list(answers)
-        self.orders: list[list[tuple[int, int]]] = []
+        self.tasks: list[list[tuple[int, int]]] = []
 
     def deliver(
         self,
-        assignment: Assignment,  # noqa: ARG002
+        delivery_context: DeliveryContext,  # noqa: ARG002
         manifest: Manifest,  # noqa: ARG002
-        orders: Sequence[Order],
+        tasks: Sequence[SegmentTask],
         *,
         confirm: bool = False,  # noqa: ARG002
-    ) -> list[Outcome]:
-        self.orders.append([(order.ordinal, order.start) for order in orders])
-        return self.answers.pop(0)(orders)
+    ) -> list[SegmentResult]:
+        self.tasks.append([(task.ordinal, task.start) for task in tasks])
+        return self.answers.pop(0)(tasks)
 
 
-def done(orders: Sequence[Order]) -> list[Outcome]:
-    return [Outcome(order.ordinal, order.segment.rows, chunks=1) for order in orders]
+def done(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
+    return [SegmentResult(task.ordinal, task.segment.rows, chunks=1) for task in tasks]
 
 
-def lost(_: Sequence[Order]) -> list[Outcome]:
-    raise CarrierLostError("executor lost")
+def lost(_: Sequence[SegmentTask]) -> list[SegmentResult]:
+    raise DispatcherLostError("executor lost")
 
 
-def carried_by(carrier: Carrying, *, order: str = "batch", max_attempts: int = 8) -> tuple[Place, Run]:
+def carried_by(dispatcher: Carrying, *, order: str = "batch", max_attempts: int = 8) -> tuple[Place, Run]:
     place = Place(rows=lambda _: [2, 3])
     run = place.open({"a": Recorder()})
     delivery = Delivery(Recorder(), order=order, max_attempts=max_attempts)  # type: ignore[arg-type]
-    given = replace(serving(run, "a", delivery), carrier=carrier)
-    run.committers[0]._serving = given
+    given = replace(served_sink(run, "a", delivery), dispatcher=dispatcher)
+    run.committers[0]._served_sink = given
     next(place.query().batches(run, 1))
     return place, run
 
 
 def test_segments_without_an_outcome_are_never_taken_for_delivered() -> None:
-    carrier = Carrying(lambda orders: done(orders[:1]), done)
-    place, run = carried_by(carrier)
+    dispatcher = Carrying(lambda tasks: done(tasks[:1]), done)
+    place, run = carried_by(dispatcher)
 
     run.deliver_all()
 
-    assert carrier.orders == [[(0, 0), (1, 0)], [(1, 0)]]
+    assert dispatcher.tasks == [[(0, 0), (1, 0)], [(1, 0)]]
     assert is_marked(place)
 
 
 def test_a_carrier_that_never_answers_for_a_segment_ends_the_run() -> None:
-    carrier = Carrying(*[lambda _: []] * 3)
-    place, run = carried_by(carrier, max_attempts=3)
+    dispatcher = Carrying(*[lambda _: []] * 3)
+    place, run = carried_by(dispatcher, max_attempts=3)
 
     with pytest.raises(DeliveryError, match="2 of 2 segments came back without an outcome"):
         run.deliver_all()
@@ -342,22 +342,22 @@ def test_a_carrier_that_never_answers_for_a_segment_ends_the_run() -> None:
 
 
 def test_a_lost_carrier_is_tried_again() -> None:
-    carrier = Carrying(lost, done)
-    place, run = carried_by(carrier)
+    dispatcher = Carrying(lost, done)
+    place, run = carried_by(dispatcher)
 
     run.deliver_all()
 
     assert is_marked(place)
-    assert len(carrier.orders) == 2
+    assert len(dispatcher.tasks) == 2
 
 
 def test_total_order_hands_over_one_segment_after_the_other() -> None:
-    carrier = Carrying(done, done)
-    _, run = carried_by(carrier, order="total")
+    dispatcher = Carrying(done, done)
+    _, run = carried_by(dispatcher, order="total")
 
     run.deliver_all()
 
-    assert carrier.orders == [[(0, 0)], [(1, 0)]]
+    assert dispatcher.tasks == [[(0, 0)], [(1, 0)]]
 
 
 # Errors.

@@ -14,7 +14,7 @@ from wal_sink.errors import (
     OutcomeUnknownError,
     PermanentError,
 )
-from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCaller, ProgramExitError
+from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ProgramExitError
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import call_sink, check_returned
@@ -32,7 +32,7 @@ def raising(error: Exception) -> Callable[[], None]:
 
 def failure(error: Exception) -> tuple[FailureKind, str]:
     with pytest.raises(SinkFailedError) as told:
-        call_sink(DirectCaller(), "the call", raising(error), timeout_s=1)
+        call_sink(DirectCall(), "the call", raising(error), timeout_s=1)
     assert str(told.value) == told.value.failure.message
     assert told.value.__cause__ is error
     return told.value.failure.kind, told.value.failure.message
@@ -62,7 +62,7 @@ def test_every_way_to_fail_has_its_kind_and_its_words(error: Exception, kind: st
 
 
 def test_what_a_call_returns_is_passed_on() -> None:
-    assert call_sink(DirectCaller(), "the call", lambda one, other: (one, other), 1, 2, timeout_s=1) == (1, 2)
+    assert call_sink(DirectCall(), "the call", lambda one, other: (one, other), 1, 2, timeout_s=1) == (1, 2)
 
 
 def told_of(returned: object) -> str:

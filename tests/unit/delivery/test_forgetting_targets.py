@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support.forgetting import Forgetful, Row, Target, raising, rows_of
-from tests.support.small_run import Place, serving
+from tests.support.small_run import Place, served_sink
 from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.errors import CorruptError, DeliveryError, HistoryError
 from wal_sink.lifecycle.committer_thread import CommitterThread
@@ -121,7 +121,7 @@ def test_a_loss_that_ended_a_run_is_told_again_when_it_goes_on() -> None:
     assert marked(place) == 1
 
 
-# Before the witness.
+# Before what was delivered last.
 
 
 @pytest.mark.parametrize("at", [("last", 1), ("write", 1), ("wrote", 1), ("write", 2), ("wrote", 2)], ids=str)
@@ -145,7 +145,7 @@ def test_what_was_lost_of_a_marked_batch_ends_the_run_with_what_is_missing(
     assert marked(place) == 1
 
 
-def test_a_start_with_nothing_to_deliver_reads_the_witness() -> None:
+def test_a_start_with_nothing_to_deliver_reads_the_last_delivered() -> None:
     target = Target()
     place = delivered(target, [3])
     target.forget(1)
@@ -155,7 +155,7 @@ def test_a_start_with_nothing_to_deliver_reads_the_witness() -> None:
         run.deliver_all()
 
 
-def test_closing_a_run_with_nothing_to_deliver_reads_the_witness() -> None:
+def test_closing_a_run_with_nothing_to_deliver_reads_the_last_delivered() -> None:
     target, place = Target(), Place(rows=lambda _: [3])
     run = place.open({"a": Forgetful(target)}, runtime=SYSTEM)
     thread = CommitterThread(run, run.committers[0], on_failure=lambda _: None)
@@ -182,7 +182,7 @@ def test_a_run_that_marked_nothing_asks_nothing_when_it_starts_and_ends() -> Non
     assert target.met == []
 
 
-def test_a_witness_is_read_under_the_id_of_its_own_wal() -> None:
+def test_a_last_delivered_is_read_under_the_id_of_its_own_wal() -> None:
     """A process that opened the WAL before its first batch, and found a marker when it claimed its term."""
     target, place = Target(), Place(rows=lambda _: [3])
     create = place.wal.create
@@ -197,7 +197,7 @@ def test_a_witness_is_read_under_the_id_of_its_own_wal() -> None:
 
     place.wal.create = overtaken  # type: ignore[method-assign]
     second = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=99))
-    second.open([serving(second, "a", Forgetful(target))])
+    second.open([served_sink(second, "a", Forgetful(target))])
 
     second.deliver_all()
     second.committers[0].confirm_marked()

@@ -13,7 +13,7 @@ from wal_sink.dead_letters.files import keep_rejected, read_dead_letter
 from wal_sink.delivery.progress import check_recorded, keep_last_recorded, recorded_rows
 from wal_sink.delivery.segment import chunks_of
 from wal_sink.errors import CorruptError, StoreError
-from wal_sink.messages import Assignment
+from wal_sink.messages import DeliveryContext
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import simulated_runtime
@@ -120,13 +120,13 @@ def test_a_record_that_was_listed_and_is_gone_is_worth_another_look() -> None:
 # What somebody recorded before sending, and did not live to tell.
 
 
-def a_batch() -> tuple[Place, Assignment, SegmentRef, Log]:
+def a_batch() -> tuple[Place, DeliveryContext, SegmentRef, Log]:
     place = Place(rows=lambda _: [5])
     run = place.open({"a": Recorder()})
     next(place.query().batches(run, 1))
     staged = run.history.staged(0)
     assert staged is not None
-    given = Assignment(
+    given = DeliveryContext(
         wal_id="w",
         sink="a",
         term=Term("committer-a", 1),
@@ -138,7 +138,7 @@ def a_batch() -> tuple[Place, Assignment, SegmentRef, Log]:
         at_most_once=True,
         keeps_rejected=False,
         attempt_timeout_s=10,
-        witness=None,
+        last_delivered=None,
     )
     return place, given, staged.segments[0], run.log
 

@@ -13,7 +13,7 @@ from tests.support.one_segment import Noting, Stage, Whole, kind_of_failure, rai
 from tests.support.small_run import Recorder
 from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.errors import OutcomeUnknownError, PermanentError, StoreError
-from wal_sink.messages import Outcome
+from wal_sink.messages import SegmentResult
 from wal_sink.sinks.base import SinkContext
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import FailureKind
@@ -27,9 +27,9 @@ from wal_sink.wal.segment_reader import Rows, read_parquet
 def test_a_segment_arrives_in_chunks_of_which_all_but_the_last_are_recorded_since_the_marker_follows() -> None:
     stage, sink = Stage(), Recorder()
 
-    outcome = stage.deliver(sink)
+    result = stage.deliver(sink)
 
-    assert outcome == Outcome(0, 5, chunks=3)
+    assert result == SegmentResult(0, 5, chunks=3)
     assert [list(chunk.rows) for chunk in sink.chunks] == [[0, 1], [2, 3], [4]]
     assert stage.recorded == [2, 4]
 
@@ -45,9 +45,9 @@ def test_of_several_segments_each_records_its_last_chunk_too() -> None:
 def test_delivery_goes_on_from_the_row_of_the_order() -> None:
     stage, sink = Stage(), Recorder()
 
-    outcome = stage.deliver(sink, order={"start": 2})
+    result = stage.deliver(sink, task={"start": 2})
 
-    assert outcome == Outcome(0, 5, chunks=2)
+    assert result == SegmentResult(0, 5, chunks=2)
     assert [chunk.rows[0] for chunk in sink.chunks] == [2, 4]
 
 
@@ -86,7 +86,7 @@ def test_a_term_that_was_just_checked_is_not_checked_for_the_first_chunk() -> No
     stage = Stage()
     checks: list[int] = []
 
-    stage.deliver(Recorder(lambda _: checks.append(stage.checks)), order={"term_checked": True})
+    stage.deliver(Recorder(lambda _: checks.append(stage.checks)), task={"term_checked": True})
 
     assert checks == [0, 1, 2]
 
@@ -99,34 +99,34 @@ def test_who_was_succeeded_sends_nothing_more() -> None:
 
     sink = Recorder(overtaken)
 
-    outcome = stage.deliver(sink)
+    result = stage.deliver(sink)
 
-    assert kind_of_failure(outcome) is FailureKind.FENCED
-    assert (outcome.rows, outcome.chunks, sink.tries) == (2, 1, 1)
+    assert kind_of_failure(result) is FailureKind.FENCED
+    assert (result.rows, result.chunks, sink.tries) == (2, 1, 1)
 
 
 def test_a_run_that_ends_sends_nothing_more() -> None:
     stage, sink = Stage(), Recorder()
     stage.should_stop = lambda: bool(sink.chunks)
 
-    outcome = stage.deliver(sink)
+    result = stage.deliver(sink)
 
-    assert kind_of_failure(outcome) is FailureKind.STOPPED
-    assert outcome.failure is not None
-    assert outcome.failure.message == "the run is ending"
-    assert (outcome.rows, outcome.chunks, sink.tries) == (2, 1, 1)
+    assert kind_of_failure(result) is FailureKind.STOPPED
+    assert result.failure is not None
+    assert result.failure.message == "the run is ending"
+    assert (result.rows, result.chunks, sink.tries) == (2, 1, 1)
 
 
 def test_a_record_that_is_there_already_stops_the_delivery_whoever_made_it() -> None:
     stage, sink = Stage(), Recorder()
     stage.place.wal.create(paths.progress("a", 0, 0, 2), b"another attempt's")
 
-    outcome = stage.deliver(sink)
+    result = stage.deliver(sink)
 
-    assert kind_of_failure(outcome) is FailureKind.UNKNOWN
-    assert outcome.failure is not None
-    assert "000000-000000000002.json was written by another attempt at the same segment" in outcome.failure.message
-    assert (outcome.rows, outcome.chunks, sink.tries) == (0, 0, 1)
+    assert kind_of_failure(result) is FailureKind.UNKNOWN
+    assert result.failure is not None
+    assert "000000-000000000002.json was written by another attempt at the same segment" in result.failure.message
+    assert (result.rows, result.chunks, sink.tries) == (0, 0, 1)
 
 
 def test_a_record_that_a_successor_made_says_so() -> None:
@@ -142,10 +142,10 @@ def test_a_record_that_a_successor_made_says_so() -> None:
 def test_a_damaged_segment_is_never_opened_for() -> None:
     stage, sink = Stage(), Noting()
 
-    outcome = stage.deliver(sink, order={"segment": replace_crc(stage), "start": 2})
+    result = stage.deliver(sink, task={"segment": replace_crc(stage), "start": 2})
 
-    assert kind_of_failure(outcome) is FailureKind.CORRUPT
-    assert (outcome.rows, outcome.chunks, sink.contexts) == (2, 0, [])
+    assert kind_of_failure(result) is FailureKind.CORRUPT
+    assert (result.rows, result.chunks, sink.contexts) == (2, 0, [])
 
 
 def replace_crc(stage: Stage) -> Any:
@@ -168,17 +168,17 @@ def test_a_sink_is_told_all_about_its_batch() -> None:
 
 
 def test_while_nothing_can_have_been_sent_an_unknown_outcome_is_a_retriable_one() -> None:
-    outcome = Stage().deliver(Noting(open_error=OutcomeUnknownError("no answer")))
+    result = Stage().deliver(Noting(open_error=OutcomeUnknownError("no answer")))
 
-    assert kind_of_failure(outcome) is FailureKind.RETRIABLE
-    assert outcome.failure is not None
-    assert outcome.failure.message == "open: no answer"
+    assert kind_of_failure(result) is FailureKind.RETRIABLE
+    assert result.failure is not None
+    assert result.failure.message == "open: no answer"
 
 
 def test_any_other_failure_to_open_stays_what_it_is() -> None:
-    outcome = Stage().deliver(Noting(open_error=PermanentError("no such table")))
+    result = Stage().deliver(Noting(open_error=PermanentError("no such table")))
 
-    assert kind_of_failure(outcome) is FailureKind.PERMANENT
+    assert kind_of_failure(result) is FailureKind.PERMANENT
 
 
 def test_an_unknown_outcome_of_a_write_stays_unknown() -> None:
@@ -192,10 +192,10 @@ def test_at_most_once_counts_only_what_the_sink_took_and_settles_what_it_did_not
     stage = Stage()
     sink = Recorder(lambda chunk: raising(ConnectionError("half sent"))() if chunk.rows[0] == 2 else None)
 
-    outcome = stage.deliver(sink, at_most_once=True)
+    result = stage.deliver(sink, at_most_once=True)
 
-    assert kind_of_failure(outcome) is FailureKind.RETRIABLE
-    assert (outcome.rows, outcome.chunks, sink.tries) == (4, 1, 2)
+    assert kind_of_failure(result) is FailureKind.RETRIABLE
+    assert (result.rows, result.chunks, sink.tries) == (4, 1, 2)
     assert stage.recorded == [2, 4]
     assert [path.rpartition("/")[2] for path in stage.place.wal.list(paths.dead_letter_folder("a", 0))] == [
         "000000-000000000002-000000000004.parquet"
@@ -205,9 +205,9 @@ def test_at_most_once_counts_only_what_the_sink_took_and_settles_what_it_did_not
 def test_at_most_once_records_every_chunk_the_last_of_a_lone_segment_too() -> None:
     stage, sink = Stage(), Recorder()
 
-    outcome = stage.deliver(sink, at_most_once=True)
+    result = stage.deliver(sink, at_most_once=True)
 
-    assert outcome == Outcome(0, 5, chunks=3)
+    assert result == SegmentResult(0, 5, chunks=3)
     assert stage.recorded == [2, 4, 5]
 
 
@@ -215,10 +215,10 @@ def test_at_most_once_what_could_not_be_kept_is_not_settled() -> None:
     stage = Stage()
     stage.place.wal.create = _fails_for("dead-letters", stage.place.wal.create)  # type: ignore[assignment,method-assign]
 
-    outcome = stage.deliver(raising(ConnectionError("half sent")), at_most_once=True)
+    result = stage.deliver(raising(ConnectionError("half sent")), at_most_once=True)
 
-    assert (outcome.rows, outcome.chunks) == (0, 0)
-    assert kind_of_failure(outcome) is FailureKind.UNKNOWN
+    assert (result.rows, result.chunks) == (0, 0)
+    assert kind_of_failure(result) is FailureKind.UNKNOWN
     assert stage.recorded == [2]
 
 
@@ -240,31 +240,31 @@ def test_a_sink_that_raises_is_named_with_what_it_was_given(to: Whole | Noting) 
     method = "write_segment" if isinstance(to, Whole) else "write"
     setattr(to, method, raising(ConnectionError("down")))
 
-    outcome = stage.deliver(to)
+    result = stage.deliver(to)
 
     given = f"segment {stage.segment.id}" if isinstance(to, Whole) else f"chunk {stage.segment.id}-0-2"
-    assert outcome.failure is not None
-    assert outcome.failure.message == f"batch 0, {given}: {type(to).__name__} raised ConnectionError: down"
+    assert result.failure is not None
+    assert result.failure.message == f"batch 0, {given}: {type(to).__name__} raised ConnectionError: down"
 
 
 def test_a_row_at_which_no_chunk_begins_is_told_with_the_address_of_the_segment() -> None:
     stage = Stage()
 
-    outcome = stage.deliver(Recorder(), order={"start": 1})
+    result = stage.deliver(Recorder(), task={"start": 1})
 
-    assert kind_of_failure(outcome) is FailureKind.CORRUPT
-    assert outcome.failure is not None
-    assert outcome.failure.message.startswith(f"{stage.place.wal.url_of(stage.segment.path)}: no chunk starts at row 1")
+    assert kind_of_failure(result) is FailureKind.CORRUPT
+    assert result.failure is not None
+    assert result.failure.message.startswith(f"{stage.place.wal.url_of(stage.segment.path)}: no chunk starts at row 1")
 
 
 def test_a_segment_that_does_not_hold_its_rows_is_told_with_its_address() -> None:
     stage = Stage()
     more = msgspec.structs.replace(stage.segment, rows=6)
 
-    outcome = stage.deliver(Recorder(), order={"segment": more})
+    result = stage.deliver(Recorder(), task={"segment": more})
 
-    assert outcome.failure is not None
-    assert outcome.failure.message.startswith(f"{stage.place.wal.url_of(more.path)}: expected 6 rows of 2 columns")
+    assert result.failure is not None
+    assert result.failure.message.startswith(f"{stage.place.wal.url_of(more.path)}: expected 6 rows of 2 columns")
 
 
 def test_a_dead_letter_says_why_it_is_there() -> None:
@@ -285,5 +285,5 @@ def test_segments_are_read_by_the_reader_of_the_run() -> None:
 
     stage.run.log = replace(stage.run.log, segment_reader=reader)
 
-    assert stage.deliver(Recorder(), order={"start": 2}) == Outcome(0, 5, chunks=2)
+    assert stage.deliver(Recorder(), task={"start": 2}) == SegmentResult(0, 5, chunks=2)
     assert starts == [2]

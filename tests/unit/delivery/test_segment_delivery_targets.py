@@ -9,7 +9,7 @@ import pytest
 from tests.support.one_segment import Stage, Whole, kind_of_failure, raising
 from tests.support.small_run import Recorder
 from wal_sink.errors import OutcomeUnknownError
-from wal_sink.messages import Outcome, Witness
+from wal_sink.messages import LastDelivered, SegmentResult
 from wal_sink.sinks.base import Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import FailureKind
@@ -40,17 +40,17 @@ def test_only_the_first_chunk_that_may_have_been_sent_is_asked_for() -> None:
     first, second = f"{stage.segment.id}-2-4", f"{stage.segment.id}-4-5"
     sink = LookingSink([first])
 
-    outcome = stage.deliver(sink, order={"start": 2, "maybe_sent": True})
+    result = stage.deliver(sink, task={"start": 2, "maybe_sent": True})
 
     assert (sink.asked, sink.written) == ([first], [second])
-    assert outcome == Outcome(0, 5, chunks=2)
+    assert result == SegmentResult(0, 5, chunks=2)
     assert stage.recorded == [4]
 
 
 def test_a_chunk_that_the_target_does_not_have_is_sent() -> None:
     stage, sink = Stage(), LookingSink()
 
-    stage.deliver(sink, order={"maybe_sent": True})
+    stage.deliver(sink, task={"maybe_sent": True})
 
     assert len(sink.asked) == 1
     assert len(sink.written) == 3
@@ -69,11 +69,11 @@ def test_a_lookup_without_an_answer_is_a_retriable_failure_that_names_the_key() 
     stage, sink = Stage(), LookingSink()
     sink.was_applied = raising(OutcomeUnknownError("no answer"))  # type: ignore[method-assign]
 
-    outcome = stage.deliver(sink, order={"maybe_sent": True})
+    result = stage.deliver(sink, task={"maybe_sent": True})
 
-    assert kind_of_failure(outcome) is FailureKind.RETRIABLE
-    assert outcome.failure is not None
-    assert outcome.failure.message == f"was_applied('{stage.segment.id}-0-2'): no answer"
+    assert kind_of_failure(result) is FailureKind.RETRIABLE
+    assert result.failure is not None
+    assert result.failure.message == f"was_applied('{stage.segment.id}-0-2'): no answer"
 
 
 @pytest.mark.parametrize("answer", ["no", 1, 0, None, [], object()])
@@ -81,11 +81,11 @@ def test_a_lookup_that_answers_neither_true_nor_false_drops_nothing(answer: obje
     stage, sink = Stage(), LookingSink()
     sink.was_applied = lambda _key: answer  # type: ignore[method-assign, assignment, return-value]
 
-    outcome = stage.deliver(sink, order={"maybe_sent": True})
+    result = stage.deliver(sink, task={"maybe_sent": True})
 
-    assert kind_of_failure(outcome) is FailureKind.PERMANENT
-    assert outcome.failure is not None
-    assert "expected True or False" in outcome.failure.message
+    assert kind_of_failure(result) is FailureKind.PERMANENT
+    assert result.failure is not None
+    assert "expected True or False" in result.failure.message
     assert (sink.written, stage.recorded) == ([], [])
 
 
@@ -109,9 +109,9 @@ class Ledger(TransactionalSink):
 def test_a_target_that_has_nothing_gets_everything_and_no_record_is_made() -> None:
     stage, sink = Stage(), Ledger()
 
-    outcome = stage.deliver(sink, segments=2)
+    result = stage.deliver(sink, segments=2)
 
-    assert outcome == Outcome(0, 5, chunks=3)
+    assert result == SegmentResult(0, 5, chunks=3)
     assert (sink.asked, sink.written, stage.recorded) == (["w/a/0"], [0, 2, 4], [])
 
 
@@ -119,7 +119,7 @@ def test_a_target_goes_on_where_it_says_it_is() -> None:
     stage = Stage()
     sink = Ledger(w_a_0=stage.position(2))
 
-    assert stage.deliver(sink) == Outcome(0, 5, chunks=2)
+    assert stage.deliver(sink) == SegmentResult(0, 5, chunks=2)
     assert sink.written == [2, 4]
 
 
@@ -127,7 +127,7 @@ def test_a_target_that_has_the_whole_segment_gets_nothing() -> None:
     stage = Stage()
     sink = Ledger(w_a_0=stage.position(5))
 
-    assert stage.deliver(sink) == Outcome(0, 5)
+    assert stage.deliver(sink) == SegmentResult(0, 5)
     assert sink.written == []
 
 
@@ -135,7 +135,7 @@ def test_what_the_target_has_of_an_earlier_batch_is_no_part_of_this_one() -> Non
     stage = Stage()
     sink = Ledger(w_a_0=stage.position(4, batch_id=6, segment_id="earlier"))
 
-    assert stage.deliver(sink, batch_id=7) == Outcome(0, 5, chunks=3)
+    assert stage.deliver(sink, batch_id=7) == SegmentResult(0, 5, chunks=3)
 
 
 @pytest.mark.parametrize(("batch_id", "segment_id"), [(1, None), (0, "another"), (1, "another")])
@@ -143,31 +143,31 @@ def test_a_target_that_is_ahead_or_has_another_segment_is_refused(batch_id: int,
     stage = Stage()
     sink = Ledger(w_a_0=stage.position(2, batch_id=batch_id, segment_id=segment_id))
 
-    outcome = stage.deliver(sink)
+    result = stage.deliver(sink)
 
-    assert kind_of_failure(outcome) is FailureKind.HISTORY
-    assert outcome.failure is not None
-    assert f"already holds batch {batch_id}, segment {segment_id or stage.segment.id}" in outcome.failure.message
-    assert (outcome.rows, sink.written) == (0, [])
+    assert kind_of_failure(result) is FailureKind.HISTORY
+    assert result.failure is not None
+    assert f"already holds batch {batch_id}, segment {segment_id or stage.segment.id}" in result.failure.message
+    assert (result.rows, sink.written) == (0, [])
 
 
 def test_a_position_without_an_answer_is_a_retriable_failure_that_names_the_slot() -> None:
     stage, sink = Stage(), Ledger()
     sink.last = raising(OutcomeUnknownError("no answer"))  # type: ignore[method-assign]
 
-    outcome = stage.deliver(sink)
+    result = stage.deliver(sink)
 
-    assert kind_of_failure(outcome) is FailureKind.RETRIABLE
-    assert outcome.failure is not None
-    assert outcome.failure.message == "last('w/a/0'): no answer"
+    assert kind_of_failure(result) is FailureKind.RETRIABLE
+    assert result.failure is not None
+    assert result.failure.message == "last('w/a/0'): no answer"
 
 
 # What a target must remember of the batch before.
 
 
-def remembered(stage: Stage, *, found: Position | None) -> Outcome:
-    """Deliver batch 7, where the witness is batch 5 with four rows."""
-    return stage.deliver(Ledger(w_a_0=found), batch_id=7, witness=Witness(((5, 4),)))
+def remembered(stage: Stage, *, found: Position | None) -> SegmentResult:
+    """Deliver batch 7, where what was delivered last is batch 5 with four rows."""
+    return stage.deliver(Ledger(w_a_0=found), batch_id=7, last_delivered=LastDelivered(((5, 4),)))
 
 
 @pytest.mark.parametrize(("batch_id", "rows"), [(5, 4), (5, 9), (6, 0)])
@@ -181,31 +181,31 @@ def test_a_target_that_remembers_as_much_or_more_is_delivered_to(batch_id: int, 
 def test_a_target_that_remembers_less_was_restored_and_is_refused(batch_id: int, rows: int) -> None:
     stage = Stage()
 
-    outcome = remembered(stage, found=stage.position(rows, batch_id=batch_id))
+    result = remembered(stage, found=stage.position(rows, batch_id=batch_id))
 
-    assert kind_of_failure(outcome) is FailureKind.HISTORY
-    assert outcome.failure is not None
+    assert kind_of_failure(result) is FailureKind.HISTORY
+    assert result.failure is not None
     assert (
         f"batch 5 was delivered and marked, but its target remembers batch {batch_id}, row {rows} in slot 'w/a/0'"
-        in (outcome.failure.message)
+        in (result.failure.message)
     )
 
 
 def test_a_target_that_remembers_nothing_was_restored_and_is_refused() -> None:
-    outcome = remembered(Stage(), found=None)
+    result = remembered(Stage(), found=None)
 
-    assert kind_of_failure(outcome) is FailureKind.HISTORY
-    assert outcome.failure is not None
-    assert "remembers nothing in slot 'w/a/0'" in outcome.failure.message
+    assert kind_of_failure(result) is FailureKind.HISTORY
+    assert result.failure is not None
+    assert "remembers nothing in slot 'w/a/0'" in result.failure.message
 
 
-def test_the_segments_of_a_batch_share_the_slots_of_the_witness() -> None:
+def test_the_segments_of_a_batch_share_the_slots_of_the_last_delivered() -> None:
     stage = Stage()
     positions = {f"w_a_{number}": stage.position(9, batch_id=5) for number in range(5)}
     first, second = Ledger(**positions), Ledger(**positions)
 
-    stage.deliver(first, batch_id=7, segments=2, witness=Witness(((5, 1),) * 5))
-    stage.deliver(second, batch_id=7, segments=2, witness=Witness(((5, 1),) * 5), order={"ordinal": 1})
+    stage.deliver(first, batch_id=7, segments=2, last_delivered=LastDelivered(((5, 1),) * 5))
+    stage.deliver(second, batch_id=7, segments=2, last_delivered=LastDelivered(((5, 1),) * 5), task={"ordinal": 1})
 
     assert first.asked == ["w/a/0", "w/a/2", "w/a/4"]
     assert second.asked == ["w/a/1", "w/a/3"]
@@ -217,10 +217,10 @@ def test_the_segments_of_a_batch_share_the_slots_of_the_witness() -> None:
 def test_a_segment_is_handed_over_whole_from_its_first_row_whatever_was_delivered_before() -> None:
     stage, sink = Stage(), Whole()
 
-    outcome = stage.deliver(sink, order={"ordinal": 3, "start": 2}, batch_id=7)
+    result = stage.deliver(sink, task={"ordinal": 3, "start": 2}, batch_id=7)
 
     assert sink.calls == [(3, 7, [0, 2, 4])]
-    assert outcome == Outcome(3, 5, chunks=1)
+    assert result == SegmentResult(3, 5, chunks=1)
 
 
 def test_of_several_whole_segments_each_is_recorded_once_it_arrived() -> None:
@@ -238,7 +238,7 @@ def test_the_term_is_checked_before_a_whole_segment_unless_it_just_was() -> None
     stage.deliver(Whole())
     assert stage.checks == 1
 
-    stage.deliver(Whole(), order={"term_checked": True})
+    stage.deliver(Whole(), task={"term_checked": True})
 
     assert stage.checks == 0
 
@@ -249,28 +249,28 @@ def test_a_sink_of_segments_that_reads_none_of_its_chunks_has_them_all_the_same(
 
     stage = Stage()
 
-    assert stage.deliver(Reading(), segments=2) == Outcome(0, 5, chunks=1)
+    assert stage.deliver(Reading(), segments=2) == SegmentResult(0, 5, chunks=1)
     assert stage.recorded == []
 
 
 def test_a_whole_segment_that_was_not_taken_is_not_recorded() -> None:
     stage = Stage()
 
-    outcome = stage.deliver(Whole(answer=False), segments=2)
+    result = stage.deliver(Whole(answer=False), segments=2)
 
-    assert kind_of_failure(outcome) is FailureKind.PERMANENT
-    assert outcome.failure is not None
-    assert outcome.failure.message.startswith(f"batch 0, segment {stage.segment.id}: Whole returned False")
-    assert (outcome.rows, outcome.chunks, stage.recorded) == (0, 0, [])
+    assert kind_of_failure(result) is FailureKind.PERMANENT
+    assert result.failure is not None
+    assert result.failure.message.startswith(f"batch 0, segment {stage.segment.id}: Whole returned False")
+    assert (result.rows, result.chunks, stage.recorded) == (0, 0, [])
 
 
 def test_a_failure_to_send_names_batch_chunk_and_sink() -> None:
     stage = Stage()
 
-    outcome = stage.deliver(Recorder(lambda _: 5))
+    result = stage.deliver(Recorder(lambda _: 5))
 
-    assert outcome.failure is not None
-    assert outcome.failure.message.startswith(f"batch 0, chunk {stage.segment.id}-0-2: ")
+    assert result.failure is not None
+    assert result.failure.message.startswith(f"batch 0, chunk {stage.segment.id}-0-2: ")
 
 
 def test_what_another_wrote_is_left_alone() -> None:

@@ -198,7 +198,7 @@ def test_a_crash_repeats_or_loses_what_the_window_says(kind: Kind) -> None:
     missing = 3 * 4 * CHUNK_ROWS - len(set(taken)) * CHUNK_ROWS
     if kind.at_most_once:
         assert (repeated, missing) == (0, window)
-    elif kind.ability in {Ability.IGNORE_KNOWN_KEYS, Ability.STORE_POSITION}:
+    elif kind.ability in {Ability.IGNORE_KNOWN_KEYS, Ability.TRANSACTIONAL}:
         assert window == 0  # a repeat has no effect; the ledger has its position and gets none
     elif kind.ability is Ability.LOOK_UP:
         assert window == CHUNK_ROWS  # of a late request or a fenced process only
@@ -353,7 +353,7 @@ def test_rates_under_a_prefix() -> None:
     )
 
 
-@pytest.mark.parametrize("ability", [Ability.ACCEPT, Ability.STORE_POSITION])
+@pytest.mark.parametrize("ability", [Ability.ACCEPT, Ability.TRANSACTIONAL])
 def test_a_segment_for_each_slot_of_10000_executors_stays_below_every_limit_of_a_prefix(ability: Ability) -> None:
     found = estimate(Plan(10_000, ability=ability), S3_MODEL)
     assert 0.5 < (found.busiest.share or 0) < 0.8
@@ -369,8 +369,8 @@ def test_up_to_where_batches_are_spread_nothing_is_in_shards() -> None:
 
 def test_partitions_that_roll_over_are_spread_by_partition() -> None:
     shape = shape_of(Plan(1, segments=1030, rows_per_s=3e9, settings=Settings(segment_bytes=1 << 20)))
-    assert shape.rolls > 1
-    assert (shape.partitions, shape.spread_segments) == (1030, 6 * shape.rolls)
+    assert shape.files_per_partition > 1
+    assert (shape.partitions, shape.spread_segments) == (1030, 6 * shape.files_per_partition)
 
 
 def test_of_a_collection_shards_are_deleted_from_side_by_side() -> None:
@@ -398,7 +398,7 @@ def test_a_page_is_as_large_as_the_store_asks_for() -> None:
         {"sinks": 0},
         {"pending_batches": -1},
         {"sink_call_s": float("inf")},
-        {"at_most_once": True, "ability": Ability.STORE_POSITION},
+        {"at_most_once": True, "ability": Ability.TRANSACTIONAL},
         {"at_most_once": True, "ability": Ability.BATCH_WRITER},
     ],
 )

@@ -51,7 +51,7 @@ def test_what_is_advised_mends_it() -> None:
 
 
 FAST = replace(S3_MODEL, write_s=0.001, read_s=0.001, bandwidth=1e12)
-LEDGER = Ability.STORE_POSITION
+LEDGER = Ability.TRANSACTIONAL
 ROLLING = Plan(
     1000, segments=1000, batch_interval_s=2.7, rows_per_s=14_800, ability=LEDGER, sink_call_s=0.001,
     settings=Settings(segment_bytes=1),

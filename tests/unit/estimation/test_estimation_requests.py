@@ -16,13 +16,13 @@ from tests.simulation.scenarios import lower_retention
 from tests.support.counted_store import CountedStore
 from tests.support.servers.s3_server import S3Server
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
-from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.estimation import requests as counting
 from wal_sink.estimation.plan import S3_MODEL, Shape, StoreModel
 from wal_sink.estimation.requests import Done, Protocol, Requests, Traffic, joined, total
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment
+from wal_sink.messages import DeliveryContext
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
@@ -108,7 +108,7 @@ KINDS = [
     Kind(Ability.IGNORE_KNOWN_KEYS, Deduplicating),
     Kind(Ability.IGNORE_KNOWN_KEYS, Deduplicating, at_most_once=True),
     Kind(Ability.LOOK_UP, Asked),
-    Kind(Ability.STORE_POSITION, Ledger),
+    Kind(Ability.TRANSACTIONAL, Ledger),
     Kind(Ability.SEGMENT_WRITER, WholeSegments),
     Kind(Ability.BATCH_WRITER, WholeBatches),
 ]
@@ -148,7 +148,7 @@ class Life:
 
     def open(self) -> Run:
         run = Run(self.store, self.checkpoint, lower_retention(KEPT), runtime=simulated_runtime(seed=next(_numbers)))
-        run.open([self._serving(run, f"sink-{number}", target) for number, target in enumerate(self.targets)])
+        run.open([self._served_sink(run, f"sink-{number}", target) for number, target in enumerate(self.targets)])
         run.become_stager()
         return run
 
@@ -165,19 +165,21 @@ class Life:
         assert list(self.batches(run, through))
         return self.store.taken()
 
-    def _serving(self, run: Run, name: str, target: Any) -> Serving:
+    def _served_sink(self, run: Run, name: str, target: Any) -> ServedSink:
         delivery = Delivery(target, guarantee="at_most_once" if self.kind.at_most_once else None)
         kept = promise(target, delivery, name)
         assert (kept.ability, kept.at_most_once) == (self.kind.ability, self.kind.at_most_once)
-        carrier: LocalCarrier | WholeBatchCarrier = LocalCarrier(lambda: target, run.log, should_stop=lambda: False)
+        dispatcher: LocalDispatcher | WholeBatchDispatcher = LocalDispatcher(
+            lambda: target, run.log, should_stop=lambda: False
+        )
         if isinstance(target, BatchSink):
-            carrier = WholeBatchCarrier(self._reading_once(run), run.log, what="a writer", limit_s=10)
-        return Serving(name, delivery, kept, carrier)
+            dispatcher = WholeBatchDispatcher(self._reading_once(run), run.log, what="a writer", limit_s=10)
+        return ServedSink(name, delivery, kept, dispatcher)
 
-    def _reading_once(self, run: Run) -> Callable[[Assignment, Manifest], object]:
+    def _reading_once(self, run: Run) -> Callable[[DeliveryContext, Manifest], object]:
         """What a writer that evaluates its DataFrame once asks of the WAL."""
 
-        def write(_: Assignment, manifest: Manifest) -> None:
+        def write(_: DeliveryContext, manifest: Manifest) -> None:
             for segment in manifest.segments:
                 load_segment(run.log.store, segment)
             if manifest.batch_id == self.writer_dies_at:

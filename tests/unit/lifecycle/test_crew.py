@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.small_run import Place, Recorder
 from wal_sink.errors import ConfigError, DeliveryError, UndeliveredError
-from wal_sink.lifecycle.committer_pool import Crew
+from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk
@@ -51,38 +51,38 @@ class Team:
         list(self.place.query().batches(self.run, batches))
         self.stopping = threading.Event()
         object.__setattr__(self.run.shared, "pause", self.stopping.wait)  # as a `WalSink` makes its run
-        self.crew = Crew(self.run, stopping=self.stopping, on_failure=on_failure)
+        self.pool = CommitterPool(self.run, stopping=self.stopping, on_failure=on_failure)
 
     def end(self) -> None:
         self.stopping.set()
-        assert self.crew.stop(PATIENCE_S)
+        assert self.pool.stop(PATIENCE_S)
 
 
 def test_every_sink_has_what_is_complete_once_the_crew_is_finished() -> None:
     first, second = Recorder(), Recorder()
     team = Team({"a": first, "b": second}, batches=3)
-    team.crew.start()
+    team.pool.start()
 
-    team.crew.finish(PATIENCE_S)
+    team.pool.finish(PATIENCE_S)
 
     assert first.batches == second.batches == [0, 1, 2]
-    assert team.crew.error is None
-    assert team.crew.parked == {}
-    assert team.crew.is_caught_up
-    assert team.crew.stop(PATIENCE_S)
+    assert team.pool.error is None
+    assert team.pool.parked == {}
+    assert team.pool.is_caught_up
+    assert team.pool.stop(PATIENCE_S)
 
 
 def test_a_sink_that_gives_up_ends_the_run_and_its_error_is_kept() -> None:
     told: list[str] = []
     team = Team({"a": Recorder(), "b": failing()}, on_failure=lambda: told.append("stop the query"))
-    team.crew.start()
-    team.crew.wait_caught_up()
+    team.pool.start()
+    team.pool.wait_caught_up()
 
-    team.crew.follow(PATIENCE_S)  # which returns, since nobody should go on
+    team.pool.follow(PATIENCE_S)  # which returns, since nobody should go on
 
-    assert isinstance(team.crew.error, DeliveryError)
+    assert isinstance(team.pool.error, DeliveryError)
     assert told == ["stop the query"]
-    assert team.crew.parked == {}
+    assert team.pool.parked == {}
     team.end()
 
 
@@ -93,11 +93,11 @@ def test_what_goes_wrong_while_a_failure_is_dealt_with_is_logged_and_hides_nothi
         raise ConfigError("the query cannot be stopped")
 
     team = Team({"b": failing()}, on_failure=cannot_stop)
-    team.crew.start()
-    team.crew.follow(PATIENCE_S)
+    team.pool.start()
+    team.pool.follow(PATIENCE_S)
     team.end()
 
-    assert isinstance(team.crew.error, DeliveryError)
+    assert isinstance(team.pool.error, DeliveryError)
     assert "after sink b gave up: ConfigError: the query cannot be stopped" in caplog.text
 
 
@@ -105,13 +105,13 @@ def test_a_parked_sink_is_no_error_and_is_named_with_its_reason(caplog: pytest.L
     told: list[str] = []
     healthy = Recorder()
     team = Team({"a": healthy, "b": failing("park")}, on_failure=lambda: told.append("stop the query"))
-    team.crew.start()
-    team.crew.finish(PATIENCE_S)
+    team.pool.start()
+    team.pool.finish(PATIENCE_S)
     team.end()
 
-    assert team.crew.error is None
-    assert list(team.crew.parked) == ["b"]
-    assert isinstance(team.crew.parked["b"], DeliveryError)
+    assert team.pool.error is None
+    assert list(team.pool.parked) == ["b"]
+    assert isinstance(team.pool.parked["b"], DeliveryError)
     assert healthy.batches == [0]
     assert told == []
     assert "sink b is parked, the others go on" in caplog.text
@@ -119,24 +119,24 @@ def test_a_parked_sink_is_no_error_and_is_named_with_its_reason(caplog: pytest.L
 
 def test_following_ends_once_every_sink_is_parked() -> None:
     team = Team({"a": failing("park"), "b": failing("park")})
-    team.crew.start()
+    team.pool.start()
 
-    team.crew.follow(None)
+    team.pool.follow(None)
 
-    assert sorted(team.crew.parked) == ["a", "b"]
+    assert sorted(team.pool.parked) == ["a", "b"]
     team.end()
 
 
 def test_following_goes_on_while_one_sink_is_not_parked() -> None:
     healthy = Recorder()
     team = Team({"a": healthy, "b": failing("park")})
-    team.crew.start()
-    team.crew.wait_caught_up()
+    team.pool.start()
+    team.pool.wait_caught_up()
 
-    team.crew.follow(0.05)
+    team.pool.follow(0.05)
 
-    assert not team.crew._over.is_set()
-    assert all(not thread._follow for thread in team.crew._threads)
+    assert not team.pool._over.is_set()
+    assert all(not thread._follow for thread in team.pool._threads)
     team.end()
 
 
@@ -146,16 +146,16 @@ def test_following_goes_on_while_one_sink_is_not_parked() -> None:
 def test_who_waits_for_room_waits_for_parked_sinks_only_if_the_others_have_everything() -> None:
     held = Held()
     team = Team({"a": held, "b": failing("park")}, batches=2)
-    team.crew.start()
-    team.crew._threads[1].caught_up.wait(PATIENCE_S)
+    team.pool.start()
+    team.pool._threads[1].caught_up.wait(PATIENCE_S)
     assert held.called.wait(PATIENCE_S)
-    assert not team.crew.waits_for_parked_only(before=2)
+    assert not team.pool.waits_for_parked_only(before=2)
 
     held.let_go.set()
-    team.crew.catch_up(PATIENCE_S)
+    team.pool.catch_up(PATIENCE_S)
 
-    assert team.crew.waits_for_parked_only(before=2)
-    assert team.crew.waits_for_parked_only(before=9)
+    assert team.pool.waits_for_parked_only(before=2)
+    assert team.pool.waits_for_parked_only(before=9)
     team.end()
 
 
@@ -164,20 +164,20 @@ def test_only_batches_below_the_one_at_hand_are_waited_for() -> None:
     with pytest.raises(DeliveryError):
         team.run.deliver_next(team.run.committers[1])
     team.run.deliver_next(team.run.committers[0])
-    team.crew._threads[1].start()
-    team.crew._threads[1].caught_up.wait(PATIENCE_S)
+    team.pool._threads[1].start()
+    team.pool._threads[1].caught_up.wait(PATIENCE_S)
 
-    assert team.crew.waits_for_parked_only(before=1)
-    assert not team.crew.waits_for_parked_only(before=2)
+    assert team.pool.waits_for_parked_only(before=1)
+    assert not team.pool.waits_for_parked_only(before=2)
     team.end()
 
 
 def test_without_a_parked_sink_nobody_waits_for_one() -> None:
     team = Team({"a": Recorder()})
-    team.crew.start()
-    team.crew.finish(PATIENCE_S)
+    team.pool.start()
+    team.pool.finish(PATIENCE_S)
 
-    assert not team.crew.waits_for_parked_only(before=9)
+    assert not team.pool.waits_for_parked_only(before=9)
 
 
 # Time that runs out.
@@ -186,13 +186,13 @@ def test_without_a_parked_sink_nobody_waits_for_one() -> None:
 def test_time_that_runs_out_names_the_sink_and_how_far_it_came() -> None:
     held = Held()
     team = Team({"a": Recorder(), "b": held}, batches=1)
-    team.crew.start()
+    team.pool.start()
     assert held.called.wait(PATIENCE_S)
 
     with pytest.raises(UndeliveredError, match=r"sink 'b' of .*was delivered within 0\.05 s .*through batch -1\)"):
-        team.crew.catch_up(0.05)
+        team.pool.catch_up(0.05)
 
-    assert not team.crew.is_caught_up
+    assert not team.pool.is_caught_up
     held.let_go.set()
     team.end()
 
@@ -200,54 +200,54 @@ def test_time_that_runs_out_names_the_sink_and_how_far_it_came() -> None:
 def test_a_run_that_was_ended_meanwhile_says_so() -> None:
     held = Held()
     team = Team({"a": held}, batches=2)
-    team.crew.start()
+    team.pool.start()
     assert held.called.wait(PATIENCE_S)
     team.stopping.set()
     held.let_go.set()
 
     with pytest.raises(UndeliveredError, match="was delivered before the run was ended"):
-        team.crew.finish(None)
+        team.pool.finish(None)
 
 
 def test_stopping_tells_whether_everybody_stopped_in_time() -> None:
     held = Held()
     team = Team({"a": held, "b": Recorder()})
-    team.crew.start()
+    team.pool.start()
     assert held.called.wait(PATIENCE_S)
 
-    assert not team.crew.stop(0.05)
+    assert not team.pool.stop(0.05)
     assert team.stopping.is_set()
 
     held.let_go.set()
-    assert team.crew.stop(PATIENCE_S)
+    assert team.pool.stop(PATIENCE_S)
 
 
 def test_finishing_waits_no_longer_than_it_was_given() -> None:
     held = Held()
     team = Team({"a": held})
-    team.crew.start()
+    team.pool.start()
     assert held.called.wait(PATIENCE_S)
 
     with pytest.raises(UndeliveredError, match=r"within 0\.05 s"):
-        team.crew.finish(0.05)
+        team.pool.finish(0.05)
 
     held.let_go.set()
     team.end()
 
 
 def test_of_time_that_is_over_nothing_is_left() -> None:
-    crew = Team({"a": Recorder()}).crew
-    now_s = crew._now_s()
+    pool = Team({"a": Recorder()}).pool
+    now_s = pool._now_s()
 
-    assert crew._left_s(now_s - 5) == 0
-    assert crew._left_s(None) is None
+    assert pool._left_s(now_s - 5) == 0
+    assert pool._left_s(None) is None
 
 
 def test_a_parked_sink_whose_error_tells_the_way_out_is_told_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     error = DeliveryError("sink 'a': the target is full; free some space, then start again")
-    monkeypatch.setattr(Crew, "parked", property(lambda _: {"a": error}))
+    monkeypatch.setattr(CommitterPool, "parked", property(lambda _: {"a": error}))
     team = Team({"a": Delivery(Recorder())})
     with pytest.raises(UndeliveredError) as caught:
-        team.crew.refuse_parked("memory://wal")
+        team.pool.refuse_parked("memory://wal")
     assert str(caught.value).count("start again") == 1
     team.end()

@@ -115,7 +115,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Caller:
+class Identity:
     """What is told of a caller; see `QueryIdentity`. A stream of the tests is its own DataFrame."""
 
     query: Stream
@@ -195,7 +195,7 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.setattr(query, "schema_of", lambda _: StructType().add("n", "long"))
     monkeypatch.setattr(query, "start_query", lambda through, _, on_batch: Stream(made, on_batch, through))
     monkeypatch.setattr(query, "stop_query", lambda stream: stream.stop())
-    monkeypatch.setattr(identity, "identity_of", Caller)
+    monkeypatch.setattr(identity, "identity_of", Identity)
     monkeypatch.setattr(earlier_rows.BatchRows, "refuse_earlier", lambda *_: None)
     monkeypatch.setattr(locations, "refuse_other_checkpoint", lambda *_: None)
     monkeypatch.setattr(query, "sleep_in_stream", lambda stream, seconds: stream.sleep(seconds), raising=False)
@@ -814,7 +814,7 @@ def test_a_sink_opened_before_there_was_a_session_is_refused_when_one_comes(
     """Where sinks run and through what the checkpoint is read was decided without it."""
     session = object()
     monkeypatch.setattr(wal_sink.spark.session.query, "session_of", lambda _: session)
-    monkeypatch.setattr(identity, "identity_of", lambda stream, batch_id: Caller(stream, batch_id, session))
+    monkeypatch.setattr(identity, "identity_of", lambda stream, batch_id: Identity(stream, batch_id, session))
     with home.sink(Recorder()) as sink, pytest.raises(ConfigError, match="create the SparkSession before entering the"):
         sink.start(writer(0))
     with home.sink(Recorder()) as sink:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.small_run import Place, Recorder, serving
+from tests.support.small_run import Place, Recorder, served_sink
 from tests.support.vault import Vault, VaultSink
 from wal_sink.checkpoint.reader import Offsets
 from wal_sink.errors import DeliveryError
@@ -17,7 +17,7 @@ from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.staging.stager import Attempt
 from wal_sink.testing import simulated_runtime
-from wal_sink.two_phase.prepare import StagingOrder
+from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.records import SegmentRef
@@ -37,12 +37,12 @@ def test_staging_tasks_are_told_all_that_they_need() -> None:
     wal = run.history.wal
     attempt = Attempt(7, term=4, number=2, folder="the/folder", offsets=Offsets("", ""))
 
-    found = run.staging_order(attempt, columns=["x", "y"], spark_schema="{}")
+    found = run.staging_context(attempt, columns=["x", "y"], spark_schema="{}")
 
-    preparation = run.committers[1].serving.preparation
+    preparation = run.committers[1].served_sink.preparation
     assert wal is not None
     assert preparation is not None
-    assert found == StagingOrder(
+    assert found == StagingContext(
         folder="the/folder",
         limits=SegmentLimits(chunk_rows=3, chunk_bytes=2 << 20, segment_bytes=5 << 20),
         run_id=run.log.run_id,
@@ -87,7 +87,7 @@ def test_each_sink_has_a_committer_of_its_own_role() -> None:
 def test_what_is_registered_is_what_is_served() -> None:
     place = Place()
     run = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime())
-    given = replace(serving(run, "a", Delivery(Recorder(), guarantee="at_most_once")), identity="the target")
+    given = replace(served_sink(run, "a", Delivery(Recorder(), guarantee="at_most_once")), identity="the target")
 
     run.open([given])
 

@@ -15,7 +15,7 @@ from wal_sink.lifecycle import committer_thread as threads
 from wal_sink.lifecycle.committer_thread import FIRST_POLL_S, CommitterThread
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM
-from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import FaultyStore
@@ -285,7 +285,7 @@ def test_it_is_a_daemon_and_does_not_run_on_the_callers_thread() -> None:
     place = Place()
     sink = Recorder(lambda _: threads.append(threading.current_thread()))
     run = place.open(
-        {"a": sink}, runtime=replace(SYSTEM, new_caller=DirectCaller)
+        {"a": sink}, runtime=replace(SYSTEM, new_timed_call=DirectCall)
     )  # else the sink has a thread of its own
     next(place.query().batches(run, 1))
 
@@ -319,7 +319,7 @@ def test_following_a_wal_without_batches_it_finds_the_first_that_another_process
 def test_it_says_in_its_name_whose_it_is() -> None:
     names: list[str] = []
     place, sink = Place(), Recorder(lambda _: names.append(threading.current_thread().name))
-    run = place.open({"a": sink}, runtime=replace(SYSTEM, new_caller=DirectCaller))
+    run = place.open({"a": sink}, runtime=replace(SYSTEM, new_timed_call=DirectCall))
     next(place.query().batches(run, 1))
 
     ended(committing(run))

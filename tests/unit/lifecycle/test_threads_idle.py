@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.support.small_run import Place, Recorder, serving
+from tests.support.small_run import Place, Recorder, served_sink
 from tests.unit.lifecycle.test_threads import PATIENCE_S, ended
 from wal_sink.lifecycle.committer_thread import (
     LONGEST_FOLLOWING_POLL_S,
@@ -71,7 +71,7 @@ class Waiting:
             Settings(chunk_rows=2),
             runtime=self.runtime(),
         )
-        run.open([serving(run, "a", Delivery(self.sink, start_from="earliest"))])
+        run.open([served_sink(run, "a", Delivery(self.sink, start_from="earliest"))])
         return run
 
     def thread(self, run: Run) -> CommitterThread:

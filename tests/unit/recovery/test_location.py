@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from tests.support.small_run import Place, Recorder, serving
+from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.errors import ConfigError, CorruptError, ObjectLost
 from wal_sink.inspection import read_status
 from wal_sink.lifecycle.run import Run
@@ -112,7 +112,7 @@ def test_a_copy_in_another_bucket_is_refused_before_anything_is_written() -> Non
 
 def moved_run(place: Place, moved_from: str) -> Run:
     run = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime())
-    run.open([serving(run, "a", Recorder())], moved_from=moved_from)
+    run.open([served_sink(run, "a", Recorder())], moved_from=moved_from)
     return run
 
 

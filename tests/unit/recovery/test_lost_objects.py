@@ -12,7 +12,7 @@ from tests.simulation.scenarios import lower_retention
 from tests.simulation.world import Life, World
 from tests.support.processes import CHECKOUT
 from tests.support.small_run import Place, Recorder
-from wal_sink.delivery.served_sink import CarrierLostError
+from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import ConfigError, CorruptError, DeliveryError, FencedError, ObjectLost
 from wal_sink.inspection import read_batches, read_status
 from wal_sink.recovery.inventory import TABLE, Lost
@@ -357,16 +357,16 @@ def test_progress_of_an_own_attempt_that_was_given_up_is_no_sign_of_lost_terms(m
     place, sink = Place(rows=lambda _: [2, 2]), Recorder()
     run = place.open({"a": sink})
     list(place.query().batches(run, 1))
-    carrier, losses = run.committers[0].serving.carrier, [True]
-    genuine = carrier.deliver
+    dispatcher, losses = run.committers[0].served_sink.dispatcher, [True]
+    genuine = dispatcher.deliver
 
     def lost_after_all(*given: Any, **options: Any) -> Any:
         outcomes = genuine(*given, **options)
         if losses and losses.pop():
-            raise CarrierLostError("the job is gone")
+            raise DispatcherLostError("the job is gone")
         return outcomes
 
-    monkeypatch.setattr(carrier, "deliver", lost_after_all)
+    monkeypatch.setattr(dispatcher, "deliver", lost_after_all)
     run.deliver_all()
 
     assert sink.batches == [0, 0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tests.support.small_run import Place, Recorder, serving
+from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink import HistoryError, LedgerEntry, Position, TransactionalSink
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
@@ -59,7 +59,7 @@ def copy_of(place: Place, to: Place | None = None) -> Place:
 
 def opened_copy(place: Place, sink: object, moved_from: str) -> Run:
     run = Run(place.wal, place.checkpoint, Settings(chunk_rows=2), runtime=simulated_runtime(seed=77))
-    run.open([serving(run, "a", sink)], moved_from=moved_from)
+    run.open([served_sink(run, "a", sink)], moved_from=moved_from)
     run.become_stager()
     return run
 

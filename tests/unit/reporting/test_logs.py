@@ -40,33 +40,33 @@ def raising(request: pytest.FixtureRequest) -> Iterator[None]:
 def test_a_committer_that_gives_up_stops_the_query_though_nobody_can_log_it() -> None:
     stopped: list[str] = []
     team = Team({"a": failing()}, on_failure=lambda: stopped.append("the query"))
-    team.crew.start()
-    team.crew.wait_caught_up()
-    assert team.crew.stop(PATIENCE_S)
+    team.pool.start()
+    team.pool.wait_caught_up()
+    assert team.pool.stop(PATIENCE_S)
     assert stopped == ["the query"]
-    assert isinstance(team.crew.error, DeliveryError)
+    assert isinstance(team.pool.error, DeliveryError)
 
 
 @pytest.mark.usefixtures("raising")
 def test_a_parked_sink_leaves_the_others_alone_though_nobody_can_log_it() -> None:
     team = Team({"a": failing("park")})
-    team.crew.start()
-    team.crew.follow(PATIENCE_S)
+    team.pool.start()
+    team.pool.follow(PATIENCE_S)
     team.end()
-    assert list(team.crew.parked) == ["a"]
+    assert list(team.pool.parked) == ["a"]
 
 
 @pytest.mark.usefixtures("raising")
 def test_a_committer_that_is_stopped_ends_though_nobody_can_log_it() -> None:
     held = Held()
     team = Team({"a": held}, batches=2)
-    team.crew.start()
+    team.pool.start()
     assert held.called.wait(PATIENCE_S)
     team.stopping.set()
     held.let_go.set()
     team.end()
-    assert team.crew.error is None
-    assert team.crew.is_caught_up
+    assert team.pool.error is None
+    assert team.pool.is_caught_up
 
 
 @pytest.mark.usefixtures("raising")

@@ -13,7 +13,7 @@ from tests.support.one_segment import Stage
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import PermanentError
 from wal_sink.reporting.texts import name_of, repr_of, text_of, told
-from wal_sink.runtime.timed_calls import ProgramExitError, ThreadCaller
+from wal_sink.runtime.timed_calls import ProgramExitError, ThreadCall
 from wal_sink.sinks.base import Rejected, Sink
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.failures import FailureKind
@@ -169,7 +169,7 @@ def test_a_sink_that_cannot_say_what_it_is_fails_by_its_own_error_alone() -> Non
 
 
 def test_a_call_that_ends_the_program_with_something_without_text_is_answered() -> None:
-    caller = ThreadCaller()
+    caller = ThreadCall()
     with pytest.raises(ProgramExitError, match=r"sys.exit\(<a Odd without text"):
         caller.call(raises(SystemExit(Odd(raises(ValueError())))), timeout_s=5)
     caller.close()

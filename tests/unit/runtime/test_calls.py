@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 
-from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCaller, ProgramExitError, ThreadCaller
+from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall, ProgramExitError, ThreadCall
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import call_sink, check_returned
@@ -20,13 +20,13 @@ from wal_sink.testing import Crash
 
 
 @pytest.fixture
-def caller() -> Iterator[ThreadCaller]:
-    made = ThreadCaller()
+def caller() -> Iterator[ThreadCall]:
+    made = ThreadCall()
     yield made
     made.close()
 
 
-def test_every_call_runs_on_one_thread_that_is_not_the_callers(caller: ThreadCaller) -> None:
+def test_every_call_runs_on_one_thread_that_is_not_the_callers(caller: ThreadCall) -> None:
     threads = {caller.call(threading.get_ident, timeout_s=10) for _ in range(5)}
 
     assert len(threads) == 1
@@ -34,7 +34,7 @@ def test_every_call_runs_on_one_thread_that_is_not_the_callers(caller: ThreadCal
 
 
 def test_where_the_system_gives_no_thread_the_next_call_tries_again(
-    caller: ThreadCaller, monkeypatch: pytest.MonkeyPatch
+    caller: ThreadCall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -47,15 +47,15 @@ def test_where_the_system_gives_no_thread_the_next_call_tries_again(
     assert caller.call(lambda: 1, timeout_s=10) == 1
 
 
-def test_two_callers_have_two_threads(caller: ThreadCaller) -> None:
-    other = ThreadCaller()
+def test_two_callers_have_two_threads(caller: ThreadCall) -> None:
+    other = ThreadCall()
     try:
         assert caller.call(threading.get_ident, timeout_s=10) != other.call(threading.get_ident, timeout_s=10)
     finally:
         other.close()
 
 
-def test_arguments_and_results_pass_unchanged(caller: ThreadCaller) -> None:
+def test_arguments_and_results_pass_unchanged(caller: ThreadCall) -> None:
     thing = object()
 
     assert caller.call(lambda *args: args, thing, 2, timeout_s=10) == (thing, 2)
@@ -63,7 +63,7 @@ def test_arguments_and_results_pass_unchanged(caller: ThreadCaller) -> None:
     assert caller.call(lambda: False, timeout_s=10) is False
 
 
-def test_an_exception_reaches_the_calling_thread_and_the_next_call_works(caller: ThreadCaller) -> None:
+def test_an_exception_reaches_the_calling_thread_and_the_next_call_works(caller: ThreadCall) -> None:
     error = ValueError("x")
 
     with pytest.raises(ValueError, match="x") as raised:
@@ -91,7 +91,7 @@ ENDINGS = [
 
 @pytest.mark.parametrize(("end", "message"), ENDINGS)
 def test_what_would_end_the_program_is_an_error_of_the_call(
-    caller: ThreadCaller, end: Callable[[], None], message: str
+    caller: ThreadCall, end: Callable[[], None], message: str
 ) -> None:
     with pytest.raises(ProgramExitError, match=message):
         caller.call(end, timeout_s=10)
@@ -101,7 +101,7 @@ def test_what_would_end_the_program_is_an_error_of_the_call(
 
 @pytest.mark.parametrize(("end", "message"), ENDINGS)
 def test_a_sink_that_would_end_the_program_failed_for_good(
-    caller: ThreadCaller, end: Callable[[], None], message: str
+    caller: ThreadCall, end: Callable[[], None], message: str
 ) -> None:
     with pytest.raises(SinkFailedError, match=f"chunk 7: post {message}: expected it to return") as raised:
         call_sink(caller, "chunk 7: post", end, timeout_s=10)
@@ -111,10 +111,10 @@ def test_a_sink_that_would_end_the_program_failed_for_good(
 
 def test_the_crash_of_a_simulation_passes_through() -> None:
     with pytest.raises(Crash):
-        call_sink(DirectCaller(), "post", raising(Crash()), timeout_s=10)
+        call_sink(DirectCall(), "post", raising(Crash()), timeout_s=10)
 
 
-def test_a_call_that_hangs_is_left_behind_and_the_caller_refuses_others(caller: ThreadCaller) -> None:
+def test_a_call_that_hangs_is_left_behind_and_the_caller_refuses_others(caller: ThreadCall) -> None:
     release = threading.Event()
     with pytest.raises(CallTimedOutError, match=r"no answer within 0\.05 s"):
         caller.call(release.wait, timeout_s=0.05)
@@ -127,7 +127,7 @@ def test_a_call_that_hangs_is_left_behind_and_the_caller_refuses_others(caller: 
         caller.call(lambda: pytest.fail("must not run"), timeout_s=10)
 
 
-def test_the_late_answer_of_a_call_left_behind_is_given_to_nobody(caller: ThreadCaller) -> None:
+def test_the_late_answer_of_a_call_left_behind_is_given_to_nobody(caller: ThreadCall) -> None:
     release = threading.Event()
     with pytest.raises(CallTimedOutError):
         caller.call(release.wait, timeout_s=0.05)
@@ -137,7 +137,7 @@ def test_the_late_answer_of_a_call_left_behind_is_given_to_nobody(caller: Thread
         caller.call(lambda: "mine", timeout_s=1)
 
 
-def test_a_caller_is_busy_for_as_long_as_a_call_that_timed_out_runs(caller: ThreadCaller) -> None:
+def test_a_caller_is_busy_for_as_long_as_a_call_that_timed_out_runs(caller: ThreadCall) -> None:
     release = threading.Event()
     assert not caller.busy
     caller.call(lambda: None, timeout_s=10)
@@ -156,7 +156,7 @@ def test_a_caller_is_busy_for_as_long_as_a_call_that_timed_out_runs(caller: Thre
 
 
 def test_closing_ends_the_thread() -> None:
-    caller = ThreadCaller()
+    caller = ThreadCall()
     thread = caller.call(threading.current_thread, timeout_s=10)
 
     caller.close()
@@ -166,7 +166,7 @@ def test_closing_ends_the_thread() -> None:
 
 
 def test_closing_ends_a_thread_that_was_left_behind_once_its_call_returns() -> None:
-    caller, release = ThreadCaller(), threading.Event()
+    caller, release = ThreadCall(), threading.Event()
     thread = caller.call(threading.current_thread, timeout_s=10)
     with pytest.raises(CallTimedOutError):
         caller.call(release.wait, timeout_s=0.05)
@@ -178,20 +178,20 @@ def test_closing_ends_a_thread_that_was_left_behind_once_its_call_returns() -> N
     assert not thread.is_alive()
 
 
-def test_the_thread_does_not_keep_the_process_alive(caller: ThreadCaller) -> None:
+def test_the_thread_does_not_keep_the_process_alive(caller: ThreadCall) -> None:
     assert caller.call(threading.current_thread, timeout_s=10).daemon
 
 
 def test_a_caller_that_was_never_used_has_no_thread_and_closes() -> None:
     before = set(threading.enumerate())
 
-    caller = ThreadCaller()
+    caller = ThreadCall()
     assert set(threading.enumerate()) <= before
     caller.close()
 
 
 def test_the_direct_caller_stays_on_the_callers_thread() -> None:
-    caller = DirectCaller()
+    caller = DirectCall()
 
     assert caller.call(threading.get_ident, timeout_s=1) == threading.get_ident()
     caller.close()
@@ -225,7 +225,7 @@ def test_an_answer_that_cannot_be_shown_is_an_error_of_the_sink_all_the_same() -
         check_returned("post", Shy())
 
 
-def test_the_thread_says_in_its_name_what_it_is_for(caller: ThreadCaller) -> None:
+def test_the_thread_says_in_its_name_what_it_is_for(caller: ThreadCall) -> None:
     assert caller.call(lambda: threading.current_thread().name, timeout_s=10) == "wal-sink-call"
 
 
@@ -246,7 +246,7 @@ def test_a_process_that_a_call_forked_ends_with_the_call(ending: Callable[[], ob
             ending()
         return child
 
-    caller = ThreadCaller()
+    caller = ThreadCall()
     child = caller.call(fork, timeout_s=20)
     deadline_s = time.monotonic() + 10
     ended = 0
@@ -267,7 +267,7 @@ def test_such_a_process_tells_how_the_call_ended(
     ending: Callable[[], object], code: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     codes: list[int] = []
-    caller = ThreadCaller()
+    caller = ThreadCall()
     caller.call(comes_back, timeout_s=20)
     monkeypatch.setattr(os, "_exit", codes.append)
     monkeypatch.setattr(os, "getpid", lambda: -1)

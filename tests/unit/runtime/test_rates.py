@@ -19,7 +19,7 @@ from tests.support.vault import Vault, VaultSink
 from tests.unit.delivery.test_batch_delivery import Carrying, carried_by, done, failed
 from wal_sink import ConfigError, Delivery, DeliveryError, FencedError, Rejected, RetryLaterError, SegmentSink
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.sinks.chunk import Chunk
@@ -113,8 +113,8 @@ def test_at_most_once_is_paced_as_well() -> None:
 def test_a_run_that_ends_does_not_wait_for_the_rate() -> None:
     place, to = Place(rows=lambda _: [4]), Clocked()
     run = clocked(place, to, rows_per_s=0.001)
-    carrier: Any = run.committers[0].serving.carrier
-    carrier._should_stop = lambda: bool(to.chunks)
+    dispatcher: Any = run.committers[0].served_sink.dispatcher
+    dispatcher._should_stop = lambda: bool(to.chunks)
     next(place.query().batches(run, 1))
     with pytest.raises(StoppedError):
         run.deliver_all()
@@ -181,9 +181,9 @@ def test_no_attempt_comes_sooner_than_the_target_asked() -> None:
 
 
 def test_the_longest_wait_that_any_segment_was_asked_for_counts() -> None:
-    def busy(orders: Sequence[Order]) -> list[Outcome]:
+    def busy(tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         failures = [Failure(FailureKind.RETRIABLE, "busy", retry_after_s) for retry_after_s in (3.0, 60.0)]
-        return [Outcome(order.ordinal, 0, 0, failure) for order, failure in zip(orders, failures, strict=True)]
+        return [SegmentResult(task.ordinal, 0, 0, failure) for task, failure in zip(tasks, failures, strict=True)]
 
     _, run = carried_by(Carrying(busy, done, done))
     run.deliver_all()
@@ -272,18 +272,18 @@ def side_by_side(run: Run) -> None:
     """Each segment by a task of its own, as on executors; one process goes from one to the next and ends with the first
     that fails.
     """
-    carrier = run.committers[0].serving.carrier
-    deliver = carrier.deliver
+    dispatcher = run.committers[0].served_sink.dispatcher
+    deliver = dispatcher.deliver
 
     def each(
-        assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
-    ) -> list[Outcome]:
-        outcomes = [outcome for order in orders for outcome in deliver(assignment, manifest, [order])]
-        if confirm and not any(outcome.failure for outcome in outcomes):
-            outcomes += deliver(assignment, manifest, [], confirm=True)
-        return outcomes
+        delivery_context: DeliveryContext, manifest: Manifest, tasks: Sequence[SegmentTask], *, confirm: bool = False
+    ) -> list[SegmentResult]:
+        results = [result for task in tasks for result in deliver(delivery_context, manifest, [task])]
+        if confirm and not any(result.failure for result in results):
+            results += deliver(delivery_context, manifest, [], confirm=True)
+        return results
 
-    carrier.deliver = each  # type: ignore[method-assign]
+    dispatcher.deliver = each  # type: ignore[method-assign]
 
 
 def test_a_database_that_is_away_is_asked_with_one_segment_until_it_is_back(tmp_path: Path) -> None:

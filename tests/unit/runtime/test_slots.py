@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
-from wal_sink.delivery.served_sink import CarrierLostError
-from wal_sink.messages import Order
+from wal_sink.delivery.served_sink import DispatcherLostError
+from wal_sink.messages import SegmentTask
 from wal_sink.runtime.task_slots import LENT_S, DeliverySlots
 from wal_sink.settings import Delivery
 from wal_sink.sinks.failures import FailureKind
 from wal_sink.spark.delivery import executors
-from wal_sink.spark.delivery.executors import ExecutorCarrier
+from wal_sink.spark.delivery.executors import ExecutorDispatcher
 from wal_sink.spark.delivery.pickling import PickledSink
 from wal_sink.spark.placement import concurrency
 from wal_sink.spark.session.cluster import task_slots
@@ -71,9 +71,9 @@ def test_slots_come_back_after_an_error_too() -> None:
 class Waiting(threading.Thread):
     """A job that wants slots while others hold them."""
 
-    def __init__(self, slots: DeliverySlots, wanted: int, order: list[int]) -> None:
+    def __init__(self, slots: DeliverySlots, wanted: int, task: list[int]) -> None:
         super().__init__(daemon=True)
-        self.slots, self.wanted, self.order = slots, wanted, order
+        self.slots, self.wanted, self.task = slots, wanted, task
         self.go = threading.Event()
         self.stopping = threading.Event()
         self.granted: int | None = None
@@ -82,7 +82,7 @@ class Waiting(threading.Thread):
     def run(self) -> None:
         with self.slots.taken(self.wanted, should_stop=self.stopping.is_set) as granted:
             self.granted = granted
-            self.order.append(self.wanted)
+            self.task.append(self.wanted)
             self.go.wait(WAIT_S)
 
     def end(self) -> None:
@@ -92,16 +92,16 @@ class Waiting(threading.Thread):
 
 
 def test_who_finds_none_free_waits_its_turn() -> None:
-    slots, order = DeliverySlots(lambda: 1), list[int]()
+    slots, task = DeliverySlots(lambda: 1), list[int]()
     waiting = []
     with slots.taken(1, should_stop=go_on):
         for wanted in (2, 3, 4):
-            waiting.append(Waiting(slots, wanted, order))
+            waiting.append(Waiting(slots, wanted, task))
             while len(slots._waiting) < len(waiting):
                 threading.Event().wait(0.001)
     for thread in waiting:
         thread.end()
-    assert order == [2, 3, 4]
+    assert task == [2, 3, 4]
     assert [thread.granted for thread in waiting] == [1, 1, 1]
 
 
@@ -159,14 +159,14 @@ class Context:
         return SimpleNamespace(mapPartitions=lambda _: SimpleNamespace(collect=collect))
 
 
-ORDERS: Any = [Order(number, SimpleNamespace(bytes=1), 0, maybe_sent=False) for number in range(5)]  # type: ignore[arg-type]
+ORDERS: Any = [SegmentTask(number, SimpleNamespace(bytes=1), 0, maybe_sent=False) for number in range(5)]  # type: ignore[arg-type]
 
 
-def carrier(
+def dispatcher(
     context: Context, slots: DeliverySlots, *, stopped: bool = False, max_concurrency: int | None = None
-) -> ExecutorCarrier:
+) -> ExecutorDispatcher:
     spark: Any = SimpleNamespace(sparkContext=context)
-    return ExecutorCarrier(
+    return ExecutorDispatcher(
         spark,
         PickledSink(b""),
         StoreSpec("memory://x"),
@@ -178,13 +178,13 @@ def carrier(
     )
 
 
-def deliver(to: ExecutorCarrier) -> Any:
+def deliver(to: ExecutorDispatcher) -> Any:
     return to.deliver(SimpleNamespace(sink="a", rows_per_s=None), SimpleNamespace(batch_id=1), ORDERS)  # type: ignore[arg-type]
 
 
 def test_the_jobs_of_all_sinks_together_take_no_more_than_there_are() -> None:
     context, slots = Context(), DeliverySlots(lambda: 7)
-    threads = [threading.Thread(target=deliver, args=[carrier(context, slots)], daemon=True) for _ in range(3)]
+    threads = [threading.Thread(target=deliver, args=[dispatcher(context, slots)], daemon=True) for _ in range(3)]
     with ExitStack() as ending:
         ending.callback(context.go.set)
         for thread in threads:
@@ -199,8 +199,8 @@ def test_the_jobs_of_all_sinks_together_take_no_more_than_there_are() -> None:
 
 def test_a_run_that_ends_before_a_slot_is_free_starts_no_job() -> None:
     context = Context()
-    outcomes = deliver(carrier(context, DeliverySlots(lambda: 0), stopped=True))
-    assert {outcome.failure.kind for outcome in outcomes} == {FailureKind.STOPPED}
+    results = deliver(dispatcher(context, DeliverySlots(lambda: 0), stopped=True))
+    assert {result.failure.kind for result in results} == {FailureKind.STOPPED}
     assert context.tasks == []
 
 
@@ -216,8 +216,8 @@ def test_the_slots_of_a_cluster_that_does_not_tell_are_not_known() -> None:
 def test_a_sink_may_be_given_fewer_than_there_are() -> None:
     context, slots = Context(), DeliverySlots(lambda: 7)
     context.go.set()
-    deliver(carrier(context, slots, max_concurrency=2))
-    deliver(carrier(context, slots, max_concurrency=50))
+    deliver(dispatcher(context, slots, max_concurrency=2))
+    deliver(dispatcher(context, slots, max_concurrency=50))
     assert context.tasks == [2, 5]
 
 
@@ -240,7 +240,7 @@ def test_what_the_last_batch_took_tells_whether_the_next_one_gets_every_slot(mon
         return now[0]
 
     monkeypatch.setattr(executors, "SYSTEM", SimpleNamespace(monotonic_s=after_each_job))
-    to = carrier(context, DeliverySlots(lambda: 1, lambda: 2))
+    to = dispatcher(context, DeliverySlots(lambda: 1, lambda: 2))
     for _ in range(3):
         deliver(to)
     assert context.tasks == [1, 2, 1]
@@ -249,11 +249,11 @@ def test_what_the_last_batch_took_tells_whether_the_next_one_gets_every_slot(mon
 def test_after_a_job_that_was_lost_staging_keeps_its_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     context = Context()
     context.go.set()
-    to = carrier(context, DeliverySlots(lambda: 1, lambda: 2))
+    to = dispatcher(context, DeliverySlots(lambda: 1, lambda: 2))
     deliver(to)
     with monkeypatch.context() as patch:
         patch.setattr(executors, "is_running", lambda _: False)
-        with pytest.raises(CarrierLostError):
+        with pytest.raises(DispatcherLostError):
             deliver(to)
     deliver(to)
     deliver(to)

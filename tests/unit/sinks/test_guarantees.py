@@ -50,7 +50,7 @@ ROWS = [
     (Plain(), Ability.ACCEPT, "at_least_once", "one chunk per segment in flight may repeat"),
     (Keyed(), Ability.IGNORE_KNOWN_KEYS, "exactly_once", "exactly once in effect"),
     (LooksUp(), Ability.LOOK_UP, "at_least_once", "when a late request or a fenced process sends after the lookup"),
-    (Ledger(), Ability.STORE_POSITION, "exactly_once", "in one transaction; nothing repeats and nothing is missing"),
+    (Ledger(), Ability.TRANSACTIONAL, "exactly_once", "in one transaction; nothing repeats and nothing is missing"),
     (Segments(), Ability.SEGMENT_WRITER, "at_least_once", "the segments in flight may repeat"),
     (Batches(), Ability.BATCH_WRITER, "at_least_once", "the whole batch may repeat"),
     (KeyedSegments(), Ability.SEGMENT_WRITER, "exactly_once", "exactly once in effect"),
@@ -140,7 +140,7 @@ def test_a_decorated_function_is_idempotent_and_a_bare_one_is_not() -> None:
 def test_a_transactional_sink_that_also_looks_up_is_transactional() -> None:
     class Both(Ledger, LooksUp): ...
 
-    assert ability_of(Both()) is Ability.STORE_POSITION
+    assert ability_of(Both()) is Ability.TRANSACTIONAL
 
 
 def test_an_idempotent_sink_that_also_looks_up_is_idempotent() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.unit.runtime.test_process_assumptions import in_child
 from wal_sink import Chunk, ConfigError, Delivery, Sink, WalSink, wrap
 from wal_sink.replay import DeadLetters
-from wal_sink.runtime.timed_calls import CallTimedOutError, InUseError, ThreadCaller
+from wal_sink.runtime.timed_calls import CallTimedOutError, InUseError, ThreadCall
 from wal_sink.sinks.base import SinkContext
 from wal_sink.sinks.held import hold, holding, objects_of, refuse_shared
 
@@ -167,7 +167,7 @@ class Busy:
 
 
 def test_a_call_beside_one_that_was_left_behind_is_not_made() -> None:
-    busy, other, callers = Busy(), Busy(), [ThreadCaller() for _ in range(3)]
+    busy, other, callers = Busy(), Busy(), [ThreadCall() for _ in range(3)]
     other.let_go.set()
     with pytest.raises(CallTimedOutError):
         callers[0].call(busy.wait, timeout_s=0.05)

@@ -25,13 +25,16 @@ from wal_sink_backends.dynamodb import items as dynamodb_items
 from wal_sink_backends.dynamodb.tables import Keys
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.files.two_phase_sink import TwoPhaseFilesSink
-from wal_sink_backends.http.sink import HttpSink, http_sink
+from wal_sink_backends.files.urls import files_sink
+from wal_sink_backends.http.sink import HttpSink
+from wal_sink_backends.http.urls import http_sink
 from wal_sink_backends.kafka.messages import Messages
-from wal_sink_backends.kafka.sink import KafkaSink, kafka_sink
-from wal_sink_backends.redis.sink import RedisSink, redis_sink
-from wal_sink_backends.sql.addresses import mariadb_sink, postgresql_sink
+from wal_sink_backends.kafka.sink import KafkaSink
+from wal_sink_backends.kafka.urls import kafka_sink
+from wal_sink_backends.redis.sink import RedisSink
+from wal_sink_backends.redis.urls import redis_sink
 from wal_sink_backends.sql.sink import SqlSink
-from wal_sink_backends.urls import files_sink, sqlite_sink
+from wal_sink_backends.sql.urls import mariadb_sink, postgresql_sink, sqlite_sink
 
 Maps = Literal["object", "entries"]
 TABLE = pa.table({"id": [1], "tags": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))})

@@ -16,12 +16,12 @@ from tests.support.one_segment import Stage
 from tests.support.small_run import Place, Recorder
 from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.delivery.segment import SegmentDelivery
-from wal_sink.delivery.served_sink import CarrierLostError
+from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import CorruptError, DeliveryError, ForgottenError, HistoryError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Outcome, Witness
+from wal_sink.messages import LastDelivered, SegmentResult
 from wal_sink.runtime.clock import SYSTEM
-from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink, as_sink
 from wal_sink.sinks.chunk import Chunk, Position
@@ -37,10 +37,10 @@ BAD: Row = (0, 0, 3)
 
 
 def confirmed(
-    stage: Stage, sink: Sink, segments: Sequence[SegmentRef], witness: Witness | None = None
-) -> list[Outcome]:
-    given = replace(stage.given, witness=witness)
-    session = SinkSession(sink, DirectCaller(), given.context(on_executor=True), timeout_s=10)
+    stage: Stage, sink: Sink, segments: Sequence[SegmentRef], last_delivered: LastDelivered | None = None
+) -> list[SegmentResult]:
+    given = replace(stage.given, last_delivered=last_delivered)
+    session = SinkSession(sink, DirectCall(), given.context(on_executor=True), timeout_s=10)
     return SegmentDelivery(given, session, stage.run.log).confirm(segments)
 
 
@@ -75,10 +75,10 @@ def test_a_batch_and_what_was_marked_before_it_are_asked_for_at_once() -> None:
             asked.append(slots)
             return {slot: Position(slot, 0, 5, stage.segment.id) for slot in slots}
 
-    found = confirmed(stage, AtOnce(Target()), [stage.segment], Witness(((-1, 2), (-1, 1))))
+    found = confirmed(stage, AtOnce(Target()), [stage.segment], LastDelivered(((-1, 2), (-1, 1))))
 
     assert asked == [["w/a/0", "w/a/1"]]
-    assert found == [Outcome(0, 5)]
+    assert found == [SegmentResult(0, 5)]
 
 
 def test_a_segment_that_is_behind_is_told_with_what_the_target_has_of_it() -> None:
@@ -92,14 +92,14 @@ def test_a_segment_that_is_behind_is_told_with_what_the_target_has_of_it() -> No
     assert f"segment 0 ({stage.segment.id}): its target has 0 of 5 rows" in found.failure.message
 
 
-def test_a_witness_that_is_gone_is_history_and_a_target_that_does_not_answer_may_be_asked_again() -> None:
+def test_a_last_delivered_that_is_gone_is_history_and_a_target_that_does_not_answer_may_be_asked_again() -> None:
     stage, away = Stage(), Target()
     away.happens("last", 1, raising(ConnectionError("away")))
 
-    gone = confirmed(stage, Forgetful(Target()), [], Witness(((-1, 2),)))
+    gone = confirmed(stage, Forgetful(Target()), [], LastDelivered(((-1, 2),)))
     unanswered = confirmed(stage, Forgetful(away), [stage.segment])
 
-    assert [(outcome.ordinal, outcome.failure and outcome.failure.kind) for outcome in [*gone, *unanswered]] == [
+    assert [(result.ordinal, result.failure and result.failure.kind) for result in [*gone, *unanswered]] == [
         (-1, FailureKind.HISTORY),
         (-1, FailureKind.RETRIABLE),
     ]
@@ -222,16 +222,16 @@ def test_after_a_lost_job_every_chunk_of_it_may_have_been_sent() -> None:
     target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6])
     run = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter")})
     complete(place, run)
-    carrier = run.committers[0].serving.carrier
-    deliver = carrier.deliver
+    dispatcher = run.committers[0].served_sink.dispatcher
+    deliver = dispatcher.deliver
 
-    def lost(*args: Any, **keywords: Any) -> list[Outcome]:
-        carrier.deliver = deliver  # type: ignore[method-assign]
+    def lost(*args: Any, **keywords: Any) -> list[SegmentResult]:
+        dispatcher.deliver = deliver  # type: ignore[method-assign]
         deliver(*args, **keywords)
         target.forget(2)
-        raise CarrierLostError("the job was cancelled")
+        raise DispatcherLostError("the job was cancelled")
 
-    carrier.deliver = lost  # type: ignore[method-assign]
+    dispatcher.deliver = lost  # type: ignore[method-assign]
 
     run.deliver_all()
 

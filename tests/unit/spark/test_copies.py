@@ -15,8 +15,8 @@ from tests.support.one_segment import Stage
 from tests.support.small_run import Recorder
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Transaction
-from wal_sink.messages import Order, Outcome
-from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.messages import SegmentResult, SegmentTask
+from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.sinks.base import SinkContext, TransactionalSink, as_sink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
@@ -55,7 +55,7 @@ def test_a_window_is_one_call_and_the_pause_that_the_rate_asks_for() -> None:
 def test_only_records_of_the_copys_own_segments_are_news(tmp_path: Path, spread: bool) -> None:
     given = replace(Stage().given, spread=spread)
     segment: Any = SimpleNamespace()
-    orders = [Order(1, segment, 0, maybe_sent=False), Order(17, segment, 0, maybe_sent=False)]
+    tasks = [SegmentTask(1, segment, 0, maybe_sent=False), SegmentTask(17, segment, 0, maybe_sent=False)]
     store = open_store(StoreSpec(str(tmp_path)))
     mine = {paths.progress("a", 0, ordinal, 10, spread=spread) for ordinal in (1, 17)}
     mine |= {paths.prepared("a", 0, ordinal, 1, spread=spread) for ordinal in (1, 17)}
@@ -72,8 +72,8 @@ def test_only_records_of_the_copys_own_segments_are_news(tmp_path: Path, spread:
     }
     for path in mine | letters | others:
         store.create(path, b"x")
-    assert copies.recorded(store, given, orders) == mine
-    assert copies.recorded(store, replace(given, keeps_rejected=True), orders) == mine | letters
+    assert copies.recorded(store, given, tasks) == mine
+    assert copies.recorded(store, replace(given, keeps_rejected=True), tasks) == mine | letters
     assert copies.recorded(store, replace(given, keeps_rejected=True), []) == frozenset()
 
 
@@ -107,10 +107,10 @@ class Ledger(TransactionalSink):
 
 def test_a_transactional_target_tells_how_far_the_original_came() -> None:
     stage = Stage()
-    orders = [stage.order, replace(stage.order, ordinal=17)]
+    tasks = [stage.task, replace(stage.task, ordinal=17)]
     sink = Ledger({"w/a/0": stage.position(2)})
 
-    assert acknowledged(stage, sink, orders) == ((0, 2, stage.segment.id), None)
+    assert acknowledged(stage, sink, tasks) == ((0, 2, stage.segment.id), None)
     assert sink.calls == ["open", "w/a/0", "w/a/17", "close"]
     assert acknowledged(stage, Ledger({}), []) == ()
 
@@ -119,17 +119,17 @@ def test_a_transactional_target_tells_how_far_the_original_came() -> None:
 def test_one_that_does_not_answer_tells_nothing(fails: str) -> None:
     sink = Ledger({}, fails=fails)
     with pytest.raises(SinkFailedError, match=f"no {fails}"):
-        acknowledged(Stage(), sink, [Stage().order])
+        acknowledged(Stage(), sink, [Stage().task])
     assert ("close" in sink.calls) is (fails != "open")
 
 
 def test_of_any_other_sink_the_records_alone_tell() -> None:
-    assert acknowledged(Stage(), as_sink(Recorder()), [Stage().order]) == ()
+    assert acknowledged(Stage(), as_sink(Recorder()), [Stage().task]) == ()
 
 
-def acknowledged(stage: Stage, sink: object, orders: list[Order]) -> copies.Acknowledged:
+def acknowledged(stage: Stage, sink: object, tasks: list[SegmentTask]) -> copies.Acknowledged:
     made: Any = lambda: sink  # noqa: E731
-    return copies.acknowledged(stage.given, made, orders, DirectCaller())
+    return copies.acknowledged(stage.given, made, tasks, DirectCall())
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_a_copy_waits_while_the_positions_of_a_transactional_target_move(
         known = {"w/a/0": stage.position(rows)} if isinstance(rows, int) else {}
         return Ledger(known, fails="w/a/0" if rows == "fails" else "")
 
-    outcome = outcome_of_copy(stage, tmp_path, monkeypatch, slept, make_sink)
+    result = outcome_of_copy(stage, tmp_path, monkeypatch, slept, make_sink)
 
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.LOST
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.LOST
     assert slept == [stage.given.attempt_timeout_s] * windows
     assert next(told, "all") == "all"
 
@@ -192,7 +192,7 @@ def test_what_a_two_phase_sink_prepares_shows_once_it_is_prepared(vault: Vault) 
 
     def note(call: str) -> None:
         segment: Any = SimpleNamespace()
-        seen.append((call, len(copies.recorded(where.wal, given, [Order(0, segment, 0, maybe_sent=False)]))))
+        seen.append((call, len(copies.recorded(where.wal, given, [SegmentTask(0, segment, 0, maybe_sent=False)]))))
 
     where.stream(where.open({"a": Losing(vault)}), 0)
 
@@ -209,9 +209,9 @@ def test_a_copy_answers_that_the_original_is_lost_only_once_it_has_waited(
         monkeypatch.setattr("wal_sink.spark.delivery.executors.open_store", _unreachable)
     slept: list[float] = []
     stage = Stage()
-    outcome = outcome_of_copy(stage, tmp_path, monkeypatch, slept, lambda: as_sink(Recorder()), copies=runs_copies)
-    assert outcome.failure is not None
-    assert outcome.failure.kind is FailureKind.LOST
+    result = outcome_of_copy(stage, tmp_path, monkeypatch, slept, lambda: as_sink(Recorder()), copies=runs_copies)
+    assert result.failure is not None
+    assert result.failure.kind is FailureKind.LOST
     assert slept == [stage.given.attempt_timeout_s] * windows
 
 
@@ -223,17 +223,17 @@ def outcome_of_copy(
     make_sink: Callable[[], object],
     *,
     copies: bool = True,
-) -> Outcome:
+) -> SegmentResult:
     """What a task answers that Spark runs for the second time."""
     monkeypatch.setattr(
         "wal_sink.spark.delivery.executors.TaskContext.get", lambda: SimpleNamespace(attemptNumber=lambda: 1)
     )
-    system = SimpleNamespace(sleep_s=slept.append, new_caller=DirectCaller)
+    system = SimpleNamespace(sleep_s=slept.append, new_timed_call=DirectCall)
     monkeypatch.setattr("wal_sink.spark.delivery.executors.SYSTEM", system)
     sink: Any = make_sink
-    task = _DeliveryTask(sink, StoreSpec(str(folder)), "run", stage.given, ((stage.order,),), copies=copies)
-    (outcome,) = task([0])
-    return outcome
+    task = _DeliveryTask(sink, StoreSpec(str(folder)), "run", stage.given, ((stage.task,),), copies=copies)
+    (result,) = task([0])
+    return result
 
 
 def _unreachable(_: StoreSpec) -> None:

@@ -129,7 +129,7 @@ def test_the_sink_that_aborts_is_told_where_it_runs_and_what_it_aborts(vault: Va
     run = where.open({"a": sink})
     wal = run.history.wal
     assert wal is not None
-    assert told == [Transaction(lost, wal.wal_id, "a", 0, partition=1, roll=0)]
+    assert told == [Transaction(lost, wal.wal_id, "a", 0, partition=1, file_index=0)]
     assert sink.contexts == [
         SinkContext(wal.wal_id, "a", run.committers[0].term.number, 0, columns=(), on_executor=False)
     ]
@@ -155,7 +155,7 @@ def test_a_sink_that_cannot_even_be_made_leaves_them_too(vault: Vault, caplog: p
     def fail() -> Sink:
         raise ConnectionError("no sink today")
 
-    object.__setattr__(committer.serving, "make_sink", fail)
+    object.__setattr__(committer.served_sink, "make_sink", fail)
     committer.abort_abandoned()
     assert "sink 'a' raised ConnectionError: no sink today" in caplog.text
     assert len(vault.held) == 1

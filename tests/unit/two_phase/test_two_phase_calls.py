@@ -13,7 +13,7 @@ from tests.support.two_phase import Failing, place, shown, staged
 from tests.support.vault import Vault, VaultSink
 from wal_sink import Delivery, DeliveryError, FencedError, Rejected, Settings, SinkContext, Transaction
 from wal_sink.lifecycle.run import Run
-from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCaller
+from wal_sink.runtime.timed_calls import CallTimedOutError, DirectCall
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
@@ -54,9 +54,9 @@ def wal_id_of(run: Run) -> str:
     return wal.wal_id
 
 
-def session_of(sink: Sink, caller: DirectCaller | None = None) -> SinkSession:
+def session_of(sink: Sink, caller: DirectCall | None = None) -> SinkSession:
     context = SinkContext("wal", "a", 1, 0, ("row",), on_executor=False)
-    return SinkSession(sink, caller or DirectCaller(), context, timeout_s=1)
+    return SinkSession(sink, caller or DirectCall(), context, timeout_s=1)
 
 
 # What it is told.
@@ -86,7 +86,7 @@ def test_it_is_opened_for_what_it_prepares(vault: Vault, on_executor: bool) -> N
     schema = spark_schema_of(rows.schema)
 
     def write(attempt: Attempt) -> Staged:
-        order = run.staging_order(attempt, columns=("batch", "row"), spark_schema=schema)
+        order = run.staging_context(attempt, columns=("batch", "row"), spark_schema=schema)
         positional: pa.Table = rows.rename_columns(["c0", "c1"])
         done = stage_partition(order, positional.to_batches(), run.log, partition=0, on_executor=on_executor)
         return Staged(done.segments, columns=("batch", "row"), spark_schema=schema, prepared=done.prepared)
@@ -100,12 +100,12 @@ def test_it_is_opened_for_what_it_prepares(vault: Vault, on_executor: bool) -> N
     ]
 
 
-def test_what_is_published_is_named_as_it_was_begun(vault: Vault) -> None:
+def test_what_is_committed_is_named_as_it_was_begun(vault: Vault) -> None:
     where, sink = place(0, 3), Noting(vault)
     run = where.open({"a": sink}, settings=Settings(chunk_rows=2, segment_bytes=1))
     where.stream(run, 0)
     assert sink.committed == sink.begun
-    assert [(given.sink, given.partition, given.roll) for given in sink.begun] == [("a", 1, 0), ("a", 1, 1)]
+    assert [(given.sink, given.partition, given.file_index) for given in sink.begun] == [("a", 1, 0), ("a", 1, 1)]
 
 
 def test_what_is_prepared_when_it_is_delivered_is_named_alike(vault: Vault) -> None:
@@ -114,7 +114,7 @@ def test_what_is_prepared_when_it_is_delivered_is_named_alike(vault: Vault) -> N
     where.stream(run, 0)
     (given,) = sink.begun
     assert sink.committed == [given]
-    assert given == Transaction(given.id, wal_id_of(run), "a", 0, partition=1, roll=0)
+    assert given == Transaction(given.id, wal_id_of(run), "a", 0, partition=1, file_index=0)
 
 
 def test_who_takes_over_begins_nothing_where_a_predecessor_had_prepared(vault: Vault) -> None:
@@ -127,14 +127,14 @@ def test_who_takes_over_begins_nothing_where_a_predecessor_had_prepared(vault: V
     assert (sink.begun, shown(vault)) == ([], [0, 1, 2, 3, 4])
 
 
-def test_each_of_several_segments_is_recorded_once_it_is_published(vault: Vault) -> None:
+def test_each_of_several_segments_is_recorded_once_it_is_committed(vault: Vault) -> None:
     where = place(2, 2)
     where.stream(where.open({"a": VaultSink(vault)}), 0)
     recorded = [name for name in where.wal.list(paths.progress_folder("a", 0)) if not paths.is_prepared(name)]
     assert len(recorded) == 2
 
 
-def test_who_is_succeeded_between_two_segments_publishes_no_other(vault: Vault) -> None:
+def test_who_is_succeeded_between_two_segments_commits_no_other(vault: Vault) -> None:
     where = place(2, 2)
 
     class SucceededAfter(VaultSink):
@@ -164,7 +164,7 @@ def test_every_call_is_limited_in_time(vault: Vault) -> None:
 def test_a_call_that_takes_too_long_while_rows_are_held_back_can_be_repeated(vault: Vault) -> None:
     """Nothing of them shows, whatever became of it."""
 
-    class Waiting(DirectCaller):
+    class Waiting(DirectCall):
         def call(self, function: Any, *args: Any, timeout_s: float) -> Any:
             if function.__name__ == "prepare":
                 raise CallTimedOutError(f"no answer within {timeout_s:g} s")
@@ -191,7 +191,7 @@ def test_a_failure_while_rows_are_staged_names_the_transaction_and_the_call(
     assert f"{what}: {call} raised ConnectionError: away; prepared when it is delivered" in caplog.text
 
 
-def test_a_failure_while_rows_are_published_names_them_too(vault: Vault) -> None:
+def test_a_failure_while_rows_are_committed_names_them_too(vault: Vault) -> None:
     where, sink = place(5), Failing(vault, "commit")
     run = where.open({"a": Delivery(sink, max_attempts=1)})
     staged(where, run)

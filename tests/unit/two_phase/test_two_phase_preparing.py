@@ -10,7 +10,7 @@ from tests.support.small_run import Recorder
 from tests.support.two_phase import Failing, place, restarted, shown, staged
 from tests.support.vault import Vault, VaultSink
 from wal_sink import ConfigError, Delivery, DeliveryError, HistoryError, Rejected, Settings, StoreError, Transaction
-from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.runtime.timed_calls import DirectCall
 from wal_sink.sinks.base import Sink, SinkContext
 from wal_sink.sinks.session import SinkSession
 from wal_sink.two_phase.prepare import MAX_HANDLE, OpenTransaction
@@ -55,7 +55,7 @@ def test_a_transaction_has_the_numbers_of_its_segment(vault: Vault) -> None:
     staged(where, run)
     wal = run.history.wal
     assert wal is not None
-    assert [(one.wal_id, one.sink, one.batch_id, one.partition, one.roll) for one in seen] == [
+    assert [(one.wal_id, one.sink, one.batch_id, one.partition, one.file_index) for one in seen] == [
         (wal.wal_id, "a", 0, 1, 0)
     ]
 
@@ -128,7 +128,7 @@ def test_a_sink_that_cannot_be_made_where_rows_are_staged_is_made_later(
 
     where = place(5)
     run = where.open({"a": VaultSink(vault)})
-    object.__setattr__(run.committers[0].serving.preparation, "make_sink", fail)
+    object.__setattr__(run.committers[0].served_sink.preparation, "make_sink", fail)
     where.stream(run, 0)
     assert "sink 'a' raised ConnectionError: no sink today" in caplog.text
     assert shown(vault) == [0, 1, 2, 3, 4]
@@ -213,7 +213,7 @@ def test_what_is_no_two_phase_sink_prepares_nothing(vault: Vault, caplog: pytest
 
     where = place(1)
     run = where.open({"a": VaultSink(vault)})
-    preparation = run.committers[0].serving.preparation
+    preparation = run.committers[0].served_sink.preparation
     assert preparation is not None
     object.__setattr__(preparation, "make_sink", Plain)
     staged(where, run)
@@ -223,7 +223,7 @@ def test_what_is_no_two_phase_sink_prepares_nothing(vault: Vault, caplog: pytest
 def test_a_transaction_of_another_under_the_same_id_is_an_error(vault: Vault) -> None:
     run = place(1).open({"a": VaultSink(vault)})
     context = SinkContext("wal", "a", 1, 0, ("row",), on_executor=False)
-    session, sink = SinkSession(VaultSink(vault), DirectCaller(), context, timeout_s=1), VaultSink(vault)
+    session, sink = SinkSession(VaultSink(vault), DirectCall(), context, timeout_s=1), VaultSink(vault)
     transaction = Transaction("0" * 32, "wal", "a", 0, 0, 0)
     OpenTransaction(run.log, session, sink, transaction)
     with pytest.raises(StoreError, match="another transaction of this id was begun"):

@@ -12,9 +12,9 @@ import pytest
 
 import wal_sink.runtime.clock
 import wal_sink.wal.holders
-from tests.support.small_run import Place, Recorder, serving
+from tests.support.small_run import Place, Recorder, served_sink
 from wal_sink.errors import ConfigError, HeldError, StoreError
-from wal_sink.lifecycle.committer_pool import Crew
+from wal_sink.lifecycle.committer_pool import CommitterPool
 from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import ProcessIdentity, find_process, process_identity
@@ -164,7 +164,7 @@ def test_of_several_sinks_none_is_taken_over_if_one_is_held() -> None:
     run = Run(place.wal, place.checkpoint, Settings(), runtime=simulated_runtime(3))
 
     with pytest.raises(HeldError, match="sink 'b'"):
-        run.open([serving(run, name, Recorder()) for name in ("a", "b")], take_over=TakeOver.IF_GONE)
+        run.open([served_sink(run, name, Recorder()) for name in ("a", "b")], take_over=TakeOver.IF_GONE)
     assert log_of(place).numbers(paths.terms(ROLE)) == [1]
 
 
@@ -192,17 +192,17 @@ def test_a_crew_that_ended_says_so_once_and_one_that_is_busy_does_not() -> None:
     stopping = threading.Event()
     store = FaultyStore(place.wal, place._note)
     run = Run(store, place.checkpoint, Settings(), pause=stopping.wait)
-    run.open([serving(run, "a", hold)])
-    crew = Crew(run, stopping=stopping, on_failure=lambda: None)
-    crew.start()
+    run.open([served_sink(run, "a", hold)])
+    pool = CommitterPool(run, stopping=stopping, on_failure=lambda: None)
+    pool.start()
     assert busy.wait(30)
 
-    assert not crew.stop(0.01)
+    assert not pool.stop(0.01)
     assert holder_of(run.log, ROLE, 2).state is Holding.RUNNING
     free.set()
     place.requests.clear()
-    assert crew.stop(30)
-    assert crew.stop(30)
+    assert pool.stop(30)
+    assert pool.stop(30)
     assert place.requests.count(f"create {paths.ended(ROLE, 2)}") == 1
     assert holder_of(run.log, ROLE, 2).state is Holding.ENDED
 
@@ -232,7 +232,7 @@ def test_a_start_asks_nothing_more_an_end_creates_one_object_a_sink_and_a_carefu
     ends = place.requests.copy()
     note_end(run.log, ROLE, 2)
     place.requests.clear()
-    run.open([serving(run, "a", Recorder())], take_over=TakeOver.IF_GONE)
+    run.open([served_sink(run, "a", Recorder())], take_over=TakeOver.IF_GONE)
 
     assert not [request for request in asked if request.startswith("read")]
     assert ends == []

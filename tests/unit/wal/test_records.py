@@ -47,7 +47,7 @@ RECORDS: Sequence[Record] = [
     ),
     Release(batch_id=0, term=1, attempt=1, fingerprint="f", run_id="r", **STAMP),
     Progress(batch_id=0, ordinal=0, rows=2, segment_id="a", term=1, run_id="r", **STAMP),
-    Marker(batch_id=0, term=1, run_id="r", rows=3, witness_batch=0, witness_rows=(3, 4), **STAMP),
+    Marker(batch_id=0, term=1, run_id="r", rows=3, last_delivered_batch=0, last_delivered_rows=(3, 4), **STAMP),
     SinkRecord(name="a", sink_kind="plain", first_batch=0, identity="i", **STAMP),
     LowWater(batch_id=0, **STAMP),
 ]

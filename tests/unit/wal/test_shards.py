@@ -431,7 +431,7 @@ def test_records_belong_into_their_shard_or_beside_it_and_nowhere_else() -> None
     assert prepared.belongs_at(paths.prepared("a", 1, 18, 1))
     assert prepared.belongs_at(paths.prepared("a", 1, 18, 1, spread=True))
     assert not prepared.belongs_at(paths.prepared("a", 1, 17, 1, spread=True))
-    record = BegunRecord(transaction_id="t", wal_id="w", batch_id=1, partition=5_000, roll=0, **STAMP)
+    record = BegunRecord(transaction_id="t", wal_id="w", batch_id=1, partition=5_000, file_index=0, **STAMP)
     token = TokenRecord(transaction_id="t", batch_id=1, token="x", **STAMP)  # noqa: S106 - what finds it again
     for partition in (0, 5_000):
         assert record.belongs_at(paths.begun("a", 1, "t", partition))

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
-from wal_sink.messages import Assignment, Order
-from wal_sink.runtime.timed_calls import Caller
+from wal_sink.messages import DeliveryContext, SegmentTask
+from wal_sink.runtime.timed_calls import TimedCall
 from wal_sink.sinks.base import MakeSink, TransactionalSink
 from wal_sink.sinks.chunk import Position
 from wal_sink.sinks.positions import slot_name
@@ -43,7 +43,7 @@ def outwait(look: Callable[[], object], window_s: float, sleep_s: Callable[[floa
         seen = now
 
 
-def window_s(given: Assignment) -> float:
+def window_s(given: DeliveryContext) -> float:
     """The longest time in which a healthy original shows nothing new: one call, and the pause that its rate asks for.
 
     Except of a two-phase sink that prepares a segment again: its transaction shows nothing until it is prepared.
@@ -52,12 +52,12 @@ def window_s(given: Assignment) -> float:
     return given.attempt_timeout_s + pause_s
 
 
-def recorded(store: Store, given: Assignment, orders: Sequence[Order]) -> frozenset[str]:
+def recorded(store: Store, given: DeliveryContext, tasks: Sequence[SegmentTask]) -> frozenset[str]:
     """The progress records of these segments, what was prepared of them, and their dead letters.
 
     One listing for each shard they lie in, and one where rows that are refused are kept.
     """
-    ordinals = {order.ordinal for order in orders}
+    ordinals = {task.ordinal for task in tasks}
     shards = ordinals if given.spread else {None} if ordinals else set()
     folders = {paths.progress_folder(given.sink, given.batch_id, shard_of=shard) for shard in shards}
     if ordinals and given.keeps_rejected:
@@ -76,24 +76,26 @@ Acknowledged: TypeAlias = tuple[tuple[int, int, str] | None, ...]
 """Of each slot: batch, rows and segment of its position."""
 
 
-def acknowledged(given: Assignment, make_sink: MakeSink, orders: Sequence[Order], caller: Caller) -> Acknowledged:
+def acknowledged(
+    given: DeliveryContext, make_sink: MakeSink, tasks: Sequence[SegmentTask], timed_call: TimedCall
+) -> Acknowledged:
     """The positions of these segments in a transactional target, which keeps no records in the WAL.
 
     Nothing of any other sink, whose records tell. The sink is opened as for any other share of the batch: it may be
     open in several tasks at a time. Raises `SinkFailedError` if the target does not answer within the time of one call.
     """
-    what = f"sink {given.sink!r}: positions of {len(orders)} slots"
+    what = f"sink {given.sink!r}: positions of {len(tasks)} slots"
     try:
-        return call_sink(caller, what, _asked, given, make_sink, orders, timeout_s=given.attempt_timeout_s)
+        return call_sink(timed_call, what, _asked, given, make_sink, tasks, timeout_s=given.attempt_timeout_s)
     finally:
-        caller.close()
+        timed_call.close()
 
 
-def _asked(given: Assignment, make_sink: MakeSink, orders: Sequence[Order]) -> Acknowledged:
+def _asked(given: DeliveryContext, make_sink: MakeSink, tasks: Sequence[SegmentTask]) -> Acknowledged:
     sink = make_sink()
-    if not isinstance(sink, TransactionalSink) or not orders:
+    if not isinstance(sink, TransactionalSink) or not tasks:
         return ()
-    slots = [slot_name(given.wal_id, given.sink, order.ordinal) for order in orders]
+    slots = [slot_name(given.wal_id, given.sink, task.ordinal) for task in tasks]
     sink.open(given.context(on_executor=True))
     try:
         found = sink.positions(slots)

@@ -12,10 +12,10 @@ from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from wal_sink.delivery.local import LocalCarrier, carry_out, failed, is_small
-from wal_sink.delivery.served_sink import CarrierLostError
+from wal_sink.delivery.local import LocalDispatcher, carry_out, failed, is_small
+from wal_sink.delivery.served_sink import DispatcherLostError
 from wal_sink.errors import WalSinkError
-from wal_sink.messages import Assignment, Order, Outcome
+from wal_sink.messages import DeliveryContext, SegmentResult, SegmentTask
 from wal_sink.reporting.texts import told
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.task_slots import DeliverySlots
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class ExecutorCarrier:
+class ExecutorDispatcher:
     """Delivers in one Spark job per call, in its own job group, on as many slots as it gets of those shared by all."""
 
     whole_batch = False
@@ -63,69 +63,81 @@ class ExecutorCarrier:
         """Of one task, as the last job had it."""
 
     def deliver(
-        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
-    ) -> list[Outcome]:
-        """One task a share of the orders; a task stops at its first failure. Raises `CarrierLostError`.
+        self,
+        delivery_context: DeliveryContext,
+        manifest: Manifest,
+        tasks: Sequence[SegmentTask],
+        *,
+        confirm: bool = False,
+    ) -> list[SegmentResult]:
+        """One task a share of the orders; a task stops at its first failure. Raises `DispatcherLostError`.
 
         What the target is to confirm follows in a job of one task, since all others have to be done before.
         """
-        outcomes = self._carry_out(assignment, manifest, orders) if orders else []
-        if confirm and not any(outcome.failure for outcome in outcomes):
-            outcomes += self._confirm(assignment, manifest)
-        return outcomes
+        results = self._carry_out(delivery_context, manifest, tasks) if tasks else []
+        if confirm and not any(result.failure for result in results):
+            results += self._confirm(delivery_context, manifest)
+        return results
 
-    def _confirm(self, assignment: Assignment, manifest: Manifest) -> list[Outcome]:
-        with self._slots.taken(1, should_stop=self._should_stop, work_s=0.0) as tasks:
-            if not tasks:
+    def _confirm(self, delivery_context: DeliveryContext, manifest: Manifest) -> list[SegmentResult]:
+        with self._slots.taken(1, should_stop=self._should_stop, work_s=0.0) as granted:
+            if not granted:
                 return failed((), Failure(FailureKind.STOPPED, "the run is ending"))
-            return self._run_job(assignment, manifest, ((),), confirms=manifest.segments)
+            return self._run_job(delivery_context, manifest, ((),), confirms=manifest.segments)
 
-    def _carry_out(self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order]) -> list[Outcome]:
-        wanted = min(len(orders), self._max_concurrency or len(orders))
-        size = max(1, sum(order.segment.bytes for order in orders))
-        with self._slots.taken(wanted, should_stop=self._should_stop, work_s=self._s_per_byte * size) as tasks:
-            if not tasks:
-                return failed(orders, Failure(FailureKind.STOPPED, "the run is ending"))
+    def _carry_out(
+        self, delivery_context: DeliveryContext, manifest: Manifest, tasks: Sequence[SegmentTask]
+    ) -> list[SegmentResult]:
+        wanted = min(len(tasks), self._max_concurrency or len(tasks))
+        size = max(1, sum(segment_task.segment.bytes for segment_task in tasks))
+        with self._slots.taken(wanted, should_stop=self._should_stop, work_s=self._s_per_byte * size) as granted:
+            if not granted:
+                return failed(tasks, Failure(FailureKind.STOPPED, "the run is ending"))
             began_s, self._s_per_byte = SYSTEM.monotonic_s(), math.inf  # unless all goes well
-            outcomes = self._run_job(assignment, manifest, shared_out(orders, tasks))
-            if not any(outcome.failure for outcome in outcomes):
-                self._s_per_byte = (SYSTEM.monotonic_s() - began_s) * tasks / size
-            return outcomes
+            results = self._run_job(delivery_context, manifest, shared_out(tasks, granted))
+            if not any(result.failure for result in results):
+                self._s_per_byte = (SYSTEM.monotonic_s() - began_s) * granted / size
+            return results
 
     def _run_job(
         self,
-        assignment: Assignment,
+        delivery_context: DeliveryContext,
         manifest: Manifest,
-        shares: tuple[tuple[Order, ...], ...],
+        shares: tuple[tuple[SegmentTask, ...], ...],
         *,
         confirms: tuple[SegmentRef, ...] | None = None,
-    ) -> list[Outcome]:
-        given = _for_one_of(len(shares), assignment)
+    ) -> list[SegmentResult]:
+        given = _for_one_of(len(shares), delivery_context)
         task = _DeliveryTask(self._sink, self._store, self._run_id, given, shares, confirms, self._copies)
-        description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
+        description = f"wal-sink {self._store.safe_url} batch {manifest.batch_id}: deliver to {delivery_context.sink}"
         if not is_running(self._context):
-            raise CarrierLostError(f"{description}: the Spark context was stopped")
+            raise DispatcherLostError(f"{description}: the Spark context was stopped")
         try:
             with described(self._context, description, group=self._job_group):
                 return self._context.parallelize(range(len(shares)), len(shares)).mapPartitions(task).collect()
         except (Py4JError, PySparkException, OSError) as error:
-            raise CarrierLostError(f"{description}: the Spark job ended with {telling_line(error)}") from error
+            raise DispatcherLostError(f"{description}: the Spark job ended with {telling_line(error)}") from error
 
 
-class AutoCarrier:
+class AutoDispatcher:
     """Small batches in the driver, the others on executors; the same unpickled sink either way."""
 
     whole_batch = False
 
-    def __init__(self, driver: LocalCarrier, executors: ExecutorCarrier) -> None:
+    def __init__(self, driver: LocalDispatcher, executors: ExecutorDispatcher) -> None:
         self._driver = driver
         self._executors = executors
 
     def deliver(
-        self, assignment: Assignment, manifest: Manifest, orders: Sequence[Order], *, confirm: bool = False
-    ) -> list[Outcome]:
-        carrier = self._driver if is_small(manifest, orders) else self._executors
-        return carrier.deliver(assignment, manifest, orders, confirm=confirm)
+        self,
+        delivery_context: DeliveryContext,
+        manifest: Manifest,
+        tasks: Sequence[SegmentTask],
+        *,
+        confirm: bool = False,
+    ) -> list[SegmentResult]:
+        dispatcher = self._driver if is_small(manifest, tasks) else self._executors
+        return dispatcher.deliver(delivery_context, manifest, tasks, confirm=confirm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,64 +147,64 @@ class _DeliveryTask:
     sink: PickledSink
     store: StoreSpec
     run_id: str
-    assignment: Assignment
-    shares: tuple[tuple[Order, ...], ...]
+    delivery_context: DeliveryContext
+    shares: tuple[tuple[SegmentTask, ...], ...]
     confirms: tuple[SegmentRef, ...] | None = None
     """The segments that the target is to confirm, in a task without orders."""
     copies: bool = False
     """Whether Spark may run a copy of this task while the original still runs."""
 
-    def __call__(self, numbers: Iterable[int]) -> Iterator[Outcome]:
+    def __call__(self, numbers: Iterable[int]) -> Iterator[SegmentResult]:
         for number in numbers:
             yield from self._deliver(self.shares[number])
 
-    def _deliver(self, orders: Sequence[Order]) -> list[Outcome]:
+    def _deliver(self, tasks: Sequence[SegmentTask]) -> list[SegmentResult]:
         if _is_repeated():
             if self.copies:
-                copies.outwait(partial(self._recorded, orders), copies.window_s(self.assignment), SYSTEM.sleep_s)
+                copies.outwait(partial(self._recorded, tasks), copies.window_s(self.delivery_context), SYSTEM.sleep_s)
             text = "Spark ran a delivery task again; the lost one may still be sending"
-            return failed(orders, Failure(FailureKind.LOST, text))
+            return failed(tasks, Failure(FailureKind.LOST, text))
         try:
             log = Log(open_store(self.store), SYSTEM, self.run_id)
             log.store.begin(is_there=True)
         except WalSinkError as error:
-            return failed(orders, Failure(kind_of(error), str(error)))
+            return failed(tasks, Failure(kind_of(error), str(error)))
         except Exception as error:  # noqa: BLE001 - Spark's own retries must never repeat what the outcome decides
             text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {told(error)}")
-            return failed(orders, Failure(FailureKind.RETRIABLE, text))
+            return failed(tasks, Failure(FailureKind.RETRIABLE, text))
         return carry_out(
-            self.assignment,
-            orders,
+            self.delivery_context,
+            tasks,
             self.sink,
-            SYSTEM.new_caller(),
+            SYSTEM.new_timed_call(),
             log,
             on_executor=True,
             confirms=self.confirms,
         )
 
-    def _recorded(self, orders: Sequence[Order]) -> object:
+    def _recorded(self, tasks: Sequence[SegmentTask]) -> object:
         """What the original has recorded so far, in the WAL and in the target; None if one of them cannot be read."""
         try:
-            records = copies.recorded(open_store(self.store), self.assignment, orders)
-            return records, copies.acknowledged(self.assignment, self.sink, orders, SYSTEM.new_caller())
+            records = copies.recorded(open_store(self.store), self.delivery_context, tasks)
+            return records, copies.acknowledged(self.delivery_context, self.sink, tasks, SYSTEM.new_timed_call())
         except Exception:  # noqa: BLE001 - the copy then answers that the original is lost, which is always right
             return None
 
 
-def _for_one_of(tasks: int, assignment: Assignment) -> Assignment:
+def _for_one_of(side_by_side: int, delivery_context: DeliveryContext) -> DeliveryContext:
     """Of so many tasks side by side, each may send its part of the rate."""
-    rate = assignment.rows_per_s
-    return assignment if rate is None else replace(assignment, rows_per_s=rate / tasks)
+    rate = delivery_context.rows_per_s
+    return delivery_context if rate is None else replace(delivery_context, rows_per_s=rate / side_by_side)
 
 
-def shared_out(orders: Sequence[Order], most: int) -> tuple[tuple[Order, ...], ...]:
+def shared_out(tasks: Sequence[SegmentTask], most: int) -> tuple[tuple[SegmentTask, ...], ...]:
     """The orders in at most `most` shares of about equal bytes, the largest first."""
-    shares: list[list[Order]] = [[] for _ in range(min(most, len(orders)))]
+    shares: list[list[SegmentTask]] = [[] for _ in range(min(most, len(tasks)))]
     weights = [0] * len(shares)
-    for order in sorted(orders, key=lambda order: order.segment.bytes, reverse=True):
+    for segment_task in sorted(tasks, key=lambda segment_task: segment_task.segment.bytes, reverse=True):
         lightest = weights.index(min(weights))
-        shares[lightest].append(order)
-        weights[lightest] += order.segment.bytes
+        shares[lightest].append(segment_task)
+        weights[lightest] += segment_task.segment.bytes
     return tuple(tuple(share) for share in shares)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from wal_sink.errors import ConfigError
-from wal_sink.messages import Assignment
+from wal_sink.messages import DeliveryContext
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
 from wal_sink.spark.delivery.reading import read_segments
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def batch_writer(
     spark: SparkSession, sink: BatchSink, store: StoreSpec, *, job_group: str
-) -> Callable[[Assignment, Manifest], object]:
-    """What a `WholeBatchCarrier` calls: `sink.write_batch` with the released batch, in the committer's job group."""
+) -> Callable[[DeliveryContext, Manifest], object]:
+    """What a `WholeBatchDispatcher` calls: `sink.write_batch` with the released batch, in the committer's job group."""
 
-    def write(assignment: Assignment, manifest: Manifest) -> object:
-        description = f"wal-sink {store.safe_url} batch {manifest.batch_id}: deliver to {assignment.sink}"
+    def write(delivery_context: DeliveryContext, manifest: Manifest) -> object:
+        description = f"wal-sink {store.safe_url} batch {manifest.batch_id}: deliver to {delivery_context.sink}"
         batch = ReleasedBatch(
             batch_id=manifest.batch_id,
-            term=assignment.term.number,
+            term=delivery_context.term.number,
             spark=spark,
             read=lambda: _dataframe(spark, store, manifest),
         )

@@ -18,7 +18,7 @@ from wal_sink.spark.session.task_errors import RepeatedShuffleError, SparkJobErr
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
 from wal_sink.stores.opening import open_store
-from wal_sink.two_phase.prepare import StagedPartition, StagingOrder, joined, stage_partition
+from wal_sink.two_phase.prepare import StagedPartition, StagingContext, joined, stage_partition
 from wal_sink.wal.log import Log
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _RESULT = StructType(
 )
 
 
-def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingOrder, description: str) -> StagedPartition:
+def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingContext, description: str) -> StagedPartition:
     """Write every row of `df` into segments and two-phase targets; what came of it, by partition and order of writing.
 
     Runs on the driver, on the thread of the stream, as one Spark job in that thread's job group. Partitions without
@@ -94,7 +94,7 @@ class _StagingTask:
     """What runs on executors, once per partition, given its record batches; yields references and its id as one row."""
 
     store: StoreSpec
-    order: StagingOrder
+    order: StagingContext
     names: tuple[str, ...]
     """Of the columns inside a segment, whatever the batches call them."""
 

@@ -184,7 +184,7 @@ class ContractBase:
 
     def _ignores_repetition(self, target: Any) -> Sink:
         sink = self._sink(target)
-        if ability_of(sink) is not Ability.STORE_POSITION and not sink.idempotent:
+        if ability_of(sink) is not Ability.TRANSACTIONAL and not sink.idempotent:
             pytest.skip(f"{name_of(sink)} does not claim to ignore what it has seen")
         return sink
 

@@ -98,7 +98,7 @@ def send(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a two-phase sink prepared, as it lies in the WAL until it is published or aborted."""
+    """What a two-phase sink prepared, as it lies in the WAL until it is committed or aborted."""
 
     transaction: Transaction
     token: str
@@ -108,7 +108,7 @@ class Held:
 def attempt_at(chunk: Chunk) -> Transaction:
     """A new transaction of the segment of a chunk. Its id is new in every run of the tests: targets may be kept."""
     ordinal = int(chunk.position.slot.rpartition("/")[2])
-    return Transaction(SYSTEM.new_id(), _WAL, "default", chunk.batch_id, partition=ordinal, roll=0)
+    return Transaction(SYSTEM.new_id(), _WAL, "default", chunk.batch_id, partition=ordinal, file_index=0)
 
 
 def prepare(sink: TwoPhaseSink, chunks: Sequence[Chunk], *, written: list[object] | None = None) -> Held:
@@ -130,7 +130,7 @@ def prepare(sink: TwoPhaseSink, chunks: Sequence[Chunk], *, written: list[object
 
 
 def commit(sink: TwoPhaseSink, held: Held) -> object:
-    """Publish what was prepared, by whatever instance; what the sink returned."""
+    """Commit what was prepared, by whatever instance; what the sink returned."""
     return sink.commit(held.transaction, held.handle)
 
 

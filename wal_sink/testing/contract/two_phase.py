@@ -133,7 +133,7 @@ class TwoPhaseContract(LinesContract):
                 )
 
     def test_attempts_at_a_segment_do_not_touch_each_other(self, target: Any) -> None:
-        """Spark may run a task twice at the same time; one attempt is published, the other aborted."""
+        """Spark may run a task twice at the same time; one attempt is committed, the other aborted."""
         chunks = self._chunks()
         before = self._rows_of(target)
         lost, chosen, late = (self._prepared(target, chunks) for _ in range(3))
@@ -186,7 +186,7 @@ class TwoPhaseContract(LinesContract):
 
 
 _INVISIBLE = "write and prepare where no reader looks: an open upload, a hidden folder, a prepared transaction"
-_COMMITTED = "publish in commit() everything that prepare() ended, whoever calls it"
+_COMMITTED = "commit in commit() everything that prepare() ended, whoever calls it"
 _ONCE = "in commit(), return if the target shows this transaction already"
 _KEPT = "in abort(), drop only what is held, never what is shown"
 _OWN = "let transaction.id tell one attempt from another"

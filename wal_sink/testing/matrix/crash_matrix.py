@@ -201,7 +201,7 @@ class _Trials(Generic[T]):
 
     def possible(self, disturb: Sequence[What]) -> Sequence[What]:
         """What can happen to a sink of this kind: only the target of a transactional one can tell what it forgot."""
-        if self.promise.ability is Ability.STORE_POSITION or "forgets" not in disturb:
+        if self.promise.ability is Ability.TRANSACTIONAL or "forgets" not in disturb:
             return disturb
         if set(disturb) == {"forgets"}:
             raise ConfigError(f"disturb=('forgets',): {self.sink} is no TransactionalSink, and cannot tell")

@@ -173,12 +173,12 @@ _REPEATED = {
     Ability.LOOK_UP: (
         "was_applied(key) must ask the target, and its answer must turn true with the last row of the chunk"
     ),
-    Ability.STORE_POSITION: (
+    Ability.TRANSACTIONAL: (
         "write rows and position in one transaction, which compares the stored position and term first"
     ),
-    Ability.HOLD_BACK: (
+    Ability.TWO_PHASE: (
         "prepare() must leave the rows invisible; commit(transaction, handle) must ask the target whether that "
-        "transaction is published already; abort() must reach no other transaction than its own"
+        "transaction is committed already; abort() must reach no other transaction than its own"
     ),
     Ability.ACCEPT: "one chunk may be repeated, not more: does write() send rows of earlier chunks again?",
 }

@@ -126,7 +126,7 @@ def stage_tables(run: Run, attempt: Attempt, partitions: Partitions) -> Staged:
     """Stage Arrow tables the way Spark's tasks stage partitions."""
     columns = tuple(partitions[0].column_names) if partitions else ()
     schema = spark_schema_of(partitions[0].schema) if partitions else ""
-    order = run.staging_order(attempt, columns=columns, spark_schema=schema)
+    order = run.staging_context(attempt, columns=columns, spark_schema=schema)
     staged = joined(
         [
             stage_partition(order, _positional(table).to_batches(), run.log, partition=number, on_executor=False)

@@ -16,11 +16,11 @@ from typing import Any, cast
 import pyarrow as pa
 
 from wal_sink.dead_letters.files import read_dead_letter
-from wal_sink.delivery.local import LocalCarrier, WholeBatchCarrier
-from wal_sink.delivery.served_sink import Serving
+from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Assignment
+from wal_sink.messages import DeliveryContext
 from wal_sink.reporting.texts import name_of
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, ReleasedBatch, Sink, TwoPhaseSink, as_sink
@@ -147,7 +147,7 @@ class Process:
         runtime = simulated_runtime(seed=(self.place.seed << 8) + self.number)
         store = FaultyStore(self.place.wal, self.point)
         run = Run(store, FaultyStore(self.place.checkpoint, self.point), self.place.settings, runtime=runtime)
-        run.open([self._serving(run.log)])
+        run.open([self._served_sink(run.log)])
         self._run = run
         run.deliver_all()
         run.become_stager()
@@ -193,33 +193,33 @@ class Process:
 
     # The sink.
 
-    def _serving(self, log: Log) -> Serving:
+    def _served_sink(self, log: Log) -> ServedSink:
         delivery, sink = resolve(self.place.make_sink())
         kept = promise(sink, delivery, SINK_NAME)
         seen = self._sink = watched(sink, self)
-        carrier: LocalCarrier | WholeBatchCarrier
+        dispatcher: LocalDispatcher | WholeBatchDispatcher
         if isinstance(seen, WatchedBatches):
             write = _batch_writer(seen, log, self.place)
-            carrier = WholeBatchCarrier(write, log, what=name_of(seen), limit_s=delivery.budget_s)
+            dispatcher = WholeBatchDispatcher(write, log, what=name_of(seen), limit_s=delivery.budget_s)
         else:
-            carrier = LocalCarrier(lambda: seen, log, should_stop=lambda: False)
-        serving = Serving(SINK_NAME, delivery, kept, carrier, identity=name_of(seen))
+            dispatcher = LocalDispatcher(lambda: seen, log, should_stop=lambda: False)
+        served_sink = ServedSink(SINK_NAME, delivery, kept, dispatcher, identity=name_of(seen))
         if not isinstance(seen, TwoPhaseSink):
-            return serving
+            return served_sink
         preparation = Preparation(SINK_NAME, lambda: seen, delivery.attempt_timeout_s)
-        return replace(serving, make_sink=lambda: seen, preparation=preparation)
+        return replace(served_sink, make_sink=lambda: seen, preparation=preparation)
 
 
-def _batch_writer(sink: BatchSink, log: Log, place: Place) -> Callable[[Assignment, Manifest], object]:
+def _batch_writer(sink: BatchSink, log: Log, place: Place) -> Callable[[DeliveryContext, Manifest], object]:
     if (data_frame := place.data_frame) is None:
         raise ConfigError(f"{name_of(sink)} gets whole batches as DataFrames, which needs data_frame=…")
 
-    def write(assignment: Assignment, manifest: Manifest) -> object:
+    def write(delivery_context: DeliveryContext, manifest: Manifest) -> object:
         no_rows = place.batches[manifest.batch_id][0].slice(0, 0)
         frame = data_frame(pa.concat_tables([no_rows, *_released(log, manifest)]))
         batch = ReleasedBatch(
             batch_id=manifest.batch_id,
-            term=assignment.term.number,
+            term=delivery_context.term.number,
             spark=cast("Any", getattr(frame, "sparkSession", None)),
             read=lambda: frame,
         )

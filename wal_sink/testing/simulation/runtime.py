@@ -6,7 +6,7 @@ import random  # noqa: TID251 - seeded
 from datetime import UTC, datetime, timedelta
 
 from wal_sink.runtime.clock import Runtime
-from wal_sink.runtime.timed_calls import DirectCaller
+from wal_sink.runtime.timed_calls import DirectCall
 
 
 def simulated_runtime(seed: int = 0) -> Runtime:
@@ -23,5 +23,5 @@ def simulated_runtime(seed: int = 0) -> Runtime:
         sleep_s=sleep_s,
         new_id=lambda: f"{chance.getrandbits(128):032x}",
         new_random=lambda: chance,
-        new_caller=DirectCaller,
+        new_timed_call=DirectCall,
     )

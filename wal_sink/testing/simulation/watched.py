@@ -172,4 +172,4 @@ def _of(chunk: Chunk) -> str:
 
 
 def _of_transaction(transaction: Transaction) -> str:
-    return f"of segment {transaction.partition}-{transaction.roll} of batch {transaction.batch_id}"
+    return f"of segment {transaction.partition}-{transaction.file_index} of batch {transaction.batch_id}"

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dropped import Dropped
-    from wal_sink_backends.sql.base.values import ArrowType, Rows
+    from wal_sink_backends.sql.base.values import Rows
 
     Put: TypeAlias = Callable[[Sequence[Any]], str | Dropped | None]
     """Inserts encoded rows. Raises what the driver does, or returns why no database could be sent them, or how many of

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from wal_sink_backends.sql.base.values import array_of, texts_of
+from wal_sink_backends.common.columns import array_of
+from wal_sink_backends.common.texts import texts_of
 
 
 class _Repeated(Exception):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from wal_sink.sinks.ledger import LedgerEntry
-    from wal_sink_backends.sql.addresses import Address
+    from wal_sink_backends.sql.base.address import Address
 
 _EMPTY = -1
 """The batch of a ledger's row that was only made to be locked."""

@@ -12,8 +12,8 @@ from wal_sink_backends.sql.base.values import kind_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Connection, Dialect, Look
-    from wal_sink_backends.sql.base.values import ArrowType
 
 _QUOTES = frozenset({'""', "``", "''", "[]"})
 

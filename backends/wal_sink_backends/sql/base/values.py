@@ -11,11 +11,10 @@ import pyarrow as pa
 
 from wal_sink.errors import PermanentError
 from wal_sink.sinks.json_rows import plain_values
+from wal_sink_backends.common.columns import Array, ArrowType, array_of, stored_type
 
 Kind: TypeAlias = Literal["integer", "number", "boolean", "text", "decimal", "moment", "binary", "nested", "void"]
 """What is told apart in a column; a `moment` is a date, time, timestamp or duration."""
-ArrowType: TypeAlias = Any  # pyarrow has no type of its own for "any of them"
-Array: TypeAlias = Any
 
 _IS: Any = pa.types
 _KINDS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
@@ -64,13 +63,6 @@ class Rows:
         return cls(tuple(table.column_names), [values[number] for number in numbers], numbers, refused)
 
 
-def stored_type(arrow_type: ArrowType) -> ArrowType:
-    """The type of the values, whatever they are wrapped in."""
-    if isinstance(arrow_type, pa.BaseExtensionType):
-        return stored_type(arrow_type.storage_type)
-    return stored_type(arrow_type.value_type) if _IS.is_dictionary(arrow_type) else arrow_type
-
-
 def kind_of(arrow_type: ArrowType) -> Kind:
     stored = stored_type(arrow_type)
     for test, kind in _KINDS:
@@ -82,18 +74,6 @@ def kind_of(arrow_type: ArrowType) -> Kind:
 def decimals_of(moment: ArrowType) -> int:
     """Digits after the second's point that a timestamp, time or duration has once it is `in_microseconds`."""
     return _DIGITS[moment.unit]
-
-
-def array_of(column: Any) -> Array:
-    """A column as one array of plain values."""
-    array: Array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    while True:
-        if isinstance(array.type, pa.BaseExtensionType):
-            array = array.storage
-        elif _IS.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        else:
-            return array
 
 
 def json_texts(array: Array, name: str) -> list[str | None]:
@@ -112,25 +92,6 @@ def in_microseconds(array: Array, name: str) -> Array:
         return array.cast(pa.time64("us") if _IS.is_time(kind) else coarse)
     except pa.ArrowInvalid as error:
         raise PermanentError(f"column {name!r} has nanoseconds, the database microseconds: cast it: {error}") from error
-
-
-def texts_of(array: Array, name: str, refused: dict[int, str]) -> list[str | None]:
-    """Text, without the rows that are none: a Spark string may hold any bytes, lone surrogates among them."""
-    try:
-        texts: list[str | None] = array.to_pylist()
-    except UnicodeDecodeError:
-        texts = [
-            _text(value, row, name, refused) for row, value in enumerate(array.cast(pa.large_binary()).to_pylist())
-        ]
-    return texts
-
-
-def _text(value: bytes | None, row: int, name: str, refused: dict[int, str]) -> str | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError as error:
-        refused.setdefault(row, f"column {name!r} holds bytes that are no UTF-8 text: {error.reason}")
-        return None
 
 
 def _refuse_missing_keys(table: pa.Table, key: Collection[str], refused: dict[int, str]) -> None:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from wal_sink_backends.common.columns import stored_type
 from wal_sink_backends.sql.base.dialect import LEDGER, Look, Replacing
 from wal_sink_backends.sql.base.dropped import Dropped
 from wal_sink_backends.sql.base.durability import checked, mariadb_losses
 from wal_sink_backends.sql.base.server import ServerDialect
-from wal_sink_backends.sql.base.values import stored_type
 from wal_sink_backends.sql.mariadb.order import in_key_order
 from wal_sink_backends.sql.mariadb.session import Session, driver, number_of, passes, refuses_rows
 from wal_sink_backends.sql.mariadb.tables import definition_of, hold, problem_of, problem_of_key
@@ -20,8 +20,9 @@ from wal_sink_backends.sql.mariadb.types import fits, type_name, value_lists
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Put
-    from wal_sink_backends.sql.base.values import ArrowType, Rows
+    from wal_sink_backends.sql.base.values import Rows
 
 _DEFAULT_PORT = 3306
 _STATEMENT_BYTES = 1 << 20

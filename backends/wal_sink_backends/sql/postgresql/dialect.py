@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from wal_sink.sinks.ledger import LedgerEntry
+    from wal_sink_backends.common.columns import ArrowType
     from wal_sink_backends.sql.base.dialect import Look, Put
-    from wal_sink_backends.sql.base.values import ArrowType, Rows
+    from wal_sink_backends.sql.base.values import Rows
 
 _DENIED = frozenset({"42501", "3F000"})
 """No right to it, or no such schema."""

@@ -15,20 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wal_sink.sinks.json_rows import plain_values
+from wal_sink_backends.common.columns import Array, ArrowType, array_of, stored_type
+from wal_sink_backends.common.texts import texts_of
 from wal_sink_backends.sql.base.values import (
-    Array,
-    ArrowType,
     Encode,
     Fits,
     Kind,
     Rows,
-    array_of,
     decimals_of,
     in_microseconds,
     json_texts,
     kind_of,
-    stored_type,
-    texts_of,
 )
 
 _IS: Any = pa.types

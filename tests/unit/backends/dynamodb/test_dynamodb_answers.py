@@ -16,6 +16,7 @@ from tests.support.servers.dynamodb_server import ACCESS, REGION, DynamoDbServer
 from wal_sink.errors import PermanentError
 from wal_sink.sinks.base import Rejected
 from wal_sink_backends.dynamodb import calls as dynamodb_calls
+from wal_sink_backends.dynamodb import client as dynamodb_clients
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
 
 # What DynamoDB answers.
@@ -63,9 +64,9 @@ def test_a_ledger_that_is_not_known_everywhere_yet(server: DynamoDbServer, opera
 @pytest.fixture
 def own_session() -> Iterator[None]:
     """Credentials that are found in this test are not those of the next."""
-    dynamodb_calls.session.cache_clear()
+    dynamodb_clients.session.cache_clear()
     yield
-    dynamodb_calls.session.cache_clear()
+    dynamodb_clients.session.cache_clear()
 
 
 STALE = ["ExpiredTokenException", "ExpiredToken", "UnrecognizedClientException", "InvalidClientTokenId"]
@@ -96,7 +97,7 @@ def test_credentials_are_read_anew(
 def test_credentials_are_read_anew_when_opening(
     server: DynamoDbServer, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dynamodb_calls.session().get_credentials()
+    dynamodb_clients.session().get_credentials()
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "renewed")
     server.faults.append(Fault("DescribeTable", "UnrecognizedClientException"))
     table = server.new_table()
@@ -259,7 +260,7 @@ def test_a_table_that_vanishes(server: DynamoDbServer, kind: Any) -> None:
 
 
 def test_no_credentials(server: DynamoDbServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    dynamodb_calls.session.cache_clear()
+    dynamodb_clients.session.cache_clear()
     for name in ACCESS:
         monkeypatch.delenv(name.upper())
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -271,7 +272,7 @@ def test_no_credentials(server: DynamoDbServer, monkeypatch: pytest.MonkeyPatch,
         with pytest.raises(PermanentError, match="You must specify a region"):
             DynamoDbSink("orders").open(CONTEXT)
     finally:
-        dynamodb_calls.session.cache_clear()
+        dynamodb_clients.session.cache_clear()
 
 
 @pytest.mark.usefixtures("no_waiting")

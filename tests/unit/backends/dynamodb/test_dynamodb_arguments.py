@@ -15,7 +15,8 @@ from tests.support.servers.dynamodb_server import REGION, DynamoDbServer
 from wal_sink.errors import ConfigError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.guarantees import promise
-from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, dynamodb_sink
+from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
+from wal_sink_backends.dynamodb.urls import dynamodb_sink
 
 
 @pytest.mark.parametrize(
@@ -88,9 +89,9 @@ def test_two_arns_of_one_name_are_two_tables_in_other_regions_and_accounts(ledge
         ("dynamodb://orders?regoin=x", "unknown options regoin; known are mode, row_key"),
         ("dynamodb://orders?mode=put&ledger_table=x", "mode=put has no options ledger_table; it has row_key"),
         ("dynamodb://orders?region=x&region=y", "options given twice: region"),
-        ("dynamodb://orders?mode=both", "mode='both': expected one of transactional, put"),
-        ("dynamodb://orders?timeout_s=long", "expected numbers of seconds"),
-        ("dynamodb://orders?create_ledger=maybe", "true or false for other options"),
+        ("dynamodb://orders?mode=both", "mode='both': expected one of 'transactional', 'put'"),
+        ("dynamodb://orders?timeout_s=long", "timeout_s='long': expected a number, such as timeout_s=30"),
+        ("dynamodb://orders?create_ledger=maybe", "create_ledger='maybe': expected true or false"),
     ],
 )
 def test_urls_that_cannot_work(url: str, message: str) -> None:

@@ -23,7 +23,7 @@ WRITER = textwrap.dedent(
     from wal_sink.sinks.chunk import Position
     from wal_sink.sinks.base import SinkContext
     from wal_sink.testing.contract.calls import chunks_of, following, slot
-    from wal_sink_backends.dynamodb.sink import dynamodb_sink
+    from wal_sink_backends.dynamodb.urls import dynamodb_sink
 
     sink = dynamodb_sink(sys.argv[1])
     sink.open(SinkContext(wal_id="wal", sink="default", term=1, batch_id=0, columns=("id",), on_executor=True))

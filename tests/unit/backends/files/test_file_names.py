@@ -13,6 +13,8 @@ from wal_sink_backends.files.names import SEGMENT_TEMPLATE, SegmentNames
 
 WAL = "ab" * 16
 DAY = dt.date(2026, 11, 22)
+PRESENT = {"roll": "file_index"}
+"""The present names of placeholders, by their earlier ones."""
 
 
 def transaction(batch_id: int = 5, partition: int = 3, roll: int = 1) -> Transaction:
@@ -37,10 +39,14 @@ def test_names(template: str, wanted: str) -> None:
     assert named(template) == wanted
 
 
+def test_a_placeholder_has_one_value_under_its_present_and_its_earlier_name() -> None:
+    assert named("{batch_id}-{partition}-{file_index:03d}") == "5-3-001" == named("{batch_id}-{partition}-{roll:03d}")
+
+
 @pytest.mark.parametrize("missing", ["batch_id", "partition", "roll"])
 def test_a_template_must_tell_segments_apart(missing: str) -> None:
     fields = [f"{{{name}}}" for name in ("batch_id", "partition", "roll") if name != missing]
-    with pytest.raises(ConfigError, match=rf"name_template=.*\{{{missing}\}} is missing"):
+    with pytest.raises(ConfigError, match=rf"name_template=.*\{{{PRESENT.get(missing, missing)}\}} is missing"):
         TwoPhaseFilesSink("folder", name_template="-".join(fields))
 
 
@@ -49,7 +55,10 @@ def test_a_template_must_tell_segments_apart(missing: str) -> None:
     [
         ("{batch_id}{partition}-{roll}", r"\{batch_id\} and \{partition\} need a character between them"),
         ("{batch_id}-{partition}0{roll}", r"\{partition\} and \{roll\} need a character"),
-        ("{batch_id}-{partition}-{roll}-{key}", r"\{key\} is unknown; known are \{batch_id\}, \{partition\}, \{roll\}"),
+        (
+            "{batch_id}-{partition}-{roll}-{key}",
+            r"\{key\} is unknown; known are \{batch_id\}, \{partition\}, \{file_index\}",
+        ),
         ("{batch_id}-{partition}-{roll}-{}", r"\{\} is unknown"),
         ("{batch_id.real}-{partition}-{roll}", r"\{batch_id.real\} is unknown"),
         ("{batch_id:.1}-{partition}-{roll}", r"\{batch_id:.1\} could cut a value short"),

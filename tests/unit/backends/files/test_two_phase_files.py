@@ -171,26 +171,26 @@ def test_a_file_of_the_same_bytes_does_not_stand_in_for_one_that_is_gone(tmp_pat
     aborted(tmp_path, second)
     with pytest.raises(HandleGoneError, match="the file of that name is another one, or was altered") as error:
         committed(tmp_path, second)
-    assert not error.value.never_published
+    assert not error.value.never_committed
 
 
-def test_a_file_that_a_reader_took_away_is_not_published_again(tmp_path: Path, way: str) -> None:
+def test_a_file_that_a_reader_took_away_is_not_committed_again(tmp_path: Path, way: str) -> None:
     held = prepared(tmp_path)
     committed(tmp_path, held)
     (tmp_path / "0-0-0.jsonl").unlink()
     with pytest.raises(HandleGoneError, match="is gone, and there is no such file") as error:
         committed(tmp_path, held)
-    assert not error.value.never_published, "it was"
+    assert not error.value.never_committed, "it was"
     assert shown(tmp_path) == {}, way
 
 
-def test_a_held_file_that_lost_bytes_is_not_published(tmp_path: Path) -> None:
+def test_a_held_file_that_lost_bytes_is_not_committed(tmp_path: Path) -> None:
     held = prepared(tmp_path)
     (file,) = held_files(tmp_path)
     os.truncate(file, 5)
     with pytest.raises(HandleGoneError, match=r"expected \d+ bytes, found 5") as error:
         committed(tmp_path, held)
-    assert error.value.never_published
+    assert error.value.never_committed
     assert shown(tmp_path) == {}
 
 
@@ -201,7 +201,7 @@ def test_a_handle_of_another_store_is_not_held_in_this_one(tmp_path: Path) -> No
             committed(tmp_path, Held(held.transaction, "", handle))
 
 
-def test_a_process_that_died_between_link_and_unlink_has_published(
+def test_a_process_that_died_between_link_and_unlink_has_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if its successor runs where files can be renamed."""
@@ -239,7 +239,7 @@ def test_a_held_file_is_hidden_by_its_own_name_too(tmp_path: Path, way: str) -> 
     assert not [found for found in everything if Path(found).is_file()]
 
 
-def test_a_file_that_an_older_version_held_is_published(tmp_path: Path, way: str) -> None:
+def test_a_file_that_an_older_version_held_is_committed(tmp_path: Path, way: str) -> None:
     held = prepared(tmp_path)
     as_older_versions_held_it(tmp_path)
     for _ in range(2):
@@ -366,7 +366,7 @@ def test_what_is_synced_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (errno.EINVAL, errno.EPERM, "neither renames without replacing nor makes hard links"),
     ],
 )
-def test_a_file_system_that_cannot_publish_is_refused(
+def test_a_file_system_that_cannot_commit_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renaming: int, linking: int | None, message: str
 ) -> None:
     def link(*_: object) -> None:
@@ -458,7 +458,7 @@ def test_by_url(tmp_path: Path) -> None:
             "unknown options fromat; known are format, commit, maps, name_template, part_bytes, held_folder",
         ),
         ("format=csv&format=json", "options given twice: format"),
-        ("commit=2pc", "commit=2pc: expected chunk .* or two-phase"),
+        ("commit=2pc", "commit='2pc': expected one of 'chunk', 'two-phase'"),
         ("name_template=x", "name_template needs commit=two-phase"),
         ("commit=two-phase&part_bytes=8MiB", "part_bytes='8MiB': expected a whole number"),
         ("commit=two-phase&part_bytes=1", "part_bytes=1: expected a whole number from 5242880"),

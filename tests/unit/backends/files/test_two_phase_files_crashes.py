@@ -102,7 +102,7 @@ def dying_at(number: int) -> Iterator[None]:
 
 
 def deaths_in_commit(root: Path) -> Iterator[tuple[Path, Held]]:
-    """Folders in which a process died at every half-step of publishing what is held there."""
+    """Folders in which a process died at every half-step of committing what is held there."""
     handles: dict[Path, Held] = {}
 
     def ready(folder: Path) -> None:

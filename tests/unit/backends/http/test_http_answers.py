@@ -19,7 +19,9 @@ from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, Per
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected
 from wal_sink.testing import FakeQuery
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, http_sink
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink
+from wal_sink_backends.http.urls import http_sink
 
 MIB = 1 << 20
 PARTIAL = json.dumps({"items": [{"status": 201}, {"status": 422, "error": "bad id"}, {"status": 201}]})

@@ -14,7 +14,9 @@ from tests.support.processes import CHECKOUT
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.testing.contract.calls import chunks_of
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Statuses, http_sink
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink, Statuses
+from wal_sink_backends.http.urls import http_sink
 
 # What cannot work.
 
@@ -111,9 +113,9 @@ def test_headers_by_url(keyed: Collection, monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("idempotnt=true", "unknown options idempotnt; known are body, method, idempotent"),
         ("body=json&body=rows", "options given twice: body"),
-        ("idempotent=yes", "option idempotent='yes' is not what it takes"),
-        ("rows_per_s=fast", "option rows_per_s='fast'"),
-        ("headers_from_env=X-Key", "option headers_from_env='X-Key'"),
+        ("idempotent=yes", "idempotent='yes': expected true or false"),
+        ("rows_per_s=fast", "rows_per_s='fast': expected a number, such as rows_per_s=30"),
+        ("headers_from_env=X-Key", "headers_from_env='X-Key': expected NAME:VALUE pairs"),
         ("section", "expected options as name=value"),
         ("body=xml", "body='xml'"),
     ],

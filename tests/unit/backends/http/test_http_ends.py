@@ -16,7 +16,8 @@ from tests.support.http_collection import chunk, opened, write
 from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink.sinks.base import Rejected
 from wal_sink_backends.http.ends import doubt_of_end
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, TargetFailedError
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink, TargetFailedError
 
 DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 REFUSED = b"HTTP/1.1 422 No\r\nContent-Length: 0\r\n\r\n"

@@ -28,7 +28,9 @@ from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.testing import FakeQuery
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, TargetFailedError, http_sink
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink, TargetFailedError
+from wal_sink_backends.http.urls import http_sink
 
 # Connections.
 
@@ -154,7 +156,7 @@ WRITER = textwrap.dedent(
     import pyarrow as pa
     from wal_sink.sinks.base import SinkContext
     from wal_sink.testing.contract.calls import chunks_of
-    from wal_sink_backends.http.sink import http_sink
+    from wal_sink_backends.http.urls import http_sink
 
     url, done = sys.argv[1], sys.argv[2]
     sink = http_sink(url)

@@ -13,7 +13,8 @@ from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink.sinks.base import Rejected
 from wal_sink_backends.common import pacing
 from wal_sink_backends.common.pacing import NotNowError
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Pacing, TargetFailedError
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink, Pacing, TargetFailedError
 
 
 def test_a_429_is_waited_for_and_sent_again(plain: Collection) -> None:

@@ -8,7 +8,9 @@ from tests.support.http_collection import IDS, Collection, chunk, opened, refuse
 from tests.support.servers.http_target import Fault
 from wal_sink.errors import PermanentError
 from wal_sink.sinks.base import Lookup, Rejected
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Pacing, TargetFailedError, http_sink
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink, Pacing, TargetFailedError
+from wal_sink_backends.http.urls import http_sink
 
 # Rows the API refuses.
 

@@ -14,7 +14,8 @@ from tests.support.servers.http_target import Fault
 from wal_sink.errors import OutcomeUnknownError, PermanentError
 from wal_sink.sinks.base import Rejected
 from wal_sink.testing.contract.calls import chunks_of
-from wal_sink_backends.http.sink import HttpLookupSink, HttpSink, Statuses, TargetFailedError
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import HttpSink, Statuses, TargetFailedError
 
 # What is sent.
 

@@ -18,7 +18,8 @@ from wal_sink.sinks.base import SinkContext
 from wal_sink.sinks.urls import GROUP
 from wal_sink.testing.contract.calls import travelled
 from wal_sink_backends.kafka.messages import Message, MessageFormat
-from wal_sink_backends.kafka.sink import KafkaSink, _Target, kafka_sink
+from wal_sink_backends.kafka.sink import KafkaSink, _Target
+from wal_sink_backends.kafka.urls import kafka_sink
 
 CONTEXT = SinkContext("wal", "default", 1, 0, (), on_executor=False)
 TABLE = pa.table(
@@ -209,8 +210,8 @@ def test_a_url_says_all_the_arguments() -> None:
         ("kafka://host/flights?conf.debug=all&conf.debug=none", "options given twice: conf.debug"),
         ("kafka://u:x hunter2@host/flights", "the URL has blanks"),
         ("kafka://host/flights?conf.sasl.password=x hunter2", "the URL has blanks"),
-        ("kafka://host/flights?ledger_replication=many", "ledger_replication='many' is no number"),
-        ("kafka://host/flights?tombstones=yes", "expected true or false"),
+        ("kafka://host/flights?ledger_replication=many", "ledger_replication='many': expected a whole number"),
+        ("kafka://host/flights?tombstones=yes", "tombstones='yes': expected true or false"),
         ("kafka://host/a/b", "topic='a/b'"),
     ],
 )

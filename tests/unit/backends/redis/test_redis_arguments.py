@@ -15,7 +15,8 @@ from tests.support.redis_tools import VARIABLE, ledger
 from wal_sink.errors import (
     ConfigError,
 )
-from wal_sink_backends.redis.sink import RedisSink, redis_sink
+from wal_sink_backends.redis.sink import RedisSink
+from wal_sink_backends.redis.urls import redis_sink
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_by_the_path_of_a_socket(server: RedisServer) -> None:
         ("key=a:{id}&kond=set", "unknown options kond; known are key, kind, maxlen"),
         ("key=a:{id}&kind=set&key=b:{id}", "options given twice: key"),
         ("kind=set", "which keys"),
-        ("key=a&kind=stream&maxlen=many", "maxlen='many': expected a number"),
+        ("key=a&kind=stream&maxlen=many", "maxlen='many': expected a whole number, such as maxlen=100"),
     ],
 )
 def test_urls_that_cannot_work(query: str, message: str) -> None:

@@ -89,7 +89,7 @@ WRITER = textwrap.dedent(
     import redis
     from wal_sink.sinks.chunk import Chunk, Position
     from wal_sink.sinks.base import SinkContext
-    from wal_sink_backends.redis.sink import redis_sink
+    from wal_sink_backends.redis.urls import redis_sink
 
     slot = "wal/default/0"
     sink = redis_sink(sys.argv[1])

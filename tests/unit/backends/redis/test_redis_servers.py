@@ -24,7 +24,7 @@ from wal_sink.errors import (
 )
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Position
-from wal_sink_backends.redis import durability as redis_durability
+from wal_sink_backends.common.durability import warn_once
 from wal_sink_backends.redis import rows as redis_rows
 from wal_sink_backends.redis import sink as redis_backend
 from wal_sink_backends.redis.script import LEDGER
@@ -142,7 +142,7 @@ def test_what_cannot_be_opened_leaves_no_connection(server: RedisServer) -> None
 
 
 def test_info_may_be_forbidden(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:
-    redis_durability.warn_once.cache_clear()
+    warn_once.cache_clear()
     sink = limited(server, "+@all", "-info")
     sink.open(CONTEXT)
     sink.write(chunk(ids(1)))

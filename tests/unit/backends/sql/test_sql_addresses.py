@@ -11,12 +11,11 @@ from typing import Any, cast
 import pytest
 
 from wal_sink.errors import ConfigError
-from wal_sink_backends.sql.addresses import mariadb_sink, postgresql_sink
 from wal_sink_backends.sql.mariadb.dialect import Mariadb
 from wal_sink_backends.sql.postgresql.dialect import Postgresql
 from wal_sink_backends.sql.sink import SqlSink
 from wal_sink_backends.sql.sqlite import Sqlite
-from wal_sink_backends.urls import sqlite_sink
+from wal_sink_backends.sql.urls import mariadb_sink, postgresql_sink, sqlite_sink
 
 ROOT = Path(__file__).parents[4]
 
@@ -90,7 +89,7 @@ def test_an_option_file_may_tell_the_port() -> None:
         ("postgresql://u:hunter2@db/shop?table=t&busy_timeout_s=nan", "busy_timeout_s=nan: expected a number"),
         ("postgresql://u:hunter2@db/shop?table", "expected options as name=value"),
         ("postgresql://u:hunter2@db/shop/more?table=t", "expected postgresql://user@host:port/database"),
-        ("postgresql://u:hunter2@db/shop?table=t&mode=replace", "expected 'append' or 'upsert'"),
+        ("postgresql://u:hunter2@db/shop?table=t&mode=replace", "mode='replace': expected one of 'append', 'upsert'"),
         ("postgresql://u:hunt?er2@db/shop?table=t", "as %2F, %3F and %40"),
         ("postgresql://u:hunt/er2@db/shop?table=t", "as %2F, %3F and %40"),
         ("postgresql://u:hunt er2@db/shop?table=t", "^postgresql://…: the URL has blanks or line breaks"),

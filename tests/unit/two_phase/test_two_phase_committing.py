@@ -49,7 +49,7 @@ def test_a_commit_of_what_was_prepared_again_may_fail_like_any_other(vault: Vaul
     class Twice(Failing):
         def commit(self, transaction: Transaction, handle: str) -> None:
             if transaction.id == first:
-                raise HandleGoneError("gone", never_published=True)
+                raise HandleGoneError("gone", never_committed=True)
             super().commit(transaction, handle)
 
     where = place(5)
@@ -62,7 +62,7 @@ def test_a_commit_of_what_was_prepared_again_may_fail_like_any_other(vault: Vaul
     assert shown(vault) == [0, 1, 2, 3, 4]
 
 
-def test_what_nobody_tried_to_commit_was_surely_not_published(vault: Vault) -> None:
+def test_what_nobody_tried_to_commit_was_surely_not_committed(vault: Vault) -> None:
     vault.remembers_commits = False
     where = place(5)
     run = where.open({"a": VaultSink(vault)})
@@ -72,7 +72,7 @@ def test_what_nobody_tried_to_commit_was_surely_not_published(vault: Vault) -> N
     assert shown(vault) == [0, 1, 2, 3, 4]
 
 
-def test_what_may_have_been_published_and_is_gone_stops_delivery_until_somebody_looked(vault: Vault) -> None:
+def test_what_may_have_been_committed_and_is_gone_stops_delivery_until_somebody_looked(vault: Vault) -> None:
     vault.remembers_commits = False
     where = place(5)
     run = where.open({"a": Failing(vault, "commit", times=99)})
@@ -80,7 +80,7 @@ def test_what_may_have_been_published_and_is_gone_stops_delivery_until_somebody_
     with pytest.raises(DeliveryError):
         run.deliver_all()
     vault.drop_held()
-    with pytest.raises(DeliveryError, match=r"An earlier attempt may have published it.*on_gone='prepare_again'"):
+    with pytest.raises(DeliveryError, match=r"An earlier attempt may have committed it.*on_gone='prepare_again'"):
         where.open({"a": VaultSink(vault)}).deliver_all()
     where.open({"a": Delivery(VaultSink(vault), on_gone="prepare_again")}).deliver_all()
     assert shown(vault) == [0, 1, 2, 3, 4]
@@ -90,7 +90,7 @@ def test_what_may_have_been_published_and_is_gone_stops_delivery_until_somebody_
 def test_who_was_succeeded_prepares_nothing_again_for_its_successor_to_find(
     vault: Vault, on_gone: Literal["halt", "prepare_again"]
 ) -> None:
-    """Found by TLC: the successor, whose answer was lost, would take that for what it has to publish."""
+    """Found by TLC: the successor, whose answer was lost, would take that for what it has to commit."""
     vault.remembers_commits = False
     where = place(5)
 
@@ -199,13 +199,13 @@ def test_what_was_prepared_and_vanishes_is_told(vault: Vault, monkeypatch: pytes
         run.deliver_all()
 
 
-def test_a_run_that_ends_prepares_and_publishes_nothing_more(vault: Vault) -> None:
+def test_a_run_that_ends_prepares_and_commits_nothing_more(vault: Vault) -> None:
     where = place(5)
     sink = VaultSink(vault)
     run = where.open({"a": Delivery(sink, where="driver")})
     staged(where, run)
-    carrier: Any = run.committers[0].serving.carrier
-    carrier._should_stop = lambda: bool(vault.held)
+    dispatcher: Any = run.committers[0].served_sink.dispatcher
+    dispatcher._should_stop = lambda: bool(vault.held)
     with pytest.raises(Exception, match="the run is ending"):
         run.deliver_all()
     assert (vault.shown, vault.held) == ({}, {})

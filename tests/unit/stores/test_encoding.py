@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from wal_sink.wal.parquet import parquet_writer
+from wal_sink.stores.parquet import parquet_writer
 
 ROWS = 6_000
 

@@ -1,4 +1,4 @@
-"""How the rows of a segment are encoded: Parquet, with dictionaries only for columns whose values repeat."""
+"""Rows as Parquet, for segments and for files of sinks: dictionaries only for columns whose values repeat."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ROW_GROUP_BYTES = 16 << 20
+"""Arrow bytes after which pending rows become a row group: about what a writer or reader holds in memory."""
+ROW_GROUP_ROWS = 128 << 10
+"""The same in rows."""
 _SAMPLE_ROWS = 4096
 
 
 def parquet_writer(file: Any, first: pa.Table) -> pq.ParquetWriter:
-    """Writes segments with the schema of `first`, its first rows, to a file object. Raises pyarrow's own errors.
+    """A writer of a Parquet file with the schema of `first`, its first rows. Raises pyarrow's own errors.
 
     zstd-1 and checksums of pages. Parquet gives every column a dictionary until that has grown to 1 MiB: for
     identifiers, digests and measurements this is a third of all the work of encoding, and then thrown away. So a column

@@ -1,0 +1,60 @@
+"""Rows to a web API that tells whether it has a chunk: before a chunk is sent again, the API is asked for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from wal_sink.arguments.values import spelled_class
+from wal_sink.errors import ConfigError, PermanentError
+from wal_sink.redaction import mask_url
+from wal_sink.runtime.clock import SYSTEM
+from wal_sink_backends.common.pacing import Patience
+from wal_sink_backends.http.api import Call
+from wal_sink_backends.http.sink import HttpSink, checked_url
+
+_NO_CACHE = {"Cache-Control": "no-cache"}
+"""A cache on the way may keep a 404, which was true before the chunk was sent."""
+
+
+@spelled_class
+class HttpLookupSink(HttpSink):
+    """An `HttpSink` whose API tells whether it has a chunk: at least once, where only late requests repeat.
+
+    `lookup_url` holds `{key}`, which becomes the chunk's key: `https://api.example.com/chunks/{key}`. GET has to answer
+    with 200 if the API has the whole chunk of that key, and with 404 if it has nothing of it; anything else is an
+    error. It gets the same headers. Not for `body="rows"`, whose requests carry the keys of rows.
+    """
+
+    _is_looked_up = True
+
+    def __init__(self, url: str, *, lookup_url: str, **more: Any) -> None:
+        super().__init__(url, **more)
+        self._lookup_url = lookup_url
+        checked_url(lookup_url.replace("{key}", "key"))
+        if "{key}" not in lookup_url:
+            raise ConfigError(f"lookup_url={mask_url(lookup_url)!r}: expected {{key}} in it, for the key of a chunk")
+        if self._body == "rows":
+            raise ConfigError("lookup_url with body='rows': the API sees keys of rows, never that of a chunk; use one")
+
+    def _urls(self) -> list[str]:
+        return [self._url, self._lookup_url]
+
+    def was_applied(self, key: str) -> bool:
+        """Ask the API, and not a cache before it. Raises what `write` raises.
+
+        `PermanentError` if it also says to have what nobody sent, as a page for a login does that stands in its way.
+        """
+        if not self._knows(key):
+            return False
+        never_sent = f"{SYSTEM.new_id()}-0-1"  # an API may look at the form of a key
+        if self._knows(never_sent):
+            raise PermanentError(
+                f"chunk {key}: {mask_url(self._lookup_url)} answered 200 for it, and for {never_sent}, which nobody "
+                "sent: expected 404 there. Its 200 says nothing, so the chunk may be missing: correct lookup_url, or "
+                "what answers in place of the API"
+            )
+        return True
+
+    def _knows(self, key: str) -> bool:
+        call = Call("GET", self._lookup_url.replace("{key}", key), b"", _NO_CACHE, 0, f"chunk {key}")
+        return self._opened().knows(call, Patience(self._pacing.max_wait_s))

@@ -1,0 +1,49 @@
+"""The sinks of web APIs by URL: entry points of group `wal_sink.backends`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from wal_sink.errors import ConfigError
+from wal_sink.redaction import mask_url
+from wal_sink.sinks.json_rows import Maps
+from wal_sink_backends.common.pacing import Pacing
+from wal_sink_backends.common.url_options import UrlOptions
+from wal_sink_backends.http.api import Statuses
+from wal_sink_backends.http.lookup_sink import HttpLookupSink
+from wal_sink_backends.http.sink import Body, HttpSink, Method
+
+
+@dataclass(frozen=True, slots=True)
+class HttpOptions:
+    """The arguments of `HttpSink` and `HttpLookupSink` that a URL may hold. `Pacing` and `Statuses` add theirs."""
+
+    body: Body | None = None
+    method: Method | None = None
+    idempotent: bool | None = None
+    idempotency_header: str | None = None
+    lookup_url: str | None = None
+    maps: Maps | None = None
+    headers_from_env: Mapping[str, str] | None = None
+    timeout_s: float | None = None
+    verify: bool | str | None = None
+
+
+def http_sink(url: str) -> HttpSink:
+    """A sink by URL: the API's own, with options after `#`, which APIs never see.
+
+    `https://api.example.com/orders?site=7#idempotent=true&headers_from_env=Authorization:ORDERS_AUTH`. Options are
+    those of `HttpSink` and `HttpLookupSink` (`lookup_url`), of `Pacing` and of `Statuses` (`done`, `retry`, `refused`:
+    numbers with commas).
+    """
+    address, _, fragment = url.partition("#")
+    if "#" in fragment or ("@" in fragment and "@" not in address):  # it may end a secret, so it must not show
+        raise ConfigError(
+            f"{mask_url(url)}: expected one '#' before the options; write # as %23, and @ in options as %40"
+        )
+    options = UrlOptions(fragment, address, HttpOptions, Pacing, Statuses)
+    arguments: dict[str, Any] = options.arguments(HttpOptions)
+    kind = HttpLookupSink if "lookup_url" in arguments else HttpSink
+    return kind(address, pacing=options.read(Pacing), statuses=options.read(Statuses), **arguments)

@@ -1,0 +1,54 @@
+"""`KafkaSink` by URL: an entry point of group `wal_sink.backends`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from wal_sink.errors import ConfigError
+from wal_sink.redaction import is_secret_name, mask_url
+from wal_sink.sinks.json_rows import Maps
+from wal_sink_backends.common.url_options import UrlOptions, family
+from wal_sink_backends.kafka.sink import KafkaSink, Partitioner, RecreatedTopic
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """The arguments of `KafkaSink` that a URL may hold."""
+
+    value: str | None = None
+    key: str | None = None
+    headers: tuple[str, ...] | None = None
+    partition: str | None = None
+    partitioner: Partitioner | None = None
+    tombstones: bool | None = None
+    maps: Maps | None = None
+    ledger_topic: str | None = None
+    ledger_replication: int | None = None
+    transaction_timeout_s: float | None = None
+    recreated_topic: RecreatedTopic | None = None
+    conf: Mapping[str, str] = family("conf.")
+    conf_from_env: Mapping[str, str] = family("env.")
+
+
+def kafka_sink(url: str) -> KafkaSink:
+    """`kafka://host:9092,host2:9092/topic?key=id&value=json`: the arguments of `KafkaSink` as options.
+
+    `conf.NAME=value` sets a property of librdkafka, `env.NAME=VARIABLE` takes it from the environment, where secrets
+    have to be.
+    """
+    if re.search(r"\s", url):  # before any part of it is shown: masking a password ends at a blank
+        raise ConfigError("kafka://…: the URL has blanks or line breaks; write a blank as %20")
+    parts = urlsplit(url)
+    if parts.fragment:
+        raise ConfigError(f"{parts.scheme}://…: the URL has a '#'; write it as %23")
+    servers, topic = parts.netloc, parts.path.strip("/")
+    arguments = UrlOptions(parts.query, url, KafkaOptions).arguments(KafkaOptions)
+    secret = next(filter(is_secret_name, arguments["conf"]), "sasl.password" if "@" in servers + topic else None)
+    if secret is not None:
+        raise ConfigError(f"{mask_url(url)}: no secrets in a URL; say ?env.{secret}=VARIABLE, read where the sink runs")
+    if not servers or not topic:
+        raise ConfigError(f"{mask_url(url)}: expected kafka://host:9092,host2:9092/topic?key=COLUMN")
+    return KafkaSink(servers, topic, **arguments)

@@ -1,0 +1,39 @@
+"""`RedisSink` by URL: an entry point of group `wal_sink.backends`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wal_sink.errors import ConfigError
+from wal_sink.redaction import mask_url
+from wal_sink.sinks.json_rows import Maps
+from wal_sink_backends.common.url_options import UrlOptions
+from wal_sink_backends.redis.addresses import refuse_sentinel
+from wal_sink_backends.redis.sink import Kind, RedisSink
+
+
+@dataclass(frozen=True, slots=True)
+class RedisOptions:
+    """The arguments of `RedisSink` that a URL may hold."""
+
+    key: str | None = None
+    kind: Kind | None = None
+    maxlen: int | None = None
+    password_env: str | None = None
+    ca_file: str | None = None
+    wait_replicas: int | None = None
+    timeout_s: float | None = None
+    maps: Maps | None = None
+
+
+def redis_sink(url: str) -> RedisSink:
+    """A sink by URL: `redis://:password@host:6379/0?kind=hash&key=orders:{id}`, `rediss://…`, `redis+unix:///path?…`.
+
+    Options: `key` (required), `kind`, `maxlen`, `password_env`, `ca_file`, `wait_replicas`, `timeout_s`, `maps`.
+    """
+    refuse_sentinel(url)
+    bare, _, query = url.removeprefix("redis+").partition("?")
+    arguments = UrlOptions(query, url, RedisOptions).arguments(RedisOptions)
+    if "key" not in arguments:
+        raise ConfigError(f"{mask_url(url)}: which keys? Add ?key=orders:{{id}}")
+    return RedisSink(bare, **arguments)

@@ -1,0 +1,66 @@
+"""The choice of the dialect by the URL of a database."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+from wal_sink.errors import ConfigError
+from wal_sink.redaction import mask_url
+from wal_sink_backends.sql.base.address import BLANK, address_in, shown_scheme
+from wal_sink_backends.sql.base.dialect import Dialect, Limits
+from wal_sink_backends.sql.mariadb.options import MariadbOptions
+from wal_sink_backends.sql.postgresql.options import PostgresqlOptions
+
+
+def dialect_of(url: str, limits: Limits, *, schema: str | None, password_env: str | None) -> Dialect:
+    """The dialect for a URL, which is not shown in messages: it may hold a password. `ConfigError` if there is none."""
+    make = _DIALECTS.get(url.partition("://")[0])
+    if make is None:
+        raise ConfigError(
+            f"SqlSink cannot reach {shown_scheme(url)!r} databases: expected sqlite:///file.db, "
+            "sqlite:////folder/file.db, postgresql://user@host/database or mariadb://user@host/database"
+        )
+    return make(url, limits, schema, password_env)
+
+
+def _sqlite(url: str, limits: Limits, schema: str | None, password_env: str | None) -> Dialect:
+    from wal_sink_backends.sql.sqlite import Sqlite  # noqa: PLC0415 - a sink loads only its own database's driver
+
+    rest = url.partition("://")[2]
+    path = rest.removeprefix("/")
+    shown = "sqlite://…" if BLANK.search(url) else mask_url(url)  # a file's name may have blanks
+    if rest == path or path in ("", ":memory:") or "?" in path:
+        raise ConfigError(f"{shown}: expected sqlite:///relative.db or sqlite:////absolute.db, a file without options")
+    if schema or password_env:
+        raise ConfigError(f"{shown}: SQLite has neither schema nor password_env; leave them out")
+    return Sqlite(str(Path(path).absolute()), socket.gethostname(), limits.busy_timeout_s)
+
+
+def _postgresql(url: str, limits: Limits, schema: str | None, password_env: str | None) -> Dialect:
+    from wal_sink_backends.sql.postgresql.dialect import Postgresql  # noqa: PLC0415 - as above
+
+    address = address_in(url, "postgresql", PostgresqlOptions, schema=schema, password_env=password_env)
+    return Postgresql(address, limits)
+
+
+def _mariadb(url: str, limits: Limits, schema: str | None, password_env: str | None) -> Dialect:
+    from wal_sink_backends.sql.mariadb.dialect import Mariadb  # noqa: PLC0415 - as above
+
+    address = address_in(url, "mariadb", MariadbOptions, schema=schema, password_env=password_env)
+    if len(address.hosts) > 1 or not address.database:
+        raise ConfigError(f"{mask_url(url)}: expected one host and a database, mariadb://user@host/database")
+    if address.options.get("ssl_disabled", "true") != "true":
+        raise ConfigError(f"{mask_url(url)}: expected ssl_disabled=true; leave it out if TLS is to be used")
+    return Mariadb(address, limits)
+
+
+_Make = Callable[[str, Limits, "str | None", "str | None"], Dialect]
+_DIALECTS: dict[str, _Make] = {
+    "sqlite": _sqlite,
+    "postgresql": _postgresql,
+    "postgres": _postgresql,
+    "mariadb": _mariadb,
+    "mysql": _mariadb,
+}

@@ -1,0 +1,85 @@
+"""`SqlSink` by URL: entry points of group `wal_sink.backends`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from wal_sink.errors import ConfigError
+from wal_sink.redaction import mask_url
+from wal_sink.sinks.json_rows import Maps
+from wal_sink_backends.common.url_options import UrlOptions, names_of
+from wal_sink_backends.sql.base.address import refuse_at_behind_host, refuse_blanks, shown_scheme
+from wal_sink_backends.sql.mariadb.options import MariadbOptions
+from wal_sink_backends.sql.postgresql.options import PostgresqlOptions
+from wal_sink_backends.sql.sink import Mode, SqlSink
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The arguments of `SqlSink` that the URL of a server may hold."""
+
+    table: str | None = None
+    schema: str | None = None
+    mode: Mode | None = None
+    key: tuple[str, ...] | None = None
+    newer_by: str | None = None
+    create_table: bool | None = None
+    may_drop_rows: bool | None = None
+    password_env: str | None = None
+    maps: Maps | None = None
+    busy_timeout_s: float | None = None
+    connect_timeout_s: float | None = None
+    statement_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteOptions:
+    """The arguments of `SqlSink` that the URL of an SQLite file may hold."""
+
+    table: str | None = None
+    mode: Mode | None = None
+    key: tuple[str, ...] | None = None
+    newer_by: str | None = None
+    create_table: bool | None = None
+    may_drop_rows: bool | None = None
+    busy_timeout_s: float | None = None
+    maps: Maps | None = None
+
+
+def sqlite_sink(url: str) -> SqlSink:
+    """`sqlite:////absolute/path.db?table=orders&mode=upsert&key=id,day`: rows and position in one transaction.
+
+    More options: `newer_by`, `create_table`, `may_drop_rows`, `busy_timeout_s`, `maps`.
+    """
+    options = UrlOptions(urlsplit(url).query, url, SqliteOptions)
+    return _sink(url.partition("?")[0], options.arguments(SqliteOptions), url)
+
+
+def postgresql_sink(url: str) -> SqlSink:
+    """`postgresql://user@host:port/db?table=orders&schema=shop&mode=upsert&key=id`: exactly once."""
+    return _server_sink(url, PostgresqlOptions)
+
+
+def mariadb_sink(url: str) -> SqlSink:
+    """`mariadb://user@host:port/db?table=orders&mode=upsert&key=id,day` (or `mysql://…`): exactly once."""
+    return _server_sink(url, MariadbOptions)
+
+
+def _server_sink(url: str, driver_options: type[Any]) -> SqlSink:
+    """The sink, which takes the options of its driver in its own URL."""
+    refuse_blanks(url)
+    bare, _, query = url.partition("?")
+    if "@" in query:
+        refuse_at_behind_host(url, shown_scheme(url))
+    options = UrlOptions(query, url, ServerOptions, driver_options)
+    for_driver = names_of(driver_options)
+    kept = [part for part in query.split("&") if unquote(part.partition("=")[0]) in for_driver]
+    return _sink(f"{bare}?{'&'.join(kept)}" if kept else bare, options.arguments(ServerOptions), url)
+
+
+def _sink(address: str, arguments: dict[str, Any], url: str) -> SqlSink:
+    if "table" not in arguments:
+        raise ConfigError(f"{mask_url(url)}: which table? Add ?table=NAME")
+    return SqlSink(address, arguments.pop("table"), **arguments)

@@ -1,0 +1,154 @@
+"""`docs/rooms.toml` names the rooms and what each imports: no more and no less.
+
+Small made-up trees show that every difference is found.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.rooms import MOST_FLOORS, Declared, Graph, Sources, declaration, differences, report, undocumented
+
+TOWN = {
+    "wal_sink/__init__.py": '"""Names."""\nfrom wal_sink.roof import top\n__all__ = ["top"]\n',
+    "wal_sink/ground.py": '"""Ground."""\nlow = 1\n',
+    "wal_sink/store/__init__.py": '"""Keeps."""\nfrom wal_sink.store.disk import kept\n',
+    "wal_sink/store/disk.py": "from wal_sink.ground import low as kept\n",
+    "wal_sink/roof.py": "from wal_sink.store import kept as top\n",
+    "backends/wal_sink_backends/__init__.py": '"""Ready."""\n',
+    "backends/wal_sink_backends/db/__init__.py": '"""A database."""\n',
+    "backends/wal_sink_backends/db/sink.py": "from wal_sink import top\n",
+}
+DECLARED: Declared = {
+    "floor-1": {"ground.py": []},
+    "floor-2": {"store": ["ground.py"]},
+    "floor-3": {"roof.py": ["store"]},
+    "floor-4": {"backends/db": ["roof.py"]},
+}
+
+
+def _build(root: Path, sources: dict[str, str]) -> Path:
+    for name, text in sources.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def _graph(root: Path, changed: dict[str, str] | None = None) -> Graph:
+    """Return the graph of the made-up tree, with modules of `wal_sink/` added or replaced."""
+    files = {f"wal_sink/{name}.py": text for name, text in (changed or {}).items()}
+    return Sources(_build(root, {**TOWN, **files})).graph()
+
+
+def test_a_declaration_that_fits_has_no_difference(tmp_path: Path) -> None:
+    assert differences(DECLARED, _graph(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from wal_sink.roof import top\n",
+        "import wal_sink.roof\n",
+        "from wal_sink import roof\n",
+        "from wal_sink import top\n",
+        "from wal_sink import *\n",
+        "import wal_sink\n",
+        "from . import roof\n",
+        "from .roof import top as other\n",
+        "def later():\n    from wal_sink.roof import top\n",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from wal_sink.roof import top\n",
+    ],
+)
+def test_every_form_of_import_makes_an_arrow(tmp_path: Path, text: str) -> None:
+    assert _graph(tmp_path, {"extra": text}).arrows["extra.py", "roof.py"] == ["wal_sink.extra > wal_sink.roof"]
+
+
+def test_a_name_of_a_package_makes_an_arrow_to_the_module_it_comes_from_alone(tmp_path: Path) -> None:
+    names = '"""Names."""\nfrom wal_sink.roof import top\nfrom wal_sink.ground import low\n__version__ = "1"\n'
+    graph = Sources(_build(tmp_path, {**TOWN, "wal_sink/__init__.py": names})).graph()
+    assert graph.imported_by("backends/db") == ["roof.py"]
+    named = _build(tmp_path, {"wal_sink/extra.py": "from wal_sink import low, __version__\n"})
+    assert Sources(named).graph().imported_by("extra.py") == ["ground.py"]
+
+
+def test_an_init_that_does_something_counts_as_a_module_of_its_room(tmp_path: Path) -> None:
+    graph = _graph(tmp_path, {"store/__init__": '"""Keeps."""\nfrom wal_sink.roof import top\nprint(top)\n'})
+    assert graph.circles == [["roof.py", "store"]]
+
+
+def test_an_import_of_a_module_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match=r"wal_sink\.extra imports wal_sink\.gone"):
+        _graph(tmp_path, {"extra": "from wal_sink.gone import thing\n"})
+
+
+def test_a_folder_without_the_packages_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="holds none of the packages"):
+        Sources(tmp_path)
+
+
+def test_an_arrow_that_is_not_declared_is_told_with_its_imports(tmp_path: Path) -> None:
+    found = differences(
+        DECLARED, _graph(tmp_path, {"roof": "from wal_sink.store import kept as top\nimport wal_sink.ground\n"})
+    )
+    assert found == ["arrow roof.py -> ground.py is not declared: wal_sink.roof > wal_sink.ground"]
+
+
+def test_an_arrow_that_no_import_makes_is_told(tmp_path: Path) -> None:
+    declared: Declared = {**DECLARED, "floor-3": {"roof.py": ["store", "ground.py"]}}
+    assert differences(declared, _graph(tmp_path)) == ["arrow roof.py -> ground.py is declared and not used"]
+
+
+def test_a_room_that_is_not_declared_is_told(tmp_path: Path) -> None:
+    found = differences(DECLARED, _graph(tmp_path, {"hut": "", "shed/tool": ""}))
+    assert found == ["room hut.py is not declared", "room shed is not declared"]
+
+
+def test_a_declared_room_that_does_not_exist_is_told(tmp_path: Path) -> None:
+    declared: Declared = {**DECLARED, "floor-1": {"ground.py": [], "hut": []}}
+    assert differences(declared, _graph(tmp_path)) == ["room hut is declared and does not exist"]
+
+
+def test_a_room_on_two_floors_or_on_the_wrong_one_is_told(tmp_path: Path) -> None:
+    graph = _graph(tmp_path)
+    wrong: Declared = {**DECLARED, "floor-3": {}, "floor-4": {**DECLARED["floor-3"], **DECLARED["floor-4"]}}
+    assert differences(wrong, graph) == ["roof.py is on floor-3, not floor-4"]
+    twice: Declared = {"floor-0": {"roof.py": ["store"]}, **DECLARED}
+    assert differences(twice, graph) == ["room roof.py is declared twice"]
+
+
+def test_a_circle_is_told_with_the_imports_that_make_it_even_if_it_is_declared(tmp_path: Path) -> None:
+    graph = _graph(tmp_path, {"ground": "def late():\n    import wal_sink.roof\n"})
+    circle = differences(tomllib.loads(declaration(graph)), graph)
+    assert len(circle) == 1
+    assert circle[0].startswith("a circle of ground.py, roof.py, store: ")
+    assert "wal_sink.ground > wal_sink.roof" in circle[0]
+    assert set(graph.floors.values()) == {1, 2}
+    assert "  wal_sink.ground > wal_sink.roof\n" in report(graph)
+
+
+def test_a_house_that_is_too_high_is_told_even_if_it_is_declared(tmp_path: Path) -> None:
+    rooms = {f"room{n:02}": f"import wal_sink.room{n - 1:02}\n" for n in range(1, MOST_FLOORS + 1)}
+    graph = _graph(tmp_path, {"room00": "", **rooms})
+    assert differences(tomllib.loads(declaration(graph)), graph) == ["room12.py is on floor-13"]
+
+
+def test_a_written_declaration_fits_what_it_was_written_for(tmp_path: Path) -> None:
+    many = [f"a_room_with_a_long_name_{n}" for n in range(6)]
+    long = "".join(f"import wal_sink.{name}\n" for name in many)
+    graph = _graph(tmp_path, {"extra": long, **dict.fromkeys(many, "")})
+    text = declaration(graph)
+    assert differences(tomllib.loads(text), graph) == []
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert (
+        "wal_sink: 10 rooms, 8 arrows, 3 floors\nwith backends: 11 rooms, 9 arrows, 4 floors\ncircles: 0\n"
+        in report(graph)
+    )
+
+
+def test_a_folder_without_a_docstring_is_told(tmp_path: Path) -> None:
+    silent = {"wal_sink/mute/__init__.py": "", "wal_sink/mute/one.py": "", "wal_sink/bare/one.py": '"""Text."""\n'}
+    assert undocumented(_build(tmp_path, {**TOWN, **silent})) == ["wal_sink/bare", "wal_sink/mute"]

@@ -1,0 +1,111 @@
+"""Options in URLs: read by their declared types, refused by name, and never a way to show a secret."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+
+from wal_sink.errors import ConfigError
+from wal_sink_backends.common.url_options import UrlOptions, family, names_of
+
+URL = "x://user:hunter2@host/a"
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One option of each type."""
+
+    text: str | None = None
+    flag: bool | None = None
+    count: int | None = None
+    wait_s: float | None = None
+    columns: tuple[str, ...] | None = None
+    numbers: tuple[int, ...] | None = None
+    pairs: Mapping[str, str] | None = None
+    mode: Literal["put", "append"] | None = None
+    trust: bool | str | None = None
+    conf: Mapping[str, str] = family("conf.")
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """Options that another part of the sink takes."""
+
+    speed: float = 1.5
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "value"),
+    [
+        ("text=a%20b+c", "text", "a b c"),
+        ("text=", "text", ""),
+        ("text=null", "text", "null"),
+        ("flag=true", "flag", True),
+        ("flag=FALSE", "flag", False),
+        ("flag=0", "flag", False),
+        ("count=1_000", "count", 1000),
+        ("count=-1", "count", -1),
+        ("wait_s=1e3", "wait_s", 1000.0),
+        ("wait_s=inf", "wait_s", float("inf")),
+        ("columns=id,day,", "columns", ("id", "day")),
+        ("columns=", "columns", ()),
+        ("numbers=409,410", "numbers", (409, 410)),
+        ("pairs=a:b,c:d", "pairs", {"a": "b", "c": "d"}),
+        ("mode=append", "mode", "append"),
+        ("trust=1", "trust", True),
+        ("trust=/ca.pem", "trust", "/ca.pem"),
+        ("conf.a.b=1&conf.c=2", "conf", {"a.b": "1", "c": "2"}),
+    ],
+)
+def test_a_text_is_read_by_the_type_of_its_option(query: str, name: str, value: Any) -> None:
+    options = UrlOptions(query, URL, Sample)
+    assert getattr(options.read(Sample), name) == value
+    assert options.arguments(Sample) == {"conf": {}, name: value}
+
+
+def test_each_kind_gets_its_own_options_and_keeps_its_defaults() -> None:
+    options = UrlOptions("speed=2&count=3", URL, Sample, Other)
+    assert (options.read(Sample).count, options.read(Other).speed) == (3, 2.0)
+    assert options.not_of(Other) == ["count"]
+    assert dict(options.texts) == {"speed": "2", "count": "3"}
+    empty = UrlOptions("", URL, Other)
+    assert (empty.read(Other), empty.arguments(Other), names_of(Other)) == (Other(), {}, ["speed"])
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("flag=yes", "x://host/a: flag='yes': expected true or false$"),
+        ("flag=null", "flag='null': expected true or false"),
+        ("count=1.5", "count='1.5': expected a whole number, such as count=100"),
+        ("wait_s=soon", "wait_s='soon': expected a number, such as wait_s=30"),
+        ("numbers=1,b", "numbers='1,b': expected whole numbers with commas, such as numbers=409,410"),
+        ("pairs=a", "pairs='a': expected NAME:VALUE pairs with commas, such as pairs=NAME:VALUE,NAME:VALUE"),
+        ("mode=apend", r"mode='apend': expected one of 'put', 'append'; did you mean append\?"),
+        ("tekst=a&b=c", r"unknown options b, tekst; known are text, flag, .*, trust, speed, conf\.NAME"),
+        ("flagg=true", r"unknown options flagg; known are .*; did you mean flag\?"),
+        ("flag=true&flag=true", "options given twice: flag; give each of them once"),
+        ("flag", "expected options as name=value&name=value"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_it_takes(query: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        UrlOptions(query, URL, Sample, Other).read(Sample)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("query", ["count=hunter2@host", "hunter2=1@host", "ter2&hun=@host/a"])
+def test_a_part_of_a_password_that_holds_a_question_mark_does_not_show(query: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        UrlOptions(query, f"x://user:pw?{query}", Sample).read(Sample)
+    assert "hun" not in str(caught.value)
+    assert "ter2" not in str(caught.value)
+
+
+def test_an_unknown_secret_is_named_and_hides_the_names_beside_it() -> None:
+    with pytest.raises(ConfigError, match="unknown options password; known are") as caught:
+        UrlOptions("password=a&hunter2=1", URL, Sample)
+    assert "hunter2" not in str(caught.value)
