@@ -110,8 +110,7 @@ class UndeliveredError(WalSinkError):
 
 
 class OutcomeUnknownError(WalSinkError):
-    """A request may have had its effect. Remedy: look at the object that the message names before you repeat anything.
-    """
+    """A request may have had its effect. Remedy: look at the object that the message names before you repeat anything."""
 
 
 class ForgottenError(OutcomeUnknownError):

@@ -25,8 +25,7 @@ MIN_RETENTION_BATCHES = 100
 @spelled_class
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Settings of the log. They apply to batches staged from now on; batches already staged keep their chunks and keys.
-    """
+    """Settings of the log. They apply to batches staged from now on; batches already staged keep their chunks and keys."""
 
     chunk_rows: int = 10_000
     """Maximum number of rows handed to a sink in one call."""
