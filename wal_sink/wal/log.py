@@ -48,6 +48,14 @@ class Log:
         """
         return create_once(self.store, path, encode(record), runtime=self.runtime)
 
+    def create_or_find(self, path: str, record: R) -> tuple[R, bool]:
+        """Create a record, or read the existing one. Returns the record under `path`, and True if it is the given one.
+
+        Raises `ObjectLost` if another writer's record vanished before it could be read, and the errors of `create` and
+        `find`.
+        """
+        return (record, True) if self.create(path, record) else (self.require(type(record), path), False)
+
     def find(self, kind: type[R], path: str) -> R | None:
         """The record under `path`, None if there is none. Raises `CorruptError` if its bytes were changed, or if it was
         written for another path.
