@@ -137,7 +137,7 @@ _OF_SMB = (
     f"mount option changes that (actimeo=0 and cache=none do not): write 0 to {SMB_SWITCH} on every machine"
 )
 _OF_FUSE = (
-    "the program behind this file system may remember for an unknown time that a file is absent (by default sshfs "
-    "20 s, rclone 5 min, gcsfuse 5 s)"
+    "a program serves this file system, and it is not known for how long it remembers that a file is absent (by "
+    "default sshfs 20 s, rclone 5 min, gcsfuse 5 s)"
 )
 _OF_AUTOMOUNT = "the file system that will be mounted there is not known yet. Mount it before the start"

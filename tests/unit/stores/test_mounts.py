@@ -59,7 +59,7 @@ def doubt(path: str, *, switch: str = "1\n", table: str = TABLE) -> str:
         ("/mnt/share/wal", "actimeo=0 and cache=none do not"),
         ("/mnt/smb/wal", "write 0 to /proc/fs/cifs/LookupCacheEnabled"),
         ("/mnt/ssh/wal", "fuse.sshfs"),
-        ("/mnt/dbfs/wal", "may remember for an unknown time"),
+        ("/mnt/dbfs/wal", "it is not known for how long it remembers"),
         ("/mnt/auto/wal", "Mount it before the start"),
     ],
 )
