@@ -1,4 +1,4 @@
-"""`HttpSink` keeps the contract of each kind it can be, against an API that is really asked."""
+"""`HttpSink` keeps the contract of each kind it can be, against a real API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`RedisSink` keeps the contract of a transactional sink, on a Redis of its own."""
+"""`RedisSink` keeps the contract of a transactional sink, on a separate Redis."""
 
 from __future__ import annotations
 

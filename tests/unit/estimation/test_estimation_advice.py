@@ -1,4 +1,4 @@
-"""What an estimate says to change first, and that it helps."""
+"""The advice of an estimate on the first change, and that it helps."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from wal_sink.settings import Settings
 
 
 def offered(plan: Plan) -> list[tuple[Any, ...]]:
-    """What each change says, and what it makes of the plan."""
+    """The text of each change, and its effect on the plan."""
     return [
         (
             change.what,

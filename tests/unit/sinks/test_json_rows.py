@@ -1,4 +1,4 @@
-"""What each Arrow type becomes as JSON, and that nothing else is lost on the way."""
+"""The JSON of each Arrow type, and that nothing else is lost on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds a term, whether that process lives, and what asking and telling it costs."""
+"""The holder of a term, whether that process lives, and the requests to learn and record it."""
 
 from __future__ import annotations
 
