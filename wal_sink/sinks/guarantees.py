@@ -73,7 +73,7 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
         )
     if delivery.rows_per_s is not None and ability is Ability.TWO_PHASE:
         raise ConfigError(
-            f"sink {name!r}: a TwoPhaseSink does not support rows_per_s={delivery.rows_per_s:g}, because its rows are "
+            f"sink {name!r}: a TwoPhaseSink does not support rows_per_s={delivery.rows_per_s:g} because its rows are "
             "written while Spark stages them; limit the rows of a batch instead (maxOffsetsPerTrigger, "
             "maxFilesPerTrigger)"
         )

@@ -46,7 +46,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return FORMAT
 
     def belongs_at(self, path: str) -> bool:  # noqa: ARG002 - a record without facts of its path belongs nowhere
-        """Return whether the record's facts match its path. Only a sink's own records contain its name."""
+        """Return whether the record's facts match its path. Most records in a sink's folder do not contain the sink's
+        name, so the name is not compared.
+        """
         return False
 
 
