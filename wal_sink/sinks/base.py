@@ -221,8 +221,8 @@ class TwoPhaseSink(Sink):
         again, at most 4,096 characters.
 
         Return "" if the `id` and numbers of the transaction are enough. This avoids a request, and no unknown
-        transaction stays in the target if the process dies right here. Nothing written until `prepare` may become
-        visible, now or after a crash.
+        transaction stays in the target if the process dies right here. Rows written before `prepare` must
+        not become visible, now or after a crash.
         """
 
     @abstractmethod
