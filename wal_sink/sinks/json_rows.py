@@ -98,7 +98,7 @@ def _check_unique(names: Sequence[str], where: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
-            f"column {twice[0]!r} occurs {names.count(twice[0])} times in {where}: a JSON object keeps only one; "
+            f"column {twice[0]!r} stands {names.count(twice[0])} times in {where}: a JSON object keeps only one; "
             "rename it in the query, for example with DataFrame.toDF or withColumnRenamed"
         )
 

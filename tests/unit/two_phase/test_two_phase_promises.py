@@ -21,7 +21,7 @@ def test_exactly_once_is_promised_and_less_is_not_needed(vault: Vault) -> None:
     for wanted in (None, "exactly_once", "at_least_once", "at_most_once"):
         kept = promise(VaultSink(vault), Delivery(VaultSink(vault), guarantee=wanted), "a")
         assert kept.guarantee == "exactly_once"
-        assert "held back" in kept.sentence
+        assert "stay invisible until their batch is complete" in kept.sentence
 
 
 def test_dead_letters_need_another_kind_of_sink(vault: Vault) -> None:
