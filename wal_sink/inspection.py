@@ -17,7 +17,8 @@ from wal_sink.recovery.inventory import (
     find_again,
     find_wal,
     held_batches,
-    newest_marker,
+    marked_through,
+    newest_marked,
     take,
 )
 from wal_sink.recovery.location import current_location
@@ -238,7 +239,7 @@ def _named(value: Any) -> Any:
 def _marked(log: Log, name: str) -> range:
     """The batches that a sink's markers stand for: all from its first to the newest marker."""
     """A folder without a registration is what a sink left behind that was forgotten: it has nothing."""
-    newest = max(log.numbers(paths.markers(name)), default=NOTHING)
+    newest = newest_marked(log, name)
     sink = _sink_record(log, name, f"a marker of batch {newest}" if newest > NOTHING else None)
     return range(sink.first_batch, newest + 1) if sink else range(0)
 
@@ -262,12 +263,11 @@ def _delivered(log: Log, known: KnownSink, manifest: Manifest) -> Delivered:
 
 def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
     name = known.folder
-    marker = newest_marker(log, name)
+    through = marked_through(log, name)
     role = paths.committer_role(name)
     term = max(log.numbers(paths.terms(role)), default=0)
     sink = _sink_record(log, name, paths.term(role, term) if term else None)
     holder = holder_of(log, role, term) if term else None
-    through = marker.batch_id if marker else NOTHING
     first = max(through + 1, sink.first_batch if sink else 0)
     pending = [batch for batch in log.numbers(paths.BATCHES, after=first - 1) if batch <= newest_batch]
     return SinkStatus(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from wal_sink.sinks.base import SinkContext
+import msgspec
+
+from wal_sink.sinks.base import MakeSink, SinkContext
 from wal_sink.sinks.failures import Failure
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.records import Marker, SegmentRef
+from wal_sink.wal.segment_writer import SegmentLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,7 @@ class DeliveryContext:
 
     def context(self, *, on_executor: bool) -> SinkContext:
         """What the sink is told when it is opened."""
-        return SinkContext(
-            wal_id=self.wal_id,
-            sink=self.sink,
-            term=self.term.number,
-            batch_id=self.batch_id,
-            columns=self.columns,
-            on_executor=on_executor,
-            spark_schema=self.spark_schema,
-        )
+        return _sink_context(self, self.sink, self.term.number, on_executor=on_executor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +90,52 @@ class SegmentResult:
     failure: Failure | None = None
     rejected: int = 0
     """Rows that were kept as dead letters in this attempt, since the sink refused them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """How one two-phase sink takes part in staging. Travels to executors."""
+
+    sink: str
+    make_sink: MakeSink = field(repr=False)
+    attempt_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StagingContext:
+    """What the staging tasks of one attempt at a batch have in common. Travels to executors."""
+
+    folder: str
+    limits: SegmentLimits
+    run_id: str = ""
+    wal_id: str = ""
+    batch_id: int = 0
+    term: int = 0
+    """The stager's."""
+    columns: tuple[str, ...] = ()
+    spark_schema: str = field(default="", repr=False)
+    keep_segments: bool = True
+    preparations: tuple[Preparation, ...] = ()
+
+    def context(self, sink: str, *, on_executor: bool) -> SinkContext:
+        """What a two-phase sink is told when it is opened to prepare rows."""
+        return _sink_context(self, sink, self.term, on_executor=on_executor)
+
+
+class StagedPartition(msgspec.Struct, frozen=True):
+    """What one staging task leaves: its segments in order, and by sink the handle of each."""
+
+    segments: tuple[SegmentRef, ...]
+    prepared: dict[str, tuple[str | None, ...]]
+
+
+def _sink_context(batch: DeliveryContext | StagingContext, sink: str, term: int, *, on_executor: bool) -> SinkContext:
+    return SinkContext(
+        wal_id=batch.wal_id,
+        sink=sink,
+        term=term,
+        batch_id=batch.batch_id,
+        columns=batch.columns,
+        on_executor=on_executor,
+        spark_schema=batch.spark_schema,
+    )

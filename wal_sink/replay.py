@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from wal_sink.arguments.values import check_options, check_seconds, check_text, spelled_class
-from wal_sink.dead_letters.files import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
-from wal_sink.dead_letters.rejections import refused_rows
+from wal_sink.dead_letters.files import DeadLetter, read_dead_letter
+from wal_sink.dead_letters.rejections import RefusalTakenError, Rejections
 from wal_sink.errors import ConfigError, DeliveryError
-from wal_sink.recovery.inventory import find_wal, require_wal
+from wal_sink.recovery.inventory import find_wal, newest_marked, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names
-from wal_sink.redaction import redacted
-from wal_sink.reporting.texts import name_of, text_of
+from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.base import (
     BatchSink,
@@ -44,7 +43,7 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN, Term, claim, claim_above
 from wal_sink.wal.holders import TakeOver, note_end
-from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.log import Log
 from wal_sink.wal.paths import DeadLetterName
 from wal_sink.wal.records import Replayed
 
@@ -54,11 +53,15 @@ class KeptLetter:
     """One dead letter in a listing."""
 
     letter: DeadLetter
-    name: DeadLetterName
     replayed: bool
     """Whether it was sent again."""
     own: tuple[int, ...]
     """Indices of its rows that no newer dead letter holds: a row belongs to the newest refusal of its chunk."""
+
+    @property
+    def name(self) -> DeadLetterName:
+        """Which chunk its rows are of."""
+        return self.letter.name
 
     @property
     def chunk(self) -> Chunk:
@@ -113,7 +116,7 @@ class DeadLetters:
 
     def due(self, *, unknown: bool = False) -> Iterator[KeptLetter]:
         """What `replay` would send: of batches that are delivered, not sent again yet, refused unless `unknown`."""
-        newest = max(self._log.numbers(paths.markers(self._name)), default=NOTHING)
+        newest = newest_marked(self._log, self._name)
         wanted = {"rejected", "unknown"} if unknown else {"rejected"}
         # One without rows of its own may lack only the record that it was sent again.
         for kept in self._found(self._batches()):
@@ -127,7 +130,7 @@ class DeadLetters:
             files = self._log.store.list(folder)
             named = [(file, name) for file in files if (name := paths.parse_dead_letter(file)) is not None]
             for _, refusals in groupby(named, key=_chunk_of):
-                read = [(name, read_dead_letter(self._log.store, f"{folder}/{file}")) for file, name in refusals]
+                read = [read_dead_letter(self._log.store, f"{folder}/{file}") for file, _ in refusals]
                 yield from _each_row_once(read, files)
 
     def replay(
@@ -182,22 +185,25 @@ def _chunk_of(found: tuple[str, DeadLetterName]) -> tuple[int, int, int]:
     return found[1][:3]
 
 
-def _each_row_once(refusals: list[tuple[DeadLetterName, DeadLetter]], files: Sequence[str]) -> list[KeptLetter]:
+def _each_row_once(refusals: list[DeadLetter], files: Sequence[str]) -> list[KeptLetter]:
     """The refusals of one chunk that have rows, oldest first, each with the rows that no newer one holds."""
     found: list[KeptLetter] = []
     newer: set[int] = set()
-    for name, letter in sorted(refusals, key=_age, reverse=True):
+    for letter in sorted(refusals, key=_age, reverse=True):
         rows = letter.chunk.rows
         own = tuple(index for index, row in enumerate(rows) if row not in newer)
         newer.update(rows)
         if rows:
-            found.append(KeptLetter(letter, name, paths.replayed(letter.path.rpartition("/")[2]) in files, own))
+            found.append(KeptLetter(letter, paths.replayed(letter.path.rpartition("/")[2]) in files, own))
     return found[::-1]
 
 
-def _age(refusal: tuple[DeadLetterName, DeadLetter]) -> int:
-    """An outcome that was unknown has no number; refusals of its replay come after it."""
-    number = refusal[0].number
+def _age(refusal: DeadLetter) -> int:
+    """The place of a dead letter among those of its chunk.
+
+    A dead letter of unknown outcome has no number; the refusals of its replay come after it.
+    """
+    number = refusal.name.number
     return -1 if number is None else number
 
 
@@ -213,9 +219,8 @@ class _Replay:
         self._sink = sink
         self._term = term
         self._letter = kept.letter
-        self._name = kept.name
         self._timeout_s = timeout_s
-        self._next = 0 if kept.name.number is None else kept.name.number + 1
+        self._rejections = Rejections(log, sink, kept.name.ordinal, kept.letter.chunk, replayed=kept.letter)
         self._owned_by_newer: set[int] = set()
         self._rejected = 0
         self._answered = False
@@ -234,6 +239,9 @@ class _Replay:
                 self._in_transaction(session, sink, what)
             else:
                 self._once(session, what)
+        except RefusalTakenError as error:
+            self._term.check(self._log.store)
+            raise DeliveryError(f"{error.where} was written by another replay: start again") from error
         except SinkFailedError as error:
             raise failure_error(error.failure, what) from error
         finally:
@@ -253,7 +261,7 @@ class _Replay:
         rest = self._chunk()
         if self._is_there(session, sink, rest.position):
             return
-        self._create(rest.without(range(rest.num_rows)), [], answered=False)
+        self._rejections.close(rest)
         while (rejected := self._call(session, rest, what)) is not None:
             self._keep(rest, rejected, answered=False)
             rest = rest.without(rejected.reasons)
@@ -276,27 +284,16 @@ class _Replay:
         return rejected_of(what, session.call(what, session.sink.write, handed(chunk)), chunk.num_rows)
 
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
-        indices = sorted(rejected.reasons)
-        reasons = [redacted(text_of(rejected.reasons[index])) for index in indices]
-        self._create(refused_rows(sent, indices, self._next), reasons, answered=answered)
-        self._rejected += len(indices)
-
-    def _create(self, rows: Chunk, reasons: list[str], *, answered: bool) -> None:
-        path = self._numbered(self._next)
-        rows = replace(rows, position=self._letter.chunk.position)
-        if not keep_rejected(self._log, path, rows, reasons, answered=answered, replay_of=self._letter.path):
-            self._term.check(self._log.store)
-            raise DeliveryError(f"{self._log.store.url_of(path)} was written by another replay: start again")
-        self._next += 1
+        self._rejections.keep(sent, rejected, answered=answered)
+        self._rejected += len(rejected.reasons)
 
     def _read_newer(self) -> None:
         """Refusals after this one: their rows are theirs; those of its own replays tell how far these came."""
-        while (newer := find_dead_letter(self._log.store, self._numbered(self._next))) is not None:
+        for newer in self._rejections.read():
             self._owned_by_newer.update(newer.chunk.rows)
             if newer.replay_of == self._letter.path:
                 self._rejected += newer.chunk.num_rows
                 self._answered = self._answered or newer.answered
-            self._next += 1
 
     def _chunk(self) -> Chunk:
         """What is sent: under the key of its rows, and in a slot of its own."""
@@ -306,15 +303,10 @@ class _Replay:
         slot = f"{whole.position.slot}/{whole.batch_id}/{stem}"
         position = Position(slot, whole.batch_id, whole.position.rows, whole.segment_id)
         rest = whole.without(gone)
-        number = self._name.number
+        number = self._letter.name.number
         key = rest.key if number is None else refusal_key(whole.position, rest.rows, number)
         # In a slot that nobody else writes to, it follows nothing.
         return replace(rest, key=key, position=position, term=self._term.number, start=0, follows=None)
-
-    def _numbered(self, number: int) -> str:
-        name = self._name
-        batch_id = self._letter.chunk.batch_id
-        return paths.dead_letter(self._sink, batch_id, name.ordinal, name.first_row, name.end_row, number=number)
 
     def _context(self) -> SinkContext:
         chunk = self._letter.chunk

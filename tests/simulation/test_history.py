@@ -160,7 +160,7 @@ def test_a_checkpoint_restored_to_an_older_state_with_other_input_is_refused_bef
     world.checkpoint.create(f"offsets/{through + 1}", offsets_of(1000))
     before = everything(world.wal)
 
-    with pytest.raises(DivergentReplay, match="Nothing of the other was staged"):
+    with pytest.raises(DivergentReplay, match="Nothing of the other history was staged"):
         run.stage(through + 1, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
 
     assert everything(world.wal) == before
@@ -285,7 +285,7 @@ def test_a_deleted_manifest_of_a_released_batch_is_told_from_one_that_never_was(
     folder = paths.batch(0)
     world.wal.delete([f"{folder}/{name}" for name in world.wal.list(folder) if name.startswith("manifest")])
 
-    with pytest.raises(ObjectLost, match=r"manifest-.* is gone, but must have been there: .*release\.json"):
+    with pytest.raises(ObjectLost, match=r"manifest-.* is gone, but must have existed: .*release\.json"):
         recover(world)
 
 

@@ -7,63 +7,29 @@ aborted (`two_phase/abort.py`). What counts is the handle in the manifest, or in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import DeliveryError, StoreError
+from wal_sink.messages import Preparation, StagedPartition, StagingContext
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.timed_calls import TimedCall
-from wal_sink.sinks.base import MakeSink, SinkContext, Transaction, TwoPhaseSink
+from wal_sink.sinks.base import Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned, handed
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import BegunRecord, SegmentRef, TokenRecord
-from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
+from wal_sink.wal.records import BegunRecord, TokenRecord
+from wal_sink.wal.segment_writer import SegmentWriter
 
 MAX_HANDLE = 4096
 """Most characters of a handle: manifests carry one a segment."""
 
 _logger = logger_of(__name__)
 _Result = TypeVar("_Result")
-
-
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """How one two-phase sink takes part in staging. Travels to executors."""
-
-    sink: str
-    make_sink: MakeSink = field(repr=False)
-    attempt_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StagingContext:
-    """What the staging tasks of one attempt at a batch have in common. Travels to executors."""
-
-    folder: str
-    limits: SegmentLimits
-    run_id: str = ""
-    wal_id: str = ""
-    batch_id: int = 0
-    term: int = 0
-    """The stager's."""
-    columns: tuple[str, ...] = ()
-    spark_schema: str = field(default="", repr=False)
-    keep_segments: bool = True
-    preparations: tuple[Preparation, ...] = ()
-
-
-class StagedPartition(msgspec.Struct, frozen=True):
-    """What one staging task leaves: its segments in order, and by sink the handle of each."""
-
-    segments: tuple[SegmentRef, ...]
-    prepared: dict[str, tuple[str | None, ...]]
 
 
 def stage_partition(
@@ -236,8 +202,9 @@ class Preparer:
         if self._session is None:
             limit_s = self._given.attempt_timeout_s
             self._timed_call = self._log.runtime.new_timed_call()
+            context = self._order.context(self.sink, on_executor=self._on_executor)
             made = call_sink(self._timed_call, f"sink {self.sink!r}", self._given.make_sink, timeout_s=limit_s)
-            self._session = SinkSession(made, self._timed_call, self._context(), timeout_s=limit_s)
+            self._session = SinkSession(made, self._timed_call, context, timeout_s=limit_s)
         return self._session, opened_sink(self._session)
 
     def _try(self, step: Callable[[], _Result]) -> _Result | None:
@@ -269,16 +236,4 @@ class Preparer:
             position=Position(slot, order.batch_id, end, self._segment_id),
             term=order.term,
             start=first,
-        )
-
-    def _context(self) -> SinkContext:
-        order = self._order
-        return SinkContext(
-            wal_id=order.wal_id,
-            sink=self.sink,
-            term=order.term,
-            batch_id=order.batch_id,
-            columns=order.columns,
-            on_executor=self._on_executor,
-            spark_schema=order.spark_schema,
         )

@@ -23,13 +23,13 @@ from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
 from wal_sink.delivery.served_sink import SegmentDispatcher, ServedSink
 from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
 from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Preparation
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
 from wal_sink.sinks.guarantees import Promise, promise
 from wal_sink.staging.stager import Attempt as Folder
 from wal_sink.staging.stager import Staged
 from wal_sink.testing import Crash
-from wal_sink.two_phase.prepare import Preparation
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
 """What happens only while a delivery job is under way: at the given point, or as soon as there is one."""

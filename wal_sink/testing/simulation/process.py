@@ -10,20 +10,21 @@ import itertools
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
 
 from wal_sink.dead_letters.files import read_dead_letter
 from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
+from wal_sink.delivery.serve import serve
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import DeliveryContext
 from wal_sink.reporting.texts import name_of
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, ReleasedBatch, Sink, TwoPhaseSink, as_sink
+from wal_sink.sinks.base import BatchSink, ReleasedBatch, Sink, as_sink
 from wal_sink.sinks.guarantees import Promise, promise
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.stores.memory import MemoryStore
@@ -34,7 +35,6 @@ from wal_sink.testing.simulation.fake_query import FakeQuery
 from wal_sink.testing.simulation.faults import Crash, FaultyStore
 from wal_sink.testing.simulation.runtime import simulated_runtime
 from wal_sink.testing.simulation.watched import Watched, WatchedBatches, watched
-from wal_sink.two_phase.prepare import Preparation
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
@@ -195,19 +195,13 @@ class Process:
 
     def _served_sink(self, log: Log) -> ServedSink:
         delivery, sink = resolve(self.place.make_sink())
-        kept = promise(sink, delivery, SINK_NAME)
         seen = self._sink = watched(sink, self)
-        dispatcher: LocalDispatcher | WholeBatchDispatcher
         if isinstance(seen, WatchedBatches):
             write = _batch_writer(seen, log, self.place)
-            dispatcher = WholeBatchDispatcher(write, log, what=name_of(seen), limit_s=delivery.budget_s)
-        else:
-            dispatcher = LocalDispatcher(lambda: seen, log, should_stop=lambda: False)
-        served_sink = ServedSink(SINK_NAME, delivery, kept, dispatcher, identity=name_of(seen))
-        if not isinstance(seen, TwoPhaseSink):
-            return served_sink
-        preparation = Preparation(SINK_NAME, lambda: seen, delivery.attempt_timeout_s)
-        return replace(served_sink, make_sink=lambda: seen, preparation=preparation)
+            whole = WholeBatchDispatcher(write, log, what=name_of(seen), limit_s=delivery.budget_s)
+            return serve(SINK_NAME, seen, delivery, whole, travels=None)
+        here = LocalDispatcher(lambda: seen, log, should_stop=lambda: False)
+        return serve(SINK_NAME, seen, delivery, here, travels=lambda: seen)
 
 
 def _batch_writer(sink: BatchSink, log: Log, place: Place) -> Callable[[DeliveryContext, Manifest], object]:
