@@ -1,8 +1,8 @@
-"""Sending dead letters again, under the keys they have: exactly once, where the sink can.
+"""Replaying dead letters: sending them again under their own keys, exactly once where the sink can.
 
-A row belongs to the newest refusal of its chunk that holds it. What a sink refuses once more becomes such a newer one,
-which names the one it came from. A record beside the dead letter tells that it was sent again. For a transactional sink
-every dead letter has a separate slot, and terms are those of replaying alone: nobody who delivers is fenced.
+A row belongs to the newest refusal of its chunk that holds it. Rows that a sink refuses again become such a newer
+refusal, which names the dead letter they came from. A record beside a dead letter says that it was sent again. In a
+transactional target every dead letter has a separate slot. Replaying has terms of its kind, and fences no committer.
 """
 
 from __future__ import annotations
@@ -56,33 +56,34 @@ class KeptLetter:
     replayed: bool
     """Whether it was sent again."""
     own: tuple[int, ...]
-    """Indices of its rows that no newer dead letter holds: a row belongs to the newest refusal of its chunk."""
+    """Indices of the rows that belong to it: those that no newer dead letter holds."""
 
     @property
     def name(self) -> DeadLetterName:
-        """Which chunk its rows are of."""
+        """The chunk of its rows."""
         return self.letter.name
 
     @property
     def chunk(self) -> Chunk:
-        """The rows that are its own."""
+        """The rows that belong to it."""
         return self.letter.chunk.without(set(range(self.letter.chunk.num_rows)) - set(self.own))
 
     @property
     def reasons(self) -> list[str]:
-        """Why its own rows are here, a row each."""
+        """Why these rows were kept, one reason a row."""
         return [self.letter.reasons[index] for index in self.own]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What became of the dead letters that were sent again."""
+    """The result of a replay."""
 
     letters: int
+    """Dead letters that were sent."""
     rows: int
     """Rows that the sink has now."""
     rejected: int
-    """Rows that it refused once more: they are in new dead letters."""
+    """Rows that it refused again: they are in new dead letters."""
 
 
 @spelled_class
@@ -92,7 +93,7 @@ class DeadLetters:
         letters = DeadLetters("s3://lake/wal/orders", name="default")
         letters.replay(post)
 
-    Raises `ConfigError` if the WAL has no such sink, and `ObjectLost` if its own record is gone.
+    Raises `ConfigError` if the WAL has no such sink, and `ObjectLost` if the WAL's record is gone.
     """
 
     def __init__(
@@ -109,22 +110,26 @@ class DeadLetters:
         self._name = folder
 
     def all(self, *, batch_id: int | None = None) -> Iterator[KeptLetter]:
-        """Every dead letter that has rows of its own, oldest batch first; of one batch, if one is named. So each row
-        comes once. Raises `CorruptError`.
+        """Every dead letter that rows belong to, oldest batch first. So each row comes once.
+
+        `batch_id` limits them to one batch. Raises `CorruptError`.
         """
         return (kept for kept in self._found(self._batches() if batch_id is None else [batch_id]) if kept.own)
 
     def due(self, *, unknown: bool = False) -> Iterator[KeptLetter]:
-        """What `replay` would send: of batches that are delivered, not sent again yet, refused unless `unknown`."""
+        """The dead letters that `replay` would send: those of delivered batches that were not sent again yet.
+
+        Only refused rows; with `unknown`, also those of unknown outcome.
+        """
         newest = newest_marked(self._log, self._name)
         wanted = {"rejected", "unknown"} if unknown else {"rejected"}
-        # One without rows of its own may lack only the record that it was sent again.
+        # A dead letter that no row belongs to may still lack the record that it was sent again.
         for kept in self._found(self._batches()):
             if not kept.replayed and kept.letter.kept in wanted and kept.letter.chunk.batch_id <= newest:
                 yield kept
 
     def _found(self, batches: Iterable[int]) -> Iterator[KeptLetter]:
-        """Every dead letter with rows. Refusals of one chunk follow each other in a listing, and are read together."""
+        """Every dead letter that has rows. The refusals of a chunk lie together in a listing, and are read together."""
         for batch_id in batches:
             folder = paths.dead_letter_folder(self._name, batch_id)
             files = self._log.store.list(folder)
@@ -141,12 +146,12 @@ class DeadLetters:
         attempt_timeout_s: float = 120.0,
         take_over: TakeOver = TakeOver.ALWAYS,
     ) -> ReplayResult:
-        """Send them again, to a function of one `Chunk`, a `Sink` or the URL of a backend, one after the other.
+        """Send the due dead letters again, one after the other: to a function of one `Chunk`, a `Sink` or a URL.
 
-        `unknown`: those too that an at-most-once delivery may have sent. Each goes under a key that derives from its
-        rows and never changes. Stops at the first failure with `DeliveryError`; repeating goes on from there, and
-        repeats what a plain sink was just being sent. Raises `FencedError` if somebody else began to replay, and
-        `HeldError` if somebody else replays, or may do so, whom `take_over` does not let fence.
+        `unknown`: also those that an at-most-once delivery may have sent. The key of each derives from its rows and
+        never changes. The first failure ends the replay with `DeliveryError`. The next call continues there; a plain
+        sink then gets the dead letter in hand again. Raises `FencedError` if another process began to replay. Raises
+        `HeldError` if another process replays, or may replay, that `take_over` does not allow to fence.
         """
         check_seconds("attempt_timeout_s", attempt_timeout_s, above_0=True)
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
@@ -159,11 +164,11 @@ class DeadLetters:
         refuse_copy(self._log)
         self._log.store.begin(is_there=True)
         role = paths.replayer_role(self._name)
-        term = claim(self._log, role, take_over=take_over)  # first: what another sent by then shows as sent
+        term = claim(self._log, role, take_over=take_over)  # first: whatever another process sent by then is recorded
         letters = rows = rejected = 0
         try:
             if term.number == 1 and self._has_replayed():
-                term = claim_above(self._log, term.role, MARGIN)  # the terms of those who did so were lost
+                term = claim_above(self._log, term.role, MARGIN)  # the terms of earlier replays were lost
             for kept in self.due(unknown=unknown):
                 done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
                 letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
@@ -172,7 +177,7 @@ class DeadLetters:
         return ReplayResult(letters, rows, rejected)
 
     def _has_replayed(self) -> bool:
-        """Whether a dead letter of this sink was sent again before. A listing, and one a batch that has any."""
+        """Whether any dead letter of this sink was sent again before. A listing, and one for each batch with any."""
         folders = (paths.dead_letter_folder(self._name, batch_id) for batch_id in self._batches())
         return any(name.endswith(paths.REPLAYED) for folder in folders for name in self._log.store.list(folder))
 
@@ -181,12 +186,12 @@ class DeadLetters:
 
 
 def _chunk_of(found: tuple[str, DeadLetterName]) -> tuple[int, int, int]:
-    """Ordinal of the segment, first and end row: the same for all refusals of a chunk, whatever their number."""
+    """Ordinal of the segment, first and end row: the same for all refusals of a chunk."""
     return found[1][:3]
 
 
 def _each_row_once(refusals: list[DeadLetter], files: Sequence[str]) -> list[KeptLetter]:
-    """The refusals of one chunk that have rows, oldest first, each with the rows that no newer one holds."""
+    """The refusals of one chunk that have rows, oldest first. Each row belongs to the newest one that holds it."""
     found: list[KeptLetter] = []
     newer: set[int] = set()
     for letter in sorted(refusals, key=_age, reverse=True):
@@ -212,7 +217,7 @@ def _open(spec: StoreSpec) -> Log:
 
 
 class _Replay:
-    """One dead letter on its way."""
+    """The replay of one dead letter."""
 
     def __init__(self, log: Log, sink: str, term: Term, kept: KeptLetter, timeout_s: float) -> None:
         self._log = log
@@ -227,14 +232,14 @@ class _Replay:
         self._read_newer()
 
     def send(self, sink: Sink) -> Replayed:
-        """Raises `DeliveryError`, `FencedError`, or what the store does."""
+        """Send the dead letter, and record that. Raises `DeliveryError`, `FencedError`, and what the store raises."""
         session = SinkSession(sink, self._log.runtime.new_timed_call(), self._context(), timeout_s=self._timeout_s)
         what = f"dead letter {self._log.store.url_of(self._letter.path)}: {name_of(sink)}"
         try:
             self._term.check(self._log.store)
             session.open()
             if self._answered:
-                pass  # an earlier replay came so far that only its record is missing
+                pass  # an earlier replay sent it; only the record is missing
             elif isinstance(sink, TransactionalSink):
                 self._in_transaction(session, sink, what)
             else:
@@ -249,7 +254,7 @@ class _Replay:
         return self._record()
 
     def _once(self, session: SinkSession, what: str) -> None:
-        """To a sink that has taken every other row when it refuses some."""
+        """Send to a sink that takes every other row when it refuses some."""
         chunk, sink = self._chunk(), session.sink
         known = isinstance(sink, Lookup) and ask_applied(session, sink, chunk.key)
         rejected = None if known else self._call(session, chunk, what)
@@ -257,7 +262,7 @@ class _Replay:
             self._keep(chunk, rejected, answered=True)
 
     def _in_transaction(self, session: SinkSession, sink: TransactionalSink, what: str) -> None:
-        """To a sink that commits nothing when it refuses rows; a predecessor cannot keep more from here on."""
+        """Send to a sink that commits nothing when it refuses rows. From now on no older process keeps more."""
         rest = self._chunk()
         if self._is_there(session, sink, rest.position):
             return
@@ -268,15 +273,15 @@ class _Replay:
             self._term.check(self._log.store)
 
     def _is_there(self, session: SinkSession, sink: TransactionalSink, due: Position) -> bool:
-        """Whether an earlier replay committed it. Nothing else is ever written to its slot."""
+        """Whether an earlier replay committed the dead letter. Nothing else is ever written to its slot."""
         what = f"last({due.slot!r})"
         found = stored_position(what, due.slot, session.call(what, sink.last, due.slot, nothing_sent=True))
         if found is None or found == due:
             return found is not None
         raise SinkFailedError(
             FailureKind.HISTORY,
-            f"{what}: the slot of this dead letter is at {described(found)} of segment {found.segment_id}, expected "
-            f"nothing, or {described(due)} of segment {due.segment_id}: the target does not keep its slots apart. "
+            f"{what}: the slot of this dead letter is at {described(found)} of segment {found.segment_id}; expected "
+            f"nothing, or {described(due)} of segment {due.segment_id}. The target does not keep its slots apart. "
             "Nothing was sent",
         )
 
@@ -288,7 +293,7 @@ class _Replay:
         self._rejected += len(rejected.reasons)
 
     def _read_newer(self) -> None:
-        """Refusals after this one: their rows are theirs; those of its own replays tell how far these came."""
+        """Read the newer refusals of the chunk, which own their rows. Those of earlier replays show how far they came."""
         for newer in self._rejections.read():
             self._owned_by_newer.update(newer.chunk.rows)
             if newer.replay_of == self._letter.path:
@@ -296,7 +301,7 @@ class _Replay:
                 self._answered = self._answered or newer.answered
 
     def _chunk(self) -> Chunk:
-        """What is sent: under the key of its rows, and in a slot of its own."""
+        """The chunk that is sent: the rows that belong to it, under their key, and in a separate slot."""
         whole = self._letter.chunk
         gone = [index for index, row in enumerate(whole.rows) if row in self._owned_by_newer]
         stem = self._letter.path.rpartition("/")[2].removesuffix(".parquet")
@@ -305,7 +310,7 @@ class _Replay:
         rest = whole.without(gone)
         number = self._letter.name.number
         key = rest.key if number is None else refusal_key(whole.position, rest.rows, number)
-        # In a slot that nobody else writes to, it follows nothing.
+        # Nothing else is written to this slot, so the chunk follows nothing.
         return replace(rest, key=key, position=position, term=self._term.number, start=0, follows=None)
 
     def _context(self) -> SinkContext:

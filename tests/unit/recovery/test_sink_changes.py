@@ -101,7 +101,9 @@ def test_a_start_without_a_registered_sink_is_warned_that_nothing_is_deleted(cap
     assert low_water(place) == -1
     (said,) = [record.getMessage() for record in caplog.records if "not served" in record.getMessage()]
     assert f"sink 'b' of {place.wal.root} is registered and not served by this run" in said
-    assert re.search(r"\(.*:\d+ served it since .*: ended\)\. Until it has more, nothing after batch 2 is deleted", said)
+    assert re.search(
+        r"\(.*:\d+ served it since .*: ended\)\. Until it has more, nothing after batch 2 is deleted", said
+    )
     assert "wal-sink sinks rename WAL b NEW" in said
     assert "wal-sink sinks retire WAL b" in said
 

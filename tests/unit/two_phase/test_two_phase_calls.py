@@ -188,7 +188,7 @@ def test_a_failure_while_rows_are_staged_names_the_transaction_and_the_call(
     staged(where, where.open({"a": sink}))
     (transaction_id,) = vault.aborts
     what = f"batch 0, transaction {transaction_id}: {sink.describe()}"
-    assert f"{what}: {call} raised ConnectionError: away; prepared when it is delivered" in caplog.text
+    assert f"{what}: {call} raised ConnectionError: away; its rows are prepared when they are delivered" in caplog.text
 
 
 def test_a_failure_while_rows_are_committed_names_them_too(vault: Vault) -> None:
@@ -244,6 +244,6 @@ def test_what_is_no_two_phase_sink_fails_for_good() -> None:
     class Plain(Sink):
         def write(self, chunk: object) -> None: ...
 
-    with pytest.raises(SinkFailedError, match="Plain is no TwoPhaseSink") as caught:
+    with pytest.raises(SinkFailedError, match="Plain is not a TwoPhaseSink") as caught:
         opened_sink(session_of(Plain()))
     assert caught.value.failure.kind is FailureKind.PERMANENT
