@@ -293,7 +293,7 @@ class _Replay:
         self._rejected += len(rejected.reasons)
 
     def _read_newer(self) -> None:
-        """Read the newer refusals of the chunk, which own their rows. Those of earlier replays show how far they came."""
+        """Read the newer refusals of the chunk, which own their rows. Those of earlier replays show their progress."""
         for newer in self._rejections.read():
             self._owned_by_newer.update(newer.chunk.rows)
             if newer.replay_of == self._letter.path:

@@ -121,10 +121,10 @@ class Stager:
             self._refuse_collected(batch_id)
             self._term.check(self._log.store)
             raise FencedError(
-                f"batch {batch_id}: {self._checkpoint.root}/commits has an entry for this batch, which runs now, or for "
-                "a later one. Another query runs on this checkpoint, 'offsets' was restored to an older state without "
-                "'commits', or foreachBatch did not wait for the thread that calls stage(). Nothing was written; stop "
-                "this query, and restore the whole checkpoint if it is the only one"
+                f"batch {batch_id}: {self._checkpoint.root}/commits has an entry for this batch, which runs now, or "
+                "for a later one. Another query runs on this checkpoint, 'offsets' was restored to an older state "
+                "without 'commits', or foreachBatch did not wait for the thread that calls stage(). Nothing was "
+                "written; stop this query, and restore the whole checkpoint if it is the only one"
             )
 
     def _is_replay(self, batch_id: int, offsets: Offsets) -> bool:
