@@ -124,7 +124,7 @@ def _present(log: Log, names: SinkNames, name: str) -> str:
 
 
 def _refuse_taken(log: Log, names: SinkNames, folder: str, new: str) -> None:
-    """Refuse a name that another sink has or had. A sink may have one of its own earlier names again."""
+    """Refuse a name that another sink has or had. A sink may have one of its earlier names again."""
     paths.check_sink_name(new)
     is_used = new in names.leads_to or any(sink.folder == new for sink in names.sinks)
     if is_used and names.leads_to.get(new, new) != folder:
