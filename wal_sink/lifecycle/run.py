@@ -177,16 +177,24 @@ class Run:
             ),
         )
 
-    def stage(self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int) -> Manifest | None:
-        """Stage a batch; None if it is a replay, which must be evaluated without being staged. See `Stager.stage`."""
+    def begin_staging(self, batch_id: int, *, planned_ms: int) -> Attempt | None:
+        """Begin an attempt to stage a batch; None if it is a replay. See `Stager.begin`."""
+        stager = self._required_stager()
+        if not self.committers:
+            stager.refuse_superseded()  # nothing else in this process looks for a newer one
+        return stager.begin(batch_id, planned_ms=planned_ms)
+
+    def end_staging(self, attempt: Attempt, staged: Staged) -> Manifest:
+        """Make an attempt known whose rows are staged. See `Stager.end`."""
+        manifest = self._required_stager().end(attempt, staged)
+        if not self.committers:
+            self.history.note_delivered(attempt.batch_id, where_alive=attempt.batch_id)
+        return manifest
+
+    def _required_stager(self) -> Stager:
         if self._stager is None:
             raise ConfigError("this run does not stage: it was opened to drain only")
-        if not self.committers:
-            self._stager.refuse_superseded()  # nobody else in this process looks for a newer one
-        manifest = self._stager.stage(batch_id, write, planned_ms=planned_ms)
-        if not self.committers:
-            self.history.note_delivered(batch_id, where_alive=batch_id)
-        return manifest
+        return self._stager
 
     def released_rows(self, batch_id: int) -> int | None:
         """How many rows a released batch has; None if it was collected meanwhile. Two reads."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wal_sink.checkpoint.reader import Checkpoint, Gate, Offsets
@@ -57,33 +57,15 @@ class Stager:
         self._chunk_rows = chunk_rows
         self._attempts = 0
 
-    def stage(self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int) -> Manifest | None:
-        """Stage a batch with `write`; None if it is a replay of a released one, which must be evaluated but not staged.
+    def begin(self, batch_id: int, *, planned_ms: int) -> Attempt | None:
+        """Begin an attempt to stage a batch; None if it is a replay of a released one.
 
-        `planned_ms` is when the running query planned the batch, as `Offsets.planned_ms`.
-        Raises `HistoryError` before anything is written if the batch contradicts what the WAL holds, `FencedError` if
-        another query has taken over the checkpoint.
+        Write the rows of an attempt into its folder, then call `end`. Evaluate a replay without staging it.
+        `planned_ms` is the time at which the running query planned the batch, as `Offsets.planned_ms`.
+
+        Raises `HistoryError` before anything is written if the batch contradicts the WAL, `FencedError` if another
+        query has taken over the checkpoint.
         """
-        attempt = self._begin(batch_id, planned_ms)
-        if attempt is None:
-            return None
-        manifest = self._manifest(attempt, write(attempt))
-        if not self._log.create(paths.manifest(batch_id, attempt.term, attempt.number), manifest):
-            raise FencedError(
-                f"batch {batch_id}: manifest of term {attempt.term} on {self._log.store.root} was written by another "
-                "process under the same term; stop one of the two"
-            )
-        self._gate.close_from(batch_id)  # a batch that Spark runs is not complete, even if it once was
-        if batch_id <= self._history.newest_known:
-            self._tell_of_other_rows(manifest)
-        self._history.note_staged(manifest)
-        return manifest
-
-    def refuse_superseded(self) -> None:
-        """Raise `FencedError` if a newer process stages into this WAL. One read."""
-        self._term.check(self._log.store)
-
-    def _begin(self, batch_id: int, planned_ms: int) -> Attempt | None:
         offsets = self._checkpoint.require_offsets(batch_id)
         self._refuse_foreign(batch_id, offsets, planned_ms)
         if self._history.wal is None:
@@ -98,6 +80,28 @@ class Stager:
         self._attempts += 1
         folder = paths.attempt_folder(batch_id, self._term.number, self._attempts)
         return Attempt(batch_id, self._term.number, self._attempts, folder, offsets)
+
+    def end(self, attempt: Attempt, staged: Staged) -> Manifest:
+        """Create the manifest of an attempt whose rows are staged: the batch is then known to the WAL.
+
+        Raises `FencedError` if another process stages under the same term.
+        """
+        batch_id = attempt.batch_id
+        manifest = self._manifest(attempt, staged)
+        if not self._log.create(paths.manifest(batch_id, attempt.term, attempt.number), manifest):
+            raise FencedError(
+                f"batch {batch_id}: manifest of term {attempt.term} on {self._log.store.root} was written by another "
+                "process under the same term; stop one of the two"
+            )
+        self._gate.close_from(batch_id)  # a batch that Spark runs is not complete, even if it once was
+        if batch_id <= self._history.newest_known:
+            self._tell_of_other_rows(manifest)
+        self._history.note_staged(manifest)
+        return manifest
+
+    def refuse_superseded(self) -> None:
+        """Raise `FencedError` if a newer process stages into this WAL. One read."""
+        self._term.check(self._log.store)
 
     def _refuse_foreign(self, batch_id: int, offsets: Offsets, planned_ms: int) -> None:
         """Refuse an entry of the checkpoint that another query wrote: it does not describe the rows at hand.

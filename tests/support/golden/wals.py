@@ -141,7 +141,9 @@ class World:
     def stage(self, run: Run, batch_id: int) -> None:
         query = self.query()
         query.start_batch(batch_id, batch_id)
-        run.stage(batch_id, lambda attempt: self._stage(run, attempt), planned_ms=query.planned_ms(batch_id))
+        attempt = run.begin_staging(batch_id, planned_ms=query.planned_ms(batch_id))
+        if attempt is not None:
+            run.end_staging(attempt, self._stage(run, attempt))
 
     def query(self) -> FakeQuery:
         return FakeQuery(self.checkpoint, lambda *_: [])
