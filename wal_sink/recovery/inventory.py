@@ -254,9 +254,13 @@ def check_not_marked(log: Log, name: str, batch_id: int) -> None:
 
 def find_again(log: Log, kind: type[R], path: str, what: Lost, younger: str) -> R:
     """Read once more an object that must exist, since `younger` exists. Raises `ObjectLost`."""
+    return _find_again(log, kind, path, what, _after(younger))
+
+
+def _find_again(log: Log, kind: type[R], path: str, what: Lost, because: str) -> R:
     record = log.find(kind, path)
     if record is None:
-        raise lost(log, what, path, _after(younger))
+        raise lost(log, what, path, because)
     return record
 
 
@@ -284,9 +288,9 @@ _WAY_OUT = {Lost.SINK: _FORGET}
 
 def _explained_wal(log: Log, top: frozenset[str], roles: frozenset[str]) -> WalRecord | None:
     """The WAL's record, read once more; None if nothing exists that is made after it. Raises `ObjectLost`."""
-    younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None)
-    younger = younger or _made_by_a_batch(log, top) or _terms_that_begin_late(log, roles)
-    return None if younger is None else find_again(log, WalRecord, paths.WAL, Lost.WAL, younger)
+    younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None) or _made_by_a_batch(log, top)
+    because = _terms_that_begin_late(log, roles) if younger is None else _after(younger)
+    return None if because is None else _find_again(log, WalRecord, paths.WAL, Lost.WAL, because)
 
 
 def _made_by_a_batch(log: Log, top: frozenset[str]) -> str | None:
@@ -304,7 +308,7 @@ def _terms_that_begin_late(log: Log, roles: frozenset[str]) -> str | None:
     for role in sorted(roles):
         numbers = log.numbers(paths.terms(role))
         if numbers and numbers[0] > 1:
-            return f"{paths.term(role, numbers[0])} is the first term of its role, so objects were deleted; a batch"
+            return f"{paths.term(role, numbers[0])} is the oldest term of its role, so older objects were deleted"
     return None
 
 

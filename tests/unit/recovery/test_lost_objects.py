@@ -158,7 +158,7 @@ def test_terms_that_do_not_begin_with_the_first_show_that_objects_were_deleted()
         place.open({})
     lose(place, paths.term(paths.STAGER_ROLE, 1), paths.term(paths.STAGER_ROLE, 2))
 
-    with pytest.raises(ObjectLost, match=r"wal\.json is gone.*terms/stager/0000000003\.json is the first term"):
+    with pytest.raises(ObjectLost, match=r"wal\.json is gone.*terms/stager/0000000003\.json is the oldest term"):
         place.open({})
 
 
