@@ -15,9 +15,9 @@ from benchmarks.measure import NAME, Contestant
 from benchmarks.sinks import CsvSink, NullSink, StampSink
 from benchmarks.workloads import Workload
 from wal_sink import Settings, Sink, WalSink
+from wal_sink.messages import StagingContext
 from wal_sink.spark.staging.job import stage_dataframe
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal.records import Marker, decode
 from wal_sink.wal.segment_writer import SegmentLimits
 from wal_sink_backends import FilesSink, SqlSink

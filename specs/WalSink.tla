@@ -255,7 +255,7 @@ Write(r, b) == IF R[r].known > -1 /\ b > R[r].known + 1 THEN "gap" ELSE "write"
 AfterBegin(r, b) ==
     IF ~LooksUp(r, b) THEN Write(r, b) ELSE IF BUG = "no_low_water_check_at_stage" THEN "release" ELSE "low"
 
-\* stager.Stager._begin: checkpoint.Checkpoint.require_offsets, history.History.bind
+\* stager.Stager.begin: checkpoint.Checkpoint.require_offsets, history.History.bind
 StageBegin(r) ==
     /\ S[r].pc = "stage"
     /\ LET b == S[r].b
@@ -327,7 +327,7 @@ StageRelease(r) ==
             /\ G' = IF S[r].q # wal THEN [G EXCEPT !.bad = @ \cup {"I8"}] ELSE G
     /\ UNCHANGED <<ck, store, R, C, T>>
 
-\* stager.Stager.stage: the Spark job, then the manifest (its name is nobody else's: an ambiguous answer reads back as
+\* stager.Stager.end: the Spark job, then the manifest (its name is nobody else's: an ambiguous answer reads back as
 \* its own); history.History.note_staged
 StageManifest(r) ==
     /\ S[r].pc = "write"

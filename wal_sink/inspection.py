@@ -1,4 +1,4 @@
-"""Looking at a WAL without taking part in it: no term is claimed and nothing is written. Needs no Spark."""
+"""Looking at a WAL: reads only, and claims no term. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from wal_sink.recovery.inventory import (
     find_again,
     find_wal,
     held_batches,
-    newest_marker,
+    marked_through,
+    newest_marked,
     take,
 )
 from wal_sink.recovery.location import current_location
@@ -34,29 +35,29 @@ from wal_sink.wal.segment_reader import load_segment, read_chunks
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
-    """Where one sink stands."""
+    """State of one sink."""
 
     name: str
     kind: str
     identity: str
     delivered_through: int
-    """The newest batch it has; -1 if none."""
+    """The newest batch that the sink has; -1 if none."""
     pending_batches: int
-    """Batches in the WAL after it, complete or not."""
+    """Number of later batches in the WAL, complete or not."""
     term: int
     held_by: str
     """Host and process id of the last committer."""
     held_since: str
     """When it claimed its term."""
     state: str
-    """`retired`, or what is known of that process: `running`, `ended`, `gone` or `unknown`; `new` if there was none."""
+    """`retired`, or the state of that process: `running`, `ended`, `gone` or `unknown`; `new` if there was none."""
     folder: str
-    """The sink's first name, under which it lies in the WAL."""
+    """The sink's first name, which is its folder in the WAL."""
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a WAL stands, as its store shows it."""
+    """State of a WAL, as its store shows it."""
 
     wal: str
     wal_id: str | None
@@ -64,12 +65,12 @@ class Status:
     checkpoint: str | None
     first_batch: int | None
     location: str | None
-    """Where the WAL says that it lies; None where it does not say. Elsewhere it is a copy, unless it was moved."""
+    """The location that the WAL records; None if it records none. At another place it is a copy, or was moved."""
     newest_batch: int
-    """The newest batch with a trace in the WAL; -1 if none."""
+    """The newest batch that has any object in the WAL; -1 if none."""
     low_water: int
     stager_term: int
-    """How many runs claimed the right to stage; 0: none yet."""
+    """The newest term of the stager; 0 if no run has staged yet."""
     sinks: tuple[SinkStatus, ...]
 
 
@@ -88,15 +89,15 @@ class BatchView:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """How much of one batch one sink has."""
+    """Delivery of one batch to one sink."""
 
     sink: str
     complete: bool
-    """Its marker is there, or a later one: the sink has the whole batch."""
+    """Whether its marker exists, or a later one: then the sink has the whole batch."""
     chunks: int
-    """Progress records; a batch's marker may stand for the last one."""
+    """Number of progress records. The batch's marker may stand for the last one."""
     rows: int
-    """Rows the records tell of."""
+    """Rows that the sink has, by these records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ class BatchDetail:
     """One batch with its records."""
 
     manifest: Manifest
-    """The one that counts."""
+    """The manifest that counts."""
     attempts: int
     release: Release | None
     delivered: tuple[Delivered, ...]
@@ -115,11 +116,11 @@ class StagedRows:
     """The first rows of a staged batch."""
 
     columns: tuple[str, ...]
-    """Real names, of which some may be equal."""
+    """Real names. Some may be equal."""
     keys: tuple[str, ...]
-    """One a row, as `Chunk.row_keys` gives them."""
+    """A key for each row, as `Chunk.row_keys` gives them."""
     rows: tuple[tuple[Any, ...], ...]
-    """Values as `Chunk.to_json` writes them, structs as dictionaries; decimals as text, bytes as they are."""
+    """Values as `Chunk.to_json` writes them. Structs are dictionaries, decimals text, bytes unchanged."""
 
 
 def _log(store: Store) -> Log:
@@ -127,7 +128,7 @@ def _log(store: Store) -> Log:
 
 
 def read_status(store: Store) -> Status:
-    """Read where a WAL and its sinks stand. Raises `CorruptError`, `ObjectLost` among them, or `StoreError`."""
+    """Read the state of a WAL and its sinks. Raises `CorruptError`, also as `ObjectLost`, or `StoreError`."""
     log = _log(store)
     inventory = take(log)
     wal = inventory.wal
@@ -148,7 +149,7 @@ def read_status(store: Store) -> Status:
 
 
 def _present_sinks(log: Log, inventory: Inventory) -> list[KnownSink]:
-    """The sinks that are registered, and what else lies there; not those that were forgotten."""
+    """The sinks that have any object, except forgotten ones."""
     known = set(check_unserved_sinks(log, inventory, ()))
     forgotten = inventory.known_sinks.keys() - known
     return [sink for sink in read_names(log).sinks if sink.folder not in forgotten]
@@ -208,13 +209,13 @@ def read_rows(store: Store, manifest: Manifest, limit: int) -> StagedRows:
 
 
 def plain_rows(table: pa.Table) -> list[tuple[Any, ...]]:
-    """Rows for people: what JSON can carry as JSON has it, else as Python shows it."""
+    """Rows for people. Values look as in JSON; those that JSON cannot hold, as Python prints them."""
     columns = [_plain_column(column, name) for name, column in zip(table.column_names, table.columns, strict=True)]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
 
 def _plain_column(column: Any, name: str) -> list[Any]:
-    """A type that JSON rows cannot carry is shown as Python shows it: looking must always work."""
+    """Values of one column. A type that JSON rows cannot hold is printed by Python, so that looking always works."""
     if pa.types.is_decimal(column.type):
         return [text for part in column.chunks for text in decimal_texts(part)]
     try:
@@ -224,7 +225,7 @@ def _plain_column(column: Any, name: str) -> list[Any]:
 
 
 def _named(value: Any) -> Any:
-    """A nested value under the names of its fields, which rows on their way to JSON keep beside the values."""
+    """A nested value with the names of its fields."""
     if isinstance(value, msgspec.Struct):
         fields = msgspec.structs.fields(value)
         return {field.encode_name: _named(getattr(value, field.name)) for field in fields}
@@ -236,15 +237,17 @@ def _named(value: Any) -> Any:
 
 
 def _marked(log: Log, name: str) -> range:
-    """The batches that a sink's markers stand for: all from its first to the newest marker."""
-    """A folder without a registration is what a sink left behind that was forgotten: it has nothing."""
-    newest = max(log.numbers(paths.markers(name)), default=NOTHING)
+    """The batches that a sink's markers stand for: all from its first to the newest marker.
+
+    A folder without a registration belongs to a forgotten sink, which has none.
+    """
+    newest = newest_marked(log, name)
     sink = _sink_record(log, name, f"a marker of batch {newest}" if newest > NOTHING else None)
     return range(sink.first_batch, newest + 1) if sink else range(0)
 
 
 def _sink_record(log: Log, name: str, younger: str | None) -> SinkRecord | None:
-    """A sink's registration; None if there is none, and nothing `younger` that comes after it. Raises `ObjectLost`."""
+    """A sink's registration; None if there is none. Raises `ObjectLost` if `younger` exists, which is made after it."""
     record = log.find(SinkRecord, paths.sink(name))
     if record is None and younger is not None:
         return find_again(log, SinkRecord, paths.sink(name), Lost.SINK, younger)
@@ -262,12 +265,11 @@ def _delivered(log: Log, known: KnownSink, manifest: Manifest) -> Delivered:
 
 def _sink_status(log: Log, known: KnownSink, newest_batch: int) -> SinkStatus:
     name = known.folder
-    marker = newest_marker(log, name)
+    through = marked_through(log, name)
     role = paths.committer_role(name)
     term = max(log.numbers(paths.terms(role)), default=0)
     sink = _sink_record(log, name, paths.term(role, term) if term else None)
     holder = holder_of(log, role, term) if term else None
-    through = marker.batch_id if marker else NOTHING
     first = max(through + 1, sink.first_batch if sink else 0)
     pending = [batch for batch in log.numbers(paths.BATCHES, after=first - 1) if batch <= newest_batch]
     return SinkStatus(

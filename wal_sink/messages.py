@@ -1,25 +1,28 @@
-"""What travels between the committer and the delivery tasks: assignments, orders, outcomes."""
+"""Messages between the driver and its tasks, for delivery and for staging."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from wal_sink.sinks.base import SinkContext
+import msgspec
+
+from wal_sink.sinks.base import MakeSink, SinkContext
 from wal_sink.sinks.failures import Failure
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.records import Marker, SegmentRef
+from wal_sink.wal.segment_writer import SegmentLimits
 
 
 @dataclass(frozen=True, slots=True)
 class LastDelivered:
-    """What a transactional target must at least hold, slot by slot. Less means that it lost what it acknowledged."""
+    """The positions that a transactional target must at least hold. Lower ones mean that it lost acknowledged rows."""
 
     slots: tuple[tuple[int, int], ...]
-    """Of each slot, the newest batch that had rows in it, and how many."""
+    """Of each slot: the newest batch that had rows in it, and their number."""
 
     @classmethod
     def of(cls, marker: Marker | None) -> LastDelivered | None:
-        """What a marker stands for. None where nothing that had rows was marked: then a target owes nothing."""
+        """The positions that a marker stands for; None if no batch with rows was marked."""
         if marker is None or not marker.last_delivered_rows:
             return None
         newest = [(marker.last_delivered_batch, rows) for rows in marker.last_delivered_rows]
@@ -29,7 +32,7 @@ class LastDelivered:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryContext:
-    """What all segments of a batch have in common when they are delivered to one sink."""
+    """Facts that all segments of a batch share when they are delivered to one sink."""
 
     wal_id: str
     sink: str
@@ -41,32 +44,24 @@ class DeliveryContext:
     segments: int
     at_most_once: bool
     keeps_rejected: bool
-    """Whether rows that the sink refuses become dead letters; else the first of them ends the delivery."""
+    """Whether rows that the sink refuses become dead letters; else the first refusal ends the delivery."""
     attempt_timeout_s: float
     last_delivered: LastDelivered | None
     prepares_again: bool = False
-    """Of a two-phase sink: whether a handle that is gone is prepared again although it may have been committed."""
+    """Of a two-phase sink: whether a lost transaction is prepared again although it may have been committed."""
     rows_per_s: float | None = None
-    """Most rows a second that each delivery task sends, on average."""
+    """Limit for each delivery task: rows a second, on average."""
     spread: bool = False
-    """Whether the batch's progress lies in shards: its manifest's."""
+    """Whether the batch's progress lies in shards, as its manifest says."""
 
     def context(self, *, on_executor: bool) -> SinkContext:
-        """What the sink is told when it is opened."""
-        return SinkContext(
-            wal_id=self.wal_id,
-            sink=self.sink,
-            term=self.term.number,
-            batch_id=self.batch_id,
-            columns=self.columns,
-            on_executor=on_executor,
-            spark_schema=self.spark_schema,
-        )
+        """The context that the sink is opened with."""
+        return _sink_context(self, self.sink, self.term.number, on_executor=on_executor)
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentTask:
-    """One segment to deliver, from a row on."""
+    """One segment to deliver, from row `start` on."""
 
     ordinal: int
     segment: SegmentRef
@@ -74,24 +69,73 @@ class SegmentTask:
     maybe_sent: bool
     """Whether the chunk at `start` may have been sent before."""
     sent_through: int = 0
-    """Every chunk that begins before this row may have been sent before: a transactional target has forgotten it."""
+    """Every chunk that begins before this row may have been sent before: a transactional target forgot it."""
     term_checked: bool = False
-    """Whether the committer checked its term so shortly before that the first chunk needs no check of its own."""
+    """Whether the committer has just checked its term, so that the first chunk needs no check."""
     handle: str | None = None
-    """Of a two-phase sink: what the segment was prepared as while it was staged."""
+    """Of a two-phase sink: the handle that was prepared while the segment was staged."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentResult:
-    """How far a segment came."""
+    """The state of a segment after an attempt to deliver it."""
 
     ordinal: int
     rows: int
-    """Rows from the segment's beginning that are settled: delivered, or given up by an at-most-once delivery. Of a
+    """Rows from the segment's beginning that are settled: delivered, or given up by an at-most-once delivery. For a
     transactional target never more than it acknowledged in this attempt.
     """
     chunks: int = 0
-    """Chunks the sink took and the log knows of, in this attempt: what counts as progress."""
+    """Chunks that the sink took and the log recorded in this attempt. Only these count as progress."""
     failure: Failure | None = None
     rejected: int = 0
-    """Rows that were kept as dead letters in this attempt, since the sink refused them."""
+    """Rows that the sink refused in this attempt, and that were kept as dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The part of one two-phase sink in staging. Sent to executors."""
+
+    sink: str
+    make_sink: MakeSink = field(repr=False)
+    attempt_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StagingContext:
+    """Facts that the staging tasks of one attempt at a batch share. Sent to executors."""
+
+    folder: str
+    limits: SegmentLimits
+    run_id: str = ""
+    wal_id: str = ""
+    batch_id: int = 0
+    term: int = 0
+    """The stager's term."""
+    columns: tuple[str, ...] = ()
+    spark_schema: str = field(default="", repr=False)
+    keep_segments: bool = True
+    preparations: tuple[Preparation, ...] = ()
+
+    def context(self, sink: str, *, on_executor: bool) -> SinkContext:
+        """The context that a two-phase sink is opened with to prepare rows."""
+        return _sink_context(self, sink, self.term, on_executor=on_executor)
+
+
+class StagedPartition(msgspec.Struct, frozen=True):
+    """The result of one staging task: its segments in order, and by sink the handle of each segment."""
+
+    segments: tuple[SegmentRef, ...]
+    prepared: dict[str, tuple[str | None, ...]]
+
+
+def _sink_context(batch: DeliveryContext | StagingContext, sink: str, term: int, *, on_executor: bool) -> SinkContext:
+    return SinkContext(
+        wal_id=batch.wal_id,
+        sink=sink,
+        term=term,
+        batch_id=batch.batch_id,
+        columns=batch.columns,
+        on_executor=on_executor,
+        spark_schema=batch.spark_schema,
+    )

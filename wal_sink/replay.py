@@ -1,8 +1,8 @@
-"""Sending dead letters again, under the keys they have: exactly once, where the sink can.
+"""Replaying dead letters: sending them again under their own keys, exactly once where the sink can.
 
-A row belongs to the newest refusal of its chunk that holds it. What a sink refuses once more becomes such a newer one,
-which names the one it came from. A record beside the dead letter tells that it was sent again. For a transactional sink
-every dead letter has a separate slot, and terms are those of replaying alone: nobody who delivers is fenced.
+A row belongs to the newest refusal of its chunk that holds it. Rows that a sink refuses again become such a newer
+refusal, which names the dead letter they came from. A record beside a dead letter says that it was sent again. In a
+transactional target every dead letter has a separate slot. Replaying has terms of its kind, and fences no committer.
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from wal_sink.arguments.values import check_options, check_seconds, check_text, spelled_class
-from wal_sink.dead_letters.files import DeadLetter, find_dead_letter, keep_rejected, read_dead_letter
-from wal_sink.dead_letters.rejections import refused_rows
+from wal_sink.dead_letters.files import DeadLetter, read_dead_letter
+from wal_sink.dead_letters.rejections import RefusalTakenError, Rejections
 from wal_sink.errors import ConfigError, DeliveryError
-from wal_sink.recovery.inventory import find_wal, require_wal
+from wal_sink.recovery.inventory import find_wal, newest_marked, require_wal
 from wal_sink.recovery.location import refuse_copy
 from wal_sink.recovery.sink_names import read_names
-from wal_sink.redaction import redacted
-from wal_sink.reporting.texts import name_of, text_of
+from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.sinks.base import (
     BatchSink,
@@ -44,7 +43,7 @@ from wal_sink.stores.spec import StoreSpec
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import MARGIN, Term, claim, claim_above
 from wal_sink.wal.holders import TakeOver, note_end
-from wal_sink.wal.log import NOTHING, Log
+from wal_sink.wal.log import Log
 from wal_sink.wal.paths import DeadLetterName
 from wal_sink.wal.records import Replayed
 
@@ -54,32 +53,37 @@ class KeptLetter:
     """One dead letter in a listing."""
 
     letter: DeadLetter
-    name: DeadLetterName
     replayed: bool
     """Whether it was sent again."""
     own: tuple[int, ...]
-    """Indices of its rows that no newer dead letter holds: a row belongs to the newest refusal of its chunk."""
+    """Indices of the rows that belong to it: those that no newer dead letter holds."""
+
+    @property
+    def name(self) -> DeadLetterName:
+        """The chunk of its rows."""
+        return self.letter.name
 
     @property
     def chunk(self) -> Chunk:
-        """The rows that are its own."""
+        """The rows that belong to it."""
         return self.letter.chunk.without(set(range(self.letter.chunk.num_rows)) - set(self.own))
 
     @property
     def reasons(self) -> list[str]:
-        """Why its own rows are here, a row each."""
+        """Why these rows were kept, one reason a row."""
         return [self.letter.reasons[index] for index in self.own]
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What became of the dead letters that were sent again."""
+    """The result of a replay."""
 
     letters: int
+    """Dead letters that were sent."""
     rows: int
     """Rows that the sink has now."""
     rejected: int
-    """Rows that it refused once more: they are in new dead letters."""
+    """Rows that it refused again: they are in new dead letters."""
 
 
 @spelled_class
@@ -89,7 +93,7 @@ class DeadLetters:
         letters = DeadLetters("s3://lake/wal/orders", name="default")
         letters.replay(post)
 
-    Raises `ConfigError` if the WAL has no such sink, and `ObjectLost` if its own record is gone.
+    Raises `ConfigError` if the WAL has no such sink, and `ObjectLost` if the WAL's record is gone.
     """
 
     def __init__(
@@ -106,28 +110,32 @@ class DeadLetters:
         self._name = folder
 
     def all(self, *, batch_id: int | None = None) -> Iterator[KeptLetter]:
-        """Every dead letter that has rows of its own, oldest batch first; of one batch, if one is named. So each row
-        comes once. Raises `CorruptError`.
+        """Every dead letter that rows belong to, oldest batch first. So each row comes once.
+
+        `batch_id` limits them to one batch. Raises `CorruptError`.
         """
         return (kept for kept in self._found(self._batches() if batch_id is None else [batch_id]) if kept.own)
 
     def due(self, *, unknown: bool = False) -> Iterator[KeptLetter]:
-        """What `replay` would send: of batches that are delivered, not sent again yet, refused unless `unknown`."""
-        newest = max(self._log.numbers(paths.markers(self._name)), default=NOTHING)
+        """The dead letters that `replay` would send: those of delivered batches that were not sent again yet.
+
+        Only refused rows; with `unknown`, also those of unknown outcome.
+        """
+        newest = newest_marked(self._log, self._name)
         wanted = {"rejected", "unknown"} if unknown else {"rejected"}
-        # One without rows of its own may lack only the record that it was sent again.
+        # A dead letter that no row belongs to may still lack the record that it was sent again.
         for kept in self._found(self._batches()):
             if not kept.replayed and kept.letter.kept in wanted and kept.letter.chunk.batch_id <= newest:
                 yield kept
 
     def _found(self, batches: Iterable[int]) -> Iterator[KeptLetter]:
-        """Every dead letter with rows. Refusals of one chunk follow each other in a listing, and are read together."""
+        """Every dead letter that has rows. The refusals of a chunk lie together in a listing, and are read together."""
         for batch_id in batches:
             folder = paths.dead_letter_folder(self._name, batch_id)
             files = self._log.store.list(folder)
             named = [(file, name) for file in files if (name := paths.parse_dead_letter(file)) is not None]
             for _, refusals in groupby(named, key=_chunk_of):
-                read = [(name, read_dead_letter(self._log.store, f"{folder}/{file}")) for file, name in refusals]
+                read = [read_dead_letter(self._log.store, f"{folder}/{file}") for file, _ in refusals]
                 yield from _each_row_once(read, files)
 
     def replay(
@@ -138,12 +146,12 @@ class DeadLetters:
         attempt_timeout_s: float = 120.0,
         take_over: TakeOver = TakeOver.ALWAYS,
     ) -> ReplayResult:
-        """Send them again, to a function of one `Chunk`, a `Sink` or the URL of a backend, one after the other.
+        """Send the due dead letters again, one after the other: to a function of one `Chunk`, a `Sink` or a URL.
 
-        `unknown`: those too that an at-most-once delivery may have sent. Each goes under a key that derives from its
-        rows and never changes. Stops at the first failure with `DeliveryError`; repeating goes on from there, and
-        repeats what a plain sink was just being sent. Raises `FencedError` if somebody else began to replay, and
-        `HeldError` if somebody else replays, or may do so, whom `take_over` does not let fence.
+        `unknown`: also those that an at-most-once delivery may have sent. The key of each derives from its rows and
+        never changes. The first failure ends the replay with `DeliveryError`. The next call continues there; a plain
+        sink then gets the dead letter in hand again. Raises `FencedError` if another process began to replay. Raises
+        `HeldError` if another process replays, or may replay, that `take_over` does not allow to fence.
         """
         check_seconds("attempt_timeout_s", attempt_timeout_s, above_0=True)
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
@@ -156,11 +164,11 @@ class DeadLetters:
         refuse_copy(self._log)
         self._log.store.begin(is_there=True)
         role = paths.replayer_role(self._name)
-        term = claim(self._log, role, take_over=take_over)  # first: what another sent by then shows as sent
+        term = claim(self._log, role, take_over=take_over)  # first: whatever another process sent by then is recorded
         letters = rows = rejected = 0
         try:
             if term.number == 1 and self._has_replayed():
-                term = claim_above(self._log, term.role, MARGIN)  # the terms of those who did so were lost
+                term = claim_above(self._log, term.role, MARGIN)  # the terms of earlier replays were lost
             for kept in self.due(unknown=unknown):
                 done = _Replay(self._log, self._name, term, kept, attempt_timeout_s).send(sink)
                 letters, rows, rejected = letters + 1, rows + done.rows, rejected + done.rejected
@@ -169,7 +177,7 @@ class DeadLetters:
         return ReplayResult(letters, rows, rejected)
 
     def _has_replayed(self) -> bool:
-        """Whether a dead letter of this sink was sent again before. A listing, and one a batch that has any."""
+        """Whether any dead letter of this sink was sent again before. A listing, and one for each batch with any."""
         folders = (paths.dead_letter_folder(self._name, batch_id) for batch_id in self._batches())
         return any(name.endswith(paths.REPLAYED) for folder in folders for name in self._log.store.list(folder))
 
@@ -178,26 +186,29 @@ class DeadLetters:
 
 
 def _chunk_of(found: tuple[str, DeadLetterName]) -> tuple[int, int, int]:
-    """Ordinal of the segment, first and end row: the same for all refusals of a chunk, whatever their number."""
+    """Ordinal of the segment, first and end row: the same for all refusals of a chunk."""
     return found[1][:3]
 
 
-def _each_row_once(refusals: list[tuple[DeadLetterName, DeadLetter]], files: Sequence[str]) -> list[KeptLetter]:
-    """The refusals of one chunk that have rows, oldest first, each with the rows that no newer one holds."""
+def _each_row_once(refusals: list[DeadLetter], files: Sequence[str]) -> list[KeptLetter]:
+    """The refusals of one chunk that have rows, oldest first. Each row belongs to the newest one that holds it."""
     found: list[KeptLetter] = []
     newer: set[int] = set()
-    for name, letter in sorted(refusals, key=_age, reverse=True):
+    for letter in sorted(refusals, key=_age, reverse=True):
         rows = letter.chunk.rows
         own = tuple(index for index, row in enumerate(rows) if row not in newer)
         newer.update(rows)
         if rows:
-            found.append(KeptLetter(letter, name, paths.replayed(letter.path.rpartition("/")[2]) in files, own))
+            found.append(KeptLetter(letter, paths.replayed(letter.path.rpartition("/")[2]) in files, own))
     return found[::-1]
 
 
-def _age(refusal: tuple[DeadLetterName, DeadLetter]) -> int:
-    """An outcome that was unknown has no number; refusals of its replay come after it."""
-    number = refusal[0].number
+def _age(refusal: DeadLetter) -> int:
+    """The place of a dead letter among those of its chunk.
+
+    A dead letter of unknown outcome has no number; the refusals of its replay come after it.
+    """
+    number = refusal.name.number
     return -1 if number is None else number
 
 
@@ -206,34 +217,36 @@ def _open(spec: StoreSpec) -> Log:
 
 
 class _Replay:
-    """One dead letter on its way."""
+    """The replay of one dead letter."""
 
     def __init__(self, log: Log, sink: str, term: Term, kept: KeptLetter, timeout_s: float) -> None:
         self._log = log
         self._sink = sink
         self._term = term
         self._letter = kept.letter
-        self._name = kept.name
         self._timeout_s = timeout_s
-        self._next = 0 if kept.name.number is None else kept.name.number + 1
+        self._rejections = Rejections(log, sink, kept.name.ordinal, kept.letter.chunk, replayed=kept.letter)
         self._owned_by_newer: set[int] = set()
         self._rejected = 0
         self._answered = False
         self._read_newer()
 
     def send(self, sink: Sink) -> Replayed:
-        """Raises `DeliveryError`, `FencedError`, or what the store does."""
+        """Send the dead letter, and record that. Raises `DeliveryError`, `FencedError`, and what the store raises."""
         session = SinkSession(sink, self._log.runtime.new_timed_call(), self._context(), timeout_s=self._timeout_s)
         what = f"dead letter {self._log.store.url_of(self._letter.path)}: {name_of(sink)}"
         try:
             self._term.check(self._log.store)
             session.open()
             if self._answered:
-                pass  # an earlier replay came so far that only its record is missing
+                pass  # an earlier replay sent it; only the record is missing
             elif isinstance(sink, TransactionalSink):
                 self._in_transaction(session, sink, what)
             else:
                 self._once(session, what)
+        except RefusalTakenError as error:
+            self._term.check(self._log.store)
+            raise DeliveryError(f"{error.where} was written by another replay: start again") from error
         except SinkFailedError as error:
             raise failure_error(error.failure, what) from error
         finally:
@@ -241,7 +254,7 @@ class _Replay:
         return self._record()
 
     def _once(self, session: SinkSession, what: str) -> None:
-        """To a sink that has taken every other row when it refuses some."""
+        """Send to a sink that takes every other row when it refuses some."""
         chunk, sink = self._chunk(), session.sink
         known = isinstance(sink, Lookup) and ask_applied(session, sink, chunk.key)
         rejected = None if known else self._call(session, chunk, what)
@@ -249,26 +262,26 @@ class _Replay:
             self._keep(chunk, rejected, answered=True)
 
     def _in_transaction(self, session: SinkSession, sink: TransactionalSink, what: str) -> None:
-        """To a sink that commits nothing when it refuses rows; a predecessor cannot keep more from here on."""
+        """Send to a sink that commits nothing when it refuses rows. From now on no older process keeps more."""
         rest = self._chunk()
         if self._is_there(session, sink, rest.position):
             return
-        self._create(rest.without(range(rest.num_rows)), [], answered=False)
+        self._rejections.close(rest)
         while (rejected := self._call(session, rest, what)) is not None:
             self._keep(rest, rejected, answered=False)
             rest = rest.without(rejected.reasons)
             self._term.check(self._log.store)
 
     def _is_there(self, session: SinkSession, sink: TransactionalSink, due: Position) -> bool:
-        """Whether an earlier replay committed it. Nothing else is ever written to its slot."""
+        """Whether an earlier replay committed the dead letter. Nothing else is ever written to its slot."""
         what = f"last({due.slot!r})"
         found = stored_position(what, due.slot, session.call(what, sink.last, due.slot, nothing_sent=True))
         if found is None or found == due:
             return found is not None
         raise SinkFailedError(
             FailureKind.HISTORY,
-            f"{what}: the slot of this dead letter is at {described(found)} of segment {found.segment_id}, expected "
-            f"nothing, or {described(due)} of segment {due.segment_id}: the target does not keep its slots apart. "
+            f"{what}: the slot of this dead letter is at {described(found)} of segment {found.segment_id}; expected "
+            f"nothing, or {described(due)} of segment {due.segment_id}. The target does not keep its slots apart. "
             "Nothing was sent",
         )
 
@@ -276,45 +289,29 @@ class _Replay:
         return rejected_of(what, session.call(what, session.sink.write, handed(chunk)), chunk.num_rows)
 
     def _keep(self, sent: Chunk, rejected: Rejected, *, answered: bool) -> None:
-        indices = sorted(rejected.reasons)
-        reasons = [redacted(text_of(rejected.reasons[index])) for index in indices]
-        self._create(refused_rows(sent, indices, self._next), reasons, answered=answered)
-        self._rejected += len(indices)
-
-    def _create(self, rows: Chunk, reasons: list[str], *, answered: bool) -> None:
-        path = self._numbered(self._next)
-        rows = replace(rows, position=self._letter.chunk.position)
-        if not keep_rejected(self._log, path, rows, reasons, answered=answered, replay_of=self._letter.path):
-            self._term.check(self._log.store)
-            raise DeliveryError(f"{self._log.store.url_of(path)} was written by another replay: start again")
-        self._next += 1
+        self._rejections.keep(sent, rejected, answered=answered)
+        self._rejected += len(rejected.reasons)
 
     def _read_newer(self) -> None:
-        """Refusals after this one: their rows are theirs; those of its own replays tell how far these came."""
-        while (newer := find_dead_letter(self._log.store, self._numbered(self._next))) is not None:
+        """Read the newer refusals of the chunk, which own their rows. Those of earlier replays show their progress."""
+        for newer in self._rejections.read():
             self._owned_by_newer.update(newer.chunk.rows)
             if newer.replay_of == self._letter.path:
                 self._rejected += newer.chunk.num_rows
                 self._answered = self._answered or newer.answered
-            self._next += 1
 
     def _chunk(self) -> Chunk:
-        """What is sent: under the key of its rows, and in a slot of its own."""
+        """The chunk that is sent: the rows that belong to it, under their key, and in a separate slot."""
         whole = self._letter.chunk
         gone = [index for index, row in enumerate(whole.rows) if row in self._owned_by_newer]
         stem = self._letter.path.rpartition("/")[2].removesuffix(".parquet")
         slot = f"{whole.position.slot}/{whole.batch_id}/{stem}"
         position = Position(slot, whole.batch_id, whole.position.rows, whole.segment_id)
         rest = whole.without(gone)
-        number = self._name.number
+        number = self._letter.name.number
         key = rest.key if number is None else refusal_key(whole.position, rest.rows, number)
-        # In a slot that nobody else writes to, it follows nothing.
+        # Nothing else is written to this slot, so the chunk follows nothing.
         return replace(rest, key=key, position=position, term=self._term.number, start=0, follows=None)
-
-    def _numbered(self, number: int) -> str:
-        name = self._name
-        batch_id = self._letter.chunk.batch_id
-        return paths.dead_letter(self._sink, batch_id, name.ordinal, name.first_row, name.end_row, number=number)
 
     def _context(self) -> SinkContext:
         chunk = self._letter.chunk

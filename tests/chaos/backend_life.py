@@ -17,13 +17,13 @@ import pyarrow as pa
 from tests.chaos.made_up import in_two, live_through, served_sink
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Preparation
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
-from wal_sink.two_phase.prepare import Preparation
 
 ROWS = 60
 CHUNK_ROWS = 15

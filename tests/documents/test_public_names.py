@@ -47,7 +47,6 @@ PUBLIC = {
 NAMES = {module: names.split() for module, names in PUBLIC.items()}
 UNNAMED = {
     "DeadLetter": "`DeadLetters` alone makes a `KeptLetter`, whose properties give rows and reasons",
-    "DeadLetterName": "the same",
     "Log": "`DeadLetters` takes an open log in tests only",
 }
 """Classes that a public signature names and that nobody can import, each with the reason."""

@@ -32,7 +32,7 @@ from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import Sink, TransactionalSink, as_sink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.guarantees import promise
-from wal_sink.staging.stager import Attempt, Staged
+from wal_sink.staging.stager import Staged
 from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -222,10 +222,9 @@ class OnExecutors:
         query = FakeQuery(self.checkpoint, lambda *_: [])
         query.start_batch(0, 0)
 
-        def write(_: Attempt) -> Staged:
-            return Staged(segments, columns=("text",))
-
-        self.run.stage(0, write, planned_ms=query.planned_ms(0))
+        attempt = self.run.begin_staging(0, planned_ms=query.planned_ms(0))
+        assert attempt is not None
+        self.run.end_staging(attempt, Staged(segments, columns=("text",)))
         query.complete_batch(0)
         self.run.deliver_all()
         assert self.run.committers[0].marked_through == 0

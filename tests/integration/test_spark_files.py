@@ -167,7 +167,7 @@ def test_a_file_that_was_deleted_between_two_attempts_is_told(
         place.run(spark)
 
     (told,) = [record.getMessage() for record in caplog.records if "staged again" in record.getMessage()]
-    assert "staged again with 0 rows, which are what sinks get; an earlier attempt" in told
+    assert "staged again with 0 rows, which sinks get. An earlier attempt" in told
     assert "had 2 rows of the same input" in told
     assert place.lines.ids() == [1, 4]
 

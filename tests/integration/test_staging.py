@@ -17,6 +17,7 @@ from pyspark.sql import types as t
 from pyspark.sql.functions import rand
 
 from wal_sink.errors import ConfigError, CorruptError, StoreError
+from wal_sink.messages import StagingContext
 from wal_sink.spark.delivery.reading import read_segments
 from wal_sink.spark.session.cluster import REPEAT_CHECKS
 from wal_sink.spark.session.task_errors import SparkJobError, surfaced_errors
@@ -24,7 +25,6 @@ from wal_sink.spark.staging import job as staging
 from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal.segment_reader import load_segment
 from wal_sink.wal.segment_writer import SegmentLimits
 

@@ -10,12 +10,12 @@ from pyspark.ml.linalg import Vectors, VectorUDT
 from pyspark.sql import types as t
 
 from wal_sink.errors import ConfigError
+from wal_sink.messages import StagingContext
 from wal_sink.spark.delivery.manifest_schema import schema_from_json
 from wal_sink.spark.delivery.reading import read_segments
 from wal_sink.spark.staging.job import stage_dataframe
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, schema_json
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal.segment_writer import SegmentLimits
 
 if TYPE_CHECKING:

@@ -85,7 +85,7 @@ def dead_letters_kept_again(patch: Patch) -> None:
     """A chunk that is sent again is refused again, and its rows are kept under the next number."""
 
     def take_over(self: Rejections) -> Chunk:
-        self._next = sum(1 for _ in self._letters())
+        self._next = sum(1 for _ in self.read())
         return self._chunk
 
     patch.setattr(Rejections, "take_over", take_over)

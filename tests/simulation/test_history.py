@@ -121,7 +121,7 @@ def test_a_batch_without_offsets_is_refused() -> None:
     run = world.life().open_run()
 
     with pytest.raises(HistoryError, match="does not exist although the batch runs"):
-        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
+        run.begin_staging(0, planned_ms=PLANNED_MS)
 
 
 @pytest.mark.parametrize("damage", [b"", b"{}", b"[]", b"not JSON", b"\xff"])
@@ -160,8 +160,8 @@ def test_a_checkpoint_restored_to_an_older_state_with_other_input_is_refused_bef
     world.checkpoint.create(f"offsets/{through + 1}", offsets_of(1000))
     before = everything(world.wal)
 
-    with pytest.raises(DivergentReplay, match="Nothing of the other was staged"):
-        run.stage(through + 1, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
+    with pytest.raises(DivergentReplay, match="Nothing of the other history was staged"):
+        run.begin_staging(through + 1, planned_ms=PLANNED_MS)
 
     assert everything(world.wal) == before
 
@@ -221,7 +221,7 @@ def test_a_checkpoint_rolled_back_beyond_the_retention_is_refused(monkeypatch: p
     before = everything(world.wal)
 
     with pytest.raises(HistoryGone, match="delivered long ago and collected"):
-        run.stage(low_water, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
+        run.begin_staging(low_water, planned_ms=PLANNED_MS)
 
     assert everything(world.wal) == before
 
@@ -238,7 +238,7 @@ def test_a_batch_before_the_first_of_the_wal_is_refused() -> None:
     world.checkpoint.create("offsets/1", offsets_of(1))
 
     with pytest.raises(HistoryGone, match="begins with batch 2"):
-        run.stage(1, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
+        run.begin_staging(1, planned_ms=PLANNED_MS)
 
 
 # Missing batches.
@@ -250,7 +250,7 @@ def test_a_gap_in_the_batch_ids_is_refused_when_it_is_staged() -> None:
     world.checkpoint.create("offsets/5", offsets_of(5))
 
     with pytest.raises(MissingBatch, match="2 batches between them"):
-        run.stage(5, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
+        run.begin_staging(5, planned_ms=PLANNED_MS)
 
 
 def test_a_batch_that_a_predecessor_staged_meanwhile_is_no_gap() -> None:
@@ -285,7 +285,7 @@ def test_a_deleted_manifest_of_a_released_batch_is_told_from_one_that_never_was(
     folder = paths.batch(0)
     world.wal.delete([f"{folder}/{name}" for name in world.wal.list(folder) if name.startswith("manifest")])
 
-    with pytest.raises(ObjectLost, match=r"manifest-.* is gone, but must have been there: .*release\.json"):
+    with pytest.raises(ObjectLost, match=r"manifest-.* is gone, but must have existed: .*release\.json"):
         recover(world)
 
 
@@ -455,7 +455,7 @@ def test_a_replay_over_other_files_under_equal_offsets_is_refused() -> None:
     run = recover(world)
 
     with pytest.raises(DivergentReplay):
-        run.stage(0, lambda _: pytest.fail("must not be staged"), planned_ms=PLANNED_MS)
+        run.begin_staging(0, planned_ms=PLANNED_MS)
 
 
 # What Spark deletes of its checkpoint.

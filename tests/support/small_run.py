@@ -12,6 +12,7 @@ import pyarrow as pa
 from wal_sink.delivery.local import LocalDispatcher
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Preparation
 from wal_sink.runtime.clock import Runtime
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, TwoPhaseSink, as_sink
@@ -20,7 +21,6 @@ from wal_sink.sinks.guarantees import promise
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
-from wal_sink.two_phase.prepare import Preparation
 
 _numbers = itertools.count()
 

@@ -1,4 +1,4 @@
-"""Rows that a target refused, or whose outcome is unknown: kept as files beside the WAL, under their original keys.
+"""Rows that a target refused, or whose delivery is unknown: files beside the WAL, under the original keys.
 
-Listing and sending them again is in `wal_sink.replay`.
+`wal_sink.replay` lists them and sends them again.
 """

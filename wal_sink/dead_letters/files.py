@@ -1,8 +1,8 @@
-"""Rows kept beside the WAL because a sink may not have them, or refuses them, under their original keys.
+"""The files of dead letters: rows that a sink refuses, or may not have, under their original keys.
 
-A dead letter is a Parquet file: the rows under positional names (`c0`, …), and for each its number in its segment
-(`row`) and why it is here (`reason`). What it belongs to lies in the file's metadata under `wal_sink.*`. Nobody but the
-user deletes one.
+A dead letter is a Parquet file. It holds the rows under positional names (`c0`, …), and for each row its number in the
+segment (`row`) and the reason why it was kept (`reason`). The file's metadata names sink, batch and chunk under
+`wal_sink.*`. Only the user deletes a dead letter.
 """
 
 from __future__ import annotations
@@ -24,29 +24,32 @@ from wal_sink.stores.base import ObjectExists, ObjectMissing, Store
 from wal_sink.stores.create_once import create_once
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
+from wal_sink.wal.paths import DeadLetterName
 
 _logger = logger_of(__name__)
 _PREFIX = b"wal_sink."
 _ROW, _REASON = "row", "reason"
 
 Kept: TypeAlias = Literal["rejected", "unknown"]
-"""Why rows are dead letters: the sink refused them, or it is not known whether it has them."""
+"""Why rows are dead letters: the sink refused them, or it is unknown whether it has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Rows of one chunk that were kept, and what is known of them."""
+    """Kept rows of one chunk, with the reasons."""
 
     path: str
+    name: DeadLetterName
+    """The chunk of its rows, as its path says."""
     kept: Kept
     chunk: Chunk
-    """The rows under their real names, with the key they had, or have from now on: the same at every reading."""
+    """The rows under their real names, with their lasting key."""
     reasons: tuple[str, ...]
-    """Why, a row each."""
+    """Why the rows were kept, one reason a row."""
     answered: bool
-    """Whether the sink has every other row of what it was sent; one that works in transactions has none of them."""
+    """Whether the sink has every other row that it was sent. A transactional sink has none of them."""
     replay_of: str
-    """The path of the dead letter whose rows were refused again when it was replayed; else empty."""
+    """The path of the dead letter in whose replay the rows were refused again; else empty."""
 
 
 class _Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +63,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
     segment_id: str
     slot: str
     end: int
-    """Where the chunk ends that the rows were taken from."""
+    """The row at which the chunk of the rows ends."""
     columns: tuple[str, ...]
     term: int
     run_id: str
@@ -69,7 +72,7 @@ class _Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_unknown(log: Log, sink: str, ordinal: int, chunk: Chunk, *, reason: str) -> None:
-    """Keep a chunk whose outcome an at-most-once delivery does not know. Repeating is harmless."""
+    """Keep a chunk of an at-most-once delivery that the sink may or may not have. Repeating this is harmless."""
     path = paths.dead_letter(sink, chunk.batch_id, ordinal, chunk.rows[0], chunk.rows[-1] + 1)
     _logger.warning("sink %s: outcome unknown, kept as %s: %s", sink, log.store.url_of(path), reason)
     try:
@@ -81,13 +84,13 @@ def keep_unknown(log: Log, sink: str, ordinal: int, chunk: Chunk, *, reason: str
 def keep_rejected(
     log: Log, path: str, chunk: Chunk, reasons: Sequence[str], *, answered: bool, replay_of: str = ""
 ) -> bool:
-    """Keep rows that a sink refused for good, or none of them, as `path`. False: somebody else was first."""
+    """Keep rows that a sink refused for good as `path`; there may be none. False if another process was first."""
     data = _encode(log, chunk, reasons, "rejected", answered=answered, replay_of=replay_of)
     return create_once(log.store, path, data, runtime=log.runtime)
 
 
 def count_rows(store: Store, sink: str, batch_id: int) -> Mapping[Kept, int]:
-    """Rows of a batch kept so far, by any process, by why they are. One listing, and a read for each rejection."""
+    """Number of rows of a batch that any process kept so far, by `Kept`. One listing, and a read for each refusal."""
     counts: dict[Kept, int] = {"rejected": 0, "unknown": 0}
     folder = paths.dead_letter_folder(sink, batch_id)
     for name in store.list(folder):
@@ -100,7 +103,7 @@ def count_rows(store: Store, sink: str, batch_id: int) -> Mapping[Kept, int]:
 
 
 def kept_through(store: Store, sink: str, batch_id: int) -> Mapping[int, int]:
-    """By ordinal of a segment of a batch, where the furthest chunk ends of which rows were kept. One listing."""
+    """By ordinal of a segment: the end of the furthest chunk that has kept rows. One listing."""
     furthest: dict[int, int] = {}
     for name in store.list(paths.dead_letter_folder(sink, batch_id)):
         if (span := paths.parse_dead_letter(name)) is not None:
@@ -117,7 +120,7 @@ def find_dead_letter(store: Store, path: str) -> DeadLetter | None:
 
 
 def read_dead_letter(store: Store, path: str) -> DeadLetter:
-    """Raises `ObjectMissing`, and `CorruptError` if it is not as written."""
+    """The dead letter under `path`. Raises `ObjectMissing`, and `CorruptError` if it is damaged."""
     where = store.url_of(path)
     data = store.read(path)
     try:
@@ -142,7 +145,7 @@ def read_dead_letter(store: Store, path: str) -> DeadLetter:
         term=facts.term,
         start=span.first_row,
     )
-    return DeadLetter(path, facts.kept, chunk, tuple(reasons), facts.answered, facts.replay_of)
+    return DeadLetter(path, span, facts.kept, chunk, tuple(reasons), facts.answered, facts.replay_of)
 
 
 def _encode(
@@ -172,7 +175,7 @@ def _encode(
 
 
 def _metadata_of(facts: _Facts) -> dict[bytes, bytes]:
-    """Each fact, and their checksum: Parquet protects its pages, not its footer."""
+    """The facts and their checksum: Parquet protects its pages, not its footer."""
     plain = msgspec.to_builtins(facts)
     metadata = {
         _PREFIX + name.encode(): value.encode() if isinstance(value, str) else msgspec.json.encode(value)
@@ -191,7 +194,7 @@ def _facts_in(metadata: Mapping[bytes, bytes]) -> _Facts:
     columns = msgspec.json.decode(texts.pop("columns", ""))
     facts = msgspec.convert({**texts, "columns": columns}, _Facts, strict=False)
     if crc32 != str(_checksum(facts)):
-        raise msgspec.ValidationError("the checksum of its metadata does not fit")
+        raise msgspec.ValidationError("the checksum of its metadata does not match")
     return facts
 
 

@@ -15,8 +15,9 @@ from wal_sink.committer.context import CommitContext
 from wal_sink.committer.release import Releaser
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, StoreError
+from wal_sink.messages import StagingContext
 from wal_sink.recovery.history import History
-from wal_sink.recovery.inventory import check_unserved_sinks, newest_marker, take
+from wal_sink.recovery.inventory import check_unserved_sinks, marked_through, take
 from wal_sink.recovery.registration import Registered, Registration, register, registered
 from wal_sink.recovery.sink_changes import describe_unserved
 from wal_sink.recovery.sink_names import NO_NAMES, SinkNames, keep_name, read_names, refuse_retired
@@ -26,7 +27,6 @@ from wal_sink.settings import Settings
 from wal_sink.staging.stager import Attempt, Staged, Stager
 from wal_sink.stores.base import Store
 from wal_sink.stores.probe import Leftovers, probe
-from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim, claim_above_seen
 from wal_sink.wal.holders import TakeOver, note_end, refuse_held
@@ -156,8 +156,7 @@ class Run:
     def _note_markers(self) -> None:
         """Who serves no sink learns here which batches were released for sure. One listing, and one or two a sink."""
         for name in registered(self.log):
-            if (marker := newest_marker(self.log, name)) is not None:
-                self.history.note_marked(marker.batch_id)
+            self.history.note_marked(marked_through(self.log, name))
 
     def staging_context(self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str) -> StagingContext:
         """What the staging tasks of an attempt have to do."""
@@ -178,16 +177,24 @@ class Run:
             ),
         )
 
-    def stage(self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int) -> Manifest | None:
-        """Stage a batch; None if it is a replay, which must be evaluated without being staged. See `Stager.stage`."""
+    def begin_staging(self, batch_id: int, *, planned_ms: int) -> Attempt | None:
+        """Begin an attempt to stage a batch; None if it is a replay. See `Stager.begin`."""
+        stager = self._required_stager()
+        if not self.committers:
+            stager.refuse_superseded()  # nothing else in this process looks for a newer one
+        return stager.begin(batch_id, planned_ms=planned_ms)
+
+    def end_staging(self, attempt: Attempt, staged: Staged) -> Manifest:
+        """Make an attempt known whose rows are staged. See `Stager.end`."""
+        manifest = self._required_stager().end(attempt, staged)
+        if not self.committers:
+            self.history.note_delivered(attempt.batch_id, where_alive=attempt.batch_id)
+        return manifest
+
+    def _required_stager(self) -> Stager:
         if self._stager is None:
             raise ConfigError("this run does not stage: it was opened to drain only")
-        if not self.committers:
-            self._stager.refuse_superseded()  # nobody else in this process looks for a newer one
-        manifest = self._stager.stage(batch_id, write, planned_ms=planned_ms)
-        if not self.committers:
-            self.history.note_delivered(batch_id, where_alive=batch_id)
-        return manifest
+        return self._stager
 
     def released_rows(self, batch_id: int) -> int | None:
         """How many rows a released batch has; None if it was collected meanwhile. Two reads."""

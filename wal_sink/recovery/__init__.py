@@ -1,6 +1,4 @@
-"""What a start finds in a WAL, in the order in which it looks.
+"""Reading a WAL at a start: its owner, its location, lost objects, batches, and the sinks that it serves.
 
-Whose the WAL is, where it lies, what is missing, which sinks it serves.
-
-An object that is absent although something younger exists was lost: `inventory` says what follows.
+An object was lost if it is absent although a younger one exists. `inventory` says what follows.
 """

@@ -1,4 +1,4 @@
-"""What one run knows of its WAL's past: whose it is, which batches it holds, and what this run staged itself."""
+"""`History`: the owner of a WAL, the batches that it holds, and those that this run staged."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import LowWater, Manifest, WalRecord
 
 KEPT_MANIFESTS = 256
-"""How many manifests of its own a run keeps in memory; of more it knows the size alone, and reads them again."""
+"""Most manifests that a run keeps in memory. Of later batches it keeps the size alone, and reads the manifest again."""
 
 
 class History:
-    """Shared by the stager and the committers of one run. Safe to share between threads."""
+    """The past of a WAL, shared by the stager and the committers of one run. Threads may share it."""
 
     def __init__(self, log: Log, checkpoint: Checkpoint) -> None:
         self._log = log
@@ -42,7 +42,7 @@ class History:
 
     @property
     def newest_known(self) -> int:
-        """The newest batch that had a trace in the WAL at the start, or was staged since."""
+        """The newest batch that had any object in the WAL at the start, or was staged since."""
         return self._newest_known
 
     @property
@@ -51,9 +51,10 @@ class History:
 
     @property
     def accounted_through(self) -> int:
-        """The batch after which the next one comes: the newest known, or the one before the first of a bound WAL.
+        """The batch that the next one must follow: the newest known, or the one before the first of a bound WAL.
 
-        A WAL is bound by its first batch before that is staged. Where that failed, the first batch is missing.
+        A WAL is bound to its query just before its first batch is staged. If that staging failed, the first batch is
+        missing.
         """
         begins = NOTHING if self._wal is None else self._wal.first_batch - 1
         return max(self._newest_known, begins)
@@ -65,21 +66,22 @@ class History:
 
     @property
     def newest_held(self) -> int | None:
-        """The newest of them."""
+        """The newest batch above low water, read at the same time as `oldest_held`."""
         return self._held[1] if self._held else None
 
     def load_owner(self) -> WalRecord | None:
-        """Read whose the WAL is; None before its first batch. `HistoryError` if it belongs to another query,
-        `ObjectLost` if its record is gone.
+        """Read the WAL's record; None before its first batch.
+
+        Raises `HistoryError` if the WAL belongs to another query, `ObjectLost` if the record is gone.
         """
         return self._wal_of_its_owner(self._wal or find_wal(self._log))
 
     def poll_owner(self) -> WalRecord | None:
-        """`load_owner` by one read at most: what was absent at the start is absent still, or made since."""
+        """`load_owner` by one read at most: a record that was absent at the start is absent still, or new."""
         return self._wal_of_its_owner(self._wal or self._log.find(WalRecord, paths.WAL))
 
     def adopt(self, inventory: Inventory, *, moved_from: str | None) -> None:
-        """`load_owner` from what was found when the WAL was opened.
+        """`load_owner` from the inventory that was taken when the WAL was opened.
 
         Raises `ConfigError` for a WAL that says it lies elsewhere, unless it was moved here from `moved_from`.
         """
@@ -88,7 +90,7 @@ class History:
             self._complete_before = self._checkpoint.newest_commit()
 
     def _wal_of_its_owner(self, wal: WalRecord | None, *, moved: bool = True) -> WalRecord | None:
-        """`moved`: whether it may have been moved, if it is seen for the first time; then a listing tells."""
+        """Check a record and remember it. `moved`: whether the WAL may have been moved; then a listing shows it."""
         if wal is None:
             return None
         self._check_owner(wal)
@@ -98,20 +100,20 @@ class History:
         return wal
 
     def require_wal(self) -> WalRecord:
-        """The WAL's own record, for who has found a batch or a marker in it. Reads it where this run has not yet.
+        """The WAL's record, where a batch or a marker was found. Reads it if this run has not read it yet.
 
-        Raises `ObjectLost` if it is not there: without its id no slot and no transaction of a target can be named.
+        Raises `ObjectLost` if it is gone: slots and transactions of targets are named by the WAL's id.
         """
         wal = self._wal or self.load_owner()
-        return wal or find_again(self._log, WalRecord, paths.WAL, Lost.WAL, f"what lies in {paths.BATCHES}/")
+        return wal or find_again(self._log, WalRecord, paths.WAL, Lost.WAL, f"the content of {paths.BATCHES}/")
 
     def ask_owner_again(self) -> WalRecord | None:
-        """`load_owner`, as if the checkpoint had never been asked: it may have been replaced since."""
+        """`load_owner`, with the checkpoint read anew: it may have been replaced since."""
         self._known_owners.clear()
         return self.poll_owner()
 
     def load_batches(self) -> None:
-        """Read which batches left a trace. To be called once the run's terms are claimed."""
+        """Read which batches the WAL holds. Call it once the run's terms are claimed."""
         if self._wal is not None:
             low_water, held = held_batches(self._log, self._wal)
             if low_water > (self._low_water.batch_id if self._low_water else NOTHING):
@@ -131,26 +133,26 @@ class History:
         return self._newest_marked
 
     def note_marked(self, through: int) -> None:
-        """A sink has every batch up to this one."""
+        """Note that a sink has every batch up to this one."""
         with self._lock:
             self._newest_marked = max(self._newest_marked, through)
 
     def is_owned_by(self, query_id: str) -> bool:
-        """Whether the checkpoint is that of the query. Reads only until the answer was yes once."""
+        """Whether the checkpoint belongs to the query. Once the answer was yes, nothing is read any more."""
         if query_id not in self._known_owners and self._checkpoint.query_id() == query_id:
             self._known_owners.add(query_id)
         return query_id in self._known_owners
 
     def refuse_other_query(self, running: str) -> None:
-        """Refuse a running query that is not the WAL's own, which the checkpoint at hand belongs to. No request.
+        """Refuse a running query that does not own the WAL. No request.
 
-        The checkpoint may have been deleted after the owner was asked and before Spark looked at it.
+        The checkpoint may have been deleted after this run read its owner and before Spark looked at it.
         """
         if self._wal is not None and running != self._wal.query_id:
             raise self._not_the_owner(self._wal, running)
 
     def bind(self, batch_id: int) -> WalRecord:
-        """Make sure that the WAL belongs to the running query, creating its record at the first batch."""
+        """Make sure that the WAL belongs to the running query. At the first batch, create its record."""
         wal = self._wal or self._create(batch_id)
         self._check_owner(wal)
         if batch_id < wal.first_batch:
@@ -163,18 +165,18 @@ class History:
         return wal
 
     def first_since_opened(self, batch_id: int) -> int:
-        """The first batch that Spark completed since this run opened a new WAL; if none, `batch_id`, which runs now.
+        """The first batch that Spark completed since this run opened a new WAL; `batch_id`, which runs now, if none.
 
-        No request. A batch runs once the one before it is complete.
+        No request. A batch runs only after the one before it is complete.
         """
         if self._complete_before is None:
             return batch_id
         return min(batch_id, self._complete_before + 1)
 
     def refuse_unstaged(self) -> None:
-        """Raise `MissingBatch` if the WAL is new still, and Spark completed batches since it was opened.
+        """Raise `MissingBatch` if Spark completed batches since this run opened the WAL, and the WAL is still new.
 
-        At most a listing and a read. The checkpoint is asked first: a WAL is made before Spark completes its first
+        At most a listing and a read. The checkpoint is read first, since a WAL is made before Spark completes its first
         batch.
         """
         if self._wal is not None or self._complete_before is None:
@@ -184,8 +186,8 @@ class History:
             raise MissingBatch(
                 f"batches {self._complete_before + 1} to {newest} of {self._checkpoint.root}: Spark completed them "
                 f"while the new WAL {self._log.store.root} was open, but none of them was staged. foreachBatch did not "
-                "call stage(), did not wait for the thread that calls it, or did not raise what it raised. Correct "
-                "foreachBatch; to get their rows, restore the checkpoint to before them, then start again"
+                "call stage(), did not wait for the thread that calls it, or swallowed its error. Correct "
+                "foreachBatch. To get their rows, restore the checkpoint to before them, then start again"
             )
 
     def note_staged(self, manifest: Manifest) -> None:
@@ -197,22 +199,25 @@ class History:
             self._newest_known = max(self._newest_known, manifest.batch_id)
 
     def staged(self, batch_id: int) -> Manifest | None:
-        """What this run itself staged of a batch, last; None if it is no longer, or was never, in memory."""
+        """The manifest that this run staged last of a batch; None if it is not in memory."""
         with self._lock:
             return self._staged.get(batch_id)
 
     def is_pending(self, batch_id: int) -> bool:
-        """Whether this run staged the batch and some sink of it does not have it."""
+        """Whether this run staged the batch, and at least one of its sinks does not have it."""
         return batch_id in self._pending
 
     def pending(self, *, before: int) -> tuple[int, int]:
-        """Batches below `before`, and their segment bytes, that this run staged and some sink of it does not have."""
+        """Number and segment bytes of the batches below `before` that are pending; see `is_pending`."""
         with self._lock:
             sizes = [size for batch_id, size in self._pending.items() if batch_id < before]
         return len(sizes), sum(sizes)
 
     def note_delivered(self, everywhere: int, *, where_alive: int) -> None:
-        """Forget batches that every sink of this run has, and the manifests of those that every living one has."""
+        """Forget the batches through `everywhere`, which every sink of this run has.
+
+        Forget the manifests through `where_alive`, which every sink has whose delivery did not fail for good.
+        """
         with self._lock:
             self._pending = {batch_id: size for batch_id, size in self._pending.items() if batch_id > everywhere}
             self._staged = {batch_id: staged for batch_id, staged in self._staged.items() if batch_id > where_alive}
@@ -221,10 +226,11 @@ class History:
         query_id = self._checkpoint.query_id()
         if query_id is None:
             raise HistoryError(
-                f"{self._checkpoint.root} holds no query id although batch {batch_id} runs; is this the "
-                "checkpointLocation of the query?"
+                f"{self._checkpoint.root} holds no query id although batch {batch_id} runs; pass the "
+                "checkpointLocation of the running query"
             )
-        # It may have been made, and lost, since this run looked: then it must not be made again for a later batch.
+        # Another process may have made the record since this run looked, and it may be lost by now. Then it must not be
+        # made again for a later batch.
         if (wal := take(self._log).wal) is not None:
             return self._made_meanwhile(wal)
         record = WalRecord(
@@ -240,7 +246,7 @@ class History:
         return found if is_own else self._made_meanwhile(found)
 
     def _made_meanwhile(self, wal: WalRecord) -> WalRecord:
-        """Another process made it, or somebody copied a WAL to this place since this run opened it."""
+        """Check a record that is new here: another process made it, or a WAL was copied to this place."""
         self._check_owner(wal)
         check_location(self._log, wal, moved=True, moved_from=self._moved_from)
         return wal
@@ -260,10 +266,10 @@ class History:
 
 
 def divergence(log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, found: str) -> DivergentReplay:
-    """The error of a known batch id under which the checkpoint reads something else."""
+    """The error for a batch id that the WAL knows, and for which the checkpoint names other source offsets."""
     return DivergentReplay(
         f"batch {batch_id} of {log.store.root}: the WAL holds it with source offsets {expected[:12]}, but the "
         f"checkpoint {checkpoint.root} now has {found[:12]} under the same id; it was restored to an older state "
-        "or rewritten. Nothing of the other was staged or delivered. Restore the checkpoint that belongs to this WAL, "
-        "or start a new WAL"
+        "or rewritten. Nothing of the other history was staged or delivered. Restore the checkpoint that belongs to "
+        "this WAL, or start a new WAL"
     )

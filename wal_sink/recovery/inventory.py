@@ -1,9 +1,9 @@
-"""What absence means in a WAL: the objects that must exist, because something younger does.
+"""Finding lost objects: an object that is absent must have existed if a younger one exists.
 
-A bucket's life-cycle rule takes the eldest objects first, and a copy may lack any part. An object that is not there is
-taken for "not made yet" only where nothing exists that is made after it. `TABLE` says what proves that an object was
-there once, and what follows; docs/FORMAT.md shows the same table. A suspicion is read once more before it is an error:
-other processes work on the WAL while it is looked at.
+A bucket's life-cycle rule deletes the oldest objects first, and a copy may lack any part. An absent object counts as
+"not made yet" only if nothing exists that is made after it. `TABLE` says which evidence proves that an object existed,
+and the verdict if it is gone; docs/FORMAT.md shows the same table. Before an object counts as lost, it is read once
+more: other processes may write to the WAL at the same time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Lost(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What proves that an object was there once, and what follows if it is not."""
+    """The evidence that an object existed, and the verdict if it is gone."""
 
     evidence: str
     verdict: str
@@ -86,19 +86,19 @@ TABLE: dict[Lost, Rule] = {
     ),
 }
 """Object → evidence that it existed → verdict. Markers, progress and dead letters of a batch that a sink does not have
-may be absent: then the batch was not begun.
+may be absent: then its delivery was not begun.
 """
 
 _MADE_AFTER_WAL = ("batches/", "low-water/", "moves/")
-"""Folders in a WAL's root that only a batch, or what follows from one, makes."""
+"""Folders in a WAL's root that are made only once the WAL has a batch."""
 _LOOKS = 3
-"""How often the newest marker is looked for, which a later one may replace between the listing and the read."""
+"""How often the newest marker is looked for: between listing and read, a later one may replace it."""
 _COMMITTER = paths.committer_role("")
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a WAL holds, as it was when it was opened."""
+    """The content of a WAL when it was opened."""
 
     wal: WalRecord | None
     top: frozenset[str]
@@ -108,26 +108,26 @@ class Inventory:
 
     @property
     def has_moved(self) -> bool:
-        """Whether somebody said that the WAL was moved."""
+        """Whether a move of the WAL was recorded."""
         return f"{paths.MOVES}/" in self.top
 
     @property
     def has_sinks(self) -> bool:
-        """Whether anything lies in `sinks/`; if not, nobody need look."""
+        """Whether anything lies in `sinks/`."""
         return f"{paths.SINKS}/" in self.top
 
     @property
     def known_sinks(self) -> dict[str, str]:
-        """Names of the sinks that must have been registered, with what tells so: it is made after a registration."""
+        """Names of the sinks that must have been registered, each with the evidence."""
         claimed = {role.removeprefix(_COMMITTER): role for role in self.roles if role.startswith(_COMMITTER)}
         named = dict.fromkeys(self.wal.sinks if self.wal else (), f"{paths.WAL}, which names the sink,")
         return named | {name: f"{paths.terms(role)}/" for name, role in sorted(claimed.items())}
 
 
 def take(log: Log) -> Inventory:
-    """Look at a WAL that is opened: one read and one listing, and one listing more where it has terms.
+    """The inventory of a WAL that is opened. One read and one listing, and one listing more if it has terms.
 
-    Raises `ObjectLost` if the WAL's own record must have been there.
+    Raises `ObjectLost` if the WAL's own record was lost.
     """
     wal = log.find(WalRecord, paths.WAL)
     top = frozenset(log.store.list(""))
@@ -136,28 +136,30 @@ def take(log: Log) -> Inventory:
 
 
 def find_wal(log: Log) -> WalRecord | None:
-    """The WAL's own record; None before its first batch. One read where it is there. Raises `ObjectLost`."""
+    """The WAL's own record; None before its first batch. One read if it exists. Raises `ObjectLost`."""
     return log.find(WalRecord, paths.WAL) or take(log).wal
 
 
 def require_wal(log: Log, younger: str) -> WalRecord:
-    """The WAL's own record, where something is at hand that is made after it. Raises `ObjectLost`."""
+    """The WAL's own record, where `younger` exists, which is made after it. Raises `ObjectLost`."""
     return log.find(WalRecord, paths.WAL) or find_again(log, WalRecord, paths.WAL, Lost.WAL, younger)
 
 
 def check_unserved_sinks(log: Log, inventory: Inventory, served: Collection[str]) -> list[str]:
-    """The sinks that others serve, which must be registered: else what they lack would be collected.
+    """The registered sinks that this run does not serve. Forgotten sinks do not count.
 
-    One read for each of them. A sink that somebody forgot for good is none of them.
+    Raises `ObjectLost` if a registration was lost: without it, batches that the sink lacks would be collected. One read
+    a sink.
     """
     others = [name for name in inventory.known_sinks if name not in served]
     return [name for name in others if _known_sink(log, name, inventory.known_sinks[name]) is not None]
 
 
 def find_new_sink(log: Log, inventory: Inventory, name: str, oldest_batch: int | None) -> SinkRecord | None:
-    """What follows from a registration that was not found: None, the sink is new; or it is there after all.
+    """The registration of a sink for which none was found; None if the sink is new.
 
-    `oldest_batch`: of those the WAL holds, if any. No request in a WAL without sinks and terms.
+    `oldest_batch` is the oldest in the WAL, if it holds any. No request in a WAL without sinks and terms. Raises
+    `ObjectLost` if the registration was lost, `ConfigError` if the sink was forgotten.
     """
     younger = inventory.known_sinks.get(name)
     if younger is None and inventory.has_sinks:
@@ -175,7 +177,7 @@ def find_new_sink(log: Log, inventory: Inventory, name: str, oldest_batch: int |
 
 
 def _known_sink(log: Log, name: str, younger: str) -> SinkRecord | None:
-    """The registration of a sink that had one; None if somebody forgot it for good. Raises `ObjectLost`."""
+    """The registration of a sink that had one; None if the sink was forgotten. Raises `ObjectLost`."""
     record = log.find(SinkRecord, paths.sink(name))
     if record is None and paths.FORGOTTEN not in log.store.list(f"{paths.SINKS}/{name}"):
         return find_again(log, SinkRecord, paths.sink(name), Lost.SINK, younger)
@@ -183,7 +185,7 @@ def _known_sink(log: Log, name: str, younger: str) -> SinkRecord | None:
 
 
 def sink_folders(log: Log) -> list[str]:
-    """Names of the sinks of which anything is there. One listing."""
+    """Names of the sinks that have any object. One listing."""
     return sorted(_folders(log, paths.SINKS))
 
 
@@ -191,23 +193,34 @@ def held_batches(log: Log, wal: WalRecord) -> tuple[int, list[int]]:
     """Low water, and the batches above it, ascending. Two listings; raises `ObjectLost` if low water was lost."""
     low_water, batches = _look_at_batches(log)
     if _begins_late(wal, low_water, batches):
-        low_water, batches = _look_at_batches(log)  # it may have moved between the two listings
+        low_water, batches = _look_at_batches(log)  # low water may have moved between the two listings
         if _begins_late(wal, low_water, batches):
             raise lost(
                 log, Lost.LOW_WATER, paths.low_water(batches[0] - 1),
-                f"{paths.batch(batches[0])}/ is the oldest batch, and nothing tells what became of those before it",
+                f"{paths.batch(batches[0])}/ is the oldest batch, and no record explains where those before it are",
             )  # fmt: skip
     return low_water, batches
 
 
-def newest_marker(log: Log, name: str) -> Marker | None:
-    """The newest marker of a sink, whoever made it; None if it has none. One listing and one read.
+def newest_marked(log: Log, name: str) -> int:
+    """The batch of the newest marker that is listed for a sink; -1 if there is none. One listing."""
+    return max(log.numbers(paths.markers(name)), default=NOTHING)
 
-    Collection keeps the newest: one that was listed is gone only if a newer one is there. Raises `ObjectLost`.
+
+def marked_through(log: Log, name: str) -> int:
+    """The batch of the newest marker of a sink, as the marker says; -1 if there is none. See `newest_marker`."""
+    marker = newest_marker(log, name)
+    return marker.batch_id if marker else NOTHING
+
+
+def newest_marker(log: Log, name: str) -> Marker | None:
+    """The newest marker of a sink, from any process; None if there is none. One listing and one read.
+
+    Collection keeps the newest marker: a listed one is gone only if a newer one exists. Raises `ObjectLost`.
     """
     newest = NOTHING
     for _ in range(_LOOKS):
-        newest = max(log.numbers(paths.markers(name)), default=NOTHING)
+        newest = newest_marked(log, name)
         if newest == NOTHING:
             return None
         if (marker := log.find(Marker, paths.marker(name, newest))) is not None:
@@ -216,7 +229,7 @@ def newest_marker(log: Log, name: str) -> Marker | None:
 
 
 def check_marker(log: Log, name: str, through: int, low_water: LowWater | None) -> None:
-    """Make sure that a sink's newest marker, of batch `through`, is the newest there was. No request."""
+    """Make sure that no marker newer than `through` was lost. No request."""
     known = low_water.marked.get(name, NOTHING) if low_water else NOTHING
     if low_water is not None and known > through:
         path = paths.low_water(low_water.batch_id)
@@ -224,14 +237,15 @@ def check_marker(log: Log, name: str, through: int, low_water: LowWater | None) 
 
 
 def check_marked_batch(log: Log, name: str, through: int, newest_batch: int) -> None:
-    """Make sure that the batch of a sink's newest marker is there, since retention keeps it. No request if it is."""
+    """Make sure that the batch of a sink's newest marker exists: retention keeps it. No request if it is known."""
     if through > newest_batch and through not in log.numbers(paths.BATCHES, after=through - 1):
         raise lost(log, Lost.MANIFEST, f"{paths.batch(through)}/", _after(paths.marker(name, through)))
 
 
 def check_not_marked(log: Log, name: str, batch_id: int) -> None:
-    """Make sure that a batch without a marker was not delivered: then the sink's committer would have gone on to
-    release the next. One read.
+    """Make sure that a batch has no marker because it was not delivered, not because the marker was lost.
+
+    A committer releases the next batch only once this one is marked. One read.
     """
     following = log.find(Release, paths.release(batch_id + 1))
     if following is not None and following.sink == name:
@@ -239,19 +253,23 @@ def check_not_marked(log: Log, name: str, batch_id: int) -> None:
 
 
 def find_again(log: Log, kind: type[R], path: str, what: Lost, younger: str) -> R:
-    """Read an object once more that must be there, since `younger` is. Raises `ObjectLost`."""
+    """Read once more an object that must exist, since `younger` exists. Raises `ObjectLost`."""
+    return _find_again(log, kind, path, what, _after(younger))
+
+
+def _find_again(log: Log, kind: type[R], path: str, what: Lost, because: str) -> R:
     record = log.find(kind, path)
     if record is None:
-        raise lost(log, what, path, _after(younger))
+        raise lost(log, what, path, because)
     return record
 
 
 def lost(log: Log, what: Lost, path: str, because: str) -> ObjectLost:
-    """The error of an object that must have been there: what is gone, why that is known, causes and ways out."""
+    """The error for a lost object: its path, the evidence, likely causes and ways out."""
     return ObjectLost(
-        f"{log.store.url_of(path)} is gone, but must have been there: {because}. Likely causes: a "
+        f"{log.store.url_of(path)} is gone, but must have existed: {because}. Likely causes: a "
         "life-cycle rule of the bucket (such as “expire after 30 days”), or a copy that has only a part of this WAL. "
-        f"Nothing was skipped. Stop what deletes objects here, and restore this one; "
+        f"Nothing was skipped. Stop the deletions, and restore this object; "
         f"{_WAY_OUT.get(what, _NEW_WAL)}"
     )
 
@@ -260,7 +278,7 @@ def _after(younger: str) -> str:
     return f"{younger} is made after it"
 
 
-_NEW_WAL = "or start a new WAL in an empty folder: what this one holds and did not deliver then stays behind"
+_NEW_WAL = "or start a new WAL in an empty folder: the batches that this one did not deliver then stay undelivered"
 _FORGET = (
     "or, to forget the sink for good, put an empty object sinks/<name>/forgotten beside what is left of it, and do not "
     "use its name again"
@@ -269,30 +287,36 @@ _WAY_OUT = {Lost.SINK: _FORGET}
 
 
 def _explained_wal(log: Log, top: frozenset[str], roles: frozenset[str]) -> WalRecord | None:
-    """None if nothing is there that is made after the WAL's own record."""
-    younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None)
-    younger = younger or _made_by_a_batch(log, top) or _terms_that_begin_late(log, roles)
-    return None if younger is None else find_again(log, WalRecord, paths.WAL, Lost.WAL, younger)
+    """The WAL's record, read once more; None if nothing exists that is made after it. Raises `ObjectLost`."""
+    younger = next((folder for folder in _MADE_AFTER_WAL if folder in top), None) or _made_by_a_batch(log, top)
+    because = _terms_that_begin_late(log, roles) if younger is None else _after(younger)
+    return None if because is None else _find_again(log, WalRecord, paths.WAL, Lost.WAL, because)
 
 
 def _made_by_a_batch(log: Log, top: frozenset[str]) -> str | None:
-    """What a sink holds that it has of a batch. One listing, and one a sink."""
+    """The path of an object that a sink has only with a batch; None if there is none. One listing, and one a sink."""
     names = sink_folders(log) if f"{paths.SINKS}/" in top else []
     held = (f"{paths.SINKS}/{name}/{found}" for name in names for found in _beside_record(log, name))
     return next(held, None)
 
 
 def _terms_that_begin_late(log: Log, roles: frozenset[str]) -> str | None:
-    """A role's terms are never deleted: where the first are gone, so may be what is as old. One listing a role."""
+    """Evidence that the first terms of a role are gone: terms are never deleted, so older objects may be lost too.
+
+    One listing a role.
+    """
     for role in sorted(roles):
         numbers = log.numbers(paths.terms(role))
         if numbers and numbers[0] > 1:
-            return f"{paths.term(role, numbers[0])} is the first term of its role, so objects were deleted; a batch"
+            return f"{paths.term(role, numbers[0])} is the oldest term of its role, so older objects were deleted"
     return None
 
 
 def _refuse_without_every_sink(log: Log, inventory: Inventory, oldest_batch: int) -> None:
-    """Only committers collect and release, and only for a sink that is registered. One listing."""
+    """Raise `ObjectLost` if all registrations were lost: only a registered sink has batches released or collected.
+
+    One listing.
+    """
     younger = f"{paths.LOW_WATER}/" if f"{paths.LOW_WATER}/" in inventory.top else None
     if younger is None and "release.json" in log.store.list(paths.batch(oldest_batch)):
         younger = paths.release(oldest_batch)
@@ -311,7 +335,7 @@ def _look_at_batches(log: Log) -> tuple[int, list[int]]:
 
 
 def _begins_late(wal: WalRecord, low_water: int, batches: Sequence[int]) -> bool:
-    """Whether batches are gone that low water does not speak of."""
+    """Whether batches above low water are gone."""
     return bool(batches) and batches[0] > max(low_water + 1, wal.first_batch)
 
 

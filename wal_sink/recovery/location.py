@@ -1,8 +1,8 @@
-"""Where a WAL lies, in one spelling, so that a copy of it is not taken for the WAL itself.
+"""The location of a WAL, in one spelling: a copy of a WAL is told from the WAL itself by it.
 
-A copy holds the same records, so whoever opens it goes on from there, and delivers what the WAL itself delivers too.
-The WAL's own record says where it was made. An accepted move is a new object, `moves/<number>.json`, of which the
-highest counts. Credentials and endpoints are no part of a location: the same bucket is reached through several.
+A copy holds the same records. A process that opens it would deliver again what the WAL itself delivers. The WAL's own
+record says where it was made. An accepted move is a new object, `moves/<number>.json`; the highest counts. Credentials
+and endpoints are no part of a location, since one bucket is reached through several.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ONE_NAME = {
 }
 """Schemes that reach the same objects."""
 _EXACT = frozenset({S3, _GOOGLE, _AZURE, MEMORY})
-"""Where a location is the same for every process. Elsewhere mounts and hosts differ, and it is only a hint."""
+"""Schemes whose locations are the same for every process. With others, mounts and hosts differ: there it is a hint."""
 
 _logger = logger_of(__name__)
 
@@ -52,10 +52,10 @@ def canonical(url: str) -> str:
 
 
 def is_plain(url: str) -> bool:
-    """Whether a URL names a place of a common kind: a path, or a store that reads and writes nothing but bytes.
+    """Whether a URL is a path, or names a store that only reads and writes bytes.
 
-    Of an address that a record holds, nothing else may be opened: with fsspec's other schemes, the writer of the record
-    would choose code that fetches other addresses, unpacks or fills in templates.
+    No other address that a record holds may be opened. With fsspec's other schemes, the writer of the record would
+    choose code that fetches other addresses, unpacks archives or fills in templates.
     """
     scheme, found, _ = url.partition(":")
     written = scheme.lower() if found and "/" not in scheme else LOCAL
@@ -63,19 +63,19 @@ def is_plain(url: str) -> bool:
 
 
 def current_location(log: Log, wal: WalRecord, *, moved: bool) -> str:
-    """Where the WAL says that it lies; empty if it was made before it said so.
+    """The location that the WAL records; empty if an older version made it, which recorded none.
 
-    `moved`: whether `moves/` holds anything; then a listing and a read tell. Raises `ObjectLost`.
+    `moved`: whether `moves/` holds anything; then a listing and a read. Raises `ObjectLost`.
     """
     numbers = log.numbers(paths.MOVES) if moved else []
     return log.require(Move, paths.move(numbers[-1])).location if numbers else wal.location
 
 
 def check_location(log: Log, wal: WalRecord, *, moved: bool, moved_from: str | None = None) -> None:
-    """Refuse a WAL that lies elsewhere than it says, unless `moved_from` names that place: then the move is written.
+    """Refuse a WAL that lies elsewhere than it records. If `moved_from` names the recorded place, record the move.
 
-    Raises `ConfigError`. A local path, or one on a cluster, that differs is a warning, since mounts differ; unless the
-    old one is there too and holds the same WAL.
+    Raises `ConfigError`. For a local path, or one on a cluster, a difference is only a warning, since mounts differ;
+    but it is an error if the recorded folder exists too and holds the same WAL.
     """
     here, said = canonical(log.store.root), current_location(log, wal, moved=moved)
     if said in {"", here}:
@@ -87,14 +87,14 @@ def check_location(log: Log, wal: WalRecord, *, moved: bool, moved_from: str | N
     else:
         raise ConfigError(
             f"{here} is to be moved from {canonical(moved_from)}, but the WAL {wal.wal_id} that it holds says that it "
-            f"lies at {said}: give that as moved_from, or open the WAL that you mean"
+            f"lies at {said}: pass that as moved_from, or open the WAL that you mean"
         )
 
 
 def refuse_copy(log: Log) -> WalRecord | None:
-    """The gate of every command that writes to a WAL beside its query: `check_location` of what lies there now.
+    """Refuse a copy of a WAL, before a command writes to it beside its query. See `check_location`.
 
-    Returns the WAL's own record; None before its first batch: it has no id and no location yet, and no copy. Raises
+    Returns the WAL's own record; None before its first batch, when it has no id, no location and no copy. Raises
     `ConfigError`, and `ObjectLost` if the record is gone. One read of the record, one listing of the moves, and a read
     if there are any.
     """
@@ -109,18 +109,18 @@ def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:
     if doubt:
         raise ConfigError(
             f"{here} holds the WAL {wal.wal_id}, which says that it lies at {said}: {doubt}. Two copies of one WAL "
-            "would deliver the same batches twice. Open it there; or, if it was moved here for good and nobody will "
-            f"open the other again, say so once: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}"
+            "would deliver the same batches twice. Open it there. If it was moved here for good, and no process "
+            f"opens the other again, say so once: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}"
         )
     _logger.warning(
         "%s holds a WAL that says it lies at %s: the same folder under another path, or moved. If it is a copy, stop: "
-        "two copies deliver everything twice. If it was moved, moved_from=%r says so once",
+        "two copies deliver everything twice. If it was moved, say so once: moved_from=%r",
         here, said, said,
     )  # fmt: skip
 
 
 def _doubt(wal: WalRecord, here: str, said: str) -> str:
-    """Why this cannot be the WAL itself; empty if it may be."""
+    """The reason why this cannot be the WAL itself; empty if it may be."""
     scheme, of_said = here.partition(":")[0], said.partition(":")[0]
     if scheme != of_said or scheme in _EXACT:
         return "this is another place"
@@ -130,28 +130,31 @@ def _doubt(wal: WalRecord, here: str, said: str) -> str:
 
 
 def _is_copy(wal: WalRecord, here: Path, said: Path) -> bool:
-    """Whether another folder holds the same WAL. What cannot be read there belongs to another machine's path."""
+    """Whether the folder `said` is another one than `here`, and holds the same WAL.
+
+    A folder that cannot be read may be a path of another machine: a warning.
+    """
     try:
         if here.samefile(said):
             return False  # one folder, mounted twice
         store = open_store(StoreSpec(str(said)))
         return decode(WalRecord, store.read(paths.WAL), store.url_of(paths.WAL)).wal_id == wal.wal_id
     except (OSError, ObjectMissing):
-        return False  # nothing is there
+        return False  # no WAL is there
     except WalSinkError as error:
-        _logger.warning("%s cannot be read, so it is not known whether it is the same WAL: %s", said, error)
+        _logger.warning("%s cannot be read; it is unknown whether it holds the same WAL: %s", said, error)
         return False
 
 
 def _note_move(log: Log, here: str, said: str) -> None:
-    """Create the next move. Of two who do so at once, the other may have moved it elsewhere."""
+    """Record a move. Raises `ConfigError` if another process has just recorded a move elsewhere."""
     number = max(log.numbers(paths.MOVES), default=0) + 1
     move = Move(number=number, location=here, moved_from=said, **log.stamp())
     found, is_own = log.create_or_find(paths.move(number), move)
     if is_own:
         _logger.warning(
-            "the WAL of %s lies at %s from now on. No run at the old place notices that: end those that still live, "
-            "and open it there no more, or its batches are delivered from both places",
+            "the WAL of %s lies at %s from now on. Runs at the old place do not notice that. End those that still "
+            "live, and do not open the WAL there again; otherwise its batches are delivered from both places",
             said, here,
         )  # fmt: skip
         return

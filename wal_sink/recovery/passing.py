@@ -1,7 +1,7 @@
-"""Batches that no query ran: Spark wrote them into the checkpoint for an offline operation, so nobody staged them.
+"""Batches that no query ran: Spark wrote them into the checkpoint for an offline operation, so none was staged.
 
 The offline repartition of state (Spark 4.2) writes one. It reads nothing and calls no `foreachBatch`, and the query
-goes on with the next number. An empty manifest stands for it, so that release, markers and order stay as they are.
+continues with the next number. An empty manifest stands for the batch. So releases and markers need no exception.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
 
 _LOWEST = 0
-"""Term and attempt of such a manifest: what a stager stages of the batch, if Spark runs it after all, counts more."""
+"""Term and attempt of such a manifest. If Spark runs the batch after all, the stager's manifest has a higher term."""
 
 
 def pass_over(log: Log, checkpoint: Checkpoint, batch_id: int) -> Manifest | None:
-    """The empty manifest that stands for a batch nobody staged; None unless the checkpoint proves that no query ran it.
+    """The empty manifest of a batch that was not staged; None unless the checkpoint proves that no query ran it.
 
     The first stager or committer that meets the batch creates the manifest, and every other one finds it. Call this
-    only for a completed batch without a manifest. It costs four reads and a create.
+    only for a completed batch without a manifest. Four reads and a create.
     """
     offsets = checkpoint.repartition(batch_id)
     if offsets is None:

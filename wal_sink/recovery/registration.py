@@ -1,4 +1,4 @@
-"""Which sinks a WAL serves, and from which batch on."""
+"""Registering the sinks of a run: whether each is known to the WAL, and with which batch it begins."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import SinkRecord
 
 _RECORDING = frozenset({Ability.ACCEPT.value, Ability.LOOK_UP.value})
-"""Kinds that record what they were sent alike, so that one may follow the other under the same name."""
+"""Kinds that keep progress in the same way, so that one may follow the other under the same name."""
 _MAY_FOLLOW_RECORDING = _RECORDING | {Ability.IGNORE_KNOWN_KEYS.value}
-"""An idempotent sink may take a name over, and then keeps its records like them. None takes over from a name that began
-idempotent: of several batches that have reached the target it may have recorded nothing.
+"""Kinds that may follow these. An idempotent sink then keeps progress as they do. No other kind may follow an
+idempotent sink, since several of its batches may have reached the target without any record.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a run says of one of its sinks."""
+    """One sink of a run, as the run gives it."""
 
     name: str
     delivery: Delivery
     ability: Ability
     at_most_once: bool
     identity: str
-    """What the sink is, for people; never a secret."""
+    """A description of the sink for people, without secrets."""
 
 
 def registered(log: Log) -> list[str]:
-    """Names of the sinks the WAL knows. One listing."""
+    """Names of the sinks that the WAL knows. One listing."""
     return [name.removesuffix("/") for name in log.store.list(paths.SINKS) if name.endswith("/")]
 
 
@@ -47,16 +47,16 @@ class Registered:
 
     record: SinkRecord
     is_old: bool
-    """Whether it was there already: then a committer may have claimed terms."""
+    """Whether the run found the registration: then a committer may have claimed terms."""
 
 
 def register(
     log: Log, history: History, gate: Gate, inventory: Inventory, sinks: Sequence[Registration]
 ) -> list[Registered]:
-    """The sinks' registrations, made now where the name is new.
+    """The sinks' registrations. Those of new names are made now.
 
-    Raises `ConfigError`, before any is made, if a sink is not what it was under its name or if it is not clear where it
-    begins, and `ObjectLost` if the registration of one must have been there.
+    Before any is made, raises `ConfigError` if a name had another kind of sink, or if it is open where a new sink
+    begins, and `ObjectLost` if a registration was lost.
     """
     known = [_known(log, history, inventory, sink) for sink in sinks]
     planned = [record or _plan(log, history, gate, sink) for record, sink in zip(known, sinks, strict=True)]
@@ -76,7 +76,7 @@ def _known(log: Log, history: History, inventory: Inventory, sink: Registration)
 
 
 def _refuse_other_kind(log: Log, record: SinkRecord, sink: Registration) -> None:
-    """Kinds keep their progress in different ways; what one wrote the other would misread."""
+    """Refuse another kind of sink: kinds keep progress in different ways, and would misread each other's records."""
     kept, given = record.sink_kind, sink.ability.value
     may_follow = kept == given or (kept in _RECORDING and given in _MAY_FOLLOW_RECORDING)
     if record.at_most_once == sink.at_most_once and may_follow:
@@ -85,9 +85,9 @@ def _refuse_other_kind(log: Log, record: SinkRecord, sink: Registration) -> None
     now = _kind_in_words(sink.ability.value, at_most_once=sink.at_most_once)
     raise ConfigError(
         f"sink {sink.name!r} of {log.store.root} is known as {before} ({record.identity}), but was given as {now} "
-        f"({sink.identity}); the two keep their progress differently. Go on with the old one until it has everything, "
-        f"then give the other a new name and Delivery(…, start_from='next'), and retire the old one, or nothing is "
-        f"deleted any more: wal-sink sinks retire WAL {sink.name}"
+        f"({sink.identity}). The two keep their progress differently. Run the old sink until it has everything; then "
+        f"give the new one another name and Delivery(…, start_from='next'). Retire the old one, or nothing is deleted "
+        f"any more: wal-sink sinks retire WAL {sink.name}"
     )
 
 
@@ -118,6 +118,6 @@ def _first_batch(log: Log, history: History, gate: Gate, name: str, delivery: De
         f"sink {name!r} is new to {log.store.root}, which already holds batches up to {history.newest_known} "
         f"(sinks it knows: {known}). Say where it begins: Delivery(…, start_from='earliest') delivers everything "
         "the WAL still holds, start_from='next' only batches completed from now on. If a sink was given this name "
-        f"instead of another: wal-sink sinks rename WAL OLD {name}. If it replaces one that nobody serves any more, "
-        "retire that one, or nothing it lacks is ever deleted: wal-sink sinks retire WAL OLD"
+        f"instead of another: wal-sink sinks rename WAL OLD {name}. If it replaces a sink that no process serves any "
+        "more, retire that sink, or the batches that it lacks are never deleted: wal-sink sinks retire WAL OLD"
     )

@@ -1,9 +1,9 @@
-"""What the sinks of a WAL are called, and which of them are retired.
+"""Names of the sinks of a WAL: present and earlier ones, and which sinks are retired.
 
-A sink keeps the folder of its first name for ever, with its markers, progress and dead letters, and so do its terms and
-its slots in a target. Renaming adds a record of the present name there, and one under the new name that leads there.
-So a rename is one create, nothing is copied, and no process can deliver a batch under both names. Where a rename and
-the registration of a new sink want one name at once, a third record decides.
+A sink keeps the folder of its first name for ever, with its markers, progress and dead letters. Its terms and its slots
+in a target keep the first name too. Renaming adds a record of the present name to that folder, and one under the new
+name that points to the folder. So nothing is copied, and no process can deliver a batch under both names. If a rename
+and the registration of a new sink want one name at the same time, a third record decides.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class KnownSink:
     """A sink that a WAL has, or had."""
 
     folder: str
-    """Its first name: under which everything of it lies, its terms and its slots in a target too."""
+    """Its first name, under which all its objects lie. Its terms and its slots in a target have it too."""
     name: str
-    """What it is called now."""
+    """Its present name."""
     is_retired: bool
 
 
@@ -35,13 +35,14 @@ class SinkNames:
 
     sinks: tuple[KnownSink, ...]
     leads_to: Mapping[str, str]
-    """By name that was given later: the folder of its sink."""
+    """By each name that was given later: the folder of its sink."""
     settled: frozenset[str]
-    """Folders of sinks that are registered, and whose name no rename can take any more."""
+    """Folders of registered sinks whose name no rename can take any more."""
 
     def folder_of(self, name: str) -> str | None:
-        """The folder of the sink that has this name now; None if no sink ever had it. Raises `ConfigError` if it is an
-        old name.
+        """The folder of the sink that has this name now; None if no sink ever had it.
+
+        Raises `ConfigError` if it is an old name.
         """
         folder = self.leads_to.get(name, name)
         sink = next((sink for sink in self.sinks if sink.folder == folder), None)
@@ -50,7 +51,7 @@ class SinkNames:
         if name == folder:
             raise ConfigError(f"sink {name!r} was renamed to {sink.name!r}: use that name, or rename it back")
         raise ConfigError(
-            f"sink {sink.name!r} is not called {name!r}, or not any more. Use its present name, or rename it: wal-sink "
+            f"sink {sink.name!r} is not called {name!r} (any more). Use its present name, or rename it: wal-sink "
             f"sinks rename WAL {sink.name} {name}"
         )
 
@@ -64,7 +65,10 @@ NO_NAMES = SinkNames((), {}, frozenset())
 
 
 def read_names(log: Log) -> SinkNames:
-    """One listing, one a name, and a read for each rename. Raises `ObjectLost` if a record of a rename is gone."""
+    """All names in a WAL. One listing, one a name, and a read for each rename.
+
+    Raises `ObjectLost` if a record of a rename is gone.
+    """
     found = {folder: log.store.list(f"{paths.SINKS}/{folder}") for folder in sink_folders(log)}
     owners = {name: _owner(log, name, names) for name, names in found.items()}
     leads_to = {name: owner for name, owner in owners.items() if owner is not None and owner != name}
@@ -72,7 +76,7 @@ def read_names(log: Log) -> SinkNames:
     sinks = tuple(_known(log, folder, names) for folder, names in found.items() if folder not in leads_to)
     for sink in sinks:
         if sink.name != sink.folder and sink.name not in leads_to:
-            # It may have been made since: a later look finds it.
+            # The record may have been made since the listing: then this read finds it.
             younger = f"{paths.sink_names(sink.folder)}/, which names the sink,"
             record = find_again(log, OwnerRecord, paths.owner(sink.name), Lost.OWNER, younger)
             leads_to[sink.name] = record.folder
@@ -80,7 +84,7 @@ def read_names(log: Log) -> SinkNames:
 
 
 def _owner(log: Log, name: str, names: Sequence[str]) -> str | None:
-    """The folder of the sink whose name it is; None if a rename and a registration want it, and neither has it yet."""
+    """The folder of the sink that has a name; None while a rename and a registration both want it."""
     if paths.OWNER in names:
         return log.require(OwnerRecord, paths.owner(name)).folder
     if paths.RENAMED not in names:
@@ -89,7 +93,10 @@ def _owner(log: Log, name: str, names: Sequence[str]) -> str | None:
 
 
 def settle(log: Log, name: str, folder: str) -> str:
-    """The folder of the sink whose name it is: this one, unless another was first. One create, and perhaps a read."""
+    """Give a name to the sink in `folder`, unless another one was first; the folder of the sink that has it.
+
+    One create, and perhaps a read.
+    """
     record, _ = log.create_or_find(paths.owner(name), OwnerRecord(name=name, folder=folder, **log.stamp()))
     return record.folder
 
@@ -97,7 +104,8 @@ def settle(log: Log, name: str, folder: str) -> str:
 def keep_name(log: Log, names: SinkNames, name: str) -> None:
     """Make sure that a sink which was just registered has its name, and that no rename takes it.
 
-    Raises `ConfigError` if one did. No request for a sink that was there when `names` were read; one listing otherwise.
+    Raises `ConfigError` if a rename took it. No request for a sink that was registered when `names` were read; one
+    listing otherwise.
     """
     if name in names.settled or paths.RENAMED not in log.store.list(f"{paths.SINKS}/{name}"):
         return  # a rename that comes later finds `sink.json`, and gives the name up
@@ -120,6 +128,6 @@ def refuse_retired(log: Log, folder: str, name: str) -> None:
         raise ConfigError(
             f"sink {name!r} of {log.store.root} was retired at {record.created} after batch {record.through} (see "
             f"{log.store.url_of(paths.retired(folder))}), and later batches may be gone. Use another name and say "
-            "where it begins: Delivery(…, start_from='next') for batches completed from now on, or "
+            "where the sink begins: Delivery(…, start_from='next') for batches completed from now on, or "
             "start_from='earliest' for everything the WAL still holds, which may be in the target already"
         )

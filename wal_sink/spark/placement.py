@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher, copier
+from wal_sink.delivery.serve import serve
 from wal_sink.delivery.served_sink import SegmentDispatcher, ServedSink
 from wal_sink.errors import ConfigError
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
-from wal_sink.sinks.guarantees import promise
+from wal_sink.sinks.base import BatchSink, Sink
 from wal_sink.stores.spec import S3, StoreSpec
-from wal_sink.two_phase.prepare import Preparation
 from wal_sink.wal.log import Log
 
 if TYPE_CHECKING:
@@ -56,8 +54,7 @@ class Placement:
         """The serving of one sink. Raises `ConfigError` if it cannot be what or where it was asked to be."""
         dispatcher, where, payload = self._dispatcher(name, sink, delivery)
         _logger.info("sink %s: %s runs %s", name, name_of(sink), where)
-        served_sink = ServedSink(name, delivery, promise(sink, delivery, name), dispatcher, identity=name_of(sink))
-        return _two_phase(served_sink, sink, payload) if isinstance(sink, TwoPhaseSink) else served_sink
+        return serve(name, sink, delivery, dispatcher, travels=payload)
 
     def cancel_jobs(self, names: Iterable[str]) -> None:
         """Cancel the Spark jobs that deliver to these sinks; what they had in hand has an unknown outcome."""
@@ -122,14 +119,6 @@ class Placement:
 
         write = batch_writer(self.spark, sink, self.store, job_group=self._job_group(name))
         return WholeBatchDispatcher(write, self.log, what=name_of(sink), limit_s=delivery.budget_s)
-
-
-def _two_phase(served_sink: ServedSink, sink: TwoPhaseSink, travels: PickledSink | None) -> ServedSink:
-    """With how the sink prepares rows: where they are staged if it travels there, else when they are delivered."""
-    preparation = None
-    if travels is not None:
-        preparation = Preparation(served_sink.name, travels, served_sink.delivery.attempt_timeout_s)
-    return replace(served_sink, make_sink=travels or copier(sink) or (lambda: sink), preparation=preparation)
 
 
 def concurrency(sink: Sink, delivery: Delivery) -> int | None:

@@ -15,7 +15,6 @@ from wal_sink.spark.staging.job import evaluate_without_staging, stage_dataframe
 from wal_sink.spark.staging.schema import schema_json
 from wal_sink.staging.stager import Attempt, Staged
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.wal.records import Manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,20 +36,29 @@ def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity
         staged = stage_dataframe(df, store=store, order=order, description=f"{what}: stage attempt {attempt.number}")
         return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 
-    if _stage(run, caller, write) is None:
+    if not _stage(run, caller, write):
         found = evaluate_without_staging(df, description=f"{what}: replay, already released")
         _compare_rows(run, what, caller.batch_id, found)
 
 
-def _stage(run: Run, caller: QueryIdentity, write: Callable[[Attempt], Staged]) -> Manifest | None:
-    """Stage a batch, in a new attempt after one of which Spark may have lost rows: that one has no manifest."""
+def _stage(run: Run, caller: QueryIdentity, write: Callable[[Attempt], Staged]) -> bool:
+    """Stage a batch in one Spark job; False if it is a replay.
+
+    If Spark may have lost rows in the job, the attempt gets no manifest, and another one is made.
+    """
     seen = ""
     for _ in range(_ATTEMPTS):
+        attempt = run.begin_staging(caller.batch_id, planned_ms=caller.planned_ms)
+        if attempt is None:
+            return False
         try:
-            return run.stage(caller.batch_id, write, planned_ms=caller.planned_ms)
+            staged = write(attempt)
         except RepeatedShuffleError as error:
             seen = str(error)
             _logger.warning("%s: nothing of this attempt is used, and the shuffles are computed again", seen)
+        else:
+            run.end_staging(attempt, staged)
+            return True
     raise RepeatedShuffleError(
         f"{seen}; {_ATTEMPTS} attempts in a row ended so, and nothing was staged. See why executors are lost, set "
         f"{' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"

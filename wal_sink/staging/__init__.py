@@ -1,1 +1,1 @@
-"""Inside `foreachBatch`: what happens to a batch id that Spark hands over, and the manifest of its segments."""
+"""Staging inside `foreachBatch`: deciding about a batch id of Spark, and the manifest of the batch's segments."""

@@ -1,8 +1,8 @@
-"""Staging a batch: what to do with a batch id Spark hands over, and the manifest that makes it known."""
+"""Staging a batch: whether it is new, a replay or an error, and the manifest that makes it known."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from wal_sink.checkpoint.reader import Checkpoint, Gate, Offsets
@@ -22,25 +22,25 @@ _logger = logger_of(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt to stage one batch; its folder is nobody else's."""
+    """One attempt to stage one batch. No other attempt has its folder."""
 
     batch_id: int
     term: int
     number: int
-    """Counts all attempts of the run, so that a later one of a batch is always higher."""
+    """Number among all attempts of the run: a later attempt at a batch always has a higher one."""
     folder: str
     offsets: Offsets
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one Spark job over a batch left on the store."""
+    """The result of one Spark job over a batch, on the store."""
 
     segments: Sequence[SegmentRef]
     columns: tuple[str, ...]
     spark_schema: str = ""
     prepared: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
-    """By name of a two-phase sink: the handle of each segment."""
+    """By two-phase sink: the handle of each segment."""
 
 
 class Stager:
@@ -57,37 +57,19 @@ class Stager:
         self._chunk_rows = chunk_rows
         self._attempts = 0
 
-    def stage(self, batch_id: int, write: Callable[[Attempt], Staged], *, planned_ms: int) -> Manifest | None:
-        """Stage a batch with `write`; None if it is a replay of a released one, which must be evaluated but not staged.
+    def begin(self, batch_id: int, *, planned_ms: int) -> Attempt | None:
+        """Begin an attempt to stage a batch; None if it is a replay of a released one.
 
-        `planned_ms` is when the running query planned the batch, as `Offsets.planned_ms`.
-        Raises `HistoryError` before anything is written if the batch contradicts what the WAL holds, `FencedError` if
-        another query has taken over the checkpoint.
+        Write the rows of an attempt into its folder, then call `end`. Evaluate a replay without staging it.
+        `planned_ms` is the time at which the running query planned the batch, as `Offsets.planned_ms`.
+
+        Raises `HistoryError` before anything is written if the batch contradicts the WAL, `FencedError` if another
+        query has taken over the checkpoint.
         """
-        attempt = self._begin(batch_id, planned_ms)
-        if attempt is None:
-            return None
-        manifest = self._manifest(attempt, write(attempt))
-        if not self._log.create(paths.manifest(batch_id, attempt.term, attempt.number), manifest):
-            raise FencedError(
-                f"batch {batch_id}: manifest of term {attempt.term} on {self._log.store.root} was written by another "
-                "process under the same term; stop one of the two"
-            )
-        self._gate.close_from(batch_id)  # a batch that Spark runs is not complete, whatever was known of it
-        if batch_id <= self._history.newest_known:
-            self._tell_of_other_rows(manifest)
-        self._history.note_staged(manifest)
-        return manifest
-
-    def refuse_superseded(self) -> None:
-        """Raise `FencedError` if a newer process stages into this WAL. One read."""
-        self._term.check(self._log.store)
-
-    def _begin(self, batch_id: int, planned_ms: int) -> Attempt | None:
         offsets = self._checkpoint.require_offsets(batch_id)
         self._refuse_foreign(batch_id, offsets, planned_ms)
         if self._history.wal is None:
-            self._refuse_completed(batch_id)  # before the WAL is made
+            self._refuse_completed(batch_id)  # before the WAL's record is made
         self._history.bind(batch_id)
         # Spark chose a query's first batch after the WAL was read: others may have staged and released it meanwhile.
         if batch_id <= self._history.newest_known or not self._attempts:
@@ -99,10 +81,32 @@ class Stager:
         folder = paths.attempt_folder(batch_id, self._term.number, self._attempts)
         return Attempt(batch_id, self._term.number, self._attempts, folder, offsets)
 
-    def _refuse_foreign(self, batch_id: int, offsets: Offsets, planned_ms: int) -> None:
-        """The rows at hand must be those the entry speaks of: another query may have written it meanwhile.
+    def end(self, attempt: Attempt, staged: Staged) -> Manifest:
+        """Create the manifest of an attempt whose rows are staged: the batch is then known to the WAL.
 
-        Spark writes the time into every entry, so one without it was not written for this batch either.
+        Raises `FencedError` if another process stages under the same term.
+        """
+        batch_id = attempt.batch_id
+        manifest = self._manifest(attempt, staged)
+        if not self._log.create(paths.manifest(batch_id, attempt.term, attempt.number), manifest):
+            raise FencedError(
+                f"batch {batch_id}: manifest of term {attempt.term} on {self._log.store.root} was written by another "
+                "process under the same term; stop one of the two"
+            )
+        self._gate.close_from(batch_id)  # a batch that Spark runs is not complete, even if it once was
+        if batch_id <= self._history.newest_known:
+            self._tell_of_other_rows(manifest)
+        self._history.note_staged(manifest)
+        return manifest
+
+    def refuse_superseded(self) -> None:
+        """Raise `FencedError` if a newer process stages into this WAL. One read."""
+        self._term.check(self._log.store)
+
+    def _refuse_foreign(self, batch_id: int, offsets: Offsets, planned_ms: int) -> None:
+        """Refuse an entry of the checkpoint that another query wrote: it does not describe the rows at hand.
+
+        Spark writes the time of planning into every entry. One without it was not written for this batch either.
         """
         if planned_ms != offsets.planned_ms:
             found = "at an unknown time" if offsets.planned_ms is None else f"at {offsets.planned_ms}"
@@ -113,18 +117,18 @@ class Stager:
             )
 
     def _refuse_completed(self, batch_id: int) -> None:
-        """Entries of `commits/` from another past would open the gate of this batch before Spark completes it.
+        """Refuse a batch that `commits/` has as complete: its gate would be open before Spark completes it.
 
-        Nothing is refused that could go on: Spark never runs such a batch, and cannot complete it either.
+        No query is refused that could continue: Spark never runs such a batch, and cannot complete it either.
         """
         if self._gate.is_open_now(batch_id):
             self._refuse_collected(batch_id)
             self._term.check(self._log.store)
             raise FencedError(
-                f"batch {batch_id}: expected that {self._checkpoint.root}/commits has neither this batch, which runs "
-                "now, nor a later one, found such an entry: another query runs on this checkpoint, 'offsets' was "
-                "restored to an older state without 'commits', or foreachBatch did not wait for the thread that calls "
-                "stage(). Nothing was written; stop this query, and restore the whole checkpoint if it is the only one"
+                f"batch {batch_id}: {self._checkpoint.root}/commits has an entry for this batch, which runs now, or "
+                "for a later one. Another query runs on this checkpoint, 'offsets' was restored to an older state "
+                "without 'commits', or foreachBatch did not wait for the thread that calls stage(). Nothing was "
+                "written; stop this query, and restore the whole checkpoint if it is the only one"
             )
 
     def _is_replay(self, batch_id: int, offsets: Offsets) -> bool:
@@ -142,15 +146,18 @@ class Stager:
         return True
 
     def _refuse_marked(self, batch_id: int) -> None:
-        """A batch that a sink has was released: without its release nobody could tell whether this is the same."""
+        """Raise `ObjectLost` if a sink has the batch: then it was released, and the release is gone.
+
+        Without the release, a replay cannot be told from another history.
+        """
         if batch_id <= (marked := self._history.newest_marked):
             because = f"a sink has every batch up to {marked}"
             raise lost(self._log, Lost.RELEASE, paths.release(batch_id), because)
 
     def _refuse_collected(self, batch_id: int) -> None:
         if batch_id <= (low_water := self._log.low_water()):
-            self._term.check(self._log.store)  # of a succeeded query's batches no others will be asked for
-            if self._checkpoint.is_completed(batch_id):  # Spark runs no batch that its checkpoint has as complete
+            self._term.check(self._log.store)  # raises if this query was superseded
+            if self._checkpoint.is_completed(batch_id):  # Spark never runs such a batch
                 raise FencedError(
                     f"batch {batch_id}: {self._checkpoint.root} has it as complete, and the WAL {self._log.store.root} "
                     f"delivered and collected it (low water {low_water}) since this query chose it: another query "
@@ -164,7 +171,7 @@ class Stager:
 
     def _refuse_gap(self, batch_id: int) -> None:
         if batch_id > self._history.accounted_through + 1:
-            self._history.load_batches()  # a predecessor may have staged since
+            self._history.load_batches()  # an older process may have staged since
         before = self._history.accounted_through
         if all(pass_over(self._log, self._checkpoint, missing) for missing in range(before + 1, batch_id)):
             return
@@ -175,23 +182,23 @@ class Stager:
         )
         raise MissingBatch(
             f"batch {batch_id} {follows}: {batch_id - before - 1} batches between them were run without this WAL, "
-            "failed while foreachBatch swallowed the error, or were deleted from it; restore them, restore the "
+            "failed while foreachBatch swallowed the error, or were deleted from it. Restore them, restore the "
             "checkpoint to before them, or start a new WAL"
         )
 
     def _tell_of_other_rows(self, manifest: Manifest) -> None:
-        """Compare with the attempt before, of which nothing was released: another number of rows is worth a warning.
+        """Warn if an earlier, unreleased attempt at the same input had another number of rows.
 
-        A file that was deleted since then shows nowhere else: Spark replays its batch without it.
+        Spark replays a batch without a file that was deleted since. Nothing else shows that.
         """
         before = self._history.staged(manifest.batch_id) or self._attempt_before(manifest)
-        # Of another input another number is no wonder.
+        # Another input may have another number of rows.
         if before is None or (before.fingerprint, before.rule) != (manifest.fingerprint, manifest.rule):
             return
         if before.rows != manifest.rows:
             _logger.warning(
-                "batch %d of %s: staged again with %d rows, which are what sinks get; an earlier attempt, which Spark "
-                "did not complete, had %d rows of the same input (%s). The source did not replay what it gave (was a "
+                "batch %d of %s: staged again with %d rows, which sinks get. An earlier attempt, which Spark did not "
+                "complete, had %d rows of the same input (%s). The source did not replay the same rows (was a "
                 "file deleted or overwritten?), or the query is not deterministic",
                 manifest.batch_id,
                 self._log.store.root,
@@ -201,7 +208,7 @@ class Stager:
             )
 
     def _attempt_before(self, manifest: Manifest) -> Manifest | None:
-        """The newest manifest below this one, of an earlier run; None if there is none. A listing and a read."""
+        """The newest manifest of the batch before this one; None if there is none. A listing and a read."""
         names = (paths.parse_manifest(name) for name in self._log.store.list(paths.batch(manifest.batch_id)))
         own = (manifest.term, manifest.attempt)
         found = max((name for name in names if name is not None and name < own), default=None)

@@ -1,7 +1,7 @@
-"""Create an object once, and know afterwards whose it is, whatever the store answered.
+"""Creating an object once, and knowing afterwards which process made it, even after an error.
 
-An error of a create says nothing about its effect: a lost answer, a retry that met its own object and a true loss look
-alike. Every object carries its writer's unique id, so reading it back decides.
+An error of a create does not say whether the object was made: a lost answer, a retry that met its own object and a true
+loss look the same. Every object holds its writer's unique id, so reading it back decides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def create_once(store: Store, path: str, data: bytes, *, runtime: Runtime, attem
 
     Returns True if the object there is the caller's, False if it is another's; it never overwrites or deletes anything.
     Raises `StoreError` if there is still no object after `attempts` tries, `OutcomeUnknownError` if it cannot be read
-    back after a failed create. Errors that no repetition mends (`ConfigError`) pass through.
+    back after a failed create. Errors that no repetition can change (`ConfigError`) pass through.
     """
     for attempt in range(1, attempts + 1):
         try:
@@ -31,7 +31,7 @@ def create_once(store: Store, path: str, data: bytes, *, runtime: Runtime, attem
             if attempt == attempts:
                 raise StoreError(
                     f"{store.url_of(path)} could not be created in {attempts} attempts and is absent; the last answer "
-                    f"was: {error}. Mend what it names, then start again"
+                    f"was: {error}. Repair that, then start again"
                 ) from error
             runtime.sleep_s(min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S))
         else:
@@ -47,5 +47,6 @@ def _read_back(store: Store, path: str, cause: StoreError) -> bytes | None:
     except StoreError as error:
         raise OutcomeUnknownError(
             f"{store.url_of(path)} may or may not have been created: the create answered “{cause}”, and it could not "
-            f"be read back: “{error}”. Nothing was deleted. Make the store reachable and start again; the object tells"
+            f"be read back: “{error}”. Nothing was deleted. Make the store reachable and start again; then the "
+            "object is read"
         ) from error

@@ -1,4 +1,4 @@
 """Two-phase sinks: rows are prepared in the target while they are staged, and committed after the release.
 
-What nobody will commit is aborted.
+A transaction that no process will commit is aborted.
 """

@@ -1,6 +1,6 @@
-"""Aborting what two-phase sinks began and nobody will commit: lost attempts, and what crashes left in their targets.
+"""Aborting transactions of two-phase sinks that no process will commit: those of lost attempts and of crashes.
 
-Only of batches that the sink has, so that nothing is aborted which could still be committed.
+Only transactions of batches that the sink has are aborted, since any other could still be committed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import BegunRecord, Manifest, PreparedRecord, Release, TokenRecord
 
 ABORT_EVERY_BATCHES = 16
-"""How many batches are tidied up together, so that the listing costs next to nothing per batch."""
+"""How many batches one call covers, so that its listing costs next to nothing per batch."""
 
 _logger = logger_of(__name__)
 
 
 def abort_abandoned(log: Log, sink: str, make_sink: MakeSink, term: int, *, through: int, limit_s: float) -> None:
-    """Abort the transactions of a sink's batches up to `through`, which it has, that were not committed.
+    """Abort the uncommitted transactions of a sink's batches up to `through`, all of which the sink has.
 
-    Runs in the committer's process, each call of the sink for at most `limit_s` seconds. What cannot be aborted
-    now is left for the next time, with a warning: it does no harm but the room it takes in the target. Raises what the
-    store raises.
+    Runs in the committer's process. Each call of the sink takes at most `limit_s` seconds. If one fails, a warning says
+    so, and the next call tries again: such a transaction only takes room in the target. Raises what the store raises.
     """
     begun = [name for name in _begun(log, sink) if name.batch_id <= through]
     committed = {batch_id: _committed(log, sink, batch_id) for batch_id in {name.batch_id for name in begun}}
@@ -36,12 +35,12 @@ def abort_abandoned(log: Log, sink: str, make_sink: MakeSink, term: int, *, thro
     abandoned = [name for name in begun if name.transaction_id not in committed[name.batch_id]]
     if abandoned:
         done += _abort(log, sink, make_sink, term, abandoned, limit_s=limit_s)
-    # The token first: without the other nobody looks for it.
+    # The token first: it is only looked for through the record of its transaction.
     log.store.delete(path for name in done for path in (name.token_path, name.path))
 
 
 def _begun(log: Log, sink: str) -> Iterator[paths.BegunName]:
-    """What was begun and not tidied away. One listing, and one of each shard that there is."""
+    """The transactions whose records were not deleted yet. One listing, and one for each shard."""
     root = paths.begun_folder(sink)
     names = log.store.list(root)
     shards = [f"{root}/{name.rstrip('/')}" for name in names if paths.is_shard(name)]
@@ -51,9 +50,9 @@ def _begun(log: Log, sink: str) -> Iterator[paths.BegunName]:
 
 
 def _committed(log: Log, sink: str, batch_id: int) -> set[str]:
-    """Ids of the transactions that may have been committed; empty of a batch that was collected.
+    """Ids of the transactions of a batch that may have been committed; empty if the batch was collected.
 
-    Those stay for the target to tell: what was committed an `abort` leaves as it is.
+    Then the target decides: `abort` leaves a committed transaction as it is.
     """
     release = log.find(Release, paths.release(batch_id))
     if release is None:
@@ -73,7 +72,7 @@ def _committed(log: Log, sink: str, batch_id: int) -> set[str]:
 def _abort(
     log: Log, sink: str, make_sink: MakeSink, term: int, abandoned: Sequence[paths.BegunName], *, limit_s: float
 ) -> list[paths.BegunName]:
-    """Abort them one by one, up to the first that fails; those that were."""
+    """Abort one by one, up to the first that fails; the transactions that are done."""
     timed_call = log.runtime.new_timed_call()
     session: SinkSession | None = None
     aborted: list[paths.BegunName] = []

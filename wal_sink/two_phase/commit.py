@@ -1,8 +1,8 @@
 """Committing one segment through a two-phase sink, on an executor or in the driver.
 
-Usually its rows were prepared while they were staged, and the manifest has the handle. Where they were not, or where
-the target has lost them since, they are prepared now from the rows that were kept, and a record says so before anything
-of it is committed: two processes that do the same at the same time commit the same transaction.
+Usually its rows were prepared while they were staged, and the manifest has the handle. If they were not, or if the
+target has lost them since, they are prepared now from the rows in the WAL. A record of the new transaction is created
+before it is committed, so that two processes which do this at the same time commit the same transaction.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from wal_sink.wal.records import PreparedRecord, SegmentRef
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     number: int
-    """0: while it was staged."""
+    """0: prepared while it was staged; then counted from 1."""
     transaction_id: str
     handle: str
 
 
 class SegmentCommit:
-    """Publishes segments of one assignment. Raises `SinkFailedError` and what store and history raise."""
+    """Commits segments of one `DeliveryContext`. Raises `SinkFailedError`, and what the store raises."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class SegmentCommit:
         self._refuse_stopped = refuse_stopped
 
     def commit(self, task: SegmentTask) -> None:
-        """Commit the segment's transaction, preparing it where there is none (any more)."""
+        """Commit the segment's transaction. Prepare it first where there is none, or none any more."""
         prepared = self._present(task) or self._prepare(task, number=1)
         try:
             self._commit(task, prepared, term_checked=task.term_checked)
@@ -71,7 +71,10 @@ class SegmentCommit:
             raise SinkFailedError(FailureKind.RETRIABLE, message) from error
 
     def _present(self, task: SegmentTask) -> _Prepared | None:
-        """What counts now. A segment that nobody began to commit can only have what the manifest says."""
+        """The newest prepared transaction; None if there is none.
+
+        Where no commit was begun, only the manifest can name one.
+        """
         prepared = None if task.handle is None else _Prepared(0, task.segment.id, task.handle)
         if prepared is not None and not task.maybe_sent:
             return prepared
@@ -88,10 +91,11 @@ class SegmentCommit:
         check_returned(what, self._session.call(what, self._sink.commit, transaction, prepared.handle))
 
     def _may_prepare_again(self, task: SegmentTask, error: SinkFailedError) -> bool:
-        """Whether a failed commit shows that the rows are surely not in the target. Raises what to do if that is open.
+        """Whether a failed commit proves that the rows are not in the target.
 
-        What nobody tried to commit before cannot have been committed: then it was the target that dropped it. Nobody
-        did as far as this process knows, which is all there is to know as long as nobody succeeded it.
+        If that is open, raises an error with the ways out. A transaction that was never tried to be committed cannot
+        have been committed: the target dropped it. This process knows of every such try unless it was superseded, which
+        the term shows.
         """
         if error.failure.kind not in _GONE:
             return False
@@ -107,14 +111,15 @@ class SegmentCommit:
             raise SinkFailedError(
                 FailureKind.PERMANENT,
                 f"{error.failure.message}. An earlier attempt may have committed it, so that its rows were in the "
-                f"target once; they are kept in {self._log.store.url_of(task.segment.path)}. Look whether the target "
-                f"had batch {self._given.batch_id}; if not, start once with Delivery(…, on_gone='prepare_again')",
+                f"target once; they are kept in {self._log.store.url_of(task.segment.path)}. Find out whether the "
+                f"target had batch {self._given.batch_id}. If not, start once with "
+                "Delivery(…, on_gone='prepare_again')",
             ) from error
         self._given.term.check(self._log.store)
         return True
 
     def _prepare(self, task: SegmentTask, *, number: int) -> _Prepared:
-        """Prepare the kept rows; what another process prepared meanwhile counts in place of one's own."""
+        """Prepare the kept rows. If another process was first, abort, and use the transaction of that process."""
         transaction = self._transaction(task.segment, self._log.runtime.new_id())
         chunks = self._read(task)
         opened = OpenTransaction(self._log, self._session, self._sink, transaction)
@@ -157,7 +162,7 @@ class SegmentCommit:
         where = self._log.store.url_of(self._path(task, number))
         if record.segment_id != task.segment.id:
             raise CorruptError(
-                f"{where}: expected what was prepared of segment {task.segment.id}, found that "
+                f"{where}: expected the prepared transaction of segment {task.segment.id}, found that "
                 f"of {record.segment_id}; restore the object that belongs here"
             )
         return _Prepared(number, record.transaction_id, record.handle)
@@ -170,7 +175,7 @@ class SegmentCommit:
 
 
 def transaction_of(wal_id: str, sink: str, batch_id: int, segment: SegmentRef, transaction_id: str) -> Transaction:
-    """A transaction of a released segment's rows. Raises `CorruptError` if the segment's path is none."""
+    """A transaction of a released segment's rows. Raises `CorruptError` if the segment has another kind of path."""
     name = paths.parse_segment(segment.path)
     if name is None:
         raise CorruptError(f"{segment.path}: expected the path of a segment; restore the manifest of batch {batch_id}")

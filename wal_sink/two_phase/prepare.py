@@ -1,89 +1,55 @@
 """Preparing rows in the targets of two-phase sinks: while a batch is staged, or later from the rows that were kept.
 
-A transaction is written down before it is begun, so that whatever a crash leaves in a target can be found and
-aborted (`two_phase/abort.py`). What counts is the handle in the manifest, or in the newest `PreparedRecord`.
+A transaction is recorded before it is begun. So a transaction that a crash leaves in a target is found and aborted
+(`two_phase/abort.py`). The handle to commit is the one in the manifest, or in the newest `PreparedRecord`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeVar
 
-import msgspec
 import pyarrow as pa
 
 from wal_sink.errors import DeliveryError, StoreError
+from wal_sink.messages import Preparation, StagedPartition, StagingContext
 from wal_sink.reporting.logs import logger_of
 from wal_sink.reporting.texts import name_of
 from wal_sink.runtime.timed_calls import TimedCall
-from wal_sink.sinks.base import MakeSink, SinkContext, Transaction, TwoPhaseSink
+from wal_sink.sinks.base import Transaction, TwoPhaseSink
 from wal_sink.sinks.chunk import Chunk, Position, chunk_key
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession, call_sink, check_returned, handed
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import BegunRecord, SegmentRef, TokenRecord
-from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
+from wal_sink.wal.records import BegunRecord, TokenRecord
+from wal_sink.wal.segment_writer import SegmentWriter
 
 MAX_HANDLE = 4096
-"""Most characters of a handle: manifests carry one a segment."""
+"""Most characters of a handle. A manifest holds one a segment."""
 
 _logger = logger_of(__name__)
 _Result = TypeVar("_Result")
 
 
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """How one two-phase sink takes part in staging. Travels to executors."""
-
-    sink: str
-    make_sink: MakeSink = field(repr=False)
-    attempt_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class StagingContext:
-    """What the staging tasks of one attempt at a batch have in common. Travels to executors."""
-
-    folder: str
-    limits: SegmentLimits
-    run_id: str = ""
-    wal_id: str = ""
-    batch_id: int = 0
-    term: int = 0
-    """The stager's."""
-    columns: tuple[str, ...] = ()
-    spark_schema: str = field(default="", repr=False)
-    keep_segments: bool = True
-    preparations: tuple[Preparation, ...] = ()
-
-
-class StagedPartition(msgspec.Struct, frozen=True):
-    """What one staging task leaves: its segments in order, and by sink the handle of each."""
-
-    segments: tuple[SegmentRef, ...]
-    prepared: dict[str, tuple[str | None, ...]]
-
-
 def stage_partition(
-    order: StagingContext, batches: Iterable[pa.RecordBatch], log: Log, *, partition: int, on_executor: bool
+    context: StagingContext, batches: Iterable[pa.RecordBatch], log: Log, *, partition: int, on_executor: bool
 ) -> StagedPartition:
     """Write the rows of one partition, under positional names, into segments and into every two-phase target.
 
-    A target that fails is left out, and its rows are prepared when they are delivered; unless they are not kept: then
-    it fails the task (`DeliveryError`), and the batch comes again.
+    If a target fails, its rows are prepared later, when they are delivered. But where the WAL does not keep the rows,
+    the failure ends the task (`DeliveryError`), and Spark runs the batch again.
     """
-    preparers = [Preparer(order, given, log, partition, on_executor=on_executor) for given in order.preparations]
+    preparers = [Preparer(context, given, log, partition, on_executor=on_executor) for given in context.preparations]
     try:
         with SegmentWriter(
             log.store,
-            folder=order.folder,
+            folder=context.folder,
             partition=partition,
-            limits=order.limits,
+            limits=context.limits,
             new_id=log.runtime.new_id,
             followers=preparers,
-            keep=order.keep_segments,
+            keep=context.keep_segments,
         ) as writer:
             for batch in batches:
                 writer.write(batch)
@@ -95,7 +61,7 @@ def stage_partition(
 
 
 def joined(partitions: Sequence[StagedPartition]) -> StagedPartition:
-    """The partitions of a batch, in their order, as one."""
+    """The partitions of a batch as one, in their order."""
     segments = tuple(segment for partition in partitions for segment in partition.segments)
     sinks = {sink for partition in partitions for sink in partition.prepared}
     handles = {
@@ -108,7 +74,7 @@ def opened_sink(session: SinkSession) -> TwoPhaseSink:
     """The sink of a session, opened. Raises `SinkFailedError`."""
     session.open()
     if not isinstance(session.sink, TwoPhaseSink):
-        raise SinkFailedError(FailureKind.PERMANENT, f"{name_of(session.sink)} is no TwoPhaseSink")
+        raise SinkFailedError(FailureKind.PERMANENT, f"{name_of(session.sink)} is not a TwoPhaseSink")
     return session.sink
 
 
@@ -137,7 +103,7 @@ class OpenTransaction:
         return self._text("prepare", self._call("prepare", self._sink.prepare))
 
     def abort(self) -> None:
-        """As well as can be; what is left is aborted by who tidies up."""
+        """Abort the transaction. After a failure, which is a warning, `abort_abandoned` aborts it later."""
         try:
             self._call("abort", self._sink.abort, self._transaction, self._token)
         except SinkFailedError as error:
@@ -154,7 +120,7 @@ class OpenTransaction:
             **log.stamp(),
         )
         if not log.create(paths.begun(given.sink, given.batch_id, given.id, given.partition), record):
-            raise StoreError(f"{self._what}: another transaction of this id was begun; ids must be unique")
+            raise StoreError(f"{self._what}: another transaction with this id was begun before; ids must be unique")
 
     def _write_down_token(self, log: Log) -> None:
         given = self._transaction
@@ -173,14 +139,14 @@ class OpenTransaction:
 
 
 class Preparer:
-    """Follows the segments of one staging task into the target of one sink. Lives where the task does."""
+    """Writes the segments of one staging task into the target of one sink, in the task's process."""
 
     def __init__(
-        self, order: StagingContext, given: Preparation, log: Log, partition: int, *, on_executor: bool
+        self, context: StagingContext, given: Preparation, log: Log, partition: int, *, on_executor: bool
     ) -> None:
         self.sink = given.sink
         self.handles: list[str | None] = []
-        self._order = order
+        self._context = context
         self._given = given
         self._log = log
         self._partition = partition
@@ -224,9 +190,9 @@ class Preparer:
         session, sink = self._opened()
         transaction = Transaction(
             id=self._segment_id,
-            wal_id=self._order.wal_id,
+            wal_id=self._context.wal_id,
             sink=self.sink,
-            batch_id=self._order.batch_id,
+            batch_id=self._context.batch_id,
             partition=self._partition,
             file_index=self._file_index,
         )
@@ -236,12 +202,13 @@ class Preparer:
         if self._session is None:
             limit_s = self._given.attempt_timeout_s
             self._timed_call = self._log.runtime.new_timed_call()
+            told = self._context.context(self.sink, on_executor=self._on_executor)
             made = call_sink(self._timed_call, f"sink {self.sink!r}", self._given.make_sink, timeout_s=limit_s)
-            self._session = SinkSession(made, self._timed_call, self._context(), timeout_s=limit_s)
+            self._session = SinkSession(made, self._timed_call, told, timeout_s=limit_s)
         return self._session, opened_sink(self._session)
 
     def _try(self, step: Callable[[], _Result]) -> _Result | None:
-        """Do a step, unless this sink failed before. A failure ends the task only where the rows are not kept."""
+        """Do a step, unless this sink failed before. A failure ends the task only if the WAL does not keep the rows."""
         if self._failed:
             return None
         try:
@@ -249,36 +216,24 @@ class Preparer:
         except SinkFailedError as error:
             self._failed = True
             self.abort()
-            if not self._order.keep_segments:
+            if not self._context.keep_segments:
                 raise DeliveryError(
-                    f"{error.failure.message}. Its rows would be nowhere else (keep_segments=False), so the batch is "
-                    "not staged; mend the target, or keep segments"
+                    f"{error.failure.message}. The rows would be lost (keep_segments=False), so the batch is not "
+                    "staged. Repair the target, or keep segments"
                 ) from error
-            _logger.warning("%s; prepared when it is delivered", error.failure.message)
+            _logger.warning("%s; its rows are prepared when they are delivered", error.failure.message)
             return None
 
     def _chunk(self, first: int, end: int, table: pa.Table) -> Chunk:
-        order = self._order
-        slot = f"{order.wal_id}/{self.sink}/{self._partition}-{self._file_index}"
+        context = self._context
+        slot = f"{context.wal_id}/{self.sink}/{self._partition}-{self._file_index}"
         return Chunk(
-            table=table.rename_columns(list(order.columns)),
-            batch_id=order.batch_id,
+            table=table.rename_columns(list(context.columns)),
+            batch_id=context.batch_id,
             key=chunk_key(self._segment_id, first, end),
             segment_id=self._segment_id,
             rows=range(first, end),
-            position=Position(slot, order.batch_id, end, self._segment_id),
-            term=order.term,
+            position=Position(slot, context.batch_id, end, self._segment_id),
+            term=context.term,
             start=first,
-        )
-
-    def _context(self) -> SinkContext:
-        order = self._order
-        return SinkContext(
-            wal_id=order.wal_id,
-            sink=self.sink,
-            term=order.term,
-            batch_id=order.batch_id,
-            columns=order.columns,
-            on_executor=self._on_executor,
-            spark_schema=order.spark_schema,
         )

@@ -23,13 +23,11 @@ from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
 from wal_sink.delivery.served_sink import SegmentDispatcher, ServedSink
 from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
 from wal_sink.lifecycle.run import Run
+from wal_sink.messages import Preparation
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
 from wal_sink.sinks.guarantees import Promise, promise
-from wal_sink.staging.stager import Attempt as Folder
-from wal_sink.staging.stager import Staged
 from wal_sink.testing import Crash
-from wal_sink.two_phase.prepare import Preparation
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
 """What happens only while a delivery job is under way: at the given point, or as soon as there is one."""
@@ -246,13 +244,13 @@ class Life:
         batch_id = query.batch_id
         attempt = self.world.judge.evaluated(self.number, batch_id, query.end)
         partitions = self.world.plan.batches[batch_id]
-
-        def write(folder: Folder) -> Staged:
-            order = run.staging_context(folder, columns=(COLUMN,), spark_schema="")
-            return stage_numbered(run.log, order, attempt.first, partitions, uneven=self.world.plan.uneven)
-
-        if run.stage(batch_id, write, planned_ms=query.planned_ms) is None:
+        folder = run.begin_staging(batch_id, planned_ms=query.planned_ms)
+        if folder is None:
             self.world.hits["replayed batch"] += 1
+        else:
+            order = run.staging_context(folder, columns=(COLUMN,), spark_schema="")
+            staged = stage_numbered(run.log, order, attempt.first, partitions, uneven=self.world.plan.uneven)
+            run.end_staging(folder, staged)
         if not self.plan.lagging:
             self._deliver(run)  # which must not deliver this batch yet
         query.complete()

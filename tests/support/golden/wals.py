@@ -32,7 +32,7 @@ from wal_sink import inspection
 from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext
+from wal_sink.messages import DeliveryContext, Preparation
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
@@ -43,7 +43,7 @@ from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
 from wal_sink.testing.data.tables import spark_schema_of
-from wal_sink.two_phase.prepare import Preparation, joined, stage_partition
+from wal_sink.two_phase.prepare import joined, stage_partition
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
@@ -141,7 +141,9 @@ class World:
     def stage(self, run: Run, batch_id: int) -> None:
         query = self.query()
         query.start_batch(batch_id, batch_id)
-        run.stage(batch_id, lambda attempt: self._stage(run, attempt), planned_ms=query.planned_ms(batch_id))
+        attempt = run.begin_staging(batch_id, planned_ms=query.planned_ms(batch_id))
+        if attempt is not None:
+            run.end_staging(attempt, self._stage(run, attempt))
 
     def query(self) -> FakeQuery:
         return FakeQuery(self.checkpoint, lambda *_: [])

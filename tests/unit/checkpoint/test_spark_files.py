@@ -131,7 +131,9 @@ class Life:
         self.write(f"offsets/{batch_id}")
         planned = planned_ms(self.golden.files[f"offsets/{batch_id}"])
         assert planned is not None
-        run.stage(batch_id, lambda attempt: stage_tables(run, attempt, [numbers(batch_id, 2)]), planned_ms=planned)
+        attempt = run.begin_staging(batch_id, planned_ms=planned)
+        if attempt is not None:
+            run.end_staging(attempt, stage_tables(run, attempt, [numbers(batch_id, 2)]))
         self.write(f"commits/{batch_id}")
 
     def repartition(self, batch_id: int) -> None:
@@ -267,7 +269,9 @@ def test_a_batch_that_was_staged_is_not_passed_over_for_a_repartition_under_its_
     life.batch(run, 0)
     text = changed(life.golden.files["offsets/0"], batchTimestampMs=1_767_225_600_500)
     life.place.checkpoint.create("offsets/1", text.encode())
-    run.stage(1, lambda attempt: stage_tables(run, attempt, [numbers(1, 2)]), planned_ms=1_767_225_600_500)
+    attempt = run.begin_staging(1, planned_ms=1_767_225_600_500)
+    assert attempt is not None
+    run.end_staging(attempt, stage_tables(run, attempt, [numbers(1, 2)]))
     life.place.checkpoint.delete(["offsets/1"])
     life.repartition(1)
 

@@ -190,7 +190,7 @@ def test_without_the_empty_refusal_a_predecessor_could_still_keep_what_was_deliv
     """The bug that the numbered refusals are there against is found by the same check."""
 
     def only_read(self: Rejections) -> Chunk:
-        kept = {row for letter in self._letters() for row in letter.chunk.rows}
+        kept = {row for letter in self.read() for row in letter.chunk.rows}
         return self._chunk.without([index for index, row in enumerate(self._chunk.rows) if row in kept])
 
     monkeypatch.setattr(Rejections, "take_over", only_read)

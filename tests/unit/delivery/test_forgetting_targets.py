@@ -211,7 +211,7 @@ def test_a_marked_batch_whose_manifest_is_gone_is_damage_and_no_fine_start() -> 
     place.wal.delete([paths.release(0)])
 
     run = place.open({"a": Forgetful(target)})
-    with pytest.raises(CorruptError, match=r"release\.json is gone, but must have been there: sinks/a/markers/"):
+    with pytest.raises(CorruptError, match=r"release\.json is gone, but must have existed: sinks/a/markers/"):
         run.deliver_all()
 
 

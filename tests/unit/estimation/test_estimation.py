@@ -32,7 +32,6 @@ from wal_sink.runtime.task_slots import DeliverySlots
 from wal_sink.settings import Settings
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.sinks.guarantees import Ability
-from wal_sink.staging.stager import Attempt, Staged
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash
@@ -77,14 +76,11 @@ def test_a_manifest(segments: int, columns: int) -> None:
     run = place.open({"sink": Recorder()})
     query = place.query()
     query.start_batch(0, 0)
-
-    def write(attempt: Attempt) -> Staged:
-        staged = stage_tables(run, attempt, [table] * segments)
-        compact = json.dumps(json.loads(staged.spark_schema), separators=(",", ":"))  # as Spark's own is
-        return replace(staged, spark_schema=compact)
-
-    staged = run.stage(0, write, planned_ms=query.planned_ms(0))
-    assert staged is not None
+    attempt = run.begin_staging(0, planned_ms=query.planned_ms(0))
+    assert attempt is not None
+    tables = stage_tables(run, attempt, [table] * segments)
+    compact = json.dumps(json.loads(tables.spark_schema), separators=(",", ":"))  # as Spark's own is
+    staged = run.end_staging(attempt, replace(tables, spark_schema=compact))
     (name,) = [name for name in place.wal.list(paths.batch(0)) if name.startswith("manifest")]
 
     plan = Plan(1, columns=columns, offsets_bytes=len(staged.offsets), settings=Settings(chunk_rows=2))

@@ -632,7 +632,7 @@ def test_what_a_missing_batch_was_not_staged_for_is_what_closing_raises(home: Ho
 
     sink = home.sink(Recorder())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "stage", bound_and_not_staged)
+        patch.setattr(Run, "begin_staging", bound_and_not_staged)
         home.chain(swallowing).complete(0)
     with pytest.raises(ZeroDivisionError) as caught:
         sink.close()

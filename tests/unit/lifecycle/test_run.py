@@ -12,12 +12,12 @@ from tests.support.vault import Vault, VaultSink
 from wal_sink.checkpoint.reader import Offsets
 from wal_sink.errors import DeliveryError
 from wal_sink.lifecycle.run import Run
+from wal_sink.messages import StagingContext
 from wal_sink.runtime.stopped import StoppedError
 from wal_sink.settings import Delivery, Settings
 from wal_sink.sinks.chunk import Chunk
 from wal_sink.staging.stager import Attempt
 from wal_sink.testing import simulated_runtime
-from wal_sink.two_phase.prepare import StagingContext
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.records import SegmentRef

@@ -147,7 +147,7 @@ def test_whatever_a_batch_left_shows_that_the_record_was_there(left: str) -> Non
     place.wal.create(f"{left}/0000000000000000007.json", b"{}")
 
     with pytest.raises(
-        ObjectLost, match=rf"wal\.json is gone, but must have been there: {left.split('/', maxsplit=1)[0]}.*/"
+        ObjectLost, match=rf"wal\.json is gone, but must have existed: {left.split('/', maxsplit=1)[0]}.*/"
     ):
         place.open({})
 
@@ -158,7 +158,7 @@ def test_terms_that_do_not_begin_with_the_first_show_that_objects_were_deleted()
         place.open({})
     lose(place, paths.term(paths.STAGER_ROLE, 1), paths.term(paths.STAGER_ROLE, 2))
 
-    with pytest.raises(ObjectLost, match=r"wal\.json is gone.*terms/stager/0000000003\.json is the first term"):
+    with pytest.raises(ObjectLost, match=r"wal\.json is gone.*terms/stager/0000000003\.json is the oldest term"):
         place.open({})
 
 
@@ -300,7 +300,7 @@ def test_where_no_sink_is_known_a_release_or_low_water_tells_that_there_was_one(
     lose(place, "sinks", "terms")
 
     tells = "low-water" if with_low_water else "batches"
-    with pytest.raises(ObjectLost, match=f"sinks/ is gone, but must have been there: {tells}"):
+    with pytest.raises(ObjectLost, match=f"sinks/ is gone, but must have existed: {tells}"):
         place.open({"b": Delivery(Recorder(), start_from="earliest")})
 
 

@@ -108,7 +108,7 @@ def test_a_copy_that_is_accepted_is_told_to_be_the_only_one(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         opened_copy(copy, Recorder(), original.wal.root)
 
-    assert f"the WAL of {original.wal.root} lies at {copy.wal.root} from now on. No run at the old place" in caplog.text
+    assert f"the WAL of {original.wal.root} lies at {copy.wal.root} from now on. Runs at the old place" in caplog.text
 
 
 def test_a_plain_target_gets_the_rows_of_both_copies_and_nobody_notices() -> None:

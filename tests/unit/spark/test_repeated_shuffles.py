@@ -120,26 +120,34 @@ class Staging:
 
     def __init__(self, repeated: int) -> None:
         self.attempts = 0
+        self.ended: list[tuple[object, object]] = []
         self._repeated = repeated
 
-    def stage(self, batch_id: int, _write: object, *, planned_ms: int) -> str:
+    def begin_staging(self, batch_id: int, *, planned_ms: int) -> str:
         self.attempts += 1
+        return f"batch {batch_id} planned at {planned_ms}"
+
+    def write(self, attempt: object) -> str:
         if self.attempts <= self._repeated:
-            raise RepeatedShuffleError(f"batch {batch_id} planned at {planned_ms}: seen by attempt {self.attempts}")
-        return "the manifest"
+            raise RepeatedShuffleError(f"{attempt}: seen by attempt {self.attempts}")
+        return f"the rows of attempt {self.attempts}"
+
+    def end_staging(self, attempt: object, staged: object) -> None:
+        self.ended.append((attempt, staged))
 
 
-def staged(run: Staging) -> object:
+def staged(run: Staging) -> bool:
     return stage_batch._stage(
-        cast("Any", run), cast("Any", SimpleNamespace(batch_id=7, planned_ms=17)), cast("Any", None)
+        cast("Any", run), cast("Any", SimpleNamespace(batch_id=7, planned_ms=17)), cast("Any", run.write)
     )
 
 
 @pytest.mark.parametrize("repeated", [0, 1, 2])
 def test_a_batch_whose_shuffles_were_repeated_is_staged_again(repeated: int, caplog: pytest.LogCaptureFixture) -> None:
     run = Staging(repeated)
-    assert staged(run) == "the manifest"
+    assert staged(run)
     assert run.attempts == repeated + 1
+    assert run.ended == [("batch 7 planned at 17", f"the rows of attempt {repeated + 1}")]
     assert caplog.text.count("nothing of this attempt is used") == repeated
 
 
@@ -150,3 +158,4 @@ def test_after_three_such_attempts_in_a_row_the_batch_fails_and_the_error_tells_
     ):
         staged(run)
     assert run.attempts == 3
+    assert run.ended == []

@@ -18,7 +18,7 @@ from wal_sink.sinks.base import Sink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.failures import FailureKind, SinkFailedError
 from wal_sink.sinks.session import SinkSession
-from wal_sink.staging.stager import Attempt, Staged
+from wal_sink.staging.stager import Staged
 from wal_sink.testing.data.tables import spark_schema_of
 from wal_sink.two_phase.prepare import OpenTransaction, opened_sink, stage_partition
 from wal_sink.wal import paths
@@ -84,17 +84,16 @@ def test_it_is_opened_for_what_it_prepares(vault: Vault, on_executor: bool) -> N
     run = where.open({"a": sink})
     rows = numbers(0, 5)
     schema = spark_schema_of(rows.schema)
-
-    def write(attempt: Attempt) -> Staged:
-        order = run.staging_context(attempt, columns=("batch", "row"), spark_schema=schema)
-        positional: pa.Table = rows.rename_columns(["c0", "c1"])
-        done = stage_partition(order, positional.to_batches(), run.log, partition=0, on_executor=on_executor)
-        return Staged(done.segments, columns=("batch", "row"), spark_schema=schema, prepared=done.prepared)
-
     query = where.query()
     query.start_batch(0, 0)
-    run.stage(0, write, planned_ms=query.planned_ms(0))
+
+    attempt = run.begin_staging(0, planned_ms=query.planned_ms(0))
+    assert attempt is not None
+    order = run.staging_context(attempt, columns=("batch", "row"), spark_schema=schema)
+    positional: pa.Table = rows.rename_columns(["c0", "c1"])
+    done = stage_partition(order, positional.to_batches(), run.log, partition=0, on_executor=on_executor)
     columns = ("batch", "row")
+    run.end_staging(attempt, Staged(done.segments, columns=columns, spark_schema=schema, prepared=done.prepared))
     assert sink.contexts == [
         SinkContext(wal_id_of(run), "a", 2, 0, columns, on_executor=on_executor, spark_schema=schema)
     ]
@@ -188,7 +187,7 @@ def test_a_failure_while_rows_are_staged_names_the_transaction_and_the_call(
     staged(where, where.open({"a": sink}))
     (transaction_id,) = vault.aborts
     what = f"batch 0, transaction {transaction_id}: {sink.describe()}"
-    assert f"{what}: {call} raised ConnectionError: away; prepared when it is delivered" in caplog.text
+    assert f"{what}: {call} raised ConnectionError: away; its rows are prepared when they are delivered" in caplog.text
 
 
 def test_a_failure_while_rows_are_committed_names_them_too(vault: Vault) -> None:
@@ -244,6 +243,6 @@ def test_what_is_no_two_phase_sink_fails_for_good() -> None:
     class Plain(Sink):
         def write(self, chunk: object) -> None: ...
 
-    with pytest.raises(SinkFailedError, match="Plain is no TwoPhaseSink") as caught:
+    with pytest.raises(SinkFailedError, match="Plain is not a TwoPhaseSink") as caught:
         opened_sink(session_of(Plain()))
     assert caught.value.failure.kind is FailureKind.PERMANENT

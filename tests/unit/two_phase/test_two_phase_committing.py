@@ -181,7 +181,7 @@ def test_what_was_prepared_of_another_segment_is_refused(vault: Vault) -> None:
         created="",
     )
     run.log.create(paths.prepared("a", 0, 0, 1), record)
-    with pytest.raises(CorruptError, match="expected what was prepared of segment"):
+    with pytest.raises(CorruptError, match="expected the prepared transaction of segment"):
         run.deliver_all()
 
 

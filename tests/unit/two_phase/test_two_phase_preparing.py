@@ -217,7 +217,7 @@ def test_what_is_no_two_phase_sink_prepares_nothing(vault: Vault, caplog: pytest
     assert preparation is not None
     object.__setattr__(preparation, "make_sink", Plain)
     staged(where, run)
-    assert "Plain is no TwoPhaseSink" in caplog.text
+    assert "Plain is not a TwoPhaseSink" in caplog.text
 
 
 def test_a_transaction_of_another_under_the_same_id_is_an_error(vault: Vault) -> None:
@@ -226,7 +226,7 @@ def test_a_transaction_of_another_under_the_same_id_is_an_error(vault: Vault) ->
     session, sink = SinkSession(VaultSink(vault), DirectCall(), context, timeout_s=1), VaultSink(vault)
     transaction = Transaction("0" * 32, "wal", "a", 0, 0, 0)
     OpenTransaction(run.log, session, sink, transaction)
-    with pytest.raises(StoreError, match="another transaction of this id was begun"):
+    with pytest.raises(StoreError, match="another transaction with this id was begun before"):
         OpenTransaction(run.log, session, sink, transaction)
 
 

@@ -60,14 +60,9 @@ def interrupted(place: Place, run: Run, batch_id: int, *, partitions: int) -> No
     """An attempt at a batch that dies when all its segments are there, and its manifest is not."""
     query = place.query()
     query.start_batch(batch_id, batch_id)
-    tables = [numbers(batch_id, 3)] * partitions
-
-    def write(attempt: object) -> object:
-        stage_tables(run, attempt, tables)  # type: ignore[arg-type]
-        raise Crash("before the manifest")
-
-    with pytest.raises(Crash):
-        run.stage(batch_id, write, planned_ms=query.planned_ms(batch_id))  # type: ignore[arg-type]
+    attempt = run.begin_staging(batch_id, planned_ms=query.planned_ms(batch_id))
+    assert attempt is not None
+    stage_tables(run, attempt, [numbers(batch_id, 3)] * partitions)
 
 
 # Where things lie.

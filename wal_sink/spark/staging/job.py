@@ -12,13 +12,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StructField, StructType
 
+from wal_sink.messages import StagedPartition, StagingContext
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.spark.session.job_properties import described
 from wal_sink.spark.session.task_errors import RepeatedShuffleError, SparkJobError, marked_errors, surfaced_errors
 from wal_sink.spark.staging.repeated_shuffles import RepeatedShuffles
 from wal_sink.spark.staging.schema import are_resolved_by_name, check_schema, not_null_paths, positional_names
 from wal_sink.stores.opening import open_store
-from wal_sink.two_phase.prepare import StagedPartition, StagingContext, joined, stage_partition
+from wal_sink.two_phase.prepare import joined, stage_partition
 from wal_sink.wal.log import Log
 
 if TYPE_CHECKING:

@@ -85,11 +85,11 @@ class FakeQuery:
         """Call the sink as Spark does; False if it was a replay."""
         end_offset = json.loads(self._checkpoint.read(f"offsets/{batch_id}").splitlines()[2])["end"]
         partitions = self._evaluate(batch_id, end_offset)
-
-        def write(attempt: Attempt) -> Staged:
-            return stage_tables(run, attempt, partitions)
-
-        return run.stage(batch_id, write, planned_ms=self.planned_ms(batch_id)) is not None
+        attempt = run.begin_staging(batch_id, planned_ms=self.planned_ms(batch_id))
+        if attempt is None:
+            return False
+        run.end_staging(attempt, stage_tables(run, attempt, partitions))
+        return True
 
     def complete_batch(self, batch_id: int) -> None:
         """What Spark writes after the sink returned."""
@@ -104,7 +104,7 @@ class FakeQuery:
     def planned_ms(self, batch_id: int) -> int:
         """When this query planned a batch; of one that it did not start, what the checkpoint says, as Spark takes it.
 
-        For who calls `Run.stage` himself.
+        For callers of `Run.begin_staging`.
         """
         return self._planned_ms[batch_id] if batch_id in self._planned_ms else self._entry_ms(batch_id)
 
