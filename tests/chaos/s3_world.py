@@ -90,7 +90,7 @@ class S3World(World):
             if hook is not None:
                 hook(life, what, where)
 
-        life._wal = FaultyStore(self._place.store, point)
+        life.wal = FaultyStore(self._place.store, point)
         return life
 
     def _note(self, method: str, path: str, status: int) -> None:
@@ -118,6 +118,6 @@ class S3World(World):
 
 def rows_lost_and_repeated(world: World) -> tuple[int, int]:
     """As counted in the target: of every row that was evaluated, those that never came, and those that came again."""
-    wanted = {(batch_id, row) for batch_id, parts in enumerate(world.batches) for row in range(sum(parts))}
+    wanted = {(batch_id, row) for batch_id, parts in enumerate(world.shape) for row in range(sum(parts))}
     came = [(batch_id, row) for _, batch_id, row in world.target.rows]
     return len(wanted.difference(came)), len(came) - len(set(came))

@@ -73,7 +73,7 @@ class Place:
     started: int = 0
     """Processes so far."""
 
-    def evaluate(self, batch_id: int) -> Partitions:
+    def evaluate(self, batch_id: int, end_offset: int) -> Partitions:  # noqa: ARG002 - see `FakeQuery`
         """The rows that the query makes of a batch's input, one table a partition."""
         return self.batches[batch_id]
 
@@ -86,7 +86,7 @@ class Place:
                 if letter.kept == "rejected":
                     yield from letter.chunk.table.to_pylist()
 
-    def marked(self) -> list[int]:
+    def marked_batches(self) -> list[int]:
         """The batches that are marked."""
         return [int(name.removesuffix(".json")) for name in self.wal.list(paths.markers(SINK_NAME))]
 
@@ -115,7 +115,7 @@ class Process:
         self._run: Run | None = None
         self.wal: Store = FaultyStore(place.wal, self.point)
         self.checkpoint: Store = FaultyStore(place.checkpoint, self.point)
-        self.query = FakeQuery(self.checkpoint, lambda batch_id, _: place.evaluate(batch_id))
+        self.query = FakeQuery(self.checkpoint, place.evaluate)
 
     # Points.
 
@@ -180,7 +180,7 @@ class Process:
         self.run.gate.search()
         self.run.deliver_all()
 
-    def live(self) -> None:
+    def live_to_end(self) -> None:
         """From the start until every batch of the place is delivered."""
         self.open()
         while (batch_id := self.next_batch()) in self.place.batches:
