@@ -16,7 +16,6 @@ from tests.simulation.scenarios import lower_retention
 from tests.support.counted_store import CountedStore
 from tests.support.servers.s3_server import S3Server
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
-from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.estimation import requests as counting
 from wal_sink.estimation.plan import S3_MODEL, Shape, StoreModel
@@ -26,12 +25,13 @@ from wal_sink.messages import DeliveryContext
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.guarantees import Ability, promise
+from wal_sink.sinks.guarantees import Ability
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FakeQuery, simulated_runtime
+from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest
 from wal_sink.wal.segment_reader import load_segment
@@ -167,14 +167,10 @@ class Life:
 
     def _served_sink(self, run: Run, name: str, target: Any) -> ServedSink:
         delivery = Delivery(target, guarantee="at_most_once" if self.kind.at_most_once else None)
-        kept = promise(target, delivery, name)
+        served = served_sink(name, target, delivery, run.log, write_batch=self._reading_once(run))
+        kept = served.promise
         assert (kept.ability, kept.at_most_once) == (self.kind.ability, self.kind.at_most_once)
-        dispatcher: LocalDispatcher | WholeBatchDispatcher = LocalDispatcher(
-            lambda: target, run.log, should_stop=lambda: False
-        )
-        if isinstance(target, BatchSink):
-            dispatcher = WholeBatchDispatcher(self._reading_once(run), run.log, what="a writer", limit_s=10)
-        return ServedSink(name, delivery, kept, dispatcher)
+        return served
 
     def _reading_once(self, run: Run) -> Callable[[DeliveryContext, Manifest], object]:
         """What a writer that evaluates its DataFrame once asks of the WAL."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from wal_sink.checkpoint.formats import planned_ms
@@ -108,15 +108,15 @@ class FakeQuery:
         return max((int(name) for name in self._checkpoint.list(folder)), default=-1)
 
 
-def stage_tables(run: Run, attempt: Attempt, partitions: Partitions) -> Staged:
-    """Stage Arrow tables the way Spark's tasks stage partitions."""
+def stage_tables(run: Run, attempt: Attempt, partitions: Partitions, *, numbers: Sequence[int] | None = None) -> Staged:
+    """Stage Arrow tables the way Spark's tasks stage partitions, which `numbers` may number."""
     columns = tuple(partitions[0].column_names) if partitions else ()
     schema = spark_schema_of(partitions[0].schema) if partitions else ""
     order = run.staging_context(attempt, columns=columns, spark_schema=schema)
     staged = joined(
         [
             stage_partition(order, _positional(table).to_batches(), run.log, partition=number, on_executor=False)
-            for number, table in enumerate(partitions)
+            for number, table in zip(numbers or range(len(partitions)), partitions, strict=True)
         ]
     )
     return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)

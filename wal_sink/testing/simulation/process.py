@@ -211,7 +211,7 @@ def _batch_writer(sink: BatchSink, log: Log, place: Place) -> WriteBatch:
 
     def write(delivery_context: DeliveryContext, manifest: Manifest) -> object:
         no_rows = place.batches[manifest.batch_id][0].slice(0, 0)
-        frame = data_frame(pa.concat_tables([no_rows, *_released(log, manifest)]))
+        frame = data_frame(pa.concat_tables([no_rows, *released_rows(log, manifest)]))
         batch = ReleasedBatch(
             batch_id=manifest.batch_id,
             term=delivery_context.term.number,
@@ -223,7 +223,8 @@ def _batch_writer(sink: BatchSink, log: Log, place: Place) -> WriteBatch:
     return write
 
 
-def _released(log: Log, manifest: Manifest) -> Iterator[pa.Table]:
+def released_rows(log: Log, manifest: Manifest) -> Iterator[pa.Table]:
+    """The rows of a released batch, chunk by chunk."""
     rows, columns = manifest.chunk_rows, manifest.columns
     for segment in manifest.segments:
         data = load_segment(log.store, segment)

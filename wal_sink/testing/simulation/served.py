@@ -11,7 +11,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.messages import DeliveryContext
 from wal_sink.reporting.texts import name_of
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink, as_sink
+from wal_sink.sinks.base import BatchSink, MakeSink, Sink, TwoPhaseSink, as_sink
 from wal_sink.sinks.guarantees import Promise, promise
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.two_phase.prepare import Preparation
@@ -36,12 +36,14 @@ def served_sink(
     *,
     write_batch: WriteBatch | None = None,
     kept: Promise | None = None,
+    make_sink: MakeSink | None = None,
     stages: bool = True,
 ) -> ServedSink:
     """Serve a sink in this process. `delivery` holds its policies; its `to` is not read.
 
     `write_batch` stands for a writer of whole batches and is required for one. `kept` is the promise for the sink, for
-    callers that know it. Without `stages`, a two-phase sink is prepared when it is delivered.
+    callers that know it. `make_sink` makes the two-phase sink that stages and aborts; the default is `sink`. Without
+    `stages`, a two-phase sink is prepared when it is delivered.
     """
     dispatcher: SegmentDispatcher
     if isinstance(sink, BatchSink):
@@ -53,5 +55,6 @@ def served_sink(
     served = ServedSink(name, delivery, kept or promise(sink, delivery, name), dispatcher, identity=name_of(sink))
     if not isinstance(sink, TwoPhaseSink):
         return served
-    preparation = Preparation(name, lambda: sink, delivery.attempt_timeout_s) if stages else None
-    return replace(served, make_sink=lambda: sink, preparation=preparation)
+    make = make_sink or (lambda: sink)
+    preparation = Preparation(name, make, delivery.attempt_timeout_s) if stages else None
+    return replace(served, make_sink=make, preparation=preparation)
