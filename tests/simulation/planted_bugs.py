@@ -77,7 +77,7 @@ def record_skipped(patch: Patch) -> None:
 
 def record_before_sending(patch: Patch) -> None:
     def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
-        self._record(run.order, chunk.position.rows)
+        self._record(run.task, chunk.position.rows)
         self._write(run, chunk)
         run.rows = chunk.position.rows
         run.chunks += 1
@@ -201,7 +201,7 @@ def term_not_checked_after_the_record(patch: Patch) -> None:
 
     def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
         self._given.term.check(self._log.store)
-        self._record(run.order, chunk.position.rows)
+        self._record(run.task, chunk.position.rows)
         self._write(run, chunk)
         run.rows = chunk.position.rows
         run.chunks += 1

@@ -11,28 +11,25 @@ import itertools
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from wal_sink.delivery.segment import chunks_of
+from tests.simulation.histories.targets import SINKS, WholeBatchSink, batch_writer
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import FencedError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.stores.base import ObjectExists
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash
 from wal_sink.testing.simulation.process import SINK_NAME, Place, Process
-from wal_sink.testing.simulation.served import WriteBatch, served_sink
+from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest
-from wal_sink.wal.segment_reader import load_segment
 
 Shape = tuple[tuple[int, ...], ...]
 """Rows by batch and partition."""
@@ -60,84 +57,20 @@ class Target:
     keys: list[str] = field(default_factory=list)
     late: list[Chunk] = field(default_factory=list)
     """What processes sent that had been succeeded."""
-    ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
+    ledger: dict[str, LedgerEntry] = field(default_factory=dict)
+    name: str = "the target"
 
-    def accept(self, life: Life, chunk: Chunk) -> None:
-        self.world.watch_send(life, chunk)
+    def called(self, life: Life, *_: object) -> None:
+        self._caller = life
+
+    def take(self, chunk: Chunk, _: object) -> None:
+        self.world.watch_send(self._caller, chunk)
         self.keys.append(chunk.key)
         self.rows += rows_of(chunk.table, chunk.batch_id)
 
 
 def rows_of(table: pa.Table, batch_id: int) -> list[tuple[str, int, int]]:
     return [(tag, batch_id, row) for tag, row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
-
-
-class PlainSink(Sink):
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        self._target = life.world.target
-
-    def write(self, chunk: Chunk) -> None:
-        self._life.point("before sink", chunk.key)
-        self._put(chunk)
-        self._life.point("after sink", chunk.key)
-
-    def _put(self, chunk: Chunk) -> None:
-        self._target.accept(self._life, chunk)
-
-
-class IdempotentSink(PlainSink):
-    idempotent = True
-
-    def _put(self, chunk: Chunk) -> None:
-        if chunk.key not in self._target.keys:
-            self._target.accept(self._life, chunk)
-
-
-class LookupSink(PlainSink):
-    def was_applied(self, key: str) -> bool:
-        self._life.point("before lookup", key)
-        return key in self._target.keys
-
-
-class LedgerSink(PlainSink, TransactionalSink):
-    def last(self, slot: str) -> Position | None:
-        self._life.point("before last", slot)
-        stored = self._target.ledger.get(slot)
-        return stored[1] if stored else None
-
-    def _put(self, chunk: Chunk) -> None:
-        position = chunk.position
-        term, stored = self._target.ledger.get(position.slot, (0, None))
-        if term > chunk.term:
-            raise FencedError(f"term {chunk.term} is below {term}")
-        if stored and (stored.batch_id, stored.rows) >= (position.batch_id, position.rows):
-            return
-        self._target.accept(self._life, chunk)
-        self._target.ledger[position.slot] = (chunk.term, position)
-
-
-class WholeSegmentSink(SegmentSink):
-    def __init__(self, life: Life) -> None:
-        self._life = life
-
-    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
-        for chunk in chunks:
-            self._life.point("before sink", f"{batch_id}/{ordinal}/{chunk.key}")
-            self._life.world.target.accept(self._life, chunk)
-            self._life.point("after sink", f"{batch_id}/{ordinal}/{chunk.key}")
-
-
-class WholeBatchSink(BatchSink):
-    def write_batch(self, batch: ReleasedBatch) -> None:
-        raise AssertionError(f"the world's own carrier writes batch {batch.batch_id}")
-
-
-SINKS: dict[str, type[PlainSink]] = {
-    "idempotent": IdempotentSink,
-    "lookup": LookupSink,
-    "transactional": LedgerSink,
-}
 
 
 class World(Place):
@@ -392,25 +325,12 @@ class Life(Process):
         return run
 
     def served_sink(self, log: Log) -> ServedSink:
-        return served_sink(SINK_NAME, self.sink(), self.world.delivery, log, write_batch=self._batch_writer(log))
+        target = self.world.target
+        sink = WholeBatchSink() if self.world.kind == "batch" else SINKS[self.world.kind](self, target)
+        return served_sink(SINK_NAME, sink, self.world.delivery, log, write_batch=batch_writer(self, target, log))
 
-    def sink(self) -> Sink | BatchSink:
-        if self.world.kind == "batch":
-            return WholeBatchSink()
-        if self.world.kind == "segment":
-            return WholeSegmentSink(self)
-        return SINKS.get(self.world.kind, PlainSink)(self)
-
-    def _batch_writer(self, log: Log) -> WriteBatch:
-        def write(delivery_context: DeliveryContext, manifest: Manifest) -> None:
-            for ordinal, segment in enumerate(manifest.segments):
-                data = load_segment(log.store, segment)
-                for chunk in chunks_of(delivery_context, ordinal, segment, data, 0, where=segment.path):
-                    self.point("before sink", chunk.key)
-                    self.world.target.accept(self, chunk)
-                    self.point("after sink", chunk.key)
-
-        return write
+    def met(self, what: str) -> None:
+        """Nothing is counted here."""
 
 
 def _parted(point: str) -> tuple[str, str]:

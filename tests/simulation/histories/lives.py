@@ -18,7 +18,7 @@ from tests.simulation.histories.spark import Query, QueryFailedError
 from tests.simulation.histories.stores import SimulatedStore, failure_of
 from tests.simulation.histories.targets import Target, batch_writer, sink_of
 from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
-from tests.simulation.histories.world import World
+from tests.simulation.histories.world import HistoryWorld
 from wal_sink.delivery.local import LocalDispatcher
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
@@ -39,10 +39,10 @@ SLEEP_S = 60.0
 """How much later it is, at least, for who stood still."""
 
 
-class Life:
+class HistoryProcess:
     """One process."""
 
-    def __init__(self, world: World, plan: LifePlan, branching: Branching | None = None) -> None:
+    def __init__(self, world: HistoryWorld, plan: LifePlan, branching: Branching | None = None) -> None:
         world.lives += 1
         self.world = world
         self.plan = plan
@@ -345,5 +345,5 @@ def delivery_of(kind: str, *, keeps: bool = False, starts_next: bool = False) ->
 
 @cache
 def promise_of(kind: str) -> Promise:
-    nobody = cast("Life", None)
+    nobody = cast("HistoryProcess", None)
     return promise(sink_of(kind, nobody, cast("Target", None)), delivery_of(kind), "sink")

@@ -115,7 +115,7 @@ def _partitions(batch_id: int) -> Sequence[pa.Table]:
 
 
 @dataclass(frozen=True)
-class Life:
+class ForkedProcess:
     """One process. Plain data, pickled to it."""
 
     do: Callable[[Path, str, Hook], None]
