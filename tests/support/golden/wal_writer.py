@@ -12,7 +12,7 @@ from unittest import mock
 
 from tests.support.golden.checkpoints import goldens as golden_checkpoints
 from tests.support.golden.targets import Plain
-from tests.support.golden.wals import GoldenWal, save
+from tests.support.golden.wals import GoldenWal, write_file
 from wal_sink.committer.collection import Collector
 from wal_sink.recovery import sink_changes
 from wal_sink.replay import DeadLetters
@@ -151,7 +151,7 @@ def written(kind: str, version: str) -> GoldenWal:
 
 def main(version: str) -> None:
     for kind in WRITERS:
-        save(written(kind, version))
+        write_file(written(kind, version))
         sys.stdout.write(f"{version} {kind}\n")
 
 

@@ -237,7 +237,7 @@ def _batch_writer(sink: BatchSink, log: Log) -> WriteBatch:
 # Files.
 
 
-def save(world: GoldenWal) -> None:
+def write_file(world: GoldenWal) -> None:
     path = GOLDEN / world.version / f"{world.kind}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {
