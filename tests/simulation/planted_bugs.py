@@ -313,14 +313,6 @@ def a_claim_that_jumps_fences_nobody(patch: Patch) -> None:
     patch.setattr(wal_sink.wal.fencing, "_missing", lambda *_: [])
 
 
-def absence_of_low_water_means_that_nothing_was_collected(patch: Patch) -> None:
-    patch.setattr(wal_sink.recovery.inventory, "_begins_late", lambda *_: False)
-
-
 def absence_of_a_marker_means_that_nothing_was_delivered(patch: Patch) -> None:
     for name in ("check_marker", "check_not_marked", "check_marked_batch"):
         patch.setattr(wal_sink.committer.committer, name, lambda *_: None)
-
-
-def absence_of_a_release_means_that_nothing_was_released(patch: Patch) -> None:
-    patch.setattr(Stager, "_refuse_marked", lambda *_: None)
