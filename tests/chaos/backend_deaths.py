@@ -18,7 +18,7 @@ from tests.chaos.lives import tally
 from tests.chaos.moments import Seen, query_met
 from tests.chaos.scenario import Effort, Outcome
 from tests.support.processes import Child
-from tests.support.streams import Place
+from tests.support.streams import Home
 from wal_sink.wal import paths
 
 KILLS = 30
@@ -111,7 +111,7 @@ class Lives:
     """The processes over one WAL, one after the other, and where each was when it was killed."""
 
     def __init__(self, effort: Effort, target: Target) -> None:
-        self.place = Place(effort.folder)
+        self.place = Home(effort.folder)
         self.chance = random.Random(effort.seed)
         self.outcome = Outcome()
         self.met: Counter[str] = Counter()
@@ -173,7 +173,7 @@ class Lives:
         return Child.python(LIFE, *told, log=log, env=self._target.environment, limit_s=LIMIT_S)
 
 
-def met(place: Place, before: Seen, seen: Seen) -> str:
+def met(place: Home, before: Seen, seen: Seen) -> str:
     """What a killed life was about, by what it left on the store."""
     if seen.marked < before.completed:
         return "taking over"

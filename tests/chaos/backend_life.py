@@ -9,21 +9,21 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 
-from tests.chaos.made_up import in_two, live_through, served_sink
+from tests.support.made_up import in_two, live_through
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Preparation
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
+from wal_sink.sinks.base import Sink
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
+from wal_sink.testing.simulation.served import served_sink
 
 ROWS = 60
 CHUNK_ROWS = 15
@@ -43,20 +43,10 @@ def live(folder: Path, chance: random.Random, batches: int, url: str) -> None:
 
 
 def _served_sink(run: Run, url: str) -> ServedSink:
-    sink = _sink(url)
-    delivery = Delivery(sink)
-    made = served_sink(run, NAME, sink, delivery)
-    assert made.promise.guarantee == "exactly_once", made.promise.sentence
-    if not isinstance(sink, TwoPhaseSink):
-        return made
-    preparation = Preparation(NAME, lambda: _sink(url), delivery.attempt_timeout_s)
-    return replace(made, make_sink=lambda: sink, preparation=preparation)
-
-
-def _sink(url: str) -> Sink:
     sink = sink_from_url(url)
-    assert not isinstance(sink, BatchSink)
-    return sink
+    made = served_sink(NAME, sink, Delivery(sink), run.log, make_sink=lambda: cast("Sink", sink_from_url(url)))
+    assert made.promise.guarantee == "exactly_once", made.promise.sentence
+    return made
 
 
 def _table(ids: Sequence[int]) -> pa.Table:

@@ -118,7 +118,7 @@ def _judged(case: Case, world: World, outcome: Outcome) -> str:
         ending: str = case.scene.start_on(world, case.path, case.damaged)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
         ending = "violation"
-        story = f"{case.scene.story.sink} sink, {len(world.batches)} batches, {len(case.scene.wal)} objects"
+        story = f"{case.scene.story.sink} sink, {len(world.shape)} batches, {len(case.scene.wal)} objects"
         outcome.violations.append(f"{story}: {case.path}: {case.what}: {type(error).__name__}: {error}")
     lost, repeated = rows_lost_and_repeated(world)
     outcome.lost += lost

@@ -22,7 +22,7 @@ from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, SCHEMA, TABLE, Plain, 
 from tests.support.fixtures.spark import SPARK_CONF
 from tests.support.processes import end_with_parent
 from tests.support.programs.quick_java import QUICK_SPARK
-from tests.support.streams import Place, wait_until
+from tests.support.streams import Home, wait_until
 from wal_sink import Delivery, Settings, WalSink
 from wal_sink_backends import FilesSink, SqlSink
 
@@ -63,8 +63,8 @@ class Job:
     """The plan after which executors die, see `tests.chaos.executors`."""
 
     @property
-    def place(self) -> Place:
-        return Place(Path(self.root))
+    def place(self) -> Home:
+        return Home(Path(self.root))
 
     def argument(self) -> str:
         return json.dumps(asdict(self))

@@ -26,8 +26,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from tests.chaos.lives import tally
-from tests.chaos.made_up import live_through, served_sink
 from tests.chaos.scenario import Effort, Outcome
+from tests.support.made_up import live_through
 from wal_sink.errors import WalSinkError
 from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
@@ -38,6 +38,7 @@ from wal_sink.sinks.urls import sink_from_url
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
+from wal_sink.testing.simulation.served import served_sink
 
 MOMENTS = 30
 LEAST_HITS = 1 / 5
@@ -282,7 +283,7 @@ def _live(folder: Path, moment: Moment, url: str, watch: Watch | None) -> str:
     sink = sink_from_url(url)
     assert isinstance(sink, TransactionalSink)
     delivery = Delivery(sink, on_rejected="dead_letter" if moment.refuses else "halt")
-    served = served_sink(run, NAME, watch.over(sink) if watch else sink, delivery)
+    served = served_sink(NAME, watch.over(sink) if watch else sink, delivery, run.log)
     query = FakeQuery(checkpoint, lambda batch_id, _: tables(batch_id, moment, folder.name))
     try:
         live_through(run, [served], query, BATCHES)

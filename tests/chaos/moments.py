@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.chaos.driver import CHUNK_ROWS
 from tests.chaos.targets import PLAIN, Sent, Targets
-from tests.support.streams import Place
+from tests.support.streams import Home
 from wal_sink.inspection import read_manifest
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
@@ -29,7 +29,7 @@ class Seen:
     """The newest batch that the sink, the plain one if no other is named, has whole."""
 
     @classmethod
-    def of(cls, place: Place, sink: str = PLAIN) -> Seen:
+    def of(cls, place: Home, sink: str = PLAIN) -> Seen:
         wal, checkpoint = place.wal, place.checkpoint
         return cls(
             files=_newest(checkpoint / "sources" / "0"),
@@ -56,20 +56,20 @@ class Moment:
     """So many of them it has, without a record that says so."""
 
 
-def moment(place: Place, before: Seen) -> Moment:
+def moment(place: Home, before: Seen) -> Moment:
     """Where a driver ended that found the place as `before` says."""
     seen = Seen.of(place)
     delivery, window, left_open = _delivery(place, seen)
     return Moment(query_met(place, seen, before), delivery, seen.marked + 1, window, left_open)
 
 
-def too_early(place: Place) -> list[int]:
+def too_early(place: Home) -> list[int]:
     """Batches that the plain target has rows of although Spark never completed their checkpoint."""
     completed = Seen.of(place).completed
     return sorted({sent.batch for sent in Targets(place.root).sent() if sent.batch > completed})
 
 
-def query_met(place: Place, seen: Seen, before: Seen) -> str:
+def query_met(place: Home, seen: Seen, before: Seen) -> str:
     """What the query of an ended process was about, delivery aside."""
     if seen.stager_term == before.stager_term:
         return "taking over" if seen.committer_term > before.committer_term else "starting"
@@ -82,7 +82,7 @@ def query_met(place: Place, seen: Seen, before: Seen) -> str:
     return "staging, a segment whole" if any(name.endswith(".parquet") for name in own) else "staging"
 
 
-def _delivery(place: Place, seen: Seen) -> tuple[str, int, int]:
+def _delivery(place: Home, seen: Seen) -> tuple[str, int, int]:
     batch_id = seen.marked + 1
     if batch_id > seen.completed:
         return "nothing to deliver", 0, 0
@@ -103,7 +103,7 @@ def _delivery(place: Place, seen: Seen) -> tuple[str, int, int]:
     return ("between two chunks" if sum(recorded) else "released, nothing sent"), window, 0
 
 
-def _recorded(place: Place, batch_id: int, segments: int) -> list[int]:
+def _recorded(place: Home, batch_id: int, segments: int) -> list[int]:
     found = [0] * segments
     for name in _files(place.wal / paths.progress_folder(PLAIN, batch_id)):
         progress = paths.parse_progress(name)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.chaos.faulty_proxy import Answer, Exchange, Request
-from tests.chaos.s3_world import IMPATIENT, Client, Place, S3World, rows_lost_and_repeated, s3_place
+from tests.chaos.s3_world import IMPATIENT, Client, S3Place, S3World, rows_lost_and_repeated, s3_place
 from tests.chaos.scenario import Effort, Outcome, Scenario
 from tests.simulation.world import Hook, Life, Shape
 from wal_sink.errors import WalSinkError
@@ -228,7 +228,7 @@ FAULTS = (
 class Stage:
     """A place, and what an undisturbed run of each kind asks of it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: S3Place) -> None:
         self.place = place
         self._recorded: dict[tuple[str, bool], list[tuple[Request, Answer]]] = {}
 

@@ -28,7 +28,7 @@ IMPATIENT: Client = {
 """Nothing is repeated beneath the store, so that each fault meets the code above it."""
 
 
-class Place:
+class S3Place:
     """One server, one proxy, one client of it at a time; worlds follow each other."""
 
     def __init__(self, server: S3Server, proxy: FaultyProxy) -> None:
@@ -63,13 +63,13 @@ def quiet_s3_server() -> Iterator[S3Server]:
 
 
 @contextmanager
-def s3_place() -> Iterator[Place]:
+def s3_place() -> Iterator[S3Place]:
     """A server and a proxy of their own, closed at the end."""
     with quiet_s3_server() as server:
         proxy = FaultyProxy(server.endpoint)
         proxy.start()
         try:
-            yield Place(server, proxy)
+            yield S3Place(server, proxy)
         finally:
             proxy.stop()
 
@@ -77,7 +77,7 @@ def s3_place() -> Iterator[Place]:
 class S3World(World):
     """A world whose `wal` is a copy of what the bucket holds, kept up by the server."""
 
-    def __init__(self, place: Place, kind: str, batches: Shape) -> None:
+    def __init__(self, place: S3Place, kind: str, batches: Shape) -> None:
         super().__init__(kind, batches=batches)
         self._place = place
         place.server.after_request = self._note
@@ -90,7 +90,7 @@ class S3World(World):
             if hook is not None:
                 hook(life, what, where)
 
-        life._wal = FaultyStore(self._place.store, point)
+        life.wal = FaultyStore(self._place.store, point)
         return life
 
     def _note(self, method: str, path: str, status: int) -> None:
@@ -118,6 +118,6 @@ class S3World(World):
 
 def rows_lost_and_repeated(world: World) -> tuple[int, int]:
     """As counted in the target: of every row that was evaluated, those that never came, and those that came again."""
-    wanted = {(batch_id, row) for batch_id, parts in enumerate(world.batches) for row in range(sum(parts))}
+    wanted = {(batch_id, row) for batch_id, parts in enumerate(world.shape) for row in range(sum(parts))}
     came = [(batch_id, row) for _, batch_id, row in world.target.rows]
     return len(wanted.difference(came)), len(came) - len(set(came))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from tests.chaos.made_up import in_two, live_through, served_sink
 from tests.chaos.scenario import Outcome
 from tests.chaos.targets import EXACT, IDEMPOTENT, PLAIN, TABLE, Plain, Row, Targets, count, row_of
+from tests.support.made_up import in_two, live_through
 from wal_sink.lifecycle.run import Run
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
@@ -23,6 +23,7 @@ from wal_sink.stores.base import Store
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
+from wal_sink.testing.simulation.served import served_sink
 from wal_sink_backends import FilesSink, SqlSink
 
 BATCHES = 3
@@ -63,7 +64,9 @@ def live(ground: Ground, batches: int, chance: random.Random, wrap: Wrap = lambd
         IDEMPOTENT: FilesSink(str(ground.targets.files)),
         PLAIN: Plain(ground.targets.plain),
     }
-    served_sinks = [served_sink(run, name, sink, Delivery(sink, max_attempts=ATTEMPTS)) for name, sink in sinks.items()]
+    served_sinks = [
+        served_sink(name, sink, Delivery(sink, max_attempts=ATTEMPTS), run.log) for name, sink in sinks.items()
+    ]
     query = FakeQuery(checkpoint, lambda batch_id, _: [_table(part) for part in in_two(rows_of(batch_id), chance)])
     live_through(run, served_sinks, query, batches)
 

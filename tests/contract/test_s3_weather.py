@@ -17,7 +17,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.chaos.made_up import served_sink
 from tests.support.servers.s3_server import Fault, S3Server
 from wal_sink.errors import ConfigError, StoreError
 from wal_sink.lifecycle.run import Run
@@ -33,6 +32,7 @@ from wal_sink.stores.probe import probe
 from wal_sink.stores.s3 import S3Store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery
+from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import claim
 from wal_sink.wal.log import Log
@@ -104,7 +104,7 @@ def test_a_storm_is_outlasted_while_staging_and_committing(
 ) -> None:
     keeper, checkpoint = Keeper(), MemoryStore(StoreSpec(f"memory://{new_id()}"))
     run = Run(open_store(spec), checkpoint, Settings(chunk_rows=2))
-    run.open([served_sink(run, "default", keeper, Delivery(keeper, where="driver"))])
+    run.open([served_sink("default", keeper, Delivery(keeper, where="driver"), run.log)])
     run.become_stager()
     server.fault = weather = Weather(kinds, share)
     for _ in FakeQuery(checkpoint, rows_of).batches(run, BATCHES):
@@ -267,14 +267,14 @@ def test_in_a_versioned_bucket_deleted_objects_are_absent_and_their_paths_free(v
 def test_a_wal_in_a_versioned_bucket_is_delivered_and_collected(versioned: StoreSpec) -> None:
     keeper, checkpoint = Keeper(), MemoryStore(StoreSpec(f"memory://{new_id()}"))
     run = Run(open_store(versioned), checkpoint, Settings(chunk_rows=2, retention_batches=100))
-    run.open([served_sink(run, "default", keeper, Delivery(keeper, where="driver"))])
+    run.open([served_sink("default", keeper, Delivery(keeper, where="driver"), run.log)])
     run.become_stager()
     for _ in FakeQuery(checkpoint, rows_of).batches(run, 120):
         run.deliver_all()
     assert len(keeper.rows) == 240
     assert run.log.low_water() > 0
     again = Run(open_store(versioned), checkpoint, Settings(chunk_rows=2, retention_batches=100))
-    again.open([served_sink(again, "default", keeper, Delivery(keeper, where="driver"))])
+    again.open([served_sink("default", keeper, Delivery(keeper, where="driver"), again.log)])
     again.deliver_all()
     assert keeper.calls == 240
 

@@ -16,7 +16,7 @@ from tests.support.programs.two_phase_lives import live, place_of
 from tests.support.servers.s3_server import S3Server
 from wal_sink import Chunk, Delivery, DeliveryError, HandleGoneError, PermanentError, StoreError
 from wal_sink.stores.s3 import S3Error, S3Store
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink.testing.contract.calls import Held, attempt_at, chunks_of, commit, opened, prepare
 from wal_sink.testing.data.tables import three_batches
 from wal_sink_backends import TwoPhaseFilesSink
@@ -302,7 +302,7 @@ def test_a_bucket_that_is_missing_may_be_tried_again(prefix: Prefix) -> None:
 
 
 def one_query(prefix: Prefix, **delivery: Any) -> Any:
-    return FakeQuery.over(Delivery(prefix.sink(), **delivery))
+    return query_into(Delivery(prefix.sink(), **delivery))
 
 
 def test_uploads_that_a_lifecycle_rule_aborted_are_prepared_again(prefix: Prefix) -> None:

@@ -33,7 +33,7 @@ PUBLIC = {
     "wal_sink.spark": "check_java prepare_python",
     "wal_sink.testing": """
         Crash CrashMatrix FakeQuery FaultyStore MemoryStore SinkContract SinkQuery StoppedByQuery StoreSpec Violation
-        crash_matrix simulated_runtime
+        crash_matrix query_into simulated_runtime
     """,
     "wal_sink_backends": "FilesSink SqlSink TwoPhaseFilesSink",
     "wal_sink_backends.dynamodb": "DynamoDbPutSink DynamoDbSink",

@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 import wal_sink.spark.session.query
-from tests.support.streams import Lines, Place, copy_of, flip, quick, restore, wait_until
+from tests.support.streams import Home, Lines, copy_of, flip, quick, restore, wait_until
 from wal_sink import (
     BatchSink,
     Chunk,
@@ -50,11 +50,11 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
-def fails(spark: SparkSession, place: Place, kind: type[WalSinkError], *said: str, to: object = ...) -> str:
+def fails(spark: SparkSession, place: Home, kind: type[WalSinkError], *said: str, to: object = ...) -> str:
     """Run, expect the error itself (not Spark's account of it), and that its message says all of `said`."""
     with pytest.raises(WalSinkError) as caught:
         place.run(spark, to)
@@ -65,7 +65,7 @@ def fails(spark: SparkSession, place: Place, kind: type[WalSinkError], *said: st
     return message
 
 
-def staged(spark: SparkSession, place: Place, *batches: Iterable[int]) -> None:
+def staged(spark: SparkSession, place: Home, *batches: Iterable[int]) -> None:
     """Batches that are staged and complete, and not delivered to the sink the WAL knows."""
     place.feed.folder.mkdir(exist_ok=True)
     place.run(spark)
@@ -76,7 +76,7 @@ def staged(spark: SparkSession, place: Place, *batches: Iterable[int]) -> None:
 # --- history
 
 
-def test_a_new_checkpoint_under_an_old_wal_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_new_checkpoint_under_an_old_wal_is_refused(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     place.run(spark)
     kept = copy_of(place.checkpoint, "kept")
@@ -88,14 +88,14 @@ def test_a_new_checkpoint_under_an_old_wal_is_refused(spark: SparkSession, place
     assert place.lines.ids() == list(range(10))
 
 
-def test_the_wal_of_another_query_is_refused(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_the_wal_of_another_query_is_refused(spark: SparkSession, place: Home, tmp_path: Path) -> None:
     place.feed.add(range(5))
     place.run(spark)
-    own = Place(tmp_path / "other")
+    own = Home(tmp_path / "other")
     own.feed.add(range(5))
     own.run(spark)
     query_id = json.loads((own.checkpoint / "metadata").read_text())["id"]
-    other = Place(own.root, wal_url=str(place.wal))
+    other = Home(own.root, wal_url=str(place.wal))
     fails(spark, other, HistoryError, str(place.wal), f"{other.checkpoint} belongs to query {query_id}")
     place.feed.add(range(5, 10))
     place.run(spark)
@@ -103,7 +103,7 @@ def test_the_wal_of_another_query_is_refused(spark: SparkSession, place: Place, 
 
 
 def test_a_checkpoint_that_is_deleted_right_before_spark_looks_at_it_is_refused(
-    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.feed.add(range(5))
     place.run(spark)
@@ -118,7 +118,7 @@ def test_a_checkpoint_that_is_deleted_right_before_spark_looks_at_it_is_refused(
     assert place.lines.ids() == list(range(5)), "nothing of the other query was delivered"
 
 
-def test_a_restored_older_checkpoint_that_reads_other_rows_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_restored_older_checkpoint_that_reads_other_rows_is_refused(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     place.run(spark)
     older, inputs = copy_of(place.checkpoint, "older"), copy_of(place.feed.folder, "older-in")
@@ -136,7 +136,7 @@ def test_a_restored_older_checkpoint_that_reads_other_rows_is_refused(spark: Spa
     assert place.lines.ids() == list(range(15))
 
 
-def test_offsets_that_were_rolled_back_without_their_commits_open_no_gate(spark: SparkSession, place: Place) -> None:
+def test_offsets_that_were_rolled_back_without_their_commits_open_no_gate(spark: SparkSession, place: Home) -> None:
     """Spark runs batch 1 again, and `commits/1` is there. Before: a new WAL delivered it while it was under way."""
     place.feed.add([0], [1], [2])
     place.run(spark)
@@ -161,7 +161,7 @@ def test_offsets_that_were_rolled_back_without_their_commits_open_no_gate(spark:
 
 
 def test_a_restored_older_checkpoint_that_reads_the_same_rows_goes_on_and_repeats_nothing(
-    spark: SparkSession, place: Place
+    spark: SparkSession, place: Home
 ) -> None:
     place.feed.add(range(5))
     place.run(spark)
@@ -175,7 +175,7 @@ def test_a_restored_older_checkpoint_that_reads_the_same_rows_goes_on_and_repeat
 
 
 def test_a_stateful_query_on_a_restored_checkpoint_counts_on_as_if_nothing_had_happened(
-    spark: SparkSession, place: Place
+    spark: SparkSession, place: Home
 ) -> None:
     """The batch that runs again is evaluated though it is staged no more: without that, its state would be missing."""
     delivered: list[tuple[int, int]] = []
@@ -198,7 +198,7 @@ def test_a_stateful_query_on_a_restored_checkpoint_counts_on_as_if_nothing_had_h
     assert sorted(delivered) == [(1, 2), (1, 3), (1, 4), (2, 1), (2, 2)]
 
 
-def test_a_deleted_manifest_is_missed(spark: SparkSession, place: Place) -> None:
+def test_a_deleted_manifest_is_missed(spark: SparkSession, place: Home) -> None:
     staged(spark, place, range(5), range(5, 10))
     manifest = place.object("batches/*0/manifest-*.json")
     kept = manifest.read_bytes()
@@ -210,7 +210,7 @@ def test_a_deleted_manifest_is_missed(spark: SparkSession, place: Place) -> None
     assert place.lines.ids() == list(range(10))
 
 
-def test_a_batch_run_without_the_wal_is_missed(spark: SparkSession, place: Place) -> None:
+def test_a_batch_run_without_the_wal_is_missed(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     place.run(spark)
     place.feed.add(range(5, 10))
@@ -220,9 +220,7 @@ def test_a_batch_run_without_the_wal_is_missed(spark: SparkSession, place: Place
     fails(spark, place, MissingBatch, "batch 1", str(place.wal), "or start a new WAL")
 
 
-def test_a_wal_emptied_under_a_used_checkpoint_begins_where_the_checkpoint_is(
-    spark: SparkSession, place: Place
-) -> None:
+def test_a_wal_emptied_under_a_used_checkpoint_begins_where_the_checkpoint_is(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     place.run(spark)
     shutil.rmtree(place.wal)
@@ -235,7 +233,7 @@ def test_a_wal_emptied_under_a_used_checkpoint_begins_where_the_checkpoint_is(
 # --- damaged objects
 
 
-def damaged(spark: SparkSession, place: Place, pattern: str) -> Path:
+def damaged(spark: SparkSession, place: Home, pattern: str) -> Path:
     staged(spark, place, range(500), range(500, 510))
     return place.object(pattern)
 
@@ -244,7 +242,7 @@ SEGMENT = "batches/*0/*/*.parquet"
 
 
 @pytest.mark.parametrize("where", ["driver", "executors"])
-def test_a_flipped_segment_is_found_before_any_row_is_sent(spark: SparkSession, place: Place, where: Any) -> None:
+def test_a_flipped_segment_is_found_before_any_row_is_sent(spark: SparkSession, place: Home, where: Any) -> None:
     segment = damaged(spark, place, SEGMENT)
     kept = flip(segment, at=300)
     to = Delivery(place.lines, where=where)
@@ -255,7 +253,7 @@ def test_a_flipped_segment_is_found_before_any_row_is_sent(spark: SparkSession, 
     assert place.lines.ids() == list(range(510))
 
 
-def test_a_truncated_segment_is_found_before_any_row_is_sent(spark: SparkSession, place: Place) -> None:
+def test_a_truncated_segment_is_found_before_any_row_is_sent(spark: SparkSession, place: Home) -> None:
     segment = damaged(spark, place, SEGMENT)
     kept = segment.read_bytes()
     segment.write_bytes(kept[:-100])
@@ -265,7 +263,7 @@ def test_a_truncated_segment_is_found_before_any_row_is_sent(spark: SparkSession
     assert place.lines.ids() == list(range(510))
 
 
-def test_a_deleted_segment_is_missed(spark: SparkSession, place: Place) -> None:
+def test_a_deleted_segment_is_missed(spark: SparkSession, place: Home) -> None:
     segment = damaged(spark, place, SEGMENT)
     kept = segment.read_bytes()
     segment.unlink()
@@ -287,7 +285,7 @@ class Counting(BatchSink):
             lines.writelines(f"{number}\n" for number in ids)
 
 
-def test_a_flipped_segment_is_named_to_a_whole_batch_writer_too(spark: SparkSession, place: Place) -> None:
+def test_a_flipped_segment_is_named_to_a_whole_batch_writer_too(spark: SparkSession, place: Home) -> None:
     sink = Counting(place.root / "ids")
     place.feed.folder.mkdir()
     place.run(spark, sink)
@@ -302,7 +300,7 @@ def test_a_flipped_segment_is_named_to_a_whole_batch_writer_too(spark: SparkSess
 
 
 @pytest.mark.parametrize("pattern", ["wal.json", "batches/*0/manifest-*.json", "sinks/default/sink.json"])
-def test_an_unknown_format_number_is_refused(spark: SparkSession, place: Place, pattern: str) -> None:
+def test_an_unknown_format_number_is_refused(spark: SparkSession, place: Home, pattern: str) -> None:
     record = damaged(spark, place, pattern)
     kept = record.read_text()
     record.write_text(re.sub(r'"format":\d', '"format":4', kept, count=1))
@@ -312,7 +310,7 @@ def test_an_unknown_format_number_is_refused(spark: SparkSession, place: Place, 
     assert place.lines.ids() == list(range(510))
 
 
-def test_a_record_with_a_flipped_bit_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_record_with_a_flipped_bit_is_refused(spark: SparkSession, place: Home) -> None:
     manifest = damaged(spark, place, "batches/*0/manifest-*.json")
     kept = flip(manifest, at=200)
     fails(spark, place, CorruptError, str(manifest))
@@ -321,7 +319,7 @@ def test_a_record_with_a_flipped_bit_is_refused(spark: SparkSession, place: Plac
     assert place.lines.ids() == list(range(510))
 
 
-def test_an_unreadable_query_id_is_refused(spark: SparkSession, place: Place) -> None:
+def test_an_unreadable_query_id_is_refused(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     place.run(spark)
     metadata = place.checkpoint / "metadata"
@@ -340,12 +338,12 @@ def test_an_unreadable_query_id_is_refused(spark: SparkSession, place: Place) ->
 @pytest.mark.parametrize(
     ("wal", "said"), [("/proc/wal-sink", "check the disk"), ("/dev/null/wal", "a part of the path is a file")]
 )
-def test_a_folder_that_cannot_be_written_is_refused_at_once(place: Place, wal: str, said: str) -> None:
-    with pytest.raises(StoreError, match=f"{wal}.*{said}"), Place(place.root, wal_url=wal).sink():
+def test_a_folder_that_cannot_be_written_is_refused_at_once(place: Home, wal: str, said: str) -> None:
+    with pytest.raises(StoreError, match=f"{wal}.*{said}"), Home(place.root, wal_url=wal).sink():
         pass
 
 
-def test_a_wal_that_becomes_unwritable_stops_the_query_and_loses_nothing(spark: SparkSession, place: Place) -> None:
+def test_a_wal_that_becomes_unwritable_stops_the_query_and_loses_nothing(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     place.run(spark)
     following = place.wal / "batches" / f"{1:019}"
@@ -358,7 +356,7 @@ def test_a_wal_that_becomes_unwritable_stops_the_query_and_loses_nothing(spark: 
 
 
 def test_a_store_that_fails_for_a_while_is_asked_again(
-    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.feed.add(range(5), range(5, 10))
     create, failures = LocalStore.create, [0]
@@ -379,7 +377,7 @@ def test_a_store_that_fails_for_a_while_is_asked_again(
 
 
 @pytest.mark.parametrize("where", ["driver", "executors"])
-def test_a_sink_that_raises_ends_in_an_error_that_names_it(spark: SparkSession, place: Place, where: Any) -> None:
+def test_a_sink_that_raises_ends_in_an_error_that_names_it(spark: SparkSession, place: Home, where: Any) -> None:
     place.feed.add(range(5), range(5, 10))
     to = quick(place.troubled("raise"), where=where)
     fails(
@@ -398,7 +396,7 @@ def test_a_sink_that_raises_ends_in_an_error_that_names_it(spark: SparkSession, 
 
 
 @pytest.mark.parametrize("where", ["driver", "executors"])
-def test_a_sink_that_hangs_ends_within_its_time_budget(spark: SparkSession, place: Place, where: Any) -> None:
+def test_a_sink_that_hangs_ends_within_its_time_budget(spark: SparkSession, place: Home, where: Any) -> None:
     place.feed.add(range(5))
     to = quick(place.troubled("hang"), where=where, attempt_timeout_s=0.5)
     started_s = time.monotonic()
@@ -415,7 +413,7 @@ class Unpicklable(Lines):
         raise TypeError("cannot pickle a live connection")
 
 
-def test_a_sink_that_cannot_be_pickled_is_refused_with_the_ways_out(spark: SparkSession, place: Place) -> None:
+def test_a_sink_that_cannot_be_pickled_is_refused_with_the_ways_out(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     sink = Unpicklable(place.root / "out.jsonl")
     fails(spark, place, ConfigError, "'default'", "a live connection", "where='driver'", "open()", to=sink)
@@ -434,7 +432,7 @@ def foreign_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_sink_of_a_module_the_workers_lack_is_refused_with_the_ways_out(
-    spark: SparkSession, place: Place, foreign_module: ModuleType
+    spark: SparkSession, place: Home, foreign_module: ModuleType
 ) -> None:
     place.feed.add(range(5))
     fails(spark, place, ConfigError, "No module named 'module_only_here'", "addPyFile", to=foreign_module.deliver)
@@ -449,7 +447,7 @@ class Answering(Sink):
         return chunk.num_rows
 
 
-def test_a_sink_that_returns_something_did_not_succeed(spark: SparkSession, place: Place) -> None:
+def test_a_sink_that_returns_something_did_not_succeed(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     fails(spark, place, DeliveryError, "batch 0", "returned 5", "expected None", to=Answering())
     place.run(spark)
@@ -464,7 +462,7 @@ def slowly(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
-def test_stopping_the_query_while_it_stages_is_no_failure(spark: SparkSession, place: Place) -> None:
+def test_stopping_the_query_while_it_stages_is_no_failure(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     with place.sink() as sink:
         query = sink.start(place.feed.stream(spark).mapInArrow(slowly, "id long").writeStream)
@@ -476,7 +474,7 @@ def test_stopping_the_query_while_it_stages_is_no_failure(spark: SparkSession, p
     assert place.lines.ids() == list(range(5))
 
 
-def test_stopping_the_query_while_it_is_delivered_delivers_what_is_complete(spark: SparkSession, place: Place) -> None:
+def test_stopping_the_query_while_it_is_delivered_delivers_what_is_complete(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     with place.sink(Delivery(Lines(place.root / "out.jsonl", pause_s=0.5), where="executors")) as sink:
         query = sink.start(place.feed.stream(spark).writeStream)
@@ -485,7 +483,7 @@ def test_stopping_the_query_while_it_is_delivered_delivers_what_is_complete(spar
     assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)
 
 
-def test_a_failing_query_raises_its_own_error_and_what_it_completed_is_kept(spark: SparkSession, place: Place) -> None:
+def test_a_failing_query_raises_its_own_error_and_what_it_completed_is_kept(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), [99])
     bad = place.feed.stream(spark).selectExpr("if(id = 99, raise_error('user bug'), id) as id")
     with pytest.raises(StreamingQueryException, match="user bug"), place.sink() as sink:
@@ -504,7 +502,7 @@ def divide_by_zero_beside(query: StreamingQuery) -> None:
     raise ZeroDivisionError
 
 
-def test_an_error_in_the_block_is_not_hidden_by_the_end_of_the_run(spark: SparkSession, place: Place) -> None:
+def test_an_error_in_the_block_is_not_hidden_by_the_end_of_the_run(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     with pytest.raises(ZeroDivisionError), place.sink() as sink:
         divide_by_zero_beside(sink.start(place.feed.stream(spark).writeStream))
@@ -513,7 +511,7 @@ def test_an_error_in_the_block_is_not_hidden_by_the_end_of_the_run(spark: SparkS
     assert place.lines.ids() == list(range(5))
 
 
-def test_giving_up_stops_a_query_that_waits_for_room(spark: SparkSession, place: Place) -> None:
+def test_giving_up_stops_a_query_that_waits_for_room(spark: SparkSession, place: Home) -> None:
     place.feed.add(*([number] for number in range(4)))
     to = quick(place.troubled("raise"), max_attempts=3)
     sink = place.sink(to, settings=Settings(max_pending_batches=1))
@@ -524,7 +522,7 @@ def test_giving_up_stops_a_query_that_waits_for_room(spark: SparkSession, place:
     assert place.lines.ids() == list(range(4))
 
 
-def waits_for_room(spark: SparkSession, place: Place, sink: WalSink) -> StreamingQuery:
+def waits_for_room(spark: SparkSession, place: Home, sink: WalSink) -> StreamingQuery:
     query = sink.start(place.feed.stream(spark).writeStream)
     wait_until((place.checkpoint / "offsets" / "1").exists, "the second batch began")
     time.sleep(0.3)
@@ -532,14 +530,14 @@ def waits_for_room(spark: SparkSession, place: Place, sink: WalSink) -> Streamin
     return query
 
 
-def one_pending(place: Place) -> WalSink:
+def one_pending(place: Home) -> WalSink:
     place.feed.add(*([number] for number in range(4)))
     return place.sink(Delivery(place.troubled("hang"), where="driver"), settings=Settings(max_pending_batches=1))
 
 
 @pytest.mark.parametrize("how", ["stop", "exception", "close"])
 def test_a_query_that_waits_for_room_is_stopped_at_once_and_has_not_failed(
-    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], how: str
+    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], how: str
 ) -> None:
     monkeypatch.setattr("wal_sink.walsink.GRACE_S", 0.3)
     monkeypatch.setattr("wal_sink.walsink.CANCEL_S", 0.3)
@@ -564,7 +562,7 @@ def test_a_query_that_waits_for_room_is_stopped_at_once_and_has_not_failed(
     assert place.lines.repeats() <= 1, "the chunk in hand"
 
 
-def test_a_batch_that_is_staged_twice_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_batch_that_is_staged_twice_is_refused(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
@@ -579,7 +577,7 @@ def test_a_batch_that_is_staged_twice_is_refused(spark: SparkSession, place: Pla
     assert place.lines.ids() == list(range(5))
 
 
-def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: SparkSession, place: Place) -> None:
+def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     first = place.sink(Delivery(place.lines, where="driver"))
     query = first.start(place.feed.stream(spark).writeStream)
@@ -597,7 +595,7 @@ def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: Spa
 # --- queries that cannot be
 
 
-def test_a_continuous_trigger_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_continuous_trigger_is_refused(spark: SparkSession, place: Home) -> None:
     rate = spark.readStream.format("rate").load().selectExpr("value as id").writeStream.trigger(continuous="1 second")
     with pytest.raises(ConfigError, match=r"micro-batches.*continuous and real-time"), place.sink() as sink:
         sink.run(rate)
@@ -606,13 +604,13 @@ def test_a_continuous_trigger_is_refused(spark: SparkSession, place: Place) -> N
     assert place.lines.ids() == list(range(5))
 
 
-def test_a_real_time_trigger_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_real_time_trigger_is_refused(spark: SparkSession, place: Home) -> None:
     rate = spark.readStream.format("rate").load().selectExpr("value as id").writeStream
     with pytest.raises(ConfigError, match=r"micro-batches.*continuous and real-time"), place.sink() as sink:
         sink.run(rate.trigger(realTime="5 minutes").outputMode("update"))  # type: ignore[call-overload]
 
 
-def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, place: Place) -> None:
+def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, place: Home) -> None:
     rate = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load().selectExpr("value as id")
     options = {
         "asyncProgressTrackingEnabled": "true",
@@ -624,7 +622,7 @@ def test_asynchronous_progress_tracking_is_refused(spark: SparkSession, place: P
     assert not spark.streams.active
 
 
-def test_staging_in_a_chain_with_another_checkpoint_is_refused(spark: SparkSession, place: Place) -> None:
+def test_staging_in_a_chain_with_another_checkpoint_is_refused(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     sink = place.sink()
     writer = place.writer(spark).option("checkpointLocation", str(place.root / "another"))
@@ -647,7 +645,7 @@ def test_staging_in_a_chain_with_another_checkpoint_is_refused(spark: SparkSessi
     assert place.lines.ids() == list(range(5))
 
 
-def test_a_schema_that_cannot_be_staged_is_refused_before_the_query_runs(spark: SparkSession, place: Place) -> None:
+def test_a_schema_that_cannot_be_staged_is_refused_before_the_query_runs(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     odd = place.feed.stream(spark).selectExpr("make_ym_interval(1, 2) as i")
     with pytest.raises(ConfigError, match="interval"), place.sink() as sink:
@@ -664,7 +662,7 @@ def test_spark_connect_is_refused() -> None:
 # --- Hadoop's file systems
 
 
-def test_a_checkpoint_that_only_hadoop_reaches_is_read_through_the_jvm(spark: SparkSession, place: Place) -> None:
+def test_a_checkpoint_that_only_hadoop_reaches_is_read_through_the_jvm(spark: SparkSession, place: Home) -> None:
     spark.conf.set("fs.viewfs.mounttable.walsink.link./mount", place.root.as_uri())
     place.feed.add(range(5), range(5, 10))
     checkpoint = "viewfs://walsink/mount/checkpoint"

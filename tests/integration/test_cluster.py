@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Lines, Place
+from tests.support.streams import SESSION, Home, Lines
 from wal_sink import Chunk, ConfigError, Delivery, Settings, WalSink
 from wal_sink.spark.session.cluster import task_slots
 
@@ -68,7 +68,7 @@ def calls_in(file: Path) -> list[tuple[int, ...]]:
 
 
 def test_all_sinks_together_take_no_more_slots_than_delivery_may(spark: SparkSession, tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     place.feed.add(range(4), range(4, 8))
     sinks = {name: Delivery(Timed(tmp_path / "calls"), where="executors") for name in ("a", "b")}
     place.run(spark, sinks, settings=Settings(max_delivery_tasks=1))
@@ -84,7 +84,7 @@ class OneAtATime(Timed):
 
 def test_a_sink_that_one_task_at_a_time_can_write_to_gets_one(spark: SparkSession, tmp_path: Path) -> None:
     """From the second batch on its pace is known to be such that it would be given every slot."""
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     place.feed.add(range(4), range(4, 8), range(8, 12))
     with place.sink(Delivery(OneAtATime(tmp_path / "calls"), where="executors")) as sink:
         sink.run(place.feed.stream(spark).repartition(2).writeStream.trigger(availableNow=True))

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.processes import Child, is_running
 from tests.support.servers.standalone import Standalone, executor_of, standalone
-from tests.support.streams import Lines, Place, wait_until
+from tests.support.streams import Home, Lines, wait_until
 from wal_sink import Chunk
 from wal_sink_backends import SqlSink
 
@@ -31,14 +31,14 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.streams import Place
+from tests.support.streams import Home
 from tests.integration.test_cluster_losses import CHUNK_ROWS, PAUSE_S, SEGMENTS, SlowLines, SlowSql
 from wal_sink import Delivery, Settings
 
 conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "4", "spark.executor.cores": "2"}
 spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
-place = Place(Path(sys.argv[1]))
+place = Home(Path(sys.argv[1]))
 calls = place.root / sys.argv[3]
 plain = SlowLines(place.root / "out.jsonl", calls=calls, pause_s=PAUSE_S)
 exact = SlowSql(place.root / "out.db", calls)
@@ -145,7 +145,7 @@ def cluster(tmp_path: Path) -> Iterator[Standalone]:
 def test_executors_that_outlive_their_driver_repeat_no_more_than_the_chunk_in_their_hand(
     cluster: Standalone, tmp_path: Path, asleep: bool
 ) -> None:
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     place.feed.add(range(ROWS // 2), range(ROWS // 2, ROWS))
     first, second = tmp_path / "calls-1", tmp_path / "calls-2"
 
@@ -185,13 +185,13 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.streams import Place
+from tests.support.streams import Home
 from tests.integration.test_cluster_losses import PARTITIONS, killing
 
 conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "2", "spark.executor.cores": "1"}
 spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("WARN")
-place = Place(Path(sys.argv[1]))
+place = Home(Path(sys.argv[1]))
 stream = spark.readStream.schema("id long").json(str(place.feed.folder)).repartition(PARTITIONS, "id")
 with place.sink() as sink:
     staged = stream.mapInArrow(killing(place.root), "id long")
@@ -218,7 +218,7 @@ def killing(root: Path) -> Callable[[Iterable[Any]], Iterator[Any]]:
     return stage
 
 
-def staged_with(program: str, place: Place, cluster: Standalone, *args: str) -> str:
+def staged_with(program: str, place: Home, cluster: Standalone, *args: str) -> str:
     """Run a driver whose batch of 80 rows loses an executor, and see that a fetch failed. What it printed."""
     for first in range(0, 80, 20):
         place.feed.add(range(first, first + 20))
@@ -231,7 +231,7 @@ def staged_with(program: str, place: Place, cluster: Standalone, *args: str) -> 
 
 
 def test_a_stage_that_is_repeated_for_a_fetch_failure_stages_each_row_once(cluster: Standalone, tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     staged_with(STAGER, place, cluster)
     assert place.lines.ids() == list(range(80))
     assert place.lines.repeats() == 0
@@ -246,7 +246,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.streams import Place
+from tests.support.streams import Home
 from tests.integration.test_cluster_losses import PARTITIONS, killing
 from wal_sink.spark.session.cluster import REPEAT_CHECKS
 
@@ -254,7 +254,7 @@ conf = {**SPARK_CONF, "spark.executor.memory": "512m", "spark.cores.max": "2", "
 conf |= dict.fromkeys(REPEAT_CHECKS, sys.argv[3])
 spark = SparkSession.builder.master(sys.argv[2]).config(map=conf).getOrCreate()
 spark.sparkContext.setLogLevel("WARN")
-place = Place(Path(sys.argv[1]))
+place = Home(Path(sys.argv[1]))
 anywhere = udf(lambda _: random.randrange(1000), "long").asNondeterministic()
 stream = spark.readStream.schema("id long").json(str(place.feed.folder)).repartition(PARTITIONS, anywhere("id"))
 for _ in range(2):
@@ -272,7 +272,7 @@ def test_a_random_shuffle_that_spark_repeats_ends_its_attempt_and_loses_nothing(
     cluster: Standalone, tmp_path: Path
 ) -> None:
     """With the check that is on since Spark 4.2. Without it, of 80 rows 10 were lost and 7 came twice."""
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     output = staged_with(RANDOM_STAGER, place, cluster, "true")
     assert "REFUSED True" in output
     assert place.lines.ids() == list(range(80))
@@ -283,7 +283,7 @@ def test_a_random_shuffle_that_spark_repeats_unchecked_is_staged_again_from_its_
     cluster: Standalone, tmp_path: Path
 ) -> None:
     """Without Spark's check: the only one of Spark 4.0, and the default of 4.1."""
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     output = staged_with(RANDOM_STAGER, place, cluster, "false")
     assert "REFUSED" not in output
     assert sorted(place.lines.ids()) == list(range(80))

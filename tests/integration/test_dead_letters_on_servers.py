@@ -26,7 +26,7 @@ from tests.support.programs.dead_letter_lives import (
     BATCH_ROWS,
     BATCHES,
     Death,
-    Life,
+    ForkedProcess,
     batch_ids,
     deliver,
     is_bad,
@@ -194,7 +194,7 @@ def test_each_row_is_in_the_target_or_a_dead_letter_and_after_a_replay_in_the_ta
 ) -> None:
     wal = str(tmp_path / "wal")
     for death in (*DEATHS, Death()):
-        killed = Life(deliver, tmp_path, target.url, death, target.environment).was_killed()
+        killed = ForkedProcess(deliver, tmp_path, target.url, death, target.environment).was_killed()
         assert killed or not death.what, f"{death} was not met"
 
     assert Counter(target.ids()) == Counter(GOOD)
@@ -205,7 +205,7 @@ def test_each_row_is_in_the_target_or_a_dead_letter_and_after_a_replay_in_the_ta
     url = target.mended_url or target.url
     assert _replay(wal, url, "--dry-run")["rows"] == len(BAD)
     for death in REPLAY_DEATHS:
-        killed = Life(replay, tmp_path, url, death, target.environment).was_killed()
+        killed = ForkedProcess(replay, tmp_path, url, death, target.environment).was_killed()
         assert killed or not death.what, f"{death} was not met"
     _replay(wal, url)
 

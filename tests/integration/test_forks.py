@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Place
+from tests.support.streams import SESSION, Home
 
 pytestmark = pytest.mark.spark
 
@@ -15,9 +15,9 @@ BATCHES, ROWS = 6, 10
 DRIVER = """
 import os, sys, time
 from pathlib import Path
-from tests.support.streams import Place, wait_until
+from tests.support.streams import Home, wait_until
 
-place = Place(Path(sys.argv[1]))
+place = Home(Path(sys.argv[1]))
 with place.sink() as sink:
     query = sink.start(place.writer(spark))
     wait_until(lambda: place.lines.ids(), "the first batch is delivered")
@@ -32,7 +32,7 @@ spark.stop()
 
 
 def test_a_forked_child_that_exits_does_not_end_the_stream_of_its_parent(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     place.feed.add(*(range(batch * ROWS, (batch + 1) * ROWS) for batch in range(BATCHES)))
     program = SESSION.format(master="local[2]") + DRIVER
     with Child.python(program, place.root, log=tmp_path / "log", limit_s=120) as child:

@@ -17,7 +17,7 @@ from pyspark import InheritableThread
 from pyspark.errors import StreamingQueryException
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Place, quick, wait_until
+from tests.support.streams import SESSION, Home, quick, wait_until
 from wal_sink import ConfigError, MissingBatch, WalSink, WalSinkError
 
 if TYPE_CHECKING:
@@ -30,11 +30,11 @@ OnBatch = Callable[["DataFrame", int], object]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
-def writer(spark: SparkSession, place: Place, on_batch: OnBatch) -> DataStreamWriter:
+def writer(spark: SparkSession, place: Home, on_batch: OnBatch) -> DataStreamWriter:
     """An own chain on the place's checkpoint, which ends when everything is read."""
 
     def call(df: DataFrame, batch_id: int) -> None:
@@ -43,7 +43,7 @@ def writer(spark: SparkSession, place: Place, on_batch: OnBatch) -> DataStreamWr
     return place.writer(spark).foreachBatch(call).option("checkpointLocation", str(place.checkpoint))
 
 
-def chain(spark: SparkSession, place: Place, on_batch: OnBatch) -> None:
+def chain(spark: SparkSession, place: Home, on_batch: OnBatch) -> None:
     """Run an own chain to its end."""
     query = writer(spark, place, on_batch).start()
     try:
@@ -73,7 +73,7 @@ def side_by_side(*calls: Callable[[], object]) -> list[BaseException | None]:
 
 @pytest.mark.parametrize("own_job_group", [False, True])
 def test_of_two_calls_side_by_side_for_one_batch_one_wins_and_the_other_is_refused(
-    spark: SparkSession, place: Place, own_job_group: bool
+    spark: SparkSession, place: Home, own_job_group: bool
 ) -> None:
     place.feed.add(range(10))
     outcomes: list[BaseException | None] = []
@@ -96,7 +96,7 @@ def test_of_two_calls_side_by_side_for_one_batch_one_wins_and_the_other_is_refus
     assert len(place.lines.ids()) == 5
 
 
-def test_after_a_job_group_of_the_users_own_a_second_call_is_refused(spark: SparkSession, place: Place) -> None:
+def test_after_a_job_group_of_the_users_own_a_second_call_is_refused(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(10))
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
@@ -109,7 +109,7 @@ def test_after_a_job_group_of_the_users_own_a_second_call_is_refused(spark: Spar
     assert place.lines.ids() == []
 
 
-def test_a_batch_is_staged_from_a_thread_of_a_pool(spark: SparkSession, place: Place) -> None:
+def test_a_batch_is_staged_from_a_thread_of_a_pool(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     with place.sink() as sink, ThreadPoolExecutor(1) as pool:
         chain(spark, place, lambda df, batch_id: pool.submit(sink.stage, df, batch_id).result(60))
@@ -120,10 +120,10 @@ def test_a_batch_is_staged_from_a_thread_of_a_pool(spark: SparkSession, place: P
 
 
 def test_a_batch_of_another_query_is_refused_on_a_thread_of_a_pool_too(
-    spark: SparkSession, place: Place, tmp_path: Path
+    spark: SparkSession, place: Home, tmp_path: Path
 ) -> None:
     """The gate would be that of the checkpoint given: open, though the batch at hand is not complete."""
-    other = Place(tmp_path / "other")
+    other = Home(tmp_path / "other")
     place.feed.add(range(5))
     other.feed.add(range(100, 105))
     chain(spark, place, sink_nothing)
@@ -150,7 +150,7 @@ def sink_nothing(_: DataFrame, __: int) -> None:
 
 
 def test_a_copy_of_the_checkpoint_is_refused_though_it_has_the_same_query_id(
-    spark: SparkSession, place: Place, tmp_path: Path
+    spark: SparkSession, place: Home, tmp_path: Path
 ) -> None:
     place.feed.add(range(5))
     chain(spark, place, sink_nothing)
@@ -162,7 +162,7 @@ def test_a_copy_of_the_checkpoint_is_refused_though_it_has_the_same_query_id(
     assert not list(place.wal.glob("batches/*"))
 
 
-def test_other_spellings_of_the_checkpoint_are_the_same(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_other_spellings_of_the_checkpoint_are_the_same(spark: SparkSession, place: Home, tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     spellings = [
@@ -181,7 +181,7 @@ def test_other_spellings_of_the_checkpoint_are_the_same(spark: SparkSession, pla
 # --- sessions
 
 
-def test_a_chain_of_another_session_is_stopped_when_its_delivery_gives_up(spark: SparkSession, place: Place) -> None:
+def test_a_chain_of_another_session_is_stopped_when_its_delivery_gives_up(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     sink = place.sink(quick(place.troubled("permanent")))
     stream = place.feed.stream(spark.newSession()).writeStream.option("checkpointLocation", str(place.checkpoint))
@@ -202,7 +202,7 @@ OF_THE_USERS_SESSION: dict[str, Callable[[SparkSession, DataFrame], DataFrame]] 
 
 @pytest.mark.parametrize("how", OF_THE_USERS_SESSION)
 def test_a_dataframe_of_the_users_session_is_staged_on_the_streams_thread(
-    spark: SparkSession, place: Place, how: str
+    spark: SparkSession, place: Home, how: str
 ) -> None:
     place.feed.add(range(5), range(5, 10))
     made = OF_THE_USERS_SESSION[how]
@@ -213,7 +213,7 @@ def test_a_dataframe_of_the_users_session_is_staged_on_the_streams_thread(
 
 @pytest.mark.parametrize("thread", [threading.Thread, InheritableThread])
 def test_a_dataframe_of_the_users_session_is_refused_on_another_thread(
-    spark: SparkSession, place: Place, thread: type[threading.Thread]
+    spark: SparkSession, place: Home, thread: type[threading.Thread]
 ) -> None:
     place.feed.add(range(5))
     said: list[BaseException] = []
@@ -236,12 +236,12 @@ def test_a_dataframe_of_the_users_session_is_refused_on_another_thread(
     assert [type(error) for error in said] == [ConfigError]
 
 
-def test_outside_of_a_batch_there_is_no_query(spark: SparkSession, place: Place) -> None:
+def test_outside_of_a_batch_there_is_no_query(spark: SparkSession, place: Home) -> None:
     with pytest.raises(ConfigError, match=r"batch 0: .* belongs to no running query"), place.sink() as sink:
         sink.stage(spark.range(3), 0)
 
 
-def test_another_batch_id_than_the_running_one_is_refused(spark: SparkSession, place: Place) -> None:
+def test_another_batch_id_than_the_running_one_is_refused(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     with (
         pytest.raises(StreamingQueryException, match=r"runs batch 0, but stage\(\) was given batch 7"),
@@ -272,7 +272,7 @@ def first_fails(sink: WalSink) -> OnBatch:
     return on_batch
 
 
-def first_finds_no_store(sink: WalSink, place: Place) -> OnBatch:
+def first_finds_no_store(sink: WalSink, place: Home) -> OnBatch:
     """The first batch finds a store that cannot be written, the next ones find it mended."""
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
@@ -288,7 +288,7 @@ def first_finds_no_store(sink: WalSink, place: Place) -> OnBatch:
 @pytest.mark.parametrize("to", ["a sink", "none"])
 @pytest.mark.parametrize("fails", ["evaluating", "opening"])
 def test_a_batch_whose_error_was_swallowed_is_not_overtaken(
-    spark: SparkSession, place: Place, to: str, fails: str
+    spark: SparkSession, place: Home, to: str, fails: str
 ) -> None:
     place.feed.add(range(5), range(5, 10), range(10, 15))
     said: list[BaseException] = []
@@ -301,7 +301,7 @@ def test_a_batch_whose_error_was_swallowed_is_not_overtaken(
     assert not list(place.wal.glob("batches/*/manifest*"))
 
 
-def test_a_dataframe_of_the_batch_before_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_dataframe_of_the_batch_before_is_refused(spark: SparkSession, place: Home) -> None:
     """Its session is the query's own, and it was staged under the present batch's id: those rows came twice."""
     place.feed.add(range(5), range(5, 10), range(10, 15))
     kept: list[DataFrame] = []
@@ -323,7 +323,7 @@ def raise_with_notes(call: Callable[[], object]) -> None:
         raise RuntimeError("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
 
 
-def test_nor_after_a_restart_in_between(spark: SparkSession, place: Place) -> None:
+def test_nor_after_a_restart_in_between(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     with pytest.raises(Exception, match="no such row"), place.sink(None) as sink:
         chain(spark, place, swallowing(first_fails(sink), []))
@@ -333,7 +333,7 @@ def test_nor_after_a_restart_in_between(spark: SparkSession, place: Place) -> No
     assert not list(place.wal.glob("batches/*/manifest*"))
 
 
-def test_a_swallowed_error_of_the_last_batch_is_raised_by_closing(spark: SparkSession, place: Place) -> None:
+def test_a_swallowed_error_of_the_last_batch_is_raised_by_closing(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     sink = place.sink()
     chain(spark, place, swallowing(first_fails(sink), []))
@@ -344,7 +344,7 @@ def test_a_swallowed_error_of_the_last_batch_is_raised_by_closing(spark: SparkSe
 
 @pytest.mark.parametrize("opened", ["before", "by stage"])
 def test_a_wal_does_not_begin_behind_a_batch_that_its_run_did_not_stage(
-    spark: SparkSession, place: Place, opened: str
+    spark: SparkSession, place: Home, opened: str
 ) -> None:
     place.feed.add(range(5), range(5, 10), range(10, 15))
     sink = place.sink()
@@ -375,7 +375,7 @@ def configured(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kept", ["1", "2"])
-def test_nor_if_spark_remembers_one_batch_or_none(spark: SparkSession, place: Place, kept: str) -> None:
+def test_nor_if_spark_remembers_one_batch_or_none(spark: SparkSession, place: Home, kept: str) -> None:
     """It keeps one fewer than it is told to."""
     place.feed.add(range(5), range(5, 10), range(10, 15))
     sink = place.sink()
@@ -389,7 +389,7 @@ def test_nor_if_spark_remembers_one_batch_or_none(spark: SparkSession, place: Pl
     assert place.lines.ids() == []
 
 
-def test_nor_if_spark_remembers_idle_triggers_alone(spark: SparkSession, place: Place) -> None:
+def test_nor_if_spark_remembers_idle_triggers_alone(spark: SparkSession, place: Home) -> None:
     """They push the batches out of its memory: after 17 minutes, as it is by default."""
     place.feed.add(range(5))
     sink = place.sink()
@@ -406,7 +406,7 @@ def test_nor_if_spark_remembers_idle_triggers_alone(spark: SparkSession, place: 
         sink.close()
 
 
-def test_nor_behind_one_of_an_earlier_run_while_it_was_open(spark: SparkSession, place: Place) -> None:
+def test_nor_behind_one_of_an_earlier_run_while_it_was_open(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     sink = place.sink()
     sink.drain()
@@ -419,7 +419,7 @@ def test_nor_behind_one_of_an_earlier_run_while_it_was_open(spark: SparkSession,
     assert place.lines.ids() == []
 
 
-def test_a_wal_begins_with_the_first_batch_of_a_later_run(spark: SparkSession, place: Place) -> None:
+def test_a_wal_begins_with_the_first_batch_of_a_later_run(spark: SparkSession, place: Home) -> None:
     """An old query that gets a sink."""
     place.feed.add(range(5))
     chain(spark, place, lambda _df, _batch_id: None)
@@ -429,7 +429,7 @@ def test_a_wal_begins_with_the_first_batch_of_a_later_run(spark: SparkSession, p
     assert place.lines.ids() == list(range(5, 10))
 
 
-def test_a_block_in_which_no_batch_was_staged_does_not_end_in_silence(spark: SparkSession, place: Place) -> None:
+def test_a_block_in_which_no_batch_was_staged_does_not_end_in_silence(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     with pytest.raises(MissingBatch, match=r"batches 0 to 0 of .* none of them was staged"), place.sink():
         chain(spark, place, lambda _df, _batch_id: None)
@@ -437,7 +437,7 @@ def test_a_block_in_which_no_batch_was_staged_does_not_end_in_silence(spark: Spa
 
 @pytest.mark.parametrize("is_new", [True, False])
 def test_outside_of_a_block_a_sink_that_no_batch_came_to_warns_and_an_old_wal_misses_the_batches(
-    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture, is_new: bool
+    spark: SparkSession, place: Home, caplog: pytest.LogCaptureFixture, is_new: bool
 ) -> None:
     """Nothing leads from a `WalSink` that is not open to a query that does not call it. A new WAL loses the batch."""
     if not is_new:
@@ -458,7 +458,7 @@ def test_outside_of_a_block_a_sink_that_no_batch_came_to_warns_and_an_old_wal_mi
             place.run(spark)
 
 
-def test_stopping_in_the_middle_of_staging_is_no_swallowed_error(spark: SparkSession, place: Place) -> None:
+def test_stopping_in_the_middle_of_staging_is_no_swallowed_error(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
 
     def slowly(df: DataFrame, batch_id: int) -> None:
@@ -477,7 +477,7 @@ def test_stopping_in_the_middle_of_staging_is_no_swallowed_error(spark: SparkSes
 # --- a WalSink made inside foreachBatch
 
 
-def test_a_sink_made_and_left_inside_foreach_batch_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_sink_made_and_left_inside_foreach_batch_is_refused(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
@@ -490,7 +490,7 @@ def test_a_sink_made_and_left_inside_foreach_batch_is_refused(spark: SparkSessio
     assert place.lines.ids() == list(range(5)), "nothing is lost by it"
 
 
-def test_a_sink_made_anew_for_each_batch_and_dropped_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_sink_made_anew_for_each_batch_and_dropped_is_refused(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     kept: list[WalSink] = []
 
@@ -514,8 +514,8 @@ SECOND_DRIVER = (
     + """
 import sys
 from pathlib import Path
-from tests.support.streams import Place
-place = Place(Path(sys.argv[1]), wal_url=sys.argv[2])
+from tests.support.streams import Home
+place = Home(Path(sys.argv[1]), wal_url=sys.argv[2])
 with place.sink(None) as sink:
     sink.run(place.writer(spark))
 """
@@ -523,11 +523,11 @@ with place.sink(None) as sink:
 
 
 def test_of_two_drivers_that_only_stage_on_copies_of_a_checkpoint_the_earlier_ends(
-    spark: SparkSession, place: Place, tmp_path: Path
+    spark: SparkSession, place: Home, tmp_path: Path
 ) -> None:
     place.feed.add(range(5))
     place.run(spark, to=None)
-    second = Place(tmp_path / "second", wal_url=str(place.wal))
+    second = Home(tmp_path / "second", wal_url=str(place.wal))
     shutil.copytree(place.checkpoint, second.checkpoint)
     with place.sink(None) as sink:
         query = sink.start(place.feed.stream(spark).writeStream)
@@ -546,7 +546,7 @@ def test_of_two_drivers_that_only_stage_on_copies_of_a_checkpoint_the_earlier_en
 # --- what a writer already has
 
 
-def test_another_checkpoint_on_the_writer_is_refused(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_another_checkpoint_on_the_writer_is_refused(spark: SparkSession, place: Home, tmp_path: Path) -> None:
     place.feed.add(range(5))
     left = place.writer(spark).option("CheckpointLocation", str(tmp_path / "old"))
     with pytest.raises(ConfigError, match=r"checkpointLocation.*/old.*/checkpoint"), place.sink() as sink:
@@ -554,7 +554,7 @@ def test_another_checkpoint_on_the_writer_is_refused(spark: SparkSession, place:
     assert not place.checkpoint.exists()
 
 
-def test_the_same_checkpoint_on_the_writer_and_a_writer_used_again_are_fine(spark: SparkSession, place: Place) -> None:
+def test_the_same_checkpoint_on_the_writer_and_a_writer_used_again_are_fine(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     named = place.writer(spark).option("checkpointLocation", f"file:{place.checkpoint}").queryName("orders")
     with place.sink() as sink:
@@ -577,14 +577,14 @@ LEFT_ON_THE_WRITER: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("what", LEFT_ON_THE_WRITER)
-def test_a_target_that_the_writer_already_has_is_refused(spark: SparkSession, place: Place, what: str) -> None:
+def test_a_target_that_the_writer_already_has_is_refused(spark: SparkSession, place: Home, what: str) -> None:
     place.feed.add(range(5))
     with pytest.raises(ConfigError, match=rf"{what.partition(',')[0]}\(.*remove it"), place.sink() as sink:
         sink.run(LEFT_ON_THE_WRITER[what](place.writer(spark)))
     assert not place.checkpoint.exists()
 
 
-def test_after_a_function_of_the_users_own_the_writer_is_refused_again(spark: SparkSession, place: Place) -> None:
+def test_after_a_function_of_the_users_own_the_writer_is_refused_again(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     used = place.writer(spark)
     with place.sink() as sink:

@@ -24,7 +24,7 @@ from tests.support.servers.kafka_broker import KafkaBroker
 from tests.support.servers.kafka_proxy import ADD_PARTITIONS, END_TXN, PRODUCE, Fault, KafkaProxy
 from wal_sink.errors import FencedError, ForgottenError, HistoryError, OutcomeUnknownError
 from wal_sink.sinks.base import SinkContext
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink_backends.kafka.client import Cluster, KafkaAttemptError, KafkaFencedError
 from wal_sink_backends.kafka.ledger import Ledger
 from wal_sink_backends.kafka.producer import SlotProducer
@@ -212,7 +212,7 @@ def test_a_broker_may_be_killed_and_restarted_at_any_moment(tmp_path: Path) -> N
 @pytest.mark.parametrize("gone", ["", "-ledger"], ids=["the topic", "the ledger"])
 def test_a_query_stops_if_its_target_forgot(kafka: KafkaBroker, topic: str, gone: str) -> None:
     def history() -> None:
-        with FakeQuery.over(sink_of(kafka.address, topic)) as query:
+        with query_into(sink_of(kafka.address, topic)) as query:
             query.batch(batch(0).table)
             delete_topic(kafka.address, f"{topic}{gone}")
             if not gone:

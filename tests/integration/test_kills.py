@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Place, leading
+from tests.support.streams import SESSION, Home, leading
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,10 +29,10 @@ import sys
 from pathlib import Path
 import wal_sink.walsink
 from wal_sink import Delivery
-from tests.support.streams import Lines, Place, small_chunks
+from tests.support.streams import Lines, Home, small_chunks
 
 wal_sink.walsink.GRACE_S = 3.0
-place = Place(Path(sys.argv[1]))
+place = Home(Path(sys.argv[1]))
 where, pause_s, slow_s = sys.argv[2], float(sys.argv[3]), float(sys.argv[4])
 to = Delivery(Lines(place.root / "out.jsonl", pause_s=pause_s, trouble=place.trouble), where=where)
 
@@ -56,33 +56,33 @@ except BaseException as error:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
-def driver(place: Place, number: int = 0, *, where: str = "auto", pause_s: float = 0.0, slow_s: float = 0.0) -> Child:
+def driver(place: Home, number: int = 0, *, where: str = "auto", pause_s: float = 0.0, slow_s: float = 0.0) -> Child:
     program = SESSION.format(master="local[2]") + DRIVER
     return Child.python(program, place.root, where, str(pause_s), str(slow_s), log=place.root / f"driver-{number}.log")
 
 
-def fed(place: Place, batches: int) -> list[int]:
+def fed(place: Home, batches: int) -> list[int]:
     """Fill the feed; every id that must arrive."""
     place.feed.add(*(range(n * ROWS_PER_BATCH, (n + 1) * ROWS_PER_BATCH) for n in range(batches)))
     return list(range(batches * ROWS_PER_BATCH))
 
 
-def delivered(place: Place) -> int:
+def delivered(place: Home) -> int:
     return leading(place.lines.ids())
 
 
-def assert_all_arrived(place: Place, ids: list[int], *, crashes: int) -> None:
+def assert_all_arrived(place: Home, ids: list[int], *, crashes: int) -> None:
     """Every id at least once, and of each crash at most the chunk in hand twice (the query has one segment a batch)."""
     assert sorted(set(place.lines.ids())) == ids
     assert place.lines.repeats() <= crashes
     assert len(place.lines.ids()) <= len(ids) + crashes * CHUNK_ROWS
 
 
-def test_a_driver_ended_by_sigterm_is_as_one_killed(spark: SparkSession, place: Place) -> None:
+def test_a_driver_ended_by_sigterm_is_as_one_killed(spark: SparkSession, place: Home) -> None:
     ids = fed(place, batches=3)
     with driver(place, pause_s=0.1) as child:
         child.wait_until(lambda: delivered(place) > 0, "rows arrived")
@@ -93,7 +93,7 @@ def test_a_driver_ended_by_sigterm_is_as_one_killed(spark: SparkSession, place: 
 
 
 def test_ctrl_c_in_staging_leaves_soon_and_the_batch_comes_with_the_next_start(
-    spark: SparkSession, place: Place
+    spark: SparkSession, place: Home
 ) -> None:
     ids = fed(place, batches=2)
     with driver(place, slow_s=120.0) as child:
@@ -106,7 +106,7 @@ def test_ctrl_c_in_staging_leaves_soon_and_the_batch_comes_with_the_next_start(
 
 
 @pytest.mark.parametrize("where", ["driver", "executors"])
-def test_ctrl_c_in_delivery_leaves_soon_although_the_sink_hangs(spark: SparkSession, place: Place, where: str) -> None:
+def test_ctrl_c_in_delivery_leaves_soon_although_the_sink_hangs(spark: SparkSession, place: Home, where: str) -> None:
     ids = fed(place, batches=2)
     place.trouble.write_text("hang")
     with driver(place, where=where) as child:
@@ -130,8 +130,8 @@ UNCLOSED = (
     + """
 import sys
 from pathlib import Path
-from tests.support.streams import Lines, Place, wait_until
-place = Place(Path(sys.argv[1]))
+from tests.support.streams import Lines, Home, wait_until
+place = Home(Path(sys.argv[1]))
 with place.sink() as first:
     query = first.start(place.feed.stream(spark).writeStream)
     query.processAllAvailable()
@@ -148,7 +148,7 @@ print("end of the program", flush=True)
 
 
 def test_a_program_that_stops_spark_too_early_or_never_closes_still_ends_and_loses_nothing(
-    spark: SparkSession, place: Place
+    spark: SparkSession, place: Home
 ) -> None:
     ids = fed(place, batches=1)
     with Child.python(UNCLOSED, place.root, log=place.root / "log") as child:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Place, wait_until
+from tests.support.streams import SESSION, Home, wait_until
 from wal_sink import Delivery, StoreError
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ KEY = "test-access-key"
 
 
 @pytest.fixture
-def place(tmp_path: Path, s3_url: str) -> Place:
-    return Place(tmp_path, wal_url=s3_url)
+def place(tmp_path: Path, s3_url: str) -> Home:
+    return Home(tmp_path, wal_url=s3_url)
 
 
 def objects_below(server: S3Server, url: str) -> dict[str, bytes]:
@@ -41,7 +41,7 @@ def objects_below(server: S3Server, url: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("where", ["driver", "executors"])
 def test_rows_travel_through_s3_and_no_secret_stays_there(
-    spark: SparkSession, place: Place, s3_server: S3Server, where: Any, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, place: Home, s3_server: S3Server, where: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.feed.add(range(10), range(10, 20))
     options = s3_server.storage_options
@@ -65,7 +65,7 @@ def assert_hidden(*texts: str) -> None:
 # --- what it costs
 
 
-def of_steady_batch(spark: SparkSession, place: Place, server: S3Server, to: Delivery) -> list[str]:
+def of_steady_batch(spark: SparkSession, place: Home, server: S3Server, to: Delivery) -> list[str]:
     """The requests of the last batch of a run of four, from the arrival of its rows until its marker is there."""
     sink = place.sink(to, storage_options=server.storage_options)
     place.feed.add([0])
@@ -98,7 +98,7 @@ def puts(requests: Iterable[str]) -> list[str]:
 
 @pytest.mark.parametrize("where", ["auto", "executors"])
 def test_a_steady_batch_of_one_segment_and_one_chunk_costs_six_requests_and_no_listing(
-    spark: SparkSession, place: Place, s3_server: S3Server, where: Any
+    spark: SparkSession, place: Home, s3_server: S3Server, where: Any
 ) -> None:
     s3_server.requests.clear()
     requests = of_steady_batch(spark, place, s3_server, Delivery(place.lines, where=where))
@@ -127,14 +127,14 @@ LEAKS = (
     + """
 import sys
 from pathlib import Path
-from tests.support.streams import Place
+from tests.support.streams import Home
 from wal_sink import Delivery
 import logging
 logging.basicConfig(level=logging.DEBUG)
 logging.getLogger("py4j").setLevel(logging.WARNING)
 for name in ("botocore", "aiobotocore", "s3fs", "fsspec"):
     logging.getLogger(name).setLevel(logging.WARNING)
-place = Place(Path(sys.argv[1]), wal_url=sys.argv[2])
+place = Home(Path(sys.argv[1]), wal_url=sys.argv[2])
 options = {"key": "test-access-key", "secret": "test-secret-key", "endpoint_url": sys.argv[3],
            "client_kwargs": {"region_name": "us-east-1"}}
 place.run(spark, Delivery(place.lines, where="executors"), storage_options=options)
@@ -144,7 +144,7 @@ spark.stop()
 )
 
 
-def test_no_secret_reaches_sparks_event_log_its_ui_or_any_log(place: Place, s3_server: S3Server) -> None:
+def test_no_secret_reaches_sparks_event_log_its_ui_or_any_log(place: Home, s3_server: S3Server) -> None:
     place.feed.add(range(10))
     events = place.root / "events"
     events.mkdir()
@@ -174,12 +174,12 @@ def test_no_secret_reaches_sparks_event_log_its_ui_or_any_log(place: Place, s3_s
     ],
 )
 def test_a_store_that_is_not_there_is_refused_at_once(
-    place: Place, s3_server: S3Server, changed: dict[str, Any], url: str | None, said: str
+    place: Home, s3_server: S3Server, changed: dict[str, Any], url: str | None, said: str
 ) -> None:
-    assert said in refusal(Place(place.root, wal_url=url or place.wal_url), {**s3_server.storage_options, **changed})
+    assert said in refusal(Home(place.root, wal_url=url or place.wal_url), {**s3_server.storage_options, **changed})
 
 
-def test_an_endpoint_that_never_answers_is_given_up(place: Place, s3_server: S3Server) -> None:
+def test_an_endpoint_that_never_answers_is_given_up(place: Home, s3_server: S3Server) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         changed = {
             "endpoint_url": f"http://127.0.0.1:{mute.getsockname()[1]}",
@@ -189,14 +189,14 @@ def test_an_endpoint_that_never_answers_is_given_up(place: Place, s3_server: S3S
 
 
 def test_wrong_credentials_are_refused_at_once(
-    place: Place, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    place: Home, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse(monkeypatch, s3_server, "InvalidAccessKeyId", path="/")
     told = refusal(place, s3_server.storage_options)
     assert "the credentials in storage_options are invalid or expired" in told
 
 
-def refusal(place: Place, options: dict[str, Any]) -> str:
+def refusal(place: Home, options: dict[str, Any]) -> str:
     """Why a WAL cannot be opened: said within half a minute, with the address and without secrets."""
     started_s = time.monotonic()
     with pytest.raises(StoreError) as caught, place.sink(storage_options=options):
@@ -208,7 +208,7 @@ def refusal(place: Place, options: dict[str, Any]) -> str:
 
 
 def test_rights_that_are_taken_away_stop_the_query_and_lose_nothing(
-    spark: SparkSession, place: Place, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, place: Home, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.feed.add(range(5))
     place.run(spark, storage_options=s3_server.storage_options)

@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.errors import StreamingQueryException
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Place
+from tests.support.streams import SESSION, Home
 from wal_sink import ConfigError
 from wal_sink.spark.session import job_properties as thread_properties
 from wal_sink.spark.session.cluster import check_kept_batches
@@ -29,8 +29,8 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
 def test_spark_has_every_private_name_that_is_asked_for(spark: SparkSession) -> None:
@@ -100,7 +100,7 @@ def test_arrow_batches_are_limited_by_bytes(
     assert (most <= staging.ARROW_BATCH_BYTES + (2 << 20)) == limited
 
 
-def test_offsets_are_written_before_a_batch_and_its_commit_after_it(spark: SparkSession, place: Place) -> None:
+def test_offsets_are_written_before_a_batch_and_its_commit_after_it(spark: SparkSession, place: Home) -> None:
     """What the gate and the fingerprint stand on. Asynchronous progress tracking breaks it, and is refused."""
     place.feed.add(range(5), range(5, 10))
     seen: list[tuple[bool, bool, list[int]]] = []
@@ -117,7 +117,7 @@ def test_offsets_are_written_before_a_batch_and_its_commit_after_it(spark: Spark
         assert (place.checkpoint / "commits" / str(batch_id)).read_bytes().startswith(b"v")
 
 
-def test_a_stateful_batch_that_is_not_evaluated_ends_its_query(spark: SparkSession, place: Place) -> None:
+def test_a_stateful_batch_that_is_not_evaluated_ends_its_query(spark: SparkSession, place: Home) -> None:
     """So a replay is evaluated although nothing of it is staged: or its state would be that of the batch before."""
     place.feed.add(range(5), range(5, 10))
     counts = place.feed.stream(spark).groupBy("id").count().writeStream.outputMode("update")

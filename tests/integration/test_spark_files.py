@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 
 from tests.support.golden.checkpoints import goldens, written_by
 from tests.support.spark_versions import VERSIONS, each_version, run_on
-from tests.support.streams import Place
+from tests.support.streams import Home
 from wal_sink import DivergentReplay
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ from pathlib import Path
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as sf
 from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.streams import Place
+from tests.support.streams import Home
 from pyspark.sql import SparkSession
 
-place = Place(Path(sys.argv[1]))
+place = Home(Path(sys.argv[1]))
 spark = SparkSession.builder.master("local[2]").config(map=SPARK_CONF).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 spark.conf.set("spark.sql.streaming.stateStore.providerClass",
@@ -80,8 +80,8 @@ spark.stop()
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
 @each_version
@@ -96,7 +96,7 @@ def test_each_spark_writes_what_its_golden_checkpoints_hold(version: str, tmp_pa
 
 @pytest.mark.parametrize("version", REPARTITIONS)
 @pytest.mark.timeout(1200)
-def test_a_query_goes_on_after_its_state_was_repartitioned_offline(version: str, place: Place) -> None:
+def test_a_query_goes_on_after_its_state_was_repartitioned_offline(version: str, place: Home) -> None:
     """A stager, the recovery of a start or a drain may meet that batch first. Spark never runs it, even unfinished."""
     output = run_on(version, LIFE, place.root, log=place.root / "log")
 
@@ -107,7 +107,7 @@ def test_a_query_goes_on_after_its_state_was_repartitioned_offline(version: str,
     assert markers[-1] == 6
 
 
-def test_a_restored_checkpoint_with_other_files_is_refused_in_offset_log_2(spark: SparkSession, place: Place) -> None:
+def test_a_restored_checkpoint_with_other_files_is_refused_in_offset_log_2(spark: SparkSession, place: Home) -> None:
     """Before: its offsets were equal and its files were not looked at, so that its rows were dropped as a replay."""
     place.feed.add([1], [2])
     spark.conf.set(OFFSET_LOG, "2")
@@ -128,7 +128,7 @@ def test_a_restored_checkpoint_with_other_files_is_refused_in_offset_log_2(spark
 
 
 def test_a_replay_of_another_number_of_rows_is_told(
-    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, place: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A file overwritten in place, with the same time: nothing else shows it. Before: not a word."""
     place.feed.add([1], [2, 3, 4])
@@ -148,7 +148,7 @@ def test_a_replay_of_another_number_of_rows_is_told(
 
 
 def test_a_file_that_was_deleted_between_two_attempts_is_told(
-    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, place: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark replays the batch without the file, and fails no job. Before: not a word, though the WAL had the rows."""
     place.feed.add([1], [2, 3], [4])
@@ -173,7 +173,7 @@ def test_a_file_that_was_deleted_between_two_attempts_is_told(
 
 
 def test_a_replay_of_the_same_rows_is_not_worth_a_word(
-    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, place: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.feed.add([1], [2, 3, 4])
     place.run(spark)
@@ -186,7 +186,7 @@ def test_a_replay_of_the_same_rows_is_not_worth_a_word(
     assert place.lines.ids() == [1, 2, 3, 4]
 
 
-def forget_commit(place: Place, batch_id: int) -> None:
+def forget_commit(place: Home, batch_id: int) -> None:
     """As if Spark had died between the sink and the commit."""
     for name in (f"{batch_id}", f".{batch_id}.crc"):
         (place.checkpoint / "commits" / name).unlink(missing_ok=True)

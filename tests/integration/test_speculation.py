@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.processes import Child
 from tests.support.servers.standalone import Standalone, executor_of, standalone
-from tests.support.streams import Lines, Place
+from tests.support.streams import Home, Lines
 from wal_sink import Chunk, Position, TransactionalSink
 
 pytestmark = pytest.mark.spark
@@ -27,14 +27,14 @@ import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.streams import Place
+from tests.support.streams import Home
 from tests.integration import test_speculation
 from tests.integration.test_speculation import CHUNK_ROWS, CONF
 from wal_sink import Delivery, Settings
 
 spark = SparkSession.builder.master(sys.argv[2]).config(map={**SPARK_CONF, **CONF}).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
-place = Place(Path(sys.argv[1]))
+place = Home(Path(sys.argv[1]))
 made = getattr(test_speculation, sys.argv[4])(place.root / "out.jsonl", calls=place.root / "calls")
 to = Delivery(made, where="executors",
               attempt_timeout_s=float(sys.argv[3]))
@@ -90,7 +90,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
         yield running
 
 
-def driver(place: Place, cluster: Standalone, *, timeout_s: float, sink: type[Uneven] = Uneven) -> Child:
+def driver(place: Home, cluster: Standalone, *, timeout_s: float, sink: type[Uneven] = Uneven) -> Child:
     log = place.root / "driver.log"
     return Child.python(DRIVER, place.root, cluster.url, str(timeout_s), sink.__name__, log=log, limit_s=300)
 
@@ -101,7 +101,7 @@ SINKS = pytest.mark.parametrize("sink", [Uneven, UnevenLedger])
 def test_a_speculative_copy_of_a_delivery_task_repeats_nothing_in_a_healthy_run(
     cluster: Standalone, tmp_path: Path
 ) -> None:
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     place.feed.add(range(ROWS))
     with driver(place, cluster, timeout_s=60) as child:
         child.succeed()
@@ -114,7 +114,7 @@ def test_a_copy_waits_as_long_as_the_original_records_chunks(
     cluster: Standalone, tmp_path: Path, sink: type[Uneven]
 ) -> None:
     """The share takes longer than a call may, and none of its calls does."""
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     place.feed.add(range(4 * ROWS))
     with driver(place, cluster, timeout_s=3 * SLOW_S, sink=sink) as child:
         child.succeed()
@@ -126,7 +126,7 @@ def test_a_copy_waits_as_long_as_the_original_records_chunks(
 def test_where_the_executor_of_the_original_is_dead_a_copy_does_not_wait_for_ever(
     cluster: Standalone, tmp_path: Path, sink: type[Uneven]
 ) -> None:
-    place = Place(tmp_path)
+    place = Home(tmp_path)
     place.feed.add(range(ROWS))
     calls = place.root / "calls"
     with driver(place, cluster, timeout_s=3 * SLOW_S, sink=sink) as child:

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as f
 
 from tests.support.programs.held_folder import HeldFolder
-from tests.support.streams import Place, small_chunks
+from tests.support.streams import Home, small_chunks
 from wal_sink import Delivery
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ ENOUGH = 100_000
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def ids(target: HeldFolder) -> list[int]:
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_workers_prepare_what_the_driver_commits(
-    spark: SparkSession, place: Place, target: HeldFolder, keep: bool
+    spark: SparkSession, place: Home, target: HeldFolder, keep: bool
 ) -> None:
     place.feed.add(range(10), range(10, 30))
     with place.sink(Delivery(target, keep_segments=keep), settings=small_chunks()) as sink:
@@ -52,7 +52,7 @@ def test_workers_prepare_what_the_driver_commits(
     assert bool(list(Path(place.wal).rglob("*.parquet"))) is keep
 
 
-def test_on_executors_they_commit_too(spark: SparkSession, place: Place, target: HeldFolder) -> None:
+def test_on_executors_they_commit_too(spark: SparkSession, place: Home, target: HeldFolder) -> None:
     place.feed.add(range(10))
     with place.sink(Delivery(target, where="executors")) as sink:
         sink.run(place.writer(spark))
@@ -60,7 +60,7 @@ def test_on_executors_they_commit_too(spark: SparkSession, place: Place, target:
     assert all(on_executor for _, on_executor in target.called("commit"))
 
 
-def test_a_sink_of_the_driver_prepares_when_it_delivers(spark: SparkSession, place: Place, target: HeldFolder) -> None:
+def test_a_sink_of_the_driver_prepares_when_it_delivers(spark: SparkSession, place: Home, target: HeldFolder) -> None:
     place.feed.add(range(10))
     with place.sink(Delivery(target, where="driver")) as sink:
         sink.run(place.writer(spark))
@@ -69,7 +69,7 @@ def test_a_sink_of_the_driver_prepares_when_it_delivers(spark: SparkSession, pla
 
 
 def test_a_query_that_fails_while_it_stages_leaves_nothing_that_a_later_start_does_not_abort(
-    spark: SparkSession, place: Place, target: HeldFolder
+    spark: SparkSession, place: Home, target: HeldFolder
 ) -> None:
     place.feed.add(range(ENOUGH))
     failing = f.when(f.col("id") == ENOUGH - 1, f.raise_error(f.lit("the last"))).otherwise(f.col("id"))

@@ -16,7 +16,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
 from tests.support.processes import Child
-from tests.support.streams import SESSION, Lines, Place, quick, small_chunks, wait_until
+from tests.support.streams import SESSION, Home, Lines, quick, small_chunks, wait_until
 from wal_sink import BatchSink, Chunk, ConfigError, Delivery, Settings, UndeliveredError, idempotent
 from wal_sink_backends.files.chunk_sink import FilesSink
 from wal_sink_backends.sql.sink import SqlSink
@@ -31,21 +31,21 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
 # --- ways to run a query
 
 
-def test_run_delivers_every_batch_the_last_one_too(spark: SparkSession, place: Place) -> None:
+def test_run_delivers_every_batch_the_last_one_too(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(10), range(10, 20), range(20, 30))
     place.run(spark)
     assert place.lines.ids() == list(range(30))
     assert [sent.batch for sent in place.lines.sent()] == [0, 1, 2]
 
 
-def test_start_await_and_close_deliver_what_the_query_completed(spark: SparkSession, place: Place) -> None:
+def test_start_await_and_close_deliver_what_the_query_completed(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     sink = place.sink()
     assert sink.start(place.writer(spark)).awaitTermination(60)
@@ -56,7 +56,7 @@ def test_start_await_and_close_deliver_what_the_query_completed(spark: SparkSess
         sink.drain()
 
 
-def test_an_own_chain_stages_and_leaving_the_block_stops_it_and_delivers(spark: SparkSession, place: Place) -> None:
+def test_an_own_chain_stages_and_leaving_the_block_stops_it_and_delivers(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     writer = place.feed.stream(spark).writeStream.option("checkpointLocation", str(place.checkpoint))
     with place.sink() as sink:
@@ -66,7 +66,7 @@ def test_an_own_chain_stages_and_leaving_the_block_stops_it_and_delivers(spark: 
     assert place.lines.ids() == list(range(5))
 
 
-def test_an_own_chain_is_stopped_when_its_delivery_gives_up(spark: SparkSession, place: Place) -> None:
+def test_an_own_chain_is_stopped_when_its_delivery_gives_up(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     sink = place.sink(quick(place.troubled("permanent")))
     writer = place.feed.stream(spark).writeStream.option("checkpointLocation", str(place.checkpoint))
@@ -76,7 +76,7 @@ def test_an_own_chain_is_stopped_when_its_delivery_gives_up(spark: SparkSession,
         sink.close()
 
 
-def test_an_own_chain_that_failed_is_started_again_beside_the_same_sink(spark: SparkSession, place: Place) -> None:
+def test_an_own_chain_that_failed_is_started_again_beside_the_same_sink(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10), range(10, 15))
     failures = iter([1])
 
@@ -96,7 +96,7 @@ def test_an_own_chain_that_failed_is_started_again_beside_the_same_sink(spark: S
     assert (place.lines.ids(), place.lines.repeats()) == (list(range(15)), 0)
 
 
-def test_what_completes_after_a_drain_is_delivered_too(spark: SparkSession, place: Place) -> None:
+def test_what_completes_after_a_drain_is_delivered_too(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5))
     with place.sink() as sink:
         query = sink.start(place.feed.stream(spark).writeStream)
@@ -109,7 +109,7 @@ def test_what_completes_after_a_drain_is_delivered_too(spark: SparkSession, plac
 
 
 def test_a_sink_opened_before_spark_was_there_is_refused_when_spark_comes(
-    spark: SparkSession, place: Place, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, place: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place.feed.add(range(5))
     monkeypatch.setattr("wal_sink.walsink.current_session", lambda: None)
@@ -122,7 +122,7 @@ def test_a_sink_opened_before_spark_was_there_is_refused_when_spark_comes(
     assert place.lines.ids() == list(range(5))
 
 
-def test_an_empty_stream_delivers_nothing_and_is_no_error(spark: SparkSession, place: Place) -> None:
+def test_an_empty_stream_delivers_nothing_and_is_no_error(spark: SparkSession, place: Home) -> None:
     place.feed.folder.mkdir()
     place.run(spark)
     assert place.lines.sent() == []
@@ -131,7 +131,7 @@ def test_an_empty_stream_delivers_nothing_and_is_no_error(spark: SparkSession, p
     assert place.lines.ids() == [0, 1, 2]
 
 
-def test_what_an_earlier_run_left_is_delivered_before_spark_runs(spark: SparkSession, place: Place) -> None:
+def test_what_an_earlier_run_left_is_delivered_before_spark_runs(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     place.run(spark, to=None)
     assert place.lines.sent() == []
@@ -139,9 +139,7 @@ def test_what_an_earlier_run_left_is_delivered_before_spark_runs(spark: SparkSes
         assert place.lines.ids() == list(range(10))
 
 
-def test_a_batch_left_uncommitted_at_the_end_is_staged_again_and_arrives_once(
-    spark: SparkSession, place: Place
-) -> None:
+def test_a_batch_left_uncommitted_at_the_end_is_staged_again_and_arrives_once(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     place.run(spark)
     for commit in place.checkpoint.glob("commits/*1*"):
@@ -154,9 +152,9 @@ def test_a_batch_left_uncommitted_at_the_end_is_staged_again_and_arrives_once(
 DRAIN = """
 import sys
 from wal_sink import Delivery, WalSink
-from tests.support.streams import Lines, Place
+from tests.support.streams import Lines, Home
 from pathlib import Path
-place = Place(Path(sys.argv[1]))
+place = Home(Path(sys.argv[1]))
 print("started", flush=True)
 with place.sink(Delivery(place.lines, start_from="earliest")) as sink:
     sink.drain({arguments})
@@ -164,7 +162,7 @@ assert "pyspark" not in sys.modules, "a drain needs no Spark"
 """
 
 
-def test_another_process_drains_without_spark_what_was_staged(spark: SparkSession, place: Place) -> None:
+def test_another_process_drains_without_spark_what_was_staged(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     place.run(spark, to=None)
     with Child.python(DRAIN.format(arguments=""), place.root, log=place.root / "log") as child:
@@ -173,7 +171,7 @@ def test_another_process_drains_without_spark_what_was_staged(spark: SparkSessio
 
 
 def test_a_following_drain_started_before_the_wal_exists_delivers_while_the_query_runs(
-    spark: SparkSession, place: Place
+    spark: SparkSession, place: Home
 ) -> None:
     program = DRAIN.format(arguments="follow=True, timeout_s=120")
     with Child.python(program, place.root, log=place.root / "log") as child:
@@ -187,12 +185,12 @@ def test_a_following_drain_started_before_the_wal_exists_delivers_while_the_quer
 # --- sinks
 
 
-def lines_in(place: Place, name: str) -> Lines:
+def lines_in(place: Home, name: str) -> Lines:
     return Lines(place.root / name)
 
 
 def test_where_a_sink_runs_is_logged_and_true(
-    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, place: Home, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.feed.add(range(5))
     sinks: dict[Where, Lines] = {
@@ -213,7 +211,7 @@ def test_where_a_sink_runs_is_logged_and_true(
 
 
 def test_under_auto_the_driver_calls_a_copy_so_that_size_never_changes_behaviour(
-    spark: SparkSession, place: Place, tmp_path: Path
+    spark: SparkSession, place: Home, tmp_path: Path
 ) -> None:
     seen: list[int] = []
     notes = tmp_path / "notes"
@@ -227,7 +225,7 @@ def test_under_auto_the_driver_calls_a_copy_so_that_size_never_changes_behaviour
     assert (seen, notes.read_text()) == ([], "1")
 
 
-def test_starting_leaves_the_users_job_group_alone(spark: SparkSession, place: Place) -> None:
+def test_starting_leaves_the_users_job_group_alone(spark: SparkSession, place: Home) -> None:
     keys = ("spark.jobGroup.id", "spark.job.description")
     spark.sparkContext.setJobGroup("mine", "my jobs")
     place.feed.add(range(5))
@@ -237,7 +235,7 @@ def test_starting_leaves_the_users_job_group_alone(spark: SparkSession, place: P
         spark.sparkContext.setLocalProperty(key, None)  # type: ignore[arg-type]  # None removes it
 
 
-def test_a_second_sink_begins_where_it_is_told_to(spark: SparkSession, place: Place) -> None:
+def test_a_second_sink_begins_where_it_is_told_to(spark: SparkSession, place: Home) -> None:
     late, all_of_it = lines_in(place, "late"), lines_in(place, "all")
     place.feed.add(range(5))
     place.run(spark)
@@ -250,7 +248,7 @@ def test_a_second_sink_begins_where_it_is_told_to(spark: SparkSession, place: Pl
     assert late.ids() == list(range(5, 10))
 
 
-def test_total_order_delivers_the_segments_of_a_batch_one_after_the_other(spark: SparkSession, place: Place) -> None:
+def test_total_order_delivers_the_segments_of_a_batch_one_after_the_other(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(100))
     with place.sink(Delivery(place.lines, where="executors", order="total"), settings=small_chunks()) as sink:
         sink.run(place.feed.stream(spark).repartition(3).writeStream.trigger(availableNow=True))
@@ -260,7 +258,7 @@ def test_total_order_delivers_the_segments_of_a_batch_one_after_the_other(spark:
     assert place.lines.ids() == list(range(100))
 
 
-def test_a_parked_sink_holds_back_no_other_and_closing_names_it(spark: SparkSession, place: Place) -> None:
+def test_a_parked_sink_holds_back_no_other_and_closing_names_it(spark: SparkSession, place: Home) -> None:
     bad = quick(place.troubled("permanent"), on_failure="park")
     good = lines_in(place, "good")
     place.feed.add(range(5), range(5, 10))
@@ -272,7 +270,7 @@ def test_a_parked_sink_holds_back_no_other_and_closing_names_it(spark: SparkSess
     assert place.lines.ids() == list(range(10))
 
 
-def test_a_sink_that_keeps_failing_stops_the_query_and_nothing_is_lost(spark: SparkSession, place: Place) -> None:
+def test_a_sink_that_keeps_failing_stops_the_query_and_nothing_is_lost(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     with pytest.raises(Exception, match=r"batch 0, sink 'default'.*gave up after 2 attempts.*the target is down"):
         place.run(spark, quick(place.troubled("raise")))
@@ -281,7 +279,7 @@ def test_a_sink_that_keeps_failing_stops_the_query_and_nothing_is_lost(spark: Sp
     assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)
 
 
-def test_at_most_once_never_repeats_and_keeps_what_it_gave_up(spark: SparkSession, place: Place) -> None:
+def test_at_most_once_never_repeats_and_keeps_what_it_gave_up(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(30))
     delivery = quick(place.troubled("raise"), guarantee="at_most_once", max_attempts=1)
     with pytest.raises(Exception, match="the target is down"):
@@ -305,14 +303,14 @@ class LookedUp(Lines):
         return key in {sent.key for sent in self.sent()}
 
 
-def test_a_sink_that_looks_up_keys_is_not_sent_again_what_it_has(spark: SparkSession, place: Place) -> None:
+def test_a_sink_that_looks_up_keys_is_not_sent_again_what_it_has(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(20))
     sink = LookedUp(place.root / "out.jsonl")
     place.run(spark, sink, settings=small_chunks())
     assert (sink.ids(), sink.repeats()) == (list(range(20)), 0)
 
 
-def test_every_sink_says_what_holds_for_it(place: Place) -> None:
+def test_every_sink_says_what_holds_for_it(place: Home) -> None:
     plain = lines_in(place, "plain")
     said = place.sink(
         {
@@ -336,7 +334,7 @@ def test_every_sink_says_what_holds_for_it(place: Place) -> None:
         place.sink(plain, guarantee="exactly_once")
 
 
-def test_status_tells_where_the_wal_and_its_sinks_stand(spark: SparkSession, place: Place) -> None:
+def test_status_tells_where_the_wal_and_its_sinks_stand(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
     assert (place.sink().status().newest_batch, place.sink().status().sinks) == (-1, ())
     place.run(spark)
@@ -345,7 +343,7 @@ def test_status_tells_where_the_wal_and_its_sinks_stand(spark: SparkSession, pla
     assert [(sink.name, sink.delivered_through, sink.pending_batches) for sink in status.sinks] == [("default", 1, 0)]
 
 
-def test_sqlite_gets_rows_and_position_in_one_transaction(spark: SparkSession, place: Place) -> None:
+def test_sqlite_gets_rows_and_position_in_one_transaction(spark: SparkSession, place: Home) -> None:
     url = f"sqlite:///{place.root}/target.db"
     place.feed.add(range(25), range(25, 40))
     place.run(spark, Delivery(SqlSink(url, "t"), where="executors"), settings=small_chunks())
@@ -356,7 +354,7 @@ def test_sqlite_gets_rows_and_position_in_one_transaction(spark: SparkSession, p
     connection.close()
 
 
-def test_a_folder_of_files_gets_each_chunk_as_one(spark: SparkSession, place: Place) -> None:
+def test_a_folder_of_files_gets_each_chunk_as_one(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(25))
     place.run(spark, FilesSink(str(place.root / "files")), settings=small_chunks())
     files = sorted((place.root / "files").rglob("*.jsonl"))
@@ -367,13 +365,13 @@ def test_a_folder_of_files_gets_each_chunk_as_one(spark: SparkSession, place: Pl
 # --- queries of other kinds
 
 
-def counts_by_group(spark: SparkSession, place: Place) -> DataFrame:
+def counts_by_group(spark: SparkSession, place: Home) -> DataFrame:
     return place.feed.stream(spark).groupBy((f.col("id") % 3).alias("group")).count()
 
 
 @pytest.mark.parametrize(("mode", "last"), [("update", 2), ("complete", 3)])
 def test_a_stateful_query_keeps_its_counts_over_a_failure(
-    spark: SparkSession, place: Place, mode: str, last: int
+    spark: SparkSession, place: Home, mode: str, last: int
 ) -> None:
     place.feed.add([0, 1, 2], [3, 4])
 
@@ -390,7 +388,7 @@ def test_a_stateful_query_keeps_its_counts_over_a_failure(
     assert final == {0: 2, 1: 2, 2: 1}
 
 
-def test_a_watermark_emits_each_window_once_from_no_data_batches_too(spark: SparkSession, place: Place) -> None:
+def test_a_watermark_emits_each_window_once_from_no_data_batches_too(spark: SparkSession, place: Home) -> None:
     place.feed.add([1, 2, 12], [25])
     events = place.feed.stream(spark).select(f.timestamp_seconds("id").alias("at"))
     windows = events.withWatermark("at", "0 seconds").groupBy(f.window("at", "10 seconds").alias("w")).count()
@@ -408,7 +406,7 @@ def test_a_watermark_emits_each_window_once_from_no_data_batches_too(spark: Spar
     assert place.sink().status().newest_batch > 2, "no batch without data ran"
 
 
-def test_a_schema_may_change_between_restarts(spark: SparkSession, place: Place) -> None:
+def test_a_schema_may_change_between_restarts(spark: SparkSession, place: Home) -> None:
     place.feed.add([1])
     place.run(spark, to=None)
     place.feed.add_text('{"id": 2, "name": "b"}\n')
@@ -417,7 +415,7 @@ def test_a_schema_may_change_between_restarts(spark: SparkSession, place: Place)
     assert [sent["rows"] for sent in rows_of(place)] == [[{"id": 1}], [{"id": 2, "name": "b"}]]
 
 
-def test_names_with_dots_and_spaces_reach_the_sink_as_they_are(spark: SparkSession, place: Place) -> None:
+def test_names_with_dots_and_spaces_reach_the_sink_as_they_are(spark: SparkSession, place: Home) -> None:
     place.feed.add([1])
     odd = place.feed.stream(spark).select(f.col("id").alias("a.b"), f.struct("id").alias("c d"))
     with place.sink(rows_into(place)) as sink:
@@ -425,7 +423,7 @@ def test_names_with_dots_and_spaces_reach_the_sink_as_they_are(spark: SparkSessi
     assert [sent["rows"] for sent in rows_of(place)] == [[{"a.b": 1, "c d": {"id": 1}}]]
 
 
-def rows_into(place: Place, *, trouble: bool = False) -> Rows:
+def rows_into(place: Home, *, trouble: bool = False) -> Rows:
     if trouble:
         place.troubled("permanent")
         return Rows(place.root / "rows", place.trouble)
@@ -433,7 +431,7 @@ def rows_into(place: Place, *, trouble: bool = False) -> Rows:
     return Rows(place.root / "rows", place.trouble)
 
 
-def rows_of(place: Place) -> list[dict[str, Any]]:
+def rows_of(place: Home) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (place.root / "rows").read_text().splitlines()]
 
 
@@ -448,7 +446,7 @@ class Rows(Lines):
 # --- bounds
 
 
-def test_too_much_undelivered_holds_staging_back(spark: SparkSession, place: Place) -> None:
+def test_too_much_undelivered_holds_staging_back(spark: SparkSession, place: Home) -> None:
     place.feed.add(*([number] for number in range(6)))
     sink = place.sink(Delivery(place.troubled("hang"), where="driver"), settings=Settings(max_pending_batches=2))
     running = threading.Thread(target=sink.run, args=(place.writer(spark),))
@@ -461,7 +459,7 @@ def test_too_much_undelivered_holds_staging_back(spark: SparkSession, place: Pla
     assert place.lines.ids() == list(range(6))
 
 
-def test_no_thread_is_left_behind(spark: SparkSession, place: Place) -> None:
+def test_no_thread_is_left_behind(spark: SparkSession, place: Home) -> None:
     of_others = set(threading.enumerate())  # a call that another test abandoned may still sleep
     place.feed.add(range(5))
     place.run(spark, {"one": place.lines, "two": Delivery(lines_in(place, "two"), where="driver")})
@@ -485,7 +483,7 @@ class Counted(BatchSink):
             lines.write(f"{batch.batch_id}:{rows}\n")
 
 
-def test_a_whole_batch_writer_reads_the_staged_rows_again(spark: SparkSession, place: Place) -> None:
+def test_a_whole_batch_writer_reads_the_staged_rows_again(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 12))
     place.run(spark, Counted(place.root / "counts"))
     assert (place.root / "counts").read_text() == "0:5\n1:7\n"
@@ -497,20 +495,20 @@ ONE_CORE = (
 import sys
 from pathlib import Path
 from wal_sink import Delivery
-from tests.support.streams import Place
-place = Place(Path(sys.argv[1]))
+from tests.support.streams import Home
+place = Home(Path(sys.argv[1]))
 place.feed.add(*(range(number * 10, number * 10 + 10) for number in range(4)))
 place.run(spark, Delivery(place.lines, where="executors"))
 """
 )
 
 
-def test_one_core_is_enough_for_staging_and_delivery(place: Place) -> None:
+def test_one_core_is_enough_for_staging_and_delivery(place: Home) -> None:
     with Child.python(ONE_CORE, place.root, log=place.root / "log") as child:
         child.succeed(100)
     assert place.lines.ids() == list(range(40))
 
 
-def test_what_is_no_sink_is_refused_at_once(place: Place) -> None:
+def test_what_is_no_sink_is_refused_at_once(place: Home) -> None:
     with pytest.raises(ConfigError, match="rows cannot be delivered to int"):
         place.sink(7)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.processes import Child
 from tests.support.servers.s3_server import S3Server
-from tests.support.streams import SESSION, Place, flip
+from tests.support.streams import SESSION, Home, flip
 from tests.support.writers import ArrowWriter, Notes, NotingForeachWriter, RowWriter, SilentWriter
 from wal_sink import CorruptError, Delivery, DeliveryError, PermanentError, Settings, WalSinkError, wrap
 
@@ -26,8 +26,8 @@ Seen = list[tuple[int, list[tuple[Any, ...]]]]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def place(tmp_path: Path) -> Home:
+    return Home(tmp_path)
 
 
 @pytest.fixture
@@ -36,22 +36,22 @@ def notes(tmp_path: Path) -> Notes:
 
 
 @pytest.fixture(params=["local", "s3"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Place, dict[str, Any]]:
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Home, dict[str, Any]]:
     """A place with its WAL on disk or on S3, which Spark itself has no connector for, and the options of its store."""
     if request.param == "local":
-        return Place(tmp_path), {}
+        return Home(tmp_path), {}
     server: S3Server = request.getfixturevalue("s3_server")
-    return Place(tmp_path, request.getfixturevalue("s3_url")), {"storage_options": server.storage_options}
+    return Home(tmp_path, request.getfixturevalue("s3_url")), {"storage_options": server.storage_options}
 
 
-def run(spark: SparkSession, place: Place, to: object, *columns: str, **options: Any) -> None:
+def run(spark: SparkSession, place: Home, to: object, *columns: str, **options: Any) -> None:
     """One run of the feed's stream, of `columns` besides `id`."""
     with place.sink(to, **options) as sink:
         sink.run(place.feed.stream(spark).selectExpr("id", *columns).writeStream.trigger(availableNow=True))
 
 
 def test_foreach_batch_gets_every_batch_as_an_ordinary_dataframe(
-    spark: SparkSession, where: tuple[Place, dict[str, Any]]
+    spark: SparkSession, where: tuple[Home, dict[str, Any]]
 ) -> None:
     place, options = where
     place.feed.add(range(5), range(5, 8))
@@ -73,7 +73,7 @@ def test_foreach_batch_gets_every_batch_as_an_ordinary_dataframe(
     assert seen == {0: list(range(5)), 1: list(range(5, 8))}
 
 
-def test_a_function_that_fails_twice_gets_the_same_rows_each_time(spark: SparkSession, place: Place) -> None:
+def test_a_function_that_fails_twice_gets_the_same_rows_each_time(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(20), range(20, 25))
     seen: Seen = []
 
@@ -88,12 +88,12 @@ def test_a_function_that_fails_twice_gets_the_same_rows_each_time(spark: SparkSe
     assert len(seen[0][1]) == 20
 
 
-def test_after_a_crash_in_the_middle_the_same_rows_come_again(spark: SparkSession, place: Place, notes: Notes) -> None:
+def test_after_a_crash_in_the_middle_the_same_rows_come_again(spark: SparkSession, place: Home, notes: Notes) -> None:
     place.feed.add(range(20), range(20, 25))
     program = f"""
 import os, signal
 from pathlib import Path
-from tests.support.streams import Place
+from tests.support.streams import Home
 from tests.integration.test_wrap import noting, run
 from tests.support.writers import Notes
 from wal_sink import wrap
@@ -102,7 +102,7 @@ note = noting(Notes(Path({str(notes.folder)!r})))
 def write(df, batch_id):
     note(df, batch_id)
     os.kill(os.getpid(), signal.SIGKILL)
-run(spark, Place(Path({str(place.root)!r})), wrap.foreach_batch(write), "uuid()")
+run(spark, Home(Path({str(place.root)!r})), wrap.foreach_batch(write), "uuid()")
 """
     with Child.python(program, log=place.root / "child.log") as child:
         assert child.wait() == -9
@@ -120,7 +120,7 @@ def noting(notes: Notes) -> Callable[[DataFrame, int], None]:
     return write
 
 
-def test_a_permanent_error_is_not_repeated(spark: SparkSession, place: Place) -> None:
+def test_a_permanent_error_is_not_repeated(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(3))
     calls: list[int] = []
 
@@ -135,7 +135,7 @@ def test_a_permanent_error_is_not_repeated(spark: SparkSession, place: Place) ->
 
 @pytest.mark.parametrize("runs", ["driver", "executors", "auto"])
 def test_a_foreach_writer_is_opened_fed_and_closed_for_each_segment(
-    spark: SparkSession, where: tuple[Place, dict[str, Any]], notes: Notes, runs: Any
+    spark: SparkSession, where: tuple[Home, dict[str, Any]], notes: Notes, runs: Any
 ) -> None:
     place, options = where
     place.feed.add(range(4), [7])
@@ -157,7 +157,7 @@ def test_a_foreach_writer_is_opened_fed_and_closed_for_each_segment(
 
 
 def test_a_failed_segment_is_closed_with_the_error_and_repeated_whole(
-    spark: SparkSession, place: Place, notes: Notes
+    spark: SparkSession, place: Home, notes: Notes
 ) -> None:
     place.feed.add(range(4))
     notes.plan_trouble("process-2")
@@ -168,7 +168,7 @@ def test_a_failed_segment_is_closed_with_the_error_and_repeated_whole(
     assert len(set(processed)) == 4
 
 
-def test_rows_are_those_pysparks_own_foreach_gives(spark: SparkSession, place: Place, notes: Notes) -> None:
+def test_rows_are_those_pysparks_own_foreach_gives(spark: SparkSession, place: Home, notes: Notes) -> None:
     place.feed.add([1])
     columns = (
         "timestamp'2024-07-01 12:00:00.123456' AS at", "timestamp_ntz'2024-07-01 12:00:00' AS local",
@@ -192,7 +192,7 @@ def test_rows_are_those_pysparks_own_foreach_gives(spark: SparkSession, place: P
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_sparks_own_file_writers(
-    spark: SparkSession, where: tuple[Place, dict[str, Any]], tmp_path: Path, form: str
+    spark: SparkSession, where: tuple[Home, dict[str, Any]], tmp_path: Path, form: str
 ) -> None:
     place, options = where
     place.feed.add(range(50), range(50, 60))
@@ -202,7 +202,7 @@ def test_sparks_own_file_writers(
     assert sorted((row.id, row.two) for row in back.collect()) == [(row, 2 * row) for row in range(60)]
 
 
-def test_sparks_jdbc_writer(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_sparks_jdbc_writer(spark: SparkSession, place: Home, tmp_path: Path) -> None:
     jvm: Any = spark._jvm
     jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))
     place.feed.add(range(50), range(50, 60))
@@ -221,7 +221,7 @@ def test_sparks_jdbc_writer(spark: SparkSession, place: Place, tmp_path: Path) -
     assert "hunter-2" not in wal
 
 
-def test_a_jdbc_writer_that_cannot_connect_names_no_password(spark: SparkSession, place: Place) -> None:
+def test_a_jdbc_writer_that_cannot_connect_names_no_password(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(3))
     options = {"url": "jdbc:nothing://db/x?user=me&password=hunter-2", "dbtable": "orders"}
     with pytest.raises(DeliveryError) as caught:
@@ -232,7 +232,7 @@ def test_a_jdbc_writer_that_cannot_connect_names_no_password(spark: SparkSession
 
 @pytest.mark.parametrize("kind", [RowWriter, ArrowWriter])
 def test_a_data_source_writer_writes_on_executors_and_commits_on_the_driver(
-    spark: SparkSession, where: tuple[Place, dict[str, Any]], notes: Notes, kind: type[RowWriter | ArrowWriter]
+    spark: SparkSession, where: tuple[Home, dict[str, Any]], notes: Notes, kind: type[RowWriter | ArrowWriter]
 ) -> None:
     place, options = where
     place.feed.add(range(4), [7])
@@ -248,7 +248,7 @@ def test_a_data_source_writer_writes_on_executors_and_commits_on_the_driver(
     assert not notes.all("abort")
 
 
-def test_a_failed_write_aborts_with_the_messages_there_are(spark: SparkSession, place: Place, notes: Notes) -> None:
+def test_a_failed_write_aborts_with_the_messages_there_are(spark: SparkSession, place: Home, notes: Notes) -> None:
     place.feed.add(range(4))
     notes.plan_trouble("write-1")
     settings = Settings(chunk_rows=1, segment_bytes=1)
@@ -259,7 +259,7 @@ def test_a_failed_write_aborts_with_the_messages_there_are(spark: SparkSession, 
     assert [None if 1 in message else message for message in commit["messages"]] == abort["messages"]
 
 
-def test_a_failed_commit_aborts_with_the_same_messages(spark: SparkSession, place: Place, notes: Notes) -> None:
+def test_a_failed_commit_aborts_with_the_same_messages(spark: SparkSession, place: Home, notes: Notes) -> None:
     place.feed.add(range(4))
     notes.plan_trouble("commit", times=2)
     notes.plan_trouble("abort")  # which is only logged
@@ -268,14 +268,14 @@ def test_a_failed_commit_aborts_with_the_same_messages(spark: SparkSession, plac
     assert {json.dumps(note["messages"]) for note in notes.all() if note["what"] != "write"} == {"[[0, 1, 2, 3]]"}
 
 
-def test_a_write_without_a_message_is_refused_for_good(spark: SparkSession, place: Place, notes: Notes) -> None:
+def test_a_write_without_a_message_is_refused_for_good(spark: SparkSession, place: Home, notes: Notes) -> None:
     place.feed.add(range(4))
     with pytest.raises(DeliveryError, match="write returned NoneType: PySpark asks for a WriterCommitMessage"):
         run(spark, place, wrap.data_source_writer(SilentWriter(notes)))
     assert [note["messages"] for note in notes.all()] == [[None]]
 
 
-def test_a_damaged_segment_aborts_and_is_named(spark: SparkSession, place: Place, notes: Notes) -> None:
+def test_a_damaged_segment_aborts_and_is_named(spark: SparkSession, place: Home, notes: Notes) -> None:
     place.feed.add(range(4))
     notes.plan_trouble("commit", times=99)
     with pytest.raises(DeliveryError):
@@ -287,7 +287,7 @@ def test_a_damaged_segment_aborts_and_is_named(spark: SparkSession, place: Place
     assert notes.all()[-1]["messages"] == [None]
 
 
-def test_an_empty_batch_is_committed_without_messages(spark: SparkSession, place: Place, notes: Notes) -> None:
+def test_an_empty_batch_is_committed_without_messages(spark: SparkSession, place: Home, notes: Notes) -> None:
     place.feed.add(range(4))
     with place.sink(wrap.data_source_writer(RowWriter(notes))) as sink:
         sink.run(place.feed.stream(spark).where("id > 9").writeStream.trigger(availableNow=True))
@@ -295,7 +295,7 @@ def test_an_empty_batch_is_committed_without_messages(spark: SparkSession, place
 
 
 def test_a_batch_that_was_given_up_comes_to_the_next_run_with_the_same_rows(
-    spark: SparkSession, place: Place, notes: Notes
+    spark: SparkSession, place: Home, notes: Notes
 ) -> None:
     place.feed.add(range(4))
     notes.plan_trouble("batch", times=1)

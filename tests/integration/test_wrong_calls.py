@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql.functions import udf
 
-from tests.support.streams import Place, wait_until
+from tests.support.streams import Home, wait_until
 from wal_sink import ConfigError, WalSink, wrap
 from wal_sink_backends import SqlSink
 
@@ -28,13 +28,13 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    made = Place(tmp_path)
+def place(tmp_path: Path) -> Home:
+    made = Home(tmp_path)
     made.feed.add(range(3))
     return made
 
 
-WRONG: dict[str, tuple[Callable[[SparkSession, Place], object], str]] = {
+WRONG: dict[str, tuple[Callable[[SparkSession, Home], object], str]] = {
     "df": (lambda spark, place: place.feed.stream(spark), r"write sink\.run\(df\.writeStream\)"),
     "batch df": (lambda spark, _: spark.range(3), r"batch one.*spark\.readStream"),
     "df.write": (lambda spark, _: spark.range(3).write, r"DataFrameWriter.*df\.writeStream"),
@@ -45,7 +45,7 @@ WRONG: dict[str, tuple[Callable[[SparkSession, Place], object], str]] = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_is_no_writer_of_a_stream_is_refused(spark: SparkSession, place: Place, what: str) -> None:
+def test_what_is_no_writer_of_a_stream_is_refused(spark: SparkSession, place: Home, what: str) -> None:
     make, said = WRONG[what]
     given: Any = make(spark, place)
     began_s = time.monotonic()
@@ -58,7 +58,7 @@ def test_what_is_no_writer_of_a_stream_is_refused(spark: SparkSession, place: Pl
     assert not place.checkpoint.exists()
 
 
-def test_a_query_that_was_started_already_is_refused(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+def test_a_query_that_was_started_already_is_refused(spark: SparkSession, place: Home, tmp_path: Path) -> None:
     query = (
         place.feed.stream(spark).writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
     )
@@ -70,13 +70,13 @@ def test_a_query_that_was_started_already_is_refused(spark: SparkSession, place:
         query.stop()
 
 
-def test_a_batch_id_in_place_of_the_dataframe_is_told(place: Place) -> None:
+def test_a_batch_id_in_place_of_the_dataframe_is_told(place: Home) -> None:
     swapped: Any = 0
     with pytest.raises(ConfigError, match=r"stage got a int.*stage\(df, batch_id\)"):
         place.sink().stage(swapped, swapped)
 
 
-def test_a_function_of_a_dataframe_is_not_tried_again_and_again(spark: SparkSession, place: Place) -> None:
+def test_a_function_of_a_dataframe_is_not_tried_again_and_again(spark: SparkSession, place: Home) -> None:
     def write_batch(df: DataFrame, batch_id: int) -> None:
         raise AssertionError((df, batch_id))
 
@@ -87,7 +87,7 @@ def test_a_function_of_a_dataframe_is_not_tried_again_and_again(spark: SparkSess
     assert time.monotonic() - began_s < 5
 
 
-def counts(spark: SparkSession, place: Place) -> DataFrame:
+def counts(spark: SparkSession, place: Home) -> DataFrame:
     return place.feed.stream(spark).groupBy("id").count()
 
 
@@ -102,7 +102,7 @@ def counts(spark: SparkSession, place: Place) -> DataFrame:
     ],
 )
 def test_complete_mode_into_a_sink_that_adds_rows_is_a_warning(
-    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture, to: str, *, warned: bool
+    spark: SparkSession, place: Home, caplog: pytest.LogCaptureFixture, to: str, *, warned: bool
 ) -> None:
     sinks: dict[str, object] = {
         "foreach_batch": wrap.foreach_batch(lambda df, _: df.collect()),
@@ -121,14 +121,14 @@ def test_complete_mode_into_a_sink_that_adds_rows_is_a_warning(
         assert re.search(r"each batch holds the whole result.*'default' \(Lines\)", told[0])
 
 
-def slow_rows(spark: SparkSession, place: Place) -> DataFrame:
+def slow_rows(spark: SparkSession, place: Home) -> DataFrame:
     """The stream of the feed, a second a row."""
     slowly = udf(lambda number: number if time.sleep(1) is None else None, "long")  # type: ignore[func-returns-value]
     return place.feed.stream(spark).select(slowly("id").alias("id"))
 
 
 def test_a_stop_amid_staging_is_no_failure_and_told_shortly(
-    spark: SparkSession, place: Place, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    spark: SparkSession, place: Home, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     place.feed.add(range(60))
     began: list[float] = []
@@ -155,7 +155,7 @@ def test_a_stop_amid_staging_is_no_failure_and_told_shortly(
         assert len(str(record.exc_info[1] if record.exc_info else record.getMessage()).splitlines()) < 10
 
 
-def test_a_job_that_is_cancelled_without_a_stop_is_a_failure(spark: SparkSession, place: Place) -> None:
+def test_a_job_that_is_cancelled_without_a_stop_is_a_failure(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(60))
 
     def use(sink: WalSink) -> None:

@@ -78,7 +78,7 @@ def record_skipped(patch: Patch) -> None:
 
 def record_before_sending(patch: Patch) -> None:
     def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
-        self._record(run.order, chunk.position.rows)
+        self._record(run.task, chunk.position.rows)
         self._write(run, chunk)
         run.rows = chunk.position.rows
         run.chunks += 1
@@ -203,7 +203,7 @@ def term_not_checked_after_the_record(patch: Patch) -> None:
 
     def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
         self._given.term.check(self._log.store)
-        self._record(run.order, chunk.position.rows)
+        self._record(run.task, chunk.position.rows)
         self._write(run, chunk)
         run.rows = chunk.position.rows
         run.chunks += 1
@@ -313,14 +313,6 @@ def a_claim_that_jumps_fences_nobody(patch: Patch) -> None:
     patch.setattr(wal_sink.wal.fencing, "_missing", lambda *_: [])
 
 
-def absence_of_low_water_means_that_nothing_was_collected(patch: Patch) -> None:
-    patch.setattr(wal_sink.recovery.inventory, "_begins_late", lambda *_: False)
-
-
 def absence_of_a_marker_means_that_nothing_was_delivered(patch: Patch) -> None:
     for name in ("check_marker", "check_not_marked", "check_marked_batch"):
         patch.setattr(wal_sink.committer.committer, name, lambda *_: None)
-
-
-def absence_of_a_release_means_that_nothing_was_released(patch: Patch) -> None:
-    patch.setattr(Stager, "_refuse_marked", lambda *_: None)

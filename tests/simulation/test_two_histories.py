@@ -325,12 +325,12 @@ def test_every_slot_of_the_last_batch_is_asked_for() -> None:
     run = life.open_run()
     batches = life.batches(run)
     next(batches)
-    life.deliver(run)
+    life.deliver_all(run)
     second_slot = next(slot for slot in world.target.ledger if slot.endswith("/1"))
     del world.target.ledger[second_slot]  # a target restored to when only the first segment had arrived
 
     next(batches)
     with pytest.raises(HistoryError, match=r"batch 0 was delivered and marked, .* nothing in slot .*/1'"):
-        life.deliver(run)
+        life.deliver_all(run)
 
     assert {batch for _, batch, _ in world.target.rows} == {0}

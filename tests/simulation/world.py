@@ -11,28 +11,25 @@ import itertools
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
-from wal_sink.delivery.segment import chunks_of
+from tests.simulation.histories.targets import SINKS, WholeBatchSink, batch_writer
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import FencedError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
-from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.guarantees import promise
+from wal_sink.sinks.chunk import Chunk
+from wal_sink.sinks.ledger import LedgerEntry
 from wal_sink.stores.base import ObjectExists
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
-from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
+from wal_sink.testing import Crash
+from wal_sink.testing.simulation.process import SINK_NAME, Place, Process
+from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest
-from wal_sink.wal.segment_reader import load_segment
 
 Shape = tuple[tuple[int, ...], ...]
 """Rows by batch and partition."""
@@ -60,10 +57,14 @@ class Target:
     keys: list[str] = field(default_factory=list)
     late: list[Chunk] = field(default_factory=list)
     """What processes sent that had been succeeded."""
-    ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
+    ledger: dict[str, LedgerEntry] = field(default_factory=dict)
+    name: str = "the target"
 
-    def accept(self, life: Life, chunk: Chunk) -> None:
-        self.world.watch_send(life, chunk)
+    def called(self, life: Life, *_: object) -> None:
+        self._caller = life
+
+    def take(self, chunk: Chunk, _: object) -> None:
+        self.world.watch_send(self._caller, chunk)
         self.keys.append(chunk.key)
         self.rows += rows_of(chunk.table, chunk.batch_id)
 
@@ -72,75 +73,7 @@ def rows_of(table: pa.Table, batch_id: int) -> list[tuple[str, int, int]]:
     return [(tag, batch_id, row) for tag, row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
 
 
-class PlainSink(Sink):
-    def __init__(self, life: Life) -> None:
-        self._life = life
-        self._target = life.world.target
-
-    def write(self, chunk: Chunk) -> None:
-        self._life.point("before sink", chunk.key)
-        self._put(chunk)
-        self._life.point("after sink", chunk.key)
-
-    def _put(self, chunk: Chunk) -> None:
-        self._target.accept(self._life, chunk)
-
-
-class IdempotentSink(PlainSink):
-    idempotent = True
-
-    def _put(self, chunk: Chunk) -> None:
-        if chunk.key not in self._target.keys:
-            self._target.accept(self._life, chunk)
-
-
-class LookupSink(PlainSink):
-    def was_applied(self, key: str) -> bool:
-        self._life.point("before lookup", key)
-        return key in self._target.keys
-
-
-class LedgerSink(PlainSink, TransactionalSink):
-    def last(self, slot: str) -> Position | None:
-        self._life.point("before last", slot)
-        stored = self._target.ledger.get(slot)
-        return stored[1] if stored else None
-
-    def _put(self, chunk: Chunk) -> None:
-        position = chunk.position
-        term, stored = self._target.ledger.get(position.slot, (0, None))
-        if term > chunk.term:
-            raise FencedError(f"term {chunk.term} is below {term}")
-        if stored and (stored.batch_id, stored.rows) >= (position.batch_id, position.rows):
-            return
-        self._target.accept(self._life, chunk)
-        self._target.ledger[position.slot] = (chunk.term, position)
-
-
-class WholeSegmentSink(SegmentSink):
-    def __init__(self, life: Life) -> None:
-        self._life = life
-
-    def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
-        for chunk in chunks:
-            self._life.point("before sink", f"{batch_id}/{ordinal}/{chunk.key}")
-            self._life.world.target.accept(self._life, chunk)
-            self._life.point("after sink", f"{batch_id}/{ordinal}/{chunk.key}")
-
-
-class WholeBatchSink(BatchSink):
-    def write_batch(self, batch: ReleasedBatch) -> None:
-        raise AssertionError(f"the world's own carrier writes batch {batch.batch_id}")
-
-
-SINKS: dict[str, type[PlainSink]] = {
-    "idempotent": IdempotentSink,
-    "lookup": LookupSink,
-    "transactional": LedgerSink,
-}
-
-
-class World:
+class World(Place):
     """One WAL, one checkpoint, one target; processes come and go."""
 
     def __init__(
@@ -155,16 +88,18 @@ class World:
         name: str = "",
     ) -> None:
         """`name`: of the place where WAL and checkpoint lie; worlds of one name are there one after the other."""
-        self.kind = kind
-        self.batches = batches
-        self.lives: list[Life] = []
         place = name or f"world-{next(_numbers)}"
-        self.wal = MemoryStore(StoreSpec(f"memory://{place}/wal"))
-        self.checkpoint = MemoryStore(StoreSpec(f"memory://{place}/checkpoint"))
-        for store in (self.wal, self.checkpoint):
-            store.delete(store.list("", recursive=True))
-        self.settings = settings or Settings(chunk_rows=2)
         self.delivery = delivery or Delivery(None, guarantee="at_most_once" if kind == "at_most_once" else None)
+        super().__init__(
+            lambda: self.delivery,
+            settings or Settings(chunk_rows=2),
+            wal=MemoryStore(StoreSpec(f"memory://{place}/wal")),
+            checkpoint=MemoryStore(StoreSpec(f"memory://{place}/checkpoint")),
+        )
+        self.clear()
+        self.kind = kind
+        self.shape = batches
+        self.lives: list[Life] = []
         self.zombies = zombies
         """Whether several processes may live at the same time."""
         self.lagging = lagging
@@ -184,8 +119,18 @@ class World:
 
     def life(self, hook: Hook | None = None) -> Life:
         """A new process."""
-        self.lives.append(Life(self, len(self.lives) + 1, hook))
+        self.lives.append(Life(self, hook))
         return self.lives[-1]
+
+    def evaluate(self, batch_id: int, end_offset: int) -> list[pa.Table]:
+        """Rows that bear the tag of this attempt."""
+        assert end_offset == batch_id
+        tag = self.evaluated_tag[batch_id] = next(self.tags)
+        numbers = itertools.count()
+        return [
+            pa.table({"tag": [tag] * rows, "row": pa.array([next(numbers) for _ in range(rows)], pa.int64())})
+            for rows in self.shape[batch_id]
+        ]
 
     # The law, while it runs.
     def watch(self, what: str, where: str) -> None:
@@ -254,13 +199,13 @@ class World:
     # The law, at the end.
     def check_end(self, *, crashes: int) -> None:
         """`crashes` counts crashes, failures and takeovers: whatever may leave a send in doubt."""
-        for batch_id in range(len(self.batches)):
+        for batch_id in range(len(self.shape)):
             self.check_end_of(batch_id, crashes=crashes)
 
     def check_end_of(self, batch_id: int, *, crashes: int) -> None:
         assert not self.violations, self.violations
         assert batch_id in self.marked, f"batch {batch_id} was never marked"
-        self._check_rows(batch_id, sum(self.batches[batch_id]), crashes=crashes)
+        self._check_rows(batch_id, sum(self.shape[batch_id]), crashes=crashes)
 
     def _check_rows(self, batch_id: int, count: int, *, crashes: int) -> None:
         arrived = [row for row in self.target.rows if row[1] == batch_id]
@@ -289,12 +234,12 @@ class World:
     def _window_rows(self, batch_id: int) -> int:
         """Rows that one crash may repeat or lose. This carrier has one segment in flight at a time."""
         if self.kind == "batch":
-            return sum(self.batches[batch_id])
-        return max(self.batches[batch_id]) if self.kind == "segment" else self.settings.chunk_rows
+            return sum(self.shape[batch_id])
+        return max(self.shape[batch_id]) if self.kind == "segment" else self.settings.chunk_rows
 
     def _dead_rows(self, batch_id: int) -> set[int]:
         folder = f"sinks/default/dead-letters/{batch_id:019d}"
-        offsets = list(itertools.accumulate((rows for rows in self.batches[batch_id] if rows), initial=0))
+        offsets = list(itertools.accumulate((rows for rows in self.shape[batch_id] if rows), initial=0))
         rows: set[int] = set()
         for name in self.wal.list(folder):
             ordinal, first, end = (int(part) for part in name.split(".")[0].split("-")[:3])
@@ -302,13 +247,12 @@ class World:
         return rows
 
 
-class Life:
+class Life(Process):
     """One process, from its start to its end."""
 
-    def __init__(self, world: World, number: int, hook: Hook | None) -> None:
+    def __init__(self, world: World, hook: Hook | None) -> None:
+        super().__init__(world, hook=None if hook is None else lambda _, point: hook(self, *_parted(point)))
         self.world = world
-        self.number = number
-        self.points: list[str] = []
         self.replayed: list[int] = []
         self.marked_at_progress: set[int] = set()
         """What was marked when this process last looked at progress, which it does before it looks for markers."""
@@ -316,51 +260,35 @@ class Life:
         """What ended it before its time, other than a crash."""
         self.delivering = False
         """Whether it is the committer's turn, or was when the process ended."""
-        self._hook = hook
-        self._wal = FaultyStore(world.wal, self.point)
-        self._checkpoint = FaultyStore(world.checkpoint, self.point)
-        self.query = FakeQuery(self._checkpoint, self.evaluate)
 
     def point(self, what: str, where: str) -> None:
         """Something is about to happen or has happened: the moment to look, to die, to fail."""
-        self.points.append(f"{what} {where}")
-        self.world.watch(what, where)
-        if what == "before list" and where.startswith("sinks/default/progress"):
-            self.marked_at_progress = set(self.world.marked)
-        if self._hook is not None:
-            self._hook(self, what, where)
-
-    def evaluate(self, batch_id: int, end_offset: int) -> list[pa.Table]:
-        assert end_offset == batch_id
-        tag = next(self.world.tags)
-        self.world.evaluated_tag[batch_id] = tag
-        numbers = itertools.count()
-        return [
-            pa.table({"tag": [tag] * rows, "row": pa.array([next(numbers) for _ in range(rows)], pa.int64())})
-            for rows in self.world.batches[batch_id]
-        ]
+        if not self.dead:
+            self.world.watch(what, where)
+            if what == "before list" and where.startswith("sinks/default/progress"):
+                self.marked_at_progress = set(self.world.marked)
+        super().point(what, where)
 
     def live(self) -> bool:
         """Run all batches; False if the process died on the way."""
         try:
             run = self.open_run()
-            self.deliver(run)
+            self.deliver_all(run)
             for _ in self.batches(run):
                 if not self.world.lagging:
-                    self.deliver(run)
-            self.deliver(run)
+                    self.deliver_all(run)
+            self.deliver_all(run)
         except Crash:
             return False
         return True
 
     def batches(self, run: Run) -> Iterator[int]:
-        while (batch_id := self.newest_commit() + 1) < len(self.world.batches):
-            self.query.start_batch(batch_id, batch_id)
-            if not self.query.stage(run, batch_id):
+        while (batch_id := self.newest_commit() + 1) < len(self.world.shape):
+            if not self.stage(batch_id):
                 self.replayed.append(batch_id)
             if not self.world.lagging:
-                self.deliver(run)  # which must do nothing yet
-            self.query.complete_batch(batch_id)
+                self.deliver_all(run)  # which must do nothing yet
+            self.complete(batch_id)
             yield batch_id
 
     def live_on(self) -> None:
@@ -368,9 +296,9 @@ class Life:
         run: Run | None = None
         try:
             run = self.open_run()
-            self.deliver(run)
+            self.deliver_all(run)
             for _ in self.batches(run):
-                self.deliver(run)
+                self.deliver_all(run)
         except ObjectExists as error:  # Spark's CONCURRENT_STREAM_LOG_UPDATE
             self.error = error
         except FencedError as error:
@@ -379,51 +307,36 @@ class Life:
         try:
             if run is not None:
                 run.gate.search()
-                self.deliver(run)
+                self.deliver_all(run)
         except FencedError as error:
             self.error = error
 
-    def deliver(self, run: Run) -> None:
+    def deliver_all(self, run: Run) -> None:
         self.delivering = True
         run.deliver_all()
         self.delivering = False
 
     def newest_commit(self) -> int:
-        return max((int(name) for name in self._checkpoint.list("commits")), default=-1)
+        return max((int(name) for name in self.checkpoint.list("commits")), default=-1)
 
     def open_run(self) -> Run:
-        run = Run(self._wal, self._checkpoint, self.world.settings, runtime=simulated_runtime(seed=self.number))
-        run.open([self.served_sink(run.log)])
+        run = super().open_run()
         run.become_stager()
         return run
 
     def served_sink(self, log: Log) -> ServedSink:
-        sink = self.sink()
-        delivery = self.world.delivery
-        dispatcher: LocalDispatcher | WholeBatchDispatcher
-        if isinstance(sink, BatchSink):
-            dispatcher = WholeBatchDispatcher(self._write_batch(log), log, what="batch writer", limit_s=60)
-        else:
-            dispatcher = LocalDispatcher(lambda: sink, log, should_stop=lambda: False)
-        return ServedSink("default", delivery, promise(sink, delivery, "default"), dispatcher)
+        target = self.world.target
+        sink = WholeBatchSink() if self.world.kind == "batch" else SINKS[self.world.kind](self, target)
+        return served_sink(SINK_NAME, sink, self.world.delivery, log, write_batch=batch_writer(self, target, log))
 
-    def sink(self) -> Sink | BatchSink:
-        if self.world.kind == "batch":
-            return WholeBatchSink()
-        if self.world.kind == "segment":
-            return WholeSegmentSink(self)
-        return SINKS.get(self.world.kind, PlainSink)(self)
+    def met(self, what: str) -> None:
+        """Nothing is counted here."""
 
-    def _write_batch(self, log: Log) -> Callable[[DeliveryContext, Manifest], None]:
-        def write(delivery_context: DeliveryContext, manifest: Manifest) -> None:
-            for ordinal, segment in enumerate(manifest.segments):
-                data = load_segment(log.store, segment)
-                for chunk in chunks_of(delivery_context, ordinal, segment, data, 0, where=segment.path):
-                    self.point("before sink", chunk.key)
-                    self.world.target.accept(self, chunk)
-                    self.point("after sink", chunk.key)
 
-        return write
+def _parted(point: str) -> tuple[str, str]:
+    """When and what, and where."""
+    when, what, *where = point.split(" ", 2)
+    return f"{when} {what}", "".join(where)
 
 
 def crash_at(point: int) -> Hook:

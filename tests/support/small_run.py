@@ -8,37 +8,36 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
-from wal_sink.delivery.local import LocalDispatcher
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Preparation
 from wal_sink.runtime.clock import Runtime
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, TwoPhaseSink, as_sink
+from wal_sink.sinks.base import BatchSink
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.sinks.guarantees import promise
-from wal_sink.stores.memory import MemoryStore
-from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore, simulated_runtime
+from wal_sink.testing.simulation.process import Place as OneSinkPlace
+from wal_sink.testing.simulation.served import resolve
+from wal_sink.testing.simulation.served import served_sink as serve
 
 _numbers = itertools.count()
 
 
 @dataclass
-class Place:
-    """A WAL and a checkpoint that outlive runs; `requests` holds what was asked of the WAL."""
+class Place(OneSinkPlace):
+    """A WAL and a checkpoint for runs of several sinks; `requests` holds what was asked of the WAL."""
 
-    wal: MemoryStore = field(default_factory=lambda: MemoryStore(StoreSpec(f"memory://place-{next(_numbers)}/wal")))
-    checkpoint: MemoryStore = field(
-        default_factory=lambda: MemoryStore(StoreSpec(f"memory://place-{next(_numbers)}/checkpoint"))
-    )
+    make_sink: Callable[[], object] = lambda: pytest.fail("`open` is given the sinks")
     rows: Callable[[int], list[int]] = lambda _: [1]
     """Rows by partition of a batch."""
     requests: list[str] = field(default_factory=list)
 
     def query(self) -> FakeQuery:
-        return FakeQuery(self.checkpoint, lambda batch_id, _: [numbers(batch_id, n) for n in self.rows(batch_id)])
+        return FakeQuery(self.checkpoint, self.evaluate)
+
+    def evaluate(self, batch_id: int, end_offset: int) -> list[pa.Table]:  # noqa: ARG002 - as `FakeQuery` calls it
+        return [numbers(batch_id, count) for count in self.rows(batch_id)]
 
     def open(
         self,
@@ -71,15 +70,9 @@ class Place:
 
 
 def served_sink(run: Run, name: str, to: object, **delivery: Any) -> ServedSink:
-    given = to if isinstance(to, Delivery) else Delivery(to, **delivery)
-    sink = as_sink(given.to)
+    given, sink = resolve(to if isinstance(to, Delivery) else Delivery(to, **delivery))
     assert not isinstance(sink, BatchSink)
-    dispatcher = LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
-    made = ServedSink(name, given, promise(sink, given, name), dispatcher)
-    if not isinstance(sink, TwoPhaseSink):
-        return made
-    preparation = None if given.where == "driver" else Preparation(name, lambda: sink, given.attempt_timeout_s)
-    return replace(made, make_sink=lambda: sink, preparation=preparation)
+    return replace(serve(name, sink, given, run.log, stages=given.where != "driver"), identity="")
 
 
 def numbers(batch_id: int, count: int) -> pa.Table:

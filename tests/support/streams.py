@@ -61,7 +61,7 @@ class Feed:
 
 
 @dataclass(frozen=True)
-class Place:
+class Home:
     """Where one query of a test lives: input, checkpoint, WAL and target, below one folder."""
 
     root: Path

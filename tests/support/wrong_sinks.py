@@ -1,19 +1,20 @@
 """Sinks that keep their contract, and sinks that each break it at one point. Run by `test_kit.py`, not by themselves.
 
-`fails` names the tests of `SinkContract` that must fail, without `test_`, and no others may.
+`breaks` and `fails` name the tests of `SinkContract` that must fail, without `test_`, and no others may.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import sys
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 import pytest
@@ -104,6 +105,7 @@ class Target:
         self.ledger[slot or chunk.position.slot] = (chunk.term, chunk.position)
 
 
+T = TypeVar("T")
 TARGETS: dict[int, Target] = {}
 _numbers = itertools.count()
 
@@ -143,9 +145,27 @@ class Contract(SinkContract):
         return table
 
 
+def breaker(contract: type[Contract]) -> Callable[..., Callable[[type[T]], type[T]]]:
+    """The decorator that puts a sink under a contract of which exactly these tests must fail."""
+
+    def breaks(*fails: str) -> Callable[[type[T]], type[T]]:
+        def put(kind: type[T]) -> type[T]:
+            name, module = f"Test{kind.__name__}", kind.__module__
+            members = {"kind": kind, "fails": frozenset(fails), "__module__": module}
+            setattr(sys.modules[module], name, type(name, (contract,), members))
+            return kind
+
+        return put
+
+    return breaks
+
+
+breaks = breaker(Contract)
+
 # Sinks as they should be.
 
 
+@breaks()
 class Plain(Sink):
     def __init__(self, number: int) -> None:
         self.number = number
@@ -159,6 +179,7 @@ class Plain(Sink):
             self.target.rows.append(row)
 
 
+@breaks()
 class Idempotent(Plain):
     idempotent = True
 
@@ -166,6 +187,7 @@ class Idempotent(Plain):
         self.target.put_once(chunk)
 
 
+@breaks()
 class LookUp(Plain):
     def write(self, chunk: Chunk) -> None:
         self.target.put(chunk)
@@ -174,6 +196,7 @@ class LookUp(Plain):
         return key in self.target.keys
 
 
+@breaks()
 class Ledger(Plain, TransactionalSink):
     def write(self, chunk: Chunk) -> None:
         self.target.commit(chunk, slot=chunk.position.slot)
@@ -182,6 +205,7 @@ class Ledger(Plain, TransactionalSink):
         return self.target.ledger.get(slot, (0, None))[1]
 
 
+@breaks()
 class Segments(SegmentSink):
     def __init__(self, number: int) -> None:
         self.number = number
@@ -191,6 +215,7 @@ class Segments(SegmentSink):
             TARGETS[self.number].rows += rows_of(chunk)
 
 
+@breaks()
 class Batches(BatchSink):
     def __init__(self, number: int) -> None:
         self.number = number
@@ -200,63 +225,33 @@ class Batches(BatchSink):
         TARGETS[self.number].rows += table.to_pylist()
 
 
-class TestPlain(Contract):
-    kind = Plain
-
-
-class TestIdempotent(Contract):
-    kind = Idempotent
-
-
-class TestLookUp(Contract):
-    kind = LookUp
-
-
-class TestLedger(Contract):
-    kind = Ledger
-
-
-class TestSegments(Contract):
-    kind = Segments
-
-
-class TestBatches(Contract):
-    kind = Batches
-
-
 # Sinks as they should not be.
 
 
-class TestLosesASegment(Contract):
-    class kind(Plain):  # noqa: N801 - the attribute's name
-        def write(self, chunk: Chunk) -> None:
-            if not (chunk.rows == range(1) and chunk.position.slot.endswith("/1")):
-                super().write(chunk)
-
-    fails = GOES_WRONG
+@breaks(*GOES_WRONG)
+class LosesASegment(Plain):
+    def write(self, chunk: Chunk) -> None:
+        if not (chunk.rows == range(1) and chunk.position.slot.endswith("/1")):
+            super().write(chunk)
 
 
-class TestLosesRowsOfABatch(Contract):
-    class kind(Batches):  # noqa: N801
-        def write_batch(self, batch: ReleasedBatch) -> None:
-            table: Any = batch.read()
-            TARGETS[self.number].rows += table.to_pylist()[1:]
-
-    fails = GOES_WRONG
+@breaks(*GOES_WRONG)
+class LosesRowsOfABatch(Batches):
+    def write_batch(self, batch: ReleasedBatch) -> None:
+        table: Any = batch.read()
+        TARGETS[self.number].rows += table.to_pylist()[1:]
 
 
-class TestSendsWhenItIsClosed(Contract):
-    class kind(Plain):  # noqa: N801
-        def open(self, context: SinkContext) -> None:  # noqa: ARG002
-            self.buffer: list[dict[str, Any]] = []
+@breaks(DIES, THERE)
+class SendsWhenItIsClosed(Plain):
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002
+        self.buffer: list[dict[str, Any]] = []
 
-        def write(self, chunk: Chunk) -> None:
-            self.buffer += rows_of(chunk)
+    def write(self, chunk: Chunk) -> None:
+        self.buffer += rows_of(chunk)
 
-        def close(self) -> None:
-            self.target.rows += self.buffer
-
-    fails = frozenset({DIES, THERE})
+    def close(self) -> None:
+        self.target.rows += self.buffer
 
 
 class TestNeverFlushesItsFile(Contract):
@@ -287,148 +282,124 @@ class TestNeverFlushesItsFile(Contract):
     fails = frozenset({THERE})
 
 
-class TestSharesOnePlaceWithOtherTasks(Contract):
+@breaks(INTERRUPTED)
+class SharesOnePlaceWithOtherTasks(Plain):
     """As a temporary file of one name for all tasks."""
 
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            self.target.held = rows_of(chunk)
-            rows = self.target.held
-            self.target.rows += rows
-
-    fails = frozenset({INTERRUPTED})
+    def write(self, chunk: Chunk) -> None:
+        self.target.held = rows_of(chunk)
+        rows = self.target.held
+        self.target.rows += rows
 
 
-class TestSendsWhatFailedWithWhatFollows(Contract):
-    class kind(Plain):  # noqa: N801
-        def __init__(self, number: int) -> None:
-            super().__init__(number)
-            self.buffer: list[dict[str, Any]] = []
+@breaks(REQUEST_FAILS)
+class SendsWhatFailedWithWhatFollows(Plain):
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.buffer: list[dict[str, Any]] = []
 
-        def write(self, chunk: Chunk) -> None:
-            self.buffer += rows_of(chunk)
-            self.target.rows += self.buffer
-            self.buffer = []
-
-    fails = frozenset({REQUEST_FAILS})
+    def write(self, chunk: Chunk) -> None:
+        self.buffer += rows_of(chunk)
+        self.target.rows += self.buffer
+        self.buffer = []
 
 
-class TestForgetsOldKeys(Contract):
-    class kind(Idempotent):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            super().write(chunk)
-            del self.target.keys[:-3]
-
-    fails = frozenset({WAKES})
+@breaks(WAKES)
+class ForgetsOldKeys(Idempotent):
+    def write(self, chunk: Chunk) -> None:
+        super().write(chunk)
+        del self.target.keys[:-3]
 
 
-class TestHoldsALock(Contract):
-    class kind(Plain):  # noqa: N801
-        def __init__(self, number: int) -> None:
-            super().__init__(number)
-            self.lock = threading.Lock()
-
-    fails = frozenset({TRAVELS})
+@breaks(TRAVELS)
+class HoldsALock(Plain):
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.lock = threading.Lock()
 
 
-class TestIsClosedForGood(Contract):
-    class kind(Plain):  # noqa: N801
-        closed = False
+@breaks(*GOES_WRONG, OPENED_AGAIN)
+class IsClosedForGood(Plain):
+    closed = False
 
-        def write(self, chunk: Chunk) -> None:
-            if self.closed:
-                raise RuntimeError("closed")
-            super().write(chunk)
+    def write(self, chunk: Chunk) -> None:
+        if self.closed:
+            raise RuntimeError("closed")
+        super().write(chunk)
 
-        def close(self) -> None:
-            self.closed = True
-
-    fails = GOES_WRONG | {OPENED_AGAIN}
+    def close(self) -> None:
+        self.closed = True
 
 
-class TestWantsTheTargetForItself(Contract):
-    class kind(Plain):  # noqa: N801
-        def open(self, context: SinkContext) -> None:
-            if self.target.opened == context.term:
-                raise RuntimeError("somebody else is here")
-            self.target.opened = context.term
+@breaks(BESIDE)
+class WantsTheTargetForItself(Plain):
+    def open(self, context: SinkContext) -> None:
+        if self.target.opened == context.term:
+            raise RuntimeError("somebody else is here")
+        self.target.opened = context.term
 
-        def close(self) -> None:
-            self.target.opened = 0
-
-    fails = frozenset({BESIDE})
+    def close(self) -> None:
+        self.target.opened = 0
 
 
-class TestReturnsTrue(Contract):
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> Any:
-            super().write(chunk)
-            return True
-
-    fails = GOES_WRONG | {RETURNS}
+@breaks(*GOES_WRONG, RETURNS)
+class ReturnsTrue(Plain):
+    def write(self, chunk: Chunk) -> Any:
+        super().write(chunk)
+        return True
 
 
-class TestWritesARowForNone(Contract):
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            super().write(chunk)
-            if not chunk.num_rows:
-                self.target.rows.append({"id": None, "name": None})
-
-    fails = frozenset({WITHOUT_ROWS})
+@breaks(WITHOUT_ROWS)
+class WritesARowForNone(Plain):
+    def write(self, chunk: Chunk) -> None:
+        super().write(chunk)
+        if not chunk.num_rows:
+            self.target.rows.append({"id": None, "name": None})
 
 
-class TestHidesFailures(Contract):
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            try:
-                self.target.put(chunk)
-            except ConnectionError:
-                return
-
-    fails = frozenset({HIDDEN, REQUEST_FAILS})
+@breaks(HIDDEN, REQUEST_FAILS)
+class HidesFailures(Plain):
+    def write(self, chunk: Chunk) -> None:
+        try:
+            self.target.put(chunk)
+        except ConnectionError:
+            return
 
 
-class TestStumblesOverAType(Contract):
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            if any(str(field.type) == "bool" for field in chunk.table.schema):
-                raise TypeError("bool is not serializable")
-            super().write(chunk)
-
-    fails = frozenset({TYPE})
+@breaks(TYPE)
+class StumblesOverAType(Plain):
+    def write(self, chunk: Chunk) -> None:
+        if any(str(field.type) == "bool" for field in chunk.table.schema):
+            raise TypeError("bool is not serializable")
+        super().write(chunk)
 
 
-class TestRefusesARow(Contract):
+@breaks()
+class RefusesARow(Plain):
     """As it should: the others are written."""
 
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> Any:
-            bad = [index for index, row in enumerate(rows_of(chunk)) if "\0" in str(row.get("odd_one"))]
-            super().write(chunk.without(bad))
-            return Rejected(dict.fromkeys(bad, "column odd_one has a NUL")) if bad else None
+    def write(self, chunk: Chunk) -> Any:
+        bad = [index for index, row in enumerate(rows_of(chunk)) if "\0" in str(row.get("odd_one"))]
+        super().write(chunk.without(bad))
+        return Rejected(dict.fromkeys(bad, "column odd_one has a NUL")) if bad else None
 
 
-class TestRefusesARowAndWritesNone(Contract):
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> Any:
-            if any("\0" in str(row.get("odd_one")) for row in rows_of(chunk)):
-                return Rejected({0: "column odd_one has a NUL"})
-            super().write(chunk)
-            return None
-
-    fails = frozenset({TYPE})
+@breaks(TYPE)
+class RefusesARowAndWritesNone(Plain):
+    def write(self, chunk: Chunk) -> Any:
+        if any("\0" in str(row.get("odd_one")) for row in rows_of(chunk)):
+            return Rejected({0: "column odd_one has a NUL"})
+        super().write(chunk)
+        return None
 
 
-class TestCutsTexts(Contract):
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            self.target.rows += [
-                {name: value[:20] if isinstance(value, str) else value for name, value in row.items()}
-                for row in rows_of(chunk)
-            ]
-
-    fails = frozenset({LONG_TEXT})
+@breaks(LONG_TEXT)
+class CutsTexts(Plain):
+    def write(self, chunk: Chunk) -> None:
+        self.target.rows += [
+            {name: value[:20] if isinstance(value, str) else value for name, value in row.items()}
+            for row in rows_of(chunk)
+        ]
 
 
 class TestMakesDecimalsNull(Contract):
@@ -462,79 +433,65 @@ class TestExpectsWhatThereIsNot(Contract):
     fails = frozenset({PROMISE})
 
 
-class TestStumblesOverAName(Contract):
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            if not any("." in name for name in chunk.table.column_names):
-                super().write(chunk)
-
-    fails = frozenset({NAMES})
-
-
-class TestStumblesOverALongText(Contract):
-    class kind(Plain):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            if len(str(rows_of(chunk))) > 10_000:
-                raise ValueError("item too large")
+@breaks(NAMES)
+class StumblesOverAName(Plain):
+    def write(self, chunk: Chunk) -> None:
+        if not any("." in name for name in chunk.table.column_names):
             super().write(chunk)
 
-    fails = frozenset({LONG_TEXT})
+
+@breaks(LONG_TEXT)
+class StumblesOverALongText(Plain):
+    def write(self, chunk: Chunk) -> None:
+        if len(str(rows_of(chunk))) > 10_000:
+            raise ValueError("item too large")
+        super().write(chunk)
 
 
-class TestShowsItsPassword(Contract):
-    class kind(Plain):  # noqa: N801
-        def __repr__(self) -> str:
-            return "kind(password='hunter2')"
-
-    fails = frozenset({SECRET})
+@breaks(SECRET)
+class ShowsItsPassword(Plain):
+    def __repr__(self) -> str:
+        return "kind(password='hunter2')"
 
 
-class TestKeepsItsPassword(Contract):
-    class kind(Plain):  # noqa: N801
-        def open(self, context: SinkContext) -> None:  # noqa: ARG002
-            self.password = "hunter2"  # noqa: S105
-
-    fails = frozenset({SECRET})
+@breaks(SECRET)
+class KeepsItsPassword(Plain):
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002
+        self.password = "hunter2"  # noqa: S105
 
 
-class TestKnowsOnlyTheNewestKey(Contract):
-    class kind(Idempotent):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            wal = chunk.position.slot.partition("/")[0]
-            if chunk.term < self.target.highest_terms.get(wal, 0):
-                raise FencedError("succeeded")
-            super().write(chunk)
-            self.target.highest_terms[wal] = chunk.term
-            del self.target.keys[:-1]
-
-    fails = frozenset({AGAIN, WAKES})
+@breaks(AGAIN, WAKES)
+class KnowsOnlyTheNewestKey(Idempotent):
+    def write(self, chunk: Chunk) -> None:
+        wal = chunk.position.slot.partition("/")[0]
+        if chunk.term < self.target.highest_terms.get(wal, 0):
+            raise FencedError("succeeded")
+        super().write(chunk)
+        self.target.highest_terms[wal] = chunk.term
+        del self.target.keys[:-1]
 
 
-class TestLooksBeforeItWrites(Contract):
+@breaks(WAKES)
+class LooksBeforeItWrites(Idempotent):
     """In two steps: another process may write between them."""
 
-    class kind(Idempotent):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            if chunk.key in self.target.keys:
-                return
-            self.target.put(chunk)
-
-    fails = frozenset({WAKES})
+    def write(self, chunk: Chunk) -> None:
+        if chunk.key in self.target.keys:
+            return
+        self.target.put(chunk)
 
 
-class TestRemembersInItsProcess(Contract):
-    class kind(Idempotent):  # noqa: N801
-        def __init__(self, number: int) -> None:
-            super().__init__(number)
-            self.seen: set[str] = set()
+@breaks(AGAIN, DIES, REQUEST_FAILS, WAKES)
+class RemembersInItsProcess(Idempotent):
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.seen: set[str] = set()
 
-        def write(self, chunk: Chunk) -> None:
-            for key, row in zip(chunk.row_keys(), rows_of(chunk), strict=True):
-                if key not in self.seen:
-                    self.target.rows.append(row)
-                    self.seen.add(key)
-
-    fails = frozenset({AGAIN, DIES, REQUEST_FAILS, WAKES})
+    def write(self, chunk: Chunk) -> None:
+        for key, row in zip(chunk.row_keys(), rows_of(chunk), strict=True):
+            if key not in self.seen:
+                self.target.rows.append(row)
+                self.seen.add(key)
 
 
 def keep(target: Target, chunk: Chunk) -> None:
@@ -543,139 +500,115 @@ def keep(target: Target, chunk: Chunk) -> None:
     target.rows += rows_of(chunk)
 
 
-class TestNotesTheKeyBeforeTheRowsInAFunction(Contract):
-    class kind(LookUp):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            keep(self.target, chunk)
-
-    fails = frozenset({PARTLY_APPLIED, DIES, REQUEST_FAILS})
+@breaks(PARTLY_APPLIED, DIES, REQUEST_FAILS)
+class NotesTheKeyBeforeTheRowsInAFunction(LookUp):
+    def write(self, chunk: Chunk) -> None:
+        keep(self.target, chunk)
 
 
-class TestLooksUpTooMuch(Contract):
-    class kind(LookUp):  # noqa: N801
-        def was_applied(self, key: str) -> bool:
-            return key in self.target.keys or bool(self.target.keys and key.startswith("0000"))
-
-    fails = frozenset({NOT_APPLIED})
+@breaks(NOT_APPLIED)
+class LooksUpTooMuch(LookUp):
+    def was_applied(self, key: str) -> bool:
+        return key in self.target.keys or bool(self.target.keys and key.startswith("0000"))
 
 
-class TestLooksUpNothing(Contract):
-    class kind(LookUp):  # noqa: N801
-        def was_applied(self, key: str) -> bool:  # noqa: ARG002
-            return False
-
-    fails = frozenset({APPLIED, DIES, REQUEST_FAILS})
+@breaks(APPLIED, DIES, REQUEST_FAILS)
+class LooksUpNothing(LookUp):
+    def was_applied(self, key: str) -> bool:  # noqa: ARG002
+        return False
 
 
-class TestNotesTheKeyBeforeTheRows(Contract):
-    class kind(LookUp):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            self.target.keys.append(chunk.key)
-            self.target.rows += rows_of(chunk)
-
-    fails = frozenset({PARTLY_APPLIED, DIES, REQUEST_FAILS})
+@breaks(PARTLY_APPLIED, DIES, REQUEST_FAILS)
+class NotesTheKeyBeforeTheRows(LookUp):
+    def write(self, chunk: Chunk) -> None:
+        self.target.keys.append(chunk.key)
+        self.target.rows += rows_of(chunk)
 
 
-class TestLooksAtThePositionBeforeItWrites(Contract):
+@breaks(WAKES)
+class LooksAtThePositionBeforeItWrites(Ledger):
     """In two steps: two processes of different terms both find no entry."""
 
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            slot = chunk.position.slot
-            term, stored = self.target.ledger.get(slot, (0, None))
-            entry = None if stored is None else LedgerEntry(term, stored)
-            if not LedgerEntry.is_known(entry, chunk, "this target"):
-                self.target.store(chunk)
-
-    fails = frozenset({WAKES})
+    def write(self, chunk: Chunk) -> None:
+        slot = chunk.position.slot
+        term, stored = self.target.ledger.get(slot, (0, None))
+        entry = None if stored is None else LedgerEntry(term, stored)
+        if not LedgerEntry.is_known(entry, chunk, "this target"):
+            self.target.store(chunk)
 
 
-class TestHasAPositionForEverySlot(Contract):
+@breaks(LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG)
+class HasAPositionForEverySlot(Ledger):
     """And goes by it."""
 
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            slot = chunk.position.slot
-            entry = LedgerEntry(self.target.ledger.get(slot, (0, None))[0], self.last(slot))
-            if not LedgerEntry.is_known(entry, chunk, "this target"):
-                self.target.store(chunk)
+    def write(self, chunk: Chunk) -> None:
+        slot = chunk.position.slot
+        entry = LedgerEntry(self.target.ledger.get(slot, (0, None))[0], self.last(slot))
+        if not LedgerEntry.is_known(entry, chunk, "this target"):
+            self.target.store(chunk)
 
-        def last(self, slot: str) -> Position:
-            return super().last(slot) or Position(slot, -1, 0, "")
-
-    fails = frozenset({LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG})
+    def last(self, slot: str) -> Position:
+        return super().last(slot) or Position(slot, -1, 0, "")
 
 
-class TestTellsAnotherSlot(Contract):
+@breaks(LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FOUND_OUT, SHUTS_OUT, FORGETS, *GOES_WRONG)
+class TellsAnotherSlot(Ledger):
     """And goes by it."""
 
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            at = self.last(chunk.position.slot)
-            entry = LedgerEntry(self.target.ledger[chunk.position.slot][0], at) if at else None
-            if not LedgerEntry.is_known(entry, chunk, "this target"):
-                self.target.store(chunk)
+    def write(self, chunk: Chunk) -> None:
+        at = self.last(chunk.position.slot)
+        entry = LedgerEntry(self.target.ledger[chunk.position.slot][0], at) if at else None
+        if not LedgerEntry.is_known(entry, chunk, "this target"):
+            self.target.store(chunk)
 
-        def last(self, slot: str) -> Position | None:
-            stored = super().last(slot)
-            return stored and Position("slot", stored.batch_id, stored.rows, stored.segment_id)
-
-    fails = frozenset({LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FOUND_OUT, SHUTS_OUT, FORGETS, *GOES_WRONG})
+    def last(self, slot: str) -> Position | None:
+        stored = super().last(slot)
+        return stored and Position("slot", stored.batch_id, stored.rows, stored.segment_id)
 
 
-class TestHasOneSlot(Contract):
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            self.target.commit(chunk, slot="one")
+@breaks(*GOES_WRONG, LAST_BY_SLOT, BESIDE, OPENED_AGAIN, RULE, INTERRUPTED, POSITIONS, FORGETS)
+class HasOneSlot(Ledger):
+    def write(self, chunk: Chunk) -> None:
+        self.target.commit(chunk, slot="one")
 
-        def last(self, slot: str) -> Position | None:  # noqa: ARG002
-            return super().last("one")
-
-    fails = GOES_WRONG | {LAST_BY_SLOT, BESIDE, OPENED_AGAIN, RULE, INTERRUPTED, POSITIONS, FORGETS}
+    def last(self, slot: str) -> Position | None:  # noqa: ARG002
+        return super().last("one")
 
 
-class TestIgnoresTerms(Contract):
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            self.target.commit(chunk, slot=chunk.position.slot, fenced=False)
-
-    fails = frozenset({LOWER_TERM, RULE})
+@breaks(LOWER_TERM, RULE)
+class IgnoresTerms(Ledger):
+    def write(self, chunk: Chunk) -> None:
+        self.target.commit(chunk, slot=chunk.position.slot, fenced=False)
 
 
-class TestComparesOnlyPositions(Contract):
+@breaks(RULE, FOUND_OUT, FORGETS)
+class ComparesOnlyPositions(Ledger):
     """Neither segments nor parts of chunks, and what it has it says to anybody."""
 
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            self.target.commit_by_position(chunk)
-
-    fails = frozenset({RULE, FOUND_OUT, FORGETS})
+    def write(self, chunk: Chunk) -> None:
+        self.target.commit_by_position(chunk)
 
 
-class TestTakesAnEmptySlotForNew(Contract):
+@breaks(RULE, FOUND_OUT, FORGETS, WAKES)
+class TakesAnEmptySlotForNew(Ledger):
     """Whatever comes: so it does not notice that the rows before it are gone."""
 
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            if chunk.position.slot in self.target.ledger:
-                super().write(chunk)
-            else:
-                self.target.store(chunk)
-
-    fails = frozenset({RULE, FOUND_OUT, FORGETS, WAKES})
+    def write(self, chunk: Chunk) -> None:
+        if chunk.position.slot in self.target.ledger:
+            super().write(chunk)
+        else:
+            self.target.store(chunk)
 
 
-class TestAcceptsAGap(Contract):
+@breaks(RULE, FOUND_OUT, FORGETS)
+class AcceptsAGap(Ledger):
     """A chunk is new to it wherever it starts, if only the slot is not past its end."""
 
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            try:
-                super().write(chunk)
-            except ForgottenError:
-                self.target.store(chunk)
-
-    fails = frozenset({RULE, FOUND_OUT, FORGETS})
+    def write(self, chunk: Chunk) -> None:
+        try:
+            super().write(chunk)
+        except ForgottenError:
+            self.target.store(chunk)
 
 
 class TestRemembersItsPositions(Contract):
@@ -710,69 +643,57 @@ class TestIsBroughtBack(Contract):
     restore = TestRemembersItsPositions.restore
 
 
-class TestTellsOnlySlotsThatItHas(Contract):
-    class kind(Ledger):  # noqa: N801
-        def positions(self, slots: Sequence[str]) -> dict[str, Position | None]:
-            return {slot: self.last(slot) for slot in slots if self.last(slot)}
-
-    fails = frozenset({POSITIONS, FORGETS})
+@breaks(POSITIONS, FORGETS)
+class TellsOnlySlotsThatItHas(Ledger):
+    def positions(self, slots: Sequence[str]) -> dict[str, Position | None]:
+        return {slot: self.last(slot) for slot in slots if self.last(slot)}
 
 
-class TestCommitsTwice(Contract):
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            before = len(self.target.rows)
-            self.target.commit(chunk, slot=chunk.position.slot)
-            rows = self.target.rows[before:]
-            del self.target.rows[before:]
-            self.target.rows += rows
-
-    fails = frozenset({TOGETHER, DIES, REQUEST_FAILS, WAKES, INTERRUPTED})
+@breaks(TOGETHER, DIES, REQUEST_FAILS, WAKES, INTERRUPTED)
+class CommitsTwice(Ledger):
+    def write(self, chunk: Chunk) -> None:
+        before = len(self.target.rows)
+        self.target.commit(chunk, slot=chunk.position.slot)
+        rows = self.target.rows[before:]
+        del self.target.rows[before:]
+        self.target.rows += rows
 
 
-class TestIgnoresWhatAChunkFollows(Contract):
+@breaks(RULE)
+class IgnoresWhatAChunkFollows(Ledger):
     """Batches that the target forgot are missing for good."""
 
-    class kind(Ledger):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            self.target.commit_after_anything(chunk)
-
-    fails = frozenset({RULE})
+    def write(self, chunk: Chunk) -> None:
+        self.target.commit_after_anything(chunk)
 
 
-class TestTellsPositionsThatItRemembers(Contract):
+@breaks(POSITIONS)
+class TellsPositionsThatItRemembers(Ledger):
     """Which the target may have forgotten since."""
 
-    class kind(Ledger):  # noqa: N801
-        def open(self, context: SinkContext) -> None:  # noqa: ARG002
-            self.known: dict[str, Position | None] = {}
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002
+        self.known: dict[str, Position | None] = {}
 
-        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-            self.known = {**super().positions(slots), **self.known}
-            return self.known
-
-    fails = frozenset({POSITIONS})
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        self.known = {**super().positions(slots), **self.known}
+        return self.known
 
 
-class TestShutsOutWhoWritesWhenItIsOpened(Contract):
+@breaks(SHUTS_OUT, BESIDE)
+class ShutsOutWhoWritesWhenItIsOpened(Ledger):
     """As a producer with one transactional id for a slot does, if it begins in `open`."""
 
-    class kind(Ledger):  # noqa: N801
-        def open(self, context: SinkContext) -> None:  # noqa: ARG002
-            self.target.opened += 1
-            self.number_of_open = self.target.opened
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002
+        self.target.opened += 1
+        self.number_of_open = self.target.opened
 
-        def write(self, chunk: Chunk) -> None:
-            if self.number_of_open != self.target.opened:
-                raise ConnectionError("another one was opened since")
-            super().write(chunk)
-
-    fails = frozenset({SHUTS_OUT, BESIDE})
+    def write(self, chunk: Chunk) -> None:
+        if self.number_of_open != self.target.opened:
+            raise ConnectionError("another one was opened since")
+        super().write(chunk)
 
 
-class TestTellsOnePositionForAllSlots(Contract):
-    class kind(Ledger):  # noqa: N801
-        def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-            return dict.fromkeys(slots, self.last(slots[0]))
-
-    fails = GOES_WRONG | {POSITIONS, FORGETS}
+@breaks(*GOES_WRONG, POSITIONS, FORGETS)
+class TellsOnePositionForAllSlots(Ledger):
+    def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
+        return dict.fromkeys(slots, self.last(slots[0]))

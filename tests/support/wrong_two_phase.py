@@ -21,6 +21,7 @@ from tests.support.wrong_sinks import (
     TYPE,
     WAKES,
     Contract,
+    breaker,
 )
 from wal_sink import Chunk, HandleGoneError, Rejected, Transaction
 
@@ -62,170 +63,143 @@ class TwoPhase(Contract):
         return VAULTS[target].rows()
 
 
+breaks = breaker(TwoPhase)
+
+
 class TestTwoPhase(TwoPhase):
     kind = Travelling
 
 
-class TestTwoPhaseWithATokenOfItsOwn(TwoPhase):
-    class kind(Travelling):  # noqa: N801 - the attribute's name
-        token = "found again by"  # noqa: S105 - no secret
+@breaks()
+class TwoPhaseWithATokenOfItsOwn(Travelling):
+    token = "found again by"  # noqa: S105 - no secret
 
 
 # Sinks as they should not be.
 
 
-class TestShowsWhatItPrepares(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def prepare(self) -> str:
-            assert self.transaction is not None
-            self.vault.shown[self.transaction.id] = self.vault.held.pop(self.transaction.id)
-            return super().prepare()
-
-    fails = frozenset({INVISIBLE, COPY, ABORTED, ATTEMPTS, DIES, REQUEST_FAILS, WAKES})
+@breaks(INVISIBLE, COPY, ABORTED, ATTEMPTS, DIES, REQUEST_FAILS, WAKES)
+class ShowsWhatItPrepares(Travelling):
+    def prepare(self) -> str:
+        assert self.transaction is not None
+        self.vault.shown[self.transaction.id] = self.vault.held.pop(self.transaction.id)
+        return super().prepare()
 
 
-class TestShowsWhatIsWritten(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def write(self, chunk: Chunk) -> None:
-            super().write(chunk)
-            assert self.transaction is not None
-            self.vault.shown[self.transaction.id] = list(self.vault.held[self.transaction.id])
+@breaks(INVISIBLE, COPY, DIES, TAKES_BACK)
+class ShowsWhatIsWritten(Travelling):
+    def write(self, chunk: Chunk) -> None:
+        super().write(chunk)
+        assert self.transaction is not None
+        self.vault.shown[self.transaction.id] = list(self.vault.held[self.transaction.id])
 
-        def abort(self, transaction: Transaction, token: str) -> None:
-            if transaction.id in self.vault.held:
-                self.vault.shown.pop(transaction.id, None)
-            super().abort(transaction, token)
-
-    fails = frozenset({INVISIBLE, COPY, DIES, TAKES_BACK})
-
-
-class TestReturnsANumber(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def prepare(self) -> Any:
-            return len(super().prepare())
-
-        def commit(self, transaction: Transaction, handle: object) -> None:
-            super().commit(transaction, f"handle {transaction.id}")
-            assert handle == len(f"handle {transaction.id}")
-
-    fails = GOES_WRONG | {TEXT}
-
-
-class TestPutsItsPasswordIntoTheHandle(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def prepare(self) -> str:
-            return f"{super().prepare()} by hunter2"
-
-        def commit(self, transaction: Transaction, handle: str) -> None:
-            super().commit(transaction, handle.removesuffix(" by hunter2"))
-
-    fails = frozenset({TEXT})
-
-
-class TestRemembersInItsProcessWhatItPrepared(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def commit(self, transaction: Transaction, handle: str) -> None:
-            if self.transaction is None and transaction.id not in self.vault.shown:
-                raise HandleGoneError("not mine", never_committed=True)
-            super().commit(transaction, handle)
-
-    fails = frozenset({COPY, INVISIBLE, COMMITTED_AGAIN, TAKES_BACK, ATTEMPTS, NEVER_WAS, WAKES})
-
-
-class TestCommitsAgain(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def commit(self, transaction: Transaction, handle: str) -> None:
-            rows = self.vault.shown.get(transaction.id, [])
-            super().commit(transaction, handle)
-            self.vault.shown[transaction.id] = self.vault.shown[transaction.id] + rows
-
-    fails = frozenset({COMMITTED_AGAIN, TAKES_BACK, DIES, REQUEST_FAILS, WAKES})
-
-
-class TestIsSurprisedByASecondCommit(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def commit(self, transaction: Transaction, handle: str) -> None:
-            if transaction.id in self.vault.shown:
-                raise RuntimeError("committed already")
-            super().commit(transaction, handle)
-
-    fails = frozenset({COMMITTED_AGAIN, TAKES_BACK, DIES, REQUEST_FAILS, WAKES})
-
-
-class TestCommitesNothingInstead(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def commit(self, transaction: Transaction, handle: str) -> None:
-            if transaction.id in self.vault.held:
-                super().commit(transaction, handle)
-
-    fails = frozenset({ABORTED, NEVER_WAS})
-
-
-class TestKeepsWhatIsAborted(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def abort(self, transaction: Transaction, token: str) -> None:  # noqa: ARG002
-            self.vault.aborts.append(transaction.id)
-
-    fails = frozenset({ABORTED})
-
-
-class TestTakesBackWhatWasCommitted(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def abort(self, transaction: Transaction, token: str) -> None:
-            super().abort(transaction, token)
+    def abort(self, transaction: Transaction, token: str) -> None:
+        if transaction.id in self.vault.held:
             self.vault.shown.pop(transaction.id, None)
-
-    fails = frozenset({TAKES_BACK})
-
-
-class TestMissesWhatItAborts(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def abort(self, transaction: Transaction, token: str) -> None:  # noqa: ARG002
-            del self.vault.held[transaction.id]
-
-    fails = frozenset({ABORTS_NOTHING, TAKES_BACK})
+        super().abort(transaction, token)
 
 
-class TestGoesByTheNumbersOfASegment(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        begun: ClassVar[dict[str, Any]] = {}
+@breaks(*GOES_WRONG, TEXT)
+class ReturnsANumber(Travelling):
+    def prepare(self) -> Any:
+        return len(super().prepare())
 
-        def begin(self, transaction: Transaction) -> str:
-            self.begun[transaction.id] = (self.number, replace(transaction, id=""))
-            return super().begin(transaction)
-
-        def abort(self, transaction: Transaction, token: str) -> None:
-            super().abort(transaction, token)
-            for other in list(self.vault.held):
-                if self.begun[other] == (self.number, replace(transaction, id="")):
-                    del self.vault.held[other]
-
-    fails = frozenset({ATTEMPTS})
+    def commit(self, transaction: Transaction, handle: object) -> None:
+        super().commit(transaction, f"handle {transaction.id}")
+        assert handle == len(f"handle {transaction.id}")
 
 
-class TestRefusesRows(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def write(self, chunk: Chunk) -> Any:
-            super().write(chunk)
-            return Rejected({0: "not today"})
+@breaks(TEXT)
+class PutsItsPasswordIntoTheHandle(Travelling):
+    def prepare(self) -> str:
+        return f"{super().prepare()} by hunter2"
 
-    fails = GOES_WRONG | {RETURNS, TYPE, NAMES, LONG_TEXT}
-
-
-class TestHidesWhatFailedInACommit(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def commit(self, transaction: Transaction, handle: str) -> None:
-            try:
-                super().commit(transaction, handle)
-            except ConnectionError:
-                return
-
-    fails = frozenset({HIDDEN, REQUEST_FAILS})
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        super().commit(transaction, handle.removesuffix(" by hunter2"))
 
 
-class TestShowsThePasswordOfItsTarget(TwoPhase):
-    class kind(Travelling):  # noqa: N801
-        def describe(self) -> str:
-            return "kind(password='hunter2')"
+@breaks(COPY, INVISIBLE, COMMITTED_AGAIN, TAKES_BACK, ATTEMPTS, NEVER_WAS, WAKES)
+class RemembersInItsProcessWhatItPrepared(Travelling):
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        if self.transaction is None and transaction.id not in self.vault.shown:
+            raise HandleGoneError("not mine", never_committed=True)
+        super().commit(transaction, handle)
 
-    fails = frozenset({SECRET})
+
+@breaks(COMMITTED_AGAIN, TAKES_BACK, DIES, REQUEST_FAILS, WAKES)
+class CommitsAgain(Travelling):
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        rows = self.vault.shown.get(transaction.id, [])
+        super().commit(transaction, handle)
+        self.vault.shown[transaction.id] = self.vault.shown[transaction.id] + rows
+
+
+@breaks(COMMITTED_AGAIN, TAKES_BACK, DIES, REQUEST_FAILS, WAKES)
+class IsSurprisedByASecondCommit(Travelling):
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        if transaction.id in self.vault.shown:
+            raise RuntimeError("committed already")
+        super().commit(transaction, handle)
+
+
+@breaks(ABORTED, NEVER_WAS)
+class CommitesNothingInstead(Travelling):
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        if transaction.id in self.vault.held:
+            super().commit(transaction, handle)
+
+
+@breaks(ABORTED)
+class KeepsWhatIsAborted(Travelling):
+    def abort(self, transaction: Transaction, token: str) -> None:  # noqa: ARG002
+        self.vault.aborts.append(transaction.id)
+
+
+@breaks(TAKES_BACK)
+class TakesBackWhatWasCommitted(Travelling):
+    def abort(self, transaction: Transaction, token: str) -> None:
+        super().abort(transaction, token)
+        self.vault.shown.pop(transaction.id, None)
+
+
+@breaks(ABORTS_NOTHING, TAKES_BACK)
+class MissesWhatItAborts(Travelling):
+    def abort(self, transaction: Transaction, token: str) -> None:  # noqa: ARG002
+        del self.vault.held[transaction.id]
+
+
+@breaks(ATTEMPTS)
+class GoesByTheNumbersOfASegment(Travelling):
+    begun: ClassVar[dict[str, Any]] = {}
+
+    def begin(self, transaction: Transaction) -> str:
+        self.begun[transaction.id] = (self.number, replace(transaction, id=""))
+        return super().begin(transaction)
+
+    def abort(self, transaction: Transaction, token: str) -> None:
+        super().abort(transaction, token)
+        for other in list(self.vault.held):
+            if self.begun[other] == (self.number, replace(transaction, id="")):
+                del self.vault.held[other]
+
+
+@breaks(*GOES_WRONG, RETURNS, TYPE, NAMES, LONG_TEXT)
+class RefusesRows(Travelling):
+    def write(self, chunk: Chunk) -> Any:
+        super().write(chunk)
+        return Rejected({0: "not today"})
+
+
+@breaks(HIDDEN, REQUEST_FAILS)
+class HidesWhatFailedInACommit(Travelling):
+    def commit(self, transaction: Transaction, handle: str) -> None:
+        try:
+            super().commit(transaction, handle)
+        except ConnectionError:
+            return
+
+
+@breaks(SECRET)
+class ShowsThePasswordOfItsTarget(Travelling):
+    def describe(self) -> str:
+        return "kind(password='hunter2')"

@@ -12,7 +12,7 @@ from wal_sink.testing.matrix.verdict import CrashMatrix, Violation
 from wal_sink.testing.simulation.fake_query import FakeQuery, StoppedByQuery
 from wal_sink.testing.simulation.faults import Crash, FaultyStore
 from wal_sink.testing.simulation.runtime import simulated_runtime
-from wal_sink.testing.simulation.sink_query import SinkQuery
+from wal_sink.testing.simulation.sink_query import SinkQuery, query_into
 
 if TYPE_CHECKING:
     from wal_sink.testing.contract.sink import SinkContract
@@ -29,6 +29,7 @@ __all__ = [
     "StoreSpec",
     "Violation",
     "crash_matrix",
+    "query_into",
     "simulated_runtime",
 ]
 

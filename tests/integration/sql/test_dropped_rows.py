@@ -15,7 +15,7 @@ from wal_sink.errors import DeliveryError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected
 from wal_sink.sinks.chunk import Position
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink_backends.sql.mariadb.session import Session
 
 REASON = (
@@ -101,12 +101,12 @@ def test_a_dropped_row_halts_or_becomes_a_dead_letter(
 ) -> None:
     as_owner(postgresql, pg, "CREATE TABLE flights (id bigint)", *trigger("BEFORE INSERT", DROPS_TWO))
     told = r"batch 0.*SqlSink\('postgresql://.*'flights'.* rejected 1 rows; row 1 of the chunk: the table kept 0 of 1 "
-    with FakeQuery.over(sink_to(postgresql, pg)) as query:
+    with query_into(sink_to(postgresql, pg)) as query:
         with pytest.raises(DeliveryError, match=f"{told}.*pass may_drop_rows=True$"):
             query.batch(ids(1, 2))
         query.crash()
     assert stored(postgresql, pg) == []
-    with FakeQuery.over(Delivery(sink_to(postgresql, pg), on_rejected="dead_letter")) as query:
+    with query_into(Delivery(sink_to(postgresql, pg), on_rejected="dead_letter")) as query:
         query.batch(ids(1, 2, 3))
     assert stored(postgresql, pg) == [(1,), (3,)]
     kept = [record.getMessage() for record in caplog.records if "kept as" in record.getMessage()]

@@ -21,7 +21,7 @@ from wal_sink.errors import DeliveryError, FencedError, ForgottenError, HistoryE
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink_backends.sql.sink import SqlSink
 
 PASSING: tuple[type[Exception], ...] = (psycopg.Error, pymysql.MySQLError, OSError)
@@ -247,7 +247,7 @@ def test_a_trigger_that_fails_a_row_again_and_again_ends_the_delivery(
         server.query(database, f"CREATE TRIGGER no BEFORE INSERT ON flights FOR EACH ROW {body}")
         told = rf"\({number}, 'rows 2 to 3 of the segment: made up'\)\."
     delivery = Delivery(sink_to(server, database), max_attempts=3, on_rejected=on_rejected)
-    with FakeQuery.over(delivery) as query:
+    with query_into(delivery) as query:
         end = rf"gave up after 3 attempts .*'flights'.* raised \w+: {told}"
         with pytest.raises(DeliveryError, match=end):
             query.batch(ids(1, 2, 1, 3))
@@ -272,7 +272,7 @@ def test_too_many_connections_may_pass(server: Server, database: str) -> None:
 
 
 def test_a_ledger_that_was_emptied_with_its_table_is_refused(server: Server, database: str) -> None:
-    with FakeQuery.over(sink_to(server, database)) as query:
+    with query_into(sink_to(server, database)) as query:
         query.batch(pa.table({"id": [1, 2, 3]}))
         query.batch(pa.table({"id": [4]}))
         for table in ("flights", "wal_sink_ledger"):
@@ -292,7 +292,7 @@ def test_a_database_restored_from_a_dump_of_before_the_marker_is_refused(
     pg_dump, psql = program("pg_dump"), program("psql")
     assert pg_dump is not None
     assert psql is not None
-    with FakeQuery.over(sink_to(postgresql, database)) as query:
+    with query_into(sink_to(postgresql, database)) as query:
         query.batch(pa.table({"id": [1, 2, 3]}))
         postgresql.run(pg_dump, *to, "--clean", f"--file={dump}", database)
         query.batch(pa.table({"id": [4, 5]}))

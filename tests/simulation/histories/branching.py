@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.simulation.histories.plans import Deed, Plan
-from tests.simulation.histories.world import World
+from tests.simulation.histories.world import HistoryWorld
 
 
 class Branching:
     """Counts the effects of a life, and keeps what the world is like after some of them."""
 
-    def __init__(self, world: World, plans: Mapping[int, Plan]) -> None:
+    def __init__(self, world: HistoryWorld, plans: Mapping[int, Plan]) -> None:
         self._world = world
         self._plans = plans
         self._effects = 0
-        self.worlds: dict[int, World] = {}
+        self.worlds: dict[int, HistoryWorld] = {}
         """By effect."""
         self.points: list[int] = []
         """The number of the point right after each effect."""
@@ -33,7 +33,7 @@ class Branching:
             died(world, what)
 
 
-def died(world: World, what: str) -> None:
+def died(world: HistoryWorld, what: str) -> None:
     """Count the death of a process."""
     world.hits[Deed.CRASH] += 1
     world.judge.disturbances += 1

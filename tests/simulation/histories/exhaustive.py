@@ -14,7 +14,7 @@ from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.counting import without_collector
 from tests.simulation.histories.plans import At, Deed, Fault, LifePlan, Plan, Shape
 from tests.simulation.histories.playing import Playing, small_world
-from tests.simulation.histories.world import World
+from tests.simulation.histories.world import HistoryWorld
 
 THREE_BATCHES: Shape = ((5, 3), (2,), (1, 0, 4))
 """Several segments and chunks, one segment of one chunk, an empty partition."""
@@ -53,7 +53,7 @@ def every_crash(
     plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each, forgets=forgets)
     crashes = Crashes(kind)
     with small_world(), without_collector():
-        for first, world, points in _deaths(World(plan)):
+        for first, world, points in _deaths(HistoryWorld(plan)):
             crashes.single += points
             for second, left, more in _deaths(world.branch(plan)):
                 crashes.double += points * more
@@ -65,14 +65,14 @@ def every_crash(
 def traced(kind: str, *effects: int, batches: Shape = THREE_BATCHES, each: LifePlan = AS_USUAL) -> list[str]:
     """One of them, point by point: for whoever looks into a violation."""
     plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each)
-    playing = Playing(World(plan, traced=True))
+    playing = Playing(HistoryWorld(plan, traced=True))
     with small_world():
         for effect in effects:
             playing.alone(replace(each, faults=(Fault(Deed.CRASH, At(effect, "after")),)))
         return playing.end().trace
 
 
-def _deaths(world: World) -> Iterator[tuple[int, World, int]]:
+def _deaths(world: HistoryWorld) -> Iterator[tuple[int, HistoryWorld, int]]:
     """Every effect of one life after which it may die, the world it leaves there, and for how many points it stands.
 
     Effect 0 is its birth: it may die before it did anything.

@@ -18,16 +18,16 @@ from tests.simulation.histories.spark import Query, QueryFailedError
 from tests.simulation.histories.stores import SimulatedStore, failure_of
 from tests.simulation.histories.targets import Target, batch_writer, sink_of
 from tests.simulation.histories.unreliable import JobLost, UnreliableDispatcher
-from tests.simulation.histories.world import World
-from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
-from wal_sink.delivery.served_sink import SegmentDispatcher, ServedSink
+from tests.simulation.histories.world import HistoryWorld
+from wal_sink.delivery.local import LocalDispatcher
+from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import FencedError, HistoryError, ObjectLost, StoreError, WalSinkError
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import Preparation
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, Sink, TwoPhaseSink
+from wal_sink.sinks.base import Sink
 from wal_sink.sinks.guarantees import Promise, promise
 from wal_sink.testing import Crash
+from wal_sink.testing.simulation.served import served_sink
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
 """What happens only while a delivery job is under way: at the given point, or as soon as there is one."""
@@ -37,10 +37,10 @@ SLEEP_S = 60.0
 """How much later it is, at least, for who stood still."""
 
 
-class Life:
+class HistoryProcess:
     """One process."""
 
-    def __init__(self, world: World, plan: LifePlan, branching: Branching | None = None) -> None:
+    def __init__(self, world: HistoryWorld, plan: LifePlan, branching: Branching | None = None) -> None:
         world.lives += 1
         self.world = world
         self.plan = plan
@@ -280,30 +280,26 @@ class Life:
         target = self.world.targets[name]
         if isinstance(target, ForgetfulTarget):
             return self._forgetful(run, name, target)
-        sink = sink_of(kind, self, target)
-        dispatcher: SegmentDispatcher
-        if isinstance(sink, BatchSink):
-            dispatcher = WholeBatchDispatcher(
-                batch_writer(self, target, run.log), run.log, what="batch writer", limit_s=60
-            )
-        else:
-            dispatcher = LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
-        delivery = delivery_of(kind, starts_next=self.world.plan.starts_next)
-        served_sink = ServedSink(name, delivery, promise_of(kind), self._unreliable(dispatcher))
-        if not isinstance(sink, TwoPhaseSink):
-            return served_sink
-        preparation = Preparation(name, lambda: cast("Sink", sink_of(kind, self, target)), 60)
-        return replace(served_sink, make_sink=preparation.make_sink, preparation=preparation)
+        served = served_sink(
+            name,
+            sink_of(kind, self, target),
+            delivery_of(kind, starts_next=self.world.plan.starts_next),
+            run.log,
+            write_batch=batch_writer(self, target, run.log),
+            kept=promise_of(kind),
+            make_sink=lambda: cast("Sink", sink_of(kind, self, target)),
+        )
+        return self._unreliable(served)
 
     def _forgetful(self, run: Run, name: str, target: ForgetfulTarget) -> ServedSink:
         """Each attempt has a connection of its own."""
         dispatcher = LocalDispatcher(lambda: ForgetfulSink(self, target), run.log, should_stop=lambda: False)
         delivery = delivery_of("transactional", keeps=self.world.plan.refusing > 0)
-        return ServedSink(name, delivery, promise_of("transactional"), self._unreliable(dispatcher))
+        return self._unreliable(ServedSink(name, delivery, promise_of("transactional"), dispatcher))
 
-    def _unreliable(self, dispatcher: SegmentDispatcher) -> SegmentDispatcher:
+    def _unreliable(self, served: ServedSink) -> ServedSink:
         is_lost = any(fault.deed in IN_JOBS for fault in self.plan.faults)
-        return UnreliableDispatcher(dispatcher, self) if is_lost else dispatcher
+        return replace(served, dispatcher=UnreliableDispatcher(served.dispatcher, self)) if is_lost else served
 
 
 class _Step:
@@ -347,5 +343,5 @@ def delivery_of(kind: str, *, keeps: bool = False, starts_next: bool = False) ->
 
 @cache
 def promise_of(kind: str) -> Promise:
-    nobody = cast("Life", None)
+    nobody = cast("HistoryProcess", None)
     return promise(sink_of(kind, nobody, cast("Target", None)), delivery_of(kind), "sink")

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 import wal_sink.committer.collection
 from tests.simulation.histories.branching import Branching
 from tests.simulation.histories.coroutines import Coroutine
-from tests.simulation.histories.lives import MOST_ATTEMPTS, Life
+from tests.simulation.histories.lives import MOST_ATTEMPTS, HistoryProcess
 from tests.simulation.histories.losses import LossJudge
 from tests.simulation.histories.plans import Deed, LifePlan, Plan
-from tests.simulation.histories.world import World
+from tests.simulation.histories.world import HistoryWorld
 from wal_sink.errors import (
     CorruptError,
     DeliveryError,
@@ -60,7 +60,7 @@ def small_world() -> Iterator[None]:
 
 def play(plan: Plan, *, traced: bool = False) -> Played:
     """One history, to its end. To be called within `small_world`."""
-    playing = Playing(World(plan, traced=traced))
+    playing = Playing(HistoryWorld(plan, traced=traced))
     for act in plan.acts:
         playing.act(act)
     return playing.end()
@@ -70,7 +70,7 @@ def play_family(plans: Sequence[Plan]) -> list[Played]:
     """Histories that differ only in the effect after which the process of their last act dies, each as `play` does."""
     by_effect = {crash_effect(plan): plan for plan in plans}
     longest = by_effect.pop(max(by_effect))
-    playing = Playing(World(longest))
+    playing = Playing(HistoryWorld(longest))
     for act in longest.acts[:-1]:
         playing.act(act)
     branching = Branching(playing.world, by_effect)
@@ -92,7 +92,7 @@ def crash_effect(plan: Plan) -> int:
 class Playing:
     """A history under way, in a world that is new or a branch of another."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: HistoryWorld) -> None:
         self.world = world
         self._points = 0
 
@@ -129,7 +129,7 @@ class Playing:
         """Each begins where the one before stands still or has ended; then they go on by turns until all have ended."""
         self.world.judge.alone = False
         self.world.judge.disturbances += len(act) - 1
-        living: list[tuple[Life, Coroutine]] = []
+        living: list[tuple[HistoryProcess, Coroutine]] = []
         for plan in act:
             life = self._born(plan)
             living.append((life, Coroutine(life.live)))
@@ -143,16 +143,16 @@ class Playing:
                 self._unexpected(coroutine.error)
             self._judge_ending(life)
 
-    def _born(self, plan: LifePlan, branching: Branching | None = None) -> Life:
+    def _born(self, plan: LifePlan, branching: Branching | None = None) -> HistoryProcess:
         if plan.before is not None:
             self.world.tamper(plan.before)
         if plan.forgotten:
             self.world.forget(Deed.FORGET, plan.forgotten)
         if plan.loses is not None:
             self.world.lose(plan.loses)
-        return Life(self.world, plan, branching)
+        return HistoryProcess(self.world, plan, branching)
 
-    def _judge_ending(self, life: Life) -> None:
+    def _judge_ending(self, life: HistoryProcess) -> None:
         """No error about a history that nobody touched, none at all where nothing happened."""
         self._points += life.points
         for error in life.errors:
@@ -160,7 +160,7 @@ class Playing:
                 self.world.judge.blame(f"process {life.number} ended by {type(error).__name__}: {error}")
         life.close()
 
-    def _may_raise(self, life: Life, error: Exception) -> bool:
+    def _may_raise(self, life: HistoryProcess, error: Exception) -> bool:
         if self.world.judge.lost_objects and isinstance(error, (CorruptError, HistoryError, FencedError)):
             return True
         if isinstance(error, (CorruptError, MissingBatch)) and self.world.judge.began_amid_a_collection:

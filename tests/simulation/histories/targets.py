@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.segments import numbers_in
@@ -35,6 +35,18 @@ class TimedCall(Protocol):
 
     def met(self, what: str) -> None: ...
     def point(self, what: str, where: str) -> None: ...
+
+
+class Receiver(Protocol):
+    """What a sink needs of its target."""
+
+    name: str
+    ledger: dict[str, LedgerEntry]
+
+    @property
+    def keys(self) -> Container[str]: ...
+    def called(self, life: Any, chunk: Chunk, numbers: list[int], /) -> None: ...
+    def take(self, chunk: Chunk, numbers: list[int], /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -68,7 +80,7 @@ class Target:
 
 
 class PlainSink(Sink):
-    def __init__(self, life: TimedCall, target: Target) -> None:
+    def __init__(self, life: TimedCall, target: Receiver) -> None:
         self._life = life
         self._target = target
 
@@ -108,7 +120,7 @@ class LedgerSink(PlainSink, TransactionalSink):
 
 
 class WholeSegmentSink(SegmentSink):
-    def __init__(self, life: TimedCall, target: Target) -> None:
+    def __init__(self, life: TimedCall, target: Receiver) -> None:
         self._life = life
         self._target = target
 
@@ -178,22 +190,23 @@ class WholeBatchSink(BatchSink):
         raise AssertionError(f"`batch_writer` writes batch {batch.batch_id}")
 
 
-_SINKS: dict[str, Callable[[TimedCall, Target], Sink]] = {
+SINKS: dict[str, Callable[[TimedCall, Receiver], Sink]] = {
     "plain": PlainSink,
     "at_most_once": PlainSink,
     "idempotent": IdempotentSink,
     "lookup": LookupSink,
     "transactional": LedgerSink,
     "segment": WholeSegmentSink,
-    "two_phase": HoldingSink,
 }
 
 
 def sink_of(kind: str, life: TimedCall, target: Target) -> Sink | BatchSink:
-    return WholeBatchSink() if kind == "batch" else _SINKS[kind](life, target)
+    if kind == "two_phase":
+        return HoldingSink(life, target)
+    return WholeBatchSink() if kind == "batch" else SINKS[kind](life, target)
 
 
-def batch_writer(life: TimedCall, target: Target, log: Log) -> Callable[[DeliveryContext, Manifest], None]:
+def batch_writer(life: TimedCall, target: Receiver, log: Log) -> Callable[[DeliveryContext, Manifest], None]:
     """Writes a whole batch, as a wrapped writer would."""
 
     def write(given: DeliveryContext, manifest: Manifest) -> None:
@@ -205,7 +218,7 @@ def batch_writer(life: TimedCall, target: Target, log: Log) -> Callable[[Deliver
     return write
 
 
-def send(life: TimedCall, target: Target, chunk: Chunk, put: Callable[[Chunk, list[int]], None]) -> None:
+def send(life: TimedCall, target: Receiver, chunk: Chunk, put: Callable[[Chunk, list[int]], None]) -> None:
     """One call of the target: a crash, an error or a standstill may come before it or after."""
     life.point("before sink", chunk.key)
     numbers = numbers_in(chunk.table)

@@ -22,7 +22,7 @@ _START = datetime(2026, 1, 1, tzinfo=UTC)
 _START_TEXT = _START.isoformat(timespec="milliseconds")
 
 
-class World:
+class HistoryWorld:
     """One history's."""
 
     def __init__(self, plan: Plan, *, traced: bool = False) -> None:
@@ -51,9 +51,9 @@ class World:
         self._plans = 0
         self._histories = [0] * len(plan.batches)
 
-    def branch(self, plan: Plan) -> World:
+    def branch(self, plan: Plan) -> HistoryWorld:
         """A world that is as this one is now, and goes on by another plan."""
-        other = World.__new__(World)  # far cheaper than `copy.copy`
+        other = HistoryWorld.__new__(HistoryWorld)  # far cheaper than `copy.copy`
         other.__dict__.update(self.__dict__)
         other.plan = plan
         other.judge = self.judge.copy()
@@ -79,7 +79,7 @@ class World:
         self._elapsed_s += seconds
 
     def close(self) -> None:
-        """Let go of whatever refers to it: see `Life.close`."""
+        """Let go of whatever refers to it: see `HistoryProcess.close`."""
         del self.runtime, self.checkpoint
 
     # What the query reads.
@@ -167,7 +167,7 @@ class SimulatedRuntime(Runtime):
 class CommitWatcher:
     """Sees which batches Spark completes, and what they read."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: HistoryWorld) -> None:
         self._world = world
 
     def created(self, process: int, path: str, data: bytes) -> None:  # noqa: ARG002
@@ -177,7 +177,7 @@ class CommitWatcher:
             self._world.judge.completed.add((int(number), end_in(entry)))
 
     def deleting(self, path: str) -> None:
-        """Nobody but `World.tamper` does."""
+        """Nobody but `HistoryWorld.tamper` does."""
 
     def listed(self, process: int, prefix: str) -> None:
         """Nothing follows from it."""

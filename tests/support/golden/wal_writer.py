@@ -12,7 +12,7 @@ from unittest import mock
 
 from tests.support.golden.checkpoints import goldens as golden_checkpoints
 from tests.support.golden.targets import Plain
-from tests.support.golden.wals import World, save
+from tests.support.golden.wals import GoldenWal, write_file
 from wal_sink.committer.collection import Collector
 from wal_sink.recovery import sink_changes
 from wal_sink.replay import DeadLetters
@@ -28,7 +28,7 @@ from wal_sink.wal.log import Log
 _HOST = ProcessIdentity(host="golden", pid=4711, boot_id="a boot that is over", pid_namespace="pid:[1]", started=1)
 
 
-def _kinds(world: World) -> None:
+def _kinds(world: GoldenWal) -> None:
     """A sink of each kind: two batches delivered, one half-delivered, one that nobody has, one that is incomplete."""
     run = world.process()
     for rows in ([3, 2], [5]):
@@ -48,7 +48,7 @@ def _kinds(world: World) -> None:
     world.deliver_until("segments", f"after create {paths.SINKS}/segments/progress")
 
 
-def _dead_letters(world: World) -> None:
+def _dead_letters(world: GoldenWal) -> None:
     """Refused rows, some sent again, and rows of unknown outcome."""
     world.targets["refusing"].refused = [1, 4, 10_002]
     world.targets["refusing-ledger"].refused = [0, 10_003]
@@ -66,7 +66,7 @@ def _dead_letters(world: World) -> None:
     refusing.refused = []
 
 
-def _collected(world: World) -> None:
+def _collected(world: GoldenWal) -> None:
     """Low water; a sink that was retired, one that was renamed; runs that ended in order; a WAL that was moved."""
     here, before = world.wal, MemoryStore(StoreSpec(f"{world.url}-before"))
     world.wal = before
@@ -88,7 +88,7 @@ def _collected(world: World) -> None:
     world.targets["anew"] = world.targets.pop("renamed")
 
 
-def _spread(world: World) -> None:
+def _spread(world: GoldenWal) -> None:
     """More than 1,024 chunks in a batch; a partition of a number above 1,023; half delivered."""
     world.partitions = [0, 1_500]
     run = world.process()
@@ -96,7 +96,7 @@ def _spread(world: World) -> None:
     world.deliver_until("plain", *[f"after create {paths.SINKS}/plain/progress"] * 30)
 
 
-def _unkept(world: World) -> None:
+def _unkept(world: GoldenWal) -> None:
     """Rows that the target of a two-phase sink alone holds."""
     run = world.process()
     world.batch(run, 3, 2)
@@ -105,7 +105,7 @@ def _unkept(world: World) -> None:
     world.batch(run, 1, is_completed=False)
 
 
-def _passed_over(world: World) -> None:
+def _passed_over(world: GoldenWal) -> None:
     """A batch that Spark wrote without running it, as 4.2.1 does."""
     (golden,) = golden_checkpoints("repartitioned", version="4.2.1")
     files = golden.store()
@@ -120,7 +120,7 @@ def _passed_over(world: World) -> None:
         world.drain()
 
 
-WRITERS: Mapping[str, tuple[Sequence[str], Callable[[World], None]]] = {
+WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
     "kinds": (("plain", "once", "keyed", "looked-up", "ledger", "vault", "segments", "batches"), _kinds),
     "dead_letters": (("refusing", "refusing-ledger", "once"), _dead_letters),
     "collected": (("plain", "ledger", "renamed", "retired"), _collected),
@@ -140,10 +140,10 @@ def _elsewhere() -> Iterator[None]:
         yield
 
 
-def written(kind: str, version: str) -> World:
+def written(kind: str, version: str) -> GoldenWal:
     """A WAL of the present code."""
     sinks, write = WRITERS[kind]
-    world = World(kind, version, list(sinks))
+    world = GoldenWal(kind, version, list(sinks))
     with _elsewhere():
         write(world)
     return world
@@ -151,7 +151,7 @@ def written(kind: str, version: str) -> World:
 
 def main(version: str) -> None:
     for kind in WRITERS:
-        save(written(kind, version))
+        write_file(written(kind, version))
         sys.stdout.write(f"{version} {kind}\n")
 
 

@@ -29,25 +29,23 @@ from tests.support.golden.targets import (
 )
 from tests.support.processes import CHECKOUT
 from wal_sink import inspection
-from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
-from wal_sink.messages import DeliveryContext, Preparation
+from wal_sink.messages import DeliveryContext
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, ReleasedBatch, TwoPhaseSink, as_sink
-from wal_sink.sinks.guarantees import promise
+from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.staging.stager import Attempt, Staged
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FakeQuery, FaultyStore, simulated_runtime
-from wal_sink.testing.data.tables import spark_schema_of
-from wal_sink.two_phase.prepare import joined, stage_partition
+from wal_sink.testing.simulation.fake_query import stage_tables
+from wal_sink.testing.simulation.process import released_rows
+from wal_sink.testing.simulation.served import WriteBatch, resolve, served_sink
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
-from wal_sink.wal.segment_reader import load_segment, read_chunks
 
 GOLDEN = CHECKOUT / "tests" / "golden" / "wals"
 CHUNK_ROWS = 2
@@ -78,7 +76,7 @@ SINKS: Mapping[str, Make] = {
 
 
 @dataclass
-class World:
+class GoldenWal:
     """A WAL with its checkpoint and targets."""
 
     kind: str
@@ -181,35 +179,14 @@ class World:
 
     def _stage(self, run: Run, attempt: Attempt) -> Staged:
         tables = [self.table_of(attempt.batch_id, index) for index in range(len(self.rows[attempt.batch_id]))]
-        columns, schema = ("id", "word"), spark_schema_of(tables[0].schema)
-        order = run.staging_context(attempt, columns=columns, spark_schema=schema)
-        numbers = self.partitions or range(len(tables))
-        parts = [
-            stage_partition(
-                order, table.rename_columns(["c0", "c1"]).to_batches(), run.log, partition=number, on_executor=False
-            )
-            for number, table in zip(numbers, tables, strict=True)
-        ]
-        staged = joined(parts)
-        return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
+        return stage_tables(run, attempt, tables, numbers=self.partitions or None)
 
     def _served_sink(self, run: Run, name: str) -> ServedSink:
-        given = SINKS[name](self.targets[name], self.hook)
-        delivery = given if isinstance(given, Delivery) else Delivery(given)
+        delivery, sink = resolve(SINKS[name](self.targets[name], self.hook))
         if run.history.wal is not None and not run.log.store.list(f"{paths.SINKS}/{name}"):
             delivery = dataclasses.replace(delivery, start_from="earliest")
-        sink = as_sink(delivery.to)
-        kept = promise(sink, delivery, name)
-        if isinstance(sink, BatchSink):
-            dispatcher = WholeBatchDispatcher(_batch_writer(sink, run.log), run.log, what=name, limit_s=60)
-            return ServedSink(name, delivery, kept, dispatcher, identity=sink.describe())
-        served_sink = ServedSink(
-            name, delivery, kept, LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False), sink.describe()
-        )
-        if not isinstance(sink, TwoPhaseSink):
-            return served_sink
-        preparation = Preparation(name, lambda: sink, delivery.attempt_timeout_s)
-        return dataclasses.replace(served_sink, make_sink=lambda: sink, preparation=preparation)
+        write = _batch_writer(sink, run.log) if isinstance(sink, BatchSink) else None
+        return served_sink(name, sink, delivery, run.log, write_batch=write)
 
     # What it holds.
 
@@ -250,17 +227,9 @@ def _letter(letter: Any) -> dict[str, Any]:
     }
 
 
-def _batch_writer(sink: BatchSink, log: Log) -> Callable[[DeliveryContext, Manifest], object]:
+def _batch_writer(sink: BatchSink, log: Log) -> WriteBatch:
     def write(given: DeliveryContext, manifest: Manifest) -> None:
-        rows, columns = manifest.chunk_rows, manifest.columns
-        parts = [
-            table
-            for segment in manifest.segments
-            for _, _, table in read_chunks(
-                load_segment(log.store, segment), segment, chunk_rows=rows, columns=columns, where=segment.path
-            )
-        ]
-        frame: Any = pa.concat_tables(parts)
+        frame: Any = pa.concat_tables(released_rows(log, manifest))
         spark: Any = None
         sink.write_batch(ReleasedBatch(manifest.batch_id, given.term.number, spark, lambda: frame))
 
@@ -270,7 +239,7 @@ def _batch_writer(sink: BatchSink, log: Log) -> Callable[[DeliveryContext, Manif
 # Files.
 
 
-def save(world: World) -> None:
+def write_file(world: GoldenWal) -> None:
     path = GOLDEN / world.version / f"{world.kind}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     state = {
@@ -286,10 +255,10 @@ def save(world: World) -> None:
     path.write_text(json.dumps(state, indent=1, ensure_ascii=False) + "\n")
 
 
-def load(path: Path) -> tuple[World, dict[str, Any]]:
+def load(path: Path) -> tuple[GoldenWal, dict[str, Any]]:
     """A world of its own as it was written, and what was seen of it then."""
     state = json.loads(path.read_text())
-    world = World(path.stem, path.parent.name, state["sinks"], partitions=state["partitions"])
+    world = GoldenWal(path.stem, path.parent.name, state["sinks"], partitions=state["partitions"])
     world.processes = state["processes"]
     world.rows = {int(batch_id): rows for batch_id, rows in state["rows"].items()}
     world.targets = {name: _target(found) for name, found in state["targets"].items()}

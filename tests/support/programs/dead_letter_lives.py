@@ -19,18 +19,16 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from wal_sink.delivery.local import LocalDispatcher
-from wal_sink.delivery.served_sink import ServedSink
+from tests.support.made_up import live_through
 from wal_sink.lifecycle.run import Run
 from wal_sink.replay import DeadLetters
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink
-from wal_sink.sinks.guarantees import promise
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, FaultyStore
+from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal.log import Log
 
 BATCHES = 3
@@ -100,17 +98,9 @@ def deliver(folder: Path, url: str, hook: Hook) -> None:
     store = FaultyStore(open_store(StoreSpec(str(folder / "wal"))), hook)
     run = Run(store, checkpoint, Settings(chunk_rows=CHUNK_ROWS))
     sink = sink_from_url(url)
-    assert not isinstance(sink, BatchSink)
-    delivery = Delivery(sink, on_rejected="dead_letter")
-    kept = promise(sink, delivery, NAME)
-    assert kept.guarantee == "exactly_once", kept.sentence
-    dispatcher = LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
-    run.open([ServedSink(NAME, delivery, kept, dispatcher, identity=sink.describe())])
-    run.deliver_all()
-    run.become_stager()
-    for _ in FakeQuery(checkpoint, lambda batch_id, _: _partitions(batch_id)).batches(run, BATCHES):
-        run.deliver_all()
-    run.deliver_all()
+    served = served_sink(NAME, sink, Delivery(sink, on_rejected="dead_letter"), run.log)
+    assert served.promise.guarantee == "exactly_once", served.promise.sentence
+    live_through(run, [served], FakeQuery(checkpoint, lambda batch_id, _: _partitions(batch_id)), BATCHES)
 
 
 def replay(folder: Path, url: str, hook: Hook) -> None:
@@ -125,7 +115,7 @@ def _partitions(batch_id: int) -> Sequence[pa.Table]:
 
 
 @dataclass(frozen=True)
-class Life:
+class ForkedProcess:
     """One process. Plain data, pickled to it."""
 
     do: Callable[[Path, str, Hook], None]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import SparkSession
 
 from tests.support.fixtures.spark import SPARK_CONF
-from tests.support.streams import Place, wait_until
+from tests.support.streams import Home, wait_until
 from wal_sink import ConfigError
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.spark.session.identity import QueryIdentity, identity_of
@@ -42,7 +42,7 @@ def on_a_thread(call: Callable[[], object]) -> None:
     thread.join(60)
 
 
-def look(spark: SparkSession, place: Place, df: DataFrame, batch_id: int) -> None:
+def look(spark: SparkSession, place: Home, df: DataFrame, batch_id: int) -> None:
     """Note who is told to call, by every way there is."""
     spark.sparkContext.setJobGroup("mine", "my jobs")
     static = spark.createDataFrame([(1,)], "id long")
@@ -66,7 +66,7 @@ def facts(caller: QueryIdentity) -> list[Any]:
     return [caller.query_id, location, caller.planned_ms, caller.batch_id, caller.run_id, caller.query.isActive]
 
 
-def chain(spark: SparkSession, place: Place) -> None:
+def chain(spark: SparkSession, place: Home) -> None:
     """An own chain of another session, beside another query of the first one."""
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", "1")
@@ -99,7 +99,7 @@ def chain(spark: SparkSession, place: Place) -> None:
     seen["outside"] = outcome(lambda: place.sink().stage(spark.range(1), 0))
 
 
-def again(spark: SparkSession, place: Place) -> None:
+def again(spark: SparkSession, place: Home) -> None:
     """A chain that goes on: two batches, with idle triggers between them."""
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
@@ -116,7 +116,7 @@ def again(spark: SparkSession, place: Place) -> None:
         query.stop()
 
 
-def leftovers(spark: SparkSession, place: Place) -> None:
+def leftovers(spark: SparkSession, place: Home) -> None:
     def refused(writer: Any) -> str:
         return outcome(lambda: place.sink().start(writer))
 
@@ -142,7 +142,7 @@ def leftovers(spark: SparkSession, place: Place) -> None:
 
 
 def main() -> None:
-    place = Place(Path(sys.argv[1]))
+    place = Home(Path(sys.argv[1]))
     spark = SparkSession.builder.master("local[2]").config(map=SPARK_CONF).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     seen["version"] = spark.version

@@ -42,7 +42,7 @@ def live(place: Place, *, dies_at: int = 0) -> list[str]:
 
     process = Process(place, hook=hook, lines=True)
     try:
-        process.live()
+        process.live_to_end()
     except Crash as crash:
         bury(process, crash)
     return process.points
@@ -73,7 +73,7 @@ def _main(root: Path, seed: int, batches: int) -> None:
     )
     place.batches.update((batch_id, partitions_of(batch_id)) for batch_id in range(batches))
     print("ready", flush=True)  # noqa: T201 - told to the test
-    Process(place).live()
+    Process(place).live_to_end()
 
 
 if __name__ == "__main__":

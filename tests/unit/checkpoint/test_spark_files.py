@@ -108,7 +108,7 @@ NOT_RUN = [1, 3]
 """Batches of them that no query ran."""
 
 
-class Life:
+class ReplayedQuery:
     """The query whose checkpoint a golden one is, played again up to a batch."""
 
     def __init__(self, golden: Golden) -> None:
@@ -146,7 +146,7 @@ class Life:
 @pytest.mark.parametrize("golden", REPARTITIONED, ids=name_of)
 def test_a_query_goes_on_after_its_state_was_repartitioned(golden: Golden) -> None:
     """Before: staging the next batch raised `MissingBatch`, at this start and every later one."""
-    life = Life(golden)
+    life = ReplayedQuery(golden)
     run = life.start()
     life.batch(run, 0)
     run.deliver_all()
@@ -163,7 +163,7 @@ def test_a_query_goes_on_after_its_state_was_repartitioned(golden: Golden) -> No
 @pytest.mark.parametrize("golden", REPARTITIONED, ids=name_of)
 def test_a_committer_that_meets_a_repartition_first_passes_over_it(golden: Golden) -> None:
     """Before: a drain, and the recovery before every later start, raised `MissingBatch`."""
-    life = Life(golden)
+    life = ReplayedQuery(golden)
     run = life.start()
     life.batch(run, 0)
     life.repartition(1)
@@ -232,7 +232,7 @@ DOUBTS: dict[str, Callable[[MemoryStore, Golden], None]] = {
 @pytest.mark.parametrize("doubt", DOUBTS)
 @pytest.mark.parametrize("golden", REPARTITIONED, ids=name_of)
 def test_what_is_not_certainly_a_repartition_stays_missing(golden: Golden, doubt: str) -> None:
-    life = Life(golden)
+    life = ReplayedQuery(golden)
     run = life.start()
     life.batch(run, 0)
     run.deliver_all()
@@ -250,7 +250,7 @@ def test_the_first_batch_is_no_repartition() -> None:
 
 def test_a_query_that_runs_a_number_that_was_passed_over_is_another_history() -> None:
     """A checkpoint restored to before the repartition: the same offsets may be read, but its rows are not known."""
-    life = Life(REPARTITIONED[0])
+    life = ReplayedQuery(REPARTITIONED[0])
     run = life.start()
     life.batch(run, 0)
     life.repartition(1)
@@ -264,7 +264,7 @@ def test_a_query_that_runs_a_number_that_was_passed_over_is_another_history() ->
 
 def test_a_batch_that_was_staged_is_not_passed_over_for_a_repartition_under_its_number() -> None:
     """The reverse: what the query staged of batch 1 is of a history that the restored checkpoint has lost."""
-    life = Life(REPARTITIONED[0])
+    life = ReplayedQuery(REPARTITIONED[0])
     run = life.start()
     life.batch(run, 0)
     text = changed(life.golden.files["offsets/0"], batchTimestampMs=1_767_225_600_500)
@@ -282,7 +282,7 @@ def test_a_batch_that_was_staged_is_not_passed_over_for_a_repartition_under_its_
 
 def test_a_repartition_calls_no_writer_of_whole_batches() -> None:
     """Neither does Spark; an empty batch that a query ran is another thing."""
-    life = Life(REPARTITIONED[0])
+    life = ReplayedQuery(REPARTITIONED[0])
     run = life.start()
     called: list[int] = []
     dispatcher = WholeBatchDispatcher(
@@ -299,7 +299,7 @@ def test_a_repartition_calls_no_writer_of_whole_batches() -> None:
 
 
 def test_two_who_meet_a_repartition_at_once_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    life = Life(REPARTITIONED[0])
+    life = ReplayedQuery(REPARTITIONED[0])
     run = life.start()
     life.batch(run, 0)
     life.repartition(1)

@@ -172,7 +172,7 @@ def test_the_newest_batch_with_rows_bears_last_delivered_over_empty_ones_and_res
     life = world.life()
     run = life.open_run()
     for batch_id in life.batches(run):
-        life.deliver(run)
+        life.deliver_all(run)
         if batch_id == 2:
             break
     assert world.life().live()

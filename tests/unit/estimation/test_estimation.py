@@ -12,7 +12,7 @@ import pytest
 import wal_sink.stores.s3
 from tests.support.counted_store import CountedStore
 from tests.support.small_run import Place, Recorder
-from tests.unit.estimation.test_estimation_requests import CHUNK_ROWS, CRASHES, KEPT, KINDS, Kind, Life
+from tests.unit.estimation.test_estimation_requests import CHUNK_ROWS, CRASHES, KEPT, KINDS, CountedQuery, Kind
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
 from wal_sink.errors import ConfigError
 from wal_sink.estimation.estimate import CHECKPOINT_REQUESTS_OF_START, MONTH_S, estimate
@@ -43,7 +43,7 @@ ONE_SECOND = replace(S3_MODEL, write_s=1, read_s=1, bandwidth=1e18, writes_per_s
 """A store on which every request takes a second, and nothing else does."""
 
 
-def plan_of(life: Life, **more: Any) -> Plan:
+def plan_of(life: CountedQuery, **more: Any) -> Plan:
     """The plan of a query that lives as this one does."""
     return Plan(
         executors=1,
@@ -100,7 +100,7 @@ def test_a_manifest_that_names_the_ends_of_its_chunks() -> None:
 
 
 def test_small_records() -> None:
-    life = Life(KINDS[0], segments=2, chunks=1)
+    life = CountedQuery(KINDS[0], segments=2, chunks=1)
     life.live(life.open(), 1)
     sizes = {
         release_bytes(): paths.release(1),
@@ -168,7 +168,7 @@ def test_small_batches_go_one_segment_after_the_other_through_the_driver() -> No
 @each_chunked_kind
 def test_a_crash_repeats_or_loses_what_the_window_says(kind: Kind) -> None:
     """The worst moment: the target has the chunk (the segment), and nothing tells."""
-    life = Life(kind, segments=3, chunks=4)
+    life = CountedQuery(kind, segments=3, chunks=4)
     run = life.open()
     life.live(run, 0)
     taken: list[str] = []
@@ -216,7 +216,7 @@ def test_a_whole_batch_writer_repeats_the_batch() -> None:
 def test_a_delivery_in_the_driver_takes_its_requests_one_after_the_other(
     kind: Kind, segments: int, chunks: int
 ) -> None:
-    life = Life(kind, segments, chunks)
+    life = CountedQuery(kind, segments, chunks)
     run = life.open()
     life.live(run, 1)
     requests = total(life.live(run, 2)).total
@@ -234,7 +234,7 @@ def test_a_delivery_in_the_driver_takes_its_requests_one_after_the_other(
 @each_chunked_kind
 @pytest.mark.parametrize(("segments", "chunks", "dies_at"), CRASHES)
 def test_a_restart_takes_no_longer_than_estimated(kind: Kind, segments: int, chunks: int, dies_at: int) -> None:
-    life = Life(kind, segments, chunks)
+    life = CountedQuery(kind, segments, chunks)
     run = life.open()
     life.live(run, 1)
     (target,) = life.targets
@@ -253,7 +253,7 @@ def test_a_restart_takes_no_longer_than_estimated(kind: Kind, segments: int, chu
 
 
 def test_reads_of_the_checkpoint_at_a_start() -> None:
-    life = Life(KINDS[0], segments=2, chunks=1)
+    life = CountedQuery(KINDS[0], segments=2, chunks=1)
     life.live(life.open(), 1)
     life.checkpoint.taken()
     life.open().deliver_all()
@@ -306,7 +306,7 @@ def test_dollars_of_storage() -> None:
 
 
 def test_what_is_stored_on_average() -> None:
-    life = Life(KINDS[0], segments=3, chunks=4)
+    life = CountedQuery(KINDS[0], segments=3, chunks=4)
     run = life.open()
     life.live(run, KEPT - 1 + COLLECT_EVERY_BATCHES)
     samples = [

@@ -16,7 +16,6 @@ from tests.simulation.scenarios import lower_retention
 from tests.support.counted_store import CountedStore
 from tests.support.servers.s3_server import S3Server
 from wal_sink.committer.collection import COLLECT_EVERY_BATCHES
-from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.estimation import requests as counting
 from wal_sink.estimation.plan import S3_MODEL, Shape, StoreModel
@@ -26,12 +25,13 @@ from wal_sink.messages import DeliveryContext
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import BatchSink, ReleasedBatch, SegmentSink, Sink, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
-from wal_sink.sinks.guarantees import Ability, promise
+from wal_sink.sinks.guarantees import Ability
 from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.opening import open_store
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import Crash, FakeQuery, simulated_runtime
+from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal import paths
 from wal_sink.wal.records import Manifest
 from wal_sink.wal.segment_reader import load_segment
@@ -115,7 +115,7 @@ KINDS = [
 
 
 @dataclass
-class Life:
+class CountedQuery:
     """A WAL and a checkpoint in memory, and the runs on them, whose requests are counted."""
 
     kind: Kind
@@ -167,14 +167,10 @@ class Life:
 
     def _served_sink(self, run: Run, name: str, target: Any) -> ServedSink:
         delivery = Delivery(target, guarantee="at_most_once" if self.kind.at_most_once else None)
-        kept = promise(target, delivery, name)
+        served = served_sink(name, target, delivery, run.log, write_batch=self._reading_once(run))
+        kept = served.promise
         assert (kept.ability, kept.at_most_once) == (self.kind.ability, self.kind.at_most_once)
-        dispatcher: LocalDispatcher | WholeBatchDispatcher = LocalDispatcher(
-            lambda: target, run.log, should_stop=lambda: False
-        )
-        if isinstance(target, BatchSink):
-            dispatcher = WholeBatchDispatcher(self._reading_once(run), run.log, what="a writer", limit_s=10)
-        return ServedSink(name, delivery, kept, dispatcher)
+        return served
 
     def _reading_once(self, run: Run) -> Callable[[DeliveryContext, Manifest], object]:
         """Requests to the WAL of a writer that evaluates its DataFrame once."""
@@ -213,7 +209,7 @@ each_shape = pytest.mark.parametrize(("segments", "chunks"), [(1, 1), (1, 4), (3
 @each_shape
 @pytest.mark.parametrize("sinks", [1, 2])
 def test_a_steady_batch(kind: Kind, segments: int, chunks: int, sinks: int) -> None:
-    life = Life(kind, segments, chunks, sinks)
+    life = CountedQuery(kind, segments, chunks, sinks)
     run = life.open()
     life.live(run, 1)
 
@@ -222,7 +218,7 @@ def test_a_steady_batch(kind: Kind, segments: int, chunks: int, sinks: int) -> N
 
 
 def test_the_smallest_batch_costs_six_requests() -> None:
-    life = Life(KINDS[0], segments=1, chunks=1)
+    life = CountedQuery(KINDS[0], segments=1, chunks=1)
     found = total(life.protocol.of_batch(life.shape))
     assert found == Requests(puts=4, gets=2)
 
@@ -236,7 +232,7 @@ FIRST = KEPT - 1 + COLLECT_EVERY_BATCHES
 def test_as_many_batches_as_there_are_between_two_collections(
     kind: Kind, segments: int, chunks: int, sinks: int
 ) -> None:
-    life = Life(kind, segments, chunks, sinks)
+    life = CountedQuery(kind, segments, chunks, sinks)
     run = life.open()
     life.live(run, FIRST)
 
@@ -250,7 +246,7 @@ def test_as_many_batches_as_there_are_between_two_collections(
 @pytest.mark.parametrize("page", [3, 5, 7, None])
 @pytest.mark.parametrize("kind", [KINDS[0], KINDS[5]], ids=str)
 def test_listings_and_deletes_by_the_page(kind: Kind, page: int | None) -> None:
-    life = Life(kind, segments=8, chunks=4, model=replace(S3_MODEL, page=page))
+    life = CountedQuery(kind, segments=8, chunks=4, model=replace(S3_MODEL, page=page))
     run = life.open()
     life.live(run, FIRST)
 
@@ -264,7 +260,7 @@ def test_listings_and_deletes_by_the_page(kind: Kind, page: int | None) -> None:
 @each_kind
 @pytest.mark.parametrize("sinks", [1, 2])
 def test_a_start_that_finds_nothing_to_deliver(kind: Kind, sinks: int) -> None:
-    life = Life(kind, segments=3, chunks=2, sinks=sinks)
+    life = CountedQuery(kind, segments=3, chunks=2, sinks=sinks)
     life.live(life.open(), FIRST)
     life.store.taken()
 
@@ -283,7 +279,7 @@ def test_a_large_batch_in_shards_and_its_collection(
     often = 2
     monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", often)
     monkeypatch.setattr(counting, "COLLECT_EVERY_BATCHES", often)
-    life = Life(kind, segments, chunks, sinks, model=replace(S3_MODEL, page=page))
+    life = CountedQuery(kind, segments, chunks, sinks, model=replace(S3_MODEL, page=page))
     run = life.open()
     life.live(run, KEPT - 1 + often)
 
@@ -306,7 +302,7 @@ def test_the_same_as_s3_itself_is_asked(
     wal = open_store(StoreSpec(s3_url, s3_server.storage_options))
     if segments > 3:
         spread_from_2(monkeypatch)
-    life = Life(KINDS[0], segments=segments, chunks=2, sinks=2, wal=wal)
+    life = CountedQuery(KINDS[0], segments=segments, chunks=2, sinks=2, wal=wal)
     run = life.open()
     life.live(run, KEPT - 1 + often)
 
@@ -334,7 +330,7 @@ def test_a_batch_taken_over_after_a_crash(kind: Kind, segments: int, chunks: int
 
 def take_over(kind: Kind, segments: int, chunks: int, dies_at: int) -> tuple[object, object]:
     """Requests to take over a batch whose first run died in its `dies_at`th send, and the expected ones."""
-    life = Life(kind, segments, chunks)
+    life = CountedQuery(kind, segments, chunks)
     run = life.open()
     life.live(run, 1)
     life.targets[0].dies_at = life.targets[0].taken + dies_at
@@ -364,7 +360,7 @@ def test_a_large_batch_in_shards_taken_over_after_a_crash(
 
 @pytest.mark.parametrize("segments", [1, 3])
 def test_a_whole_batch_taken_over_after_a_crash(segments: int) -> None:
-    life = Life(KINDS[-1], segments, chunks=2, writer_dies_at=2)
+    life = CountedQuery(KINDS[-1], segments, chunks=2, writer_dies_at=2)
     run = life.open()
     life.live(run, 1)
     with pytest.raises(Crash):
@@ -387,7 +383,7 @@ def done_of(kind: Kind, chunks: int, sent: int) -> Done:
 
 
 def test_reads_of_the_checkpoint() -> None:
-    life = Life(KINDS[0], segments=3, chunks=1)
+    life = CountedQuery(KINDS[0], segments=3, chunks=1)
     run = life.open()
     life.live(run, 1)
     life.checkpoint.taken()

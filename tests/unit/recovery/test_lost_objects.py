@@ -102,7 +102,7 @@ def test_without_its_terms_a_transactional_target_does_not_refuse_its_only_sende
     life = world.life()
     run = life.open_run()
     next(life.batches(run))
-    life.deliver(run)
+    life.deliver_all(run)
     lose(world, "terms")
 
     assert world.life().live()
@@ -115,7 +115,7 @@ def test_without_its_terms_a_process_that_still_lives_is_fenced_all_the_same() -
     old = world.life()
     run = old.open_run()
     next(old.batches(run))
-    old.deliver(run)
+    old.deliver_all(run)
     lose(world, "terms")
 
     new: Life = world.life()

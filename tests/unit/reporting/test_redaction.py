@@ -14,7 +14,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.chaos.made_up import served_sink
 from tests.support.processes import CHECKOUT
 from wal_sink.errors import (
     ConfigError,
@@ -46,6 +45,7 @@ from wal_sink.spark.session.error_lines import telling_line
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing import FakeQuery, simulated_runtime
+from wal_sink.testing.simulation.served import served_sink
 
 quick = settings(deadline=None, max_examples=60)
 """A machine may be busy."""
@@ -353,7 +353,7 @@ def test_no_log_and_no_traceback_of_a_failed_delivery_shows_one(
     sink = Talkative(kind("cannot reach redis://me:QXZ/ qxz0@host:6379/0, password='xqz10 89Zx'"))
     checkpoint, runtime = MemoryStore(StoreSpec(f"memory://checkpoint-{kind.__name__}")), simulated_runtime()
     run = Run(MemoryStore(StoreSpec(f"memory://talkative-{kind.__name__}")), checkpoint, Settings(), runtime=runtime)
-    run.open([served_sink(run, "default", sink, Delivery(sink, max_attempts=2))])
+    run.open([served_sink("default", sink, Delivery(sink, max_attempts=2), run.log)])
     run.become_stager()
     assert [*FakeQuery(checkpoint, lambda *_: [pa.table({"id": [1]})]).batches(run, 1)] == [0]
     with pytest.raises(WalSinkError) as caught:

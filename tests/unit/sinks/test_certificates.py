@@ -18,7 +18,7 @@ from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Sink
 from wal_sink.sinks.certificates import is_certificate_error
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink.testing.contract.calls import chunks_of
 from wal_sink_backends.dynamodb.sink import DynamoDbSink
 from wal_sink_backends.files.chunk_sink import FilesSink
@@ -139,7 +139,7 @@ def test_delivery_stops_at_a_certificate_error(
         sink = make(server.port, authority.file)
         with (
             pytest.raises(DeliveryError, match=r"(?i)certificate|does not match|doesn't match"),
-            FakeQuery.over(Delivery(sink, max_attempts=8)) as query,
+            query_into(Delivery(sink, max_attempts=8)) as query,
         ):
             query.batch(pa.table({"id": [1]}))
     assert "attempt 1 failed" not in caplog.text
@@ -176,7 +176,7 @@ def test_a_certificate_error_of_a_users_sink_is_permanent(error: Exception, capl
     sink = Careless(error)
     with (
         pytest.raises(DeliveryError, match="cannot be reached"),
-        FakeQuery.over(Delivery(sink, max_attempts=3)) as query,
+        query_into(Delivery(sink, max_attempts=3)) as query,
     ):
         query.batch(pa.table({"id": [1]}))
     assert "attempt 1 failed" not in caplog.text

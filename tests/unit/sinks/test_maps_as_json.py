@@ -19,7 +19,7 @@ from tests.support.redis_tools import VARIABLE
 from tests.unit.backends.http.conftest import keyed  # noqa: F401 - a fixture
 from wal_sink.errors import ConfigError
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink.testing.contract.calls import chunks_of
 from wal_sink_backends.dynamodb import items as dynamodb_items
 from wal_sink_backends.dynamodb.tables import Keys
@@ -59,7 +59,7 @@ def test_http(keyed: Collection, maps: Maps, wanted: Any, body: Any) -> None:  #
 @pytest.mark.parametrize("form", ["jsonl", "json"])
 @pytest.mark.parametrize("kind", [FilesSink, TwoPhaseFilesSink])
 def test_files(tmp_path: Path, maps: Maps, wanted: Any, form: Any, kind: Any) -> None:
-    with FakeQuery.over(kind(f"file://{tmp_path}/out", format=form, maps=maps)) as query:
+    with query_into(kind(f"file://{tmp_path}/out", format=form, maps=maps)) as query:
         query.batch(TABLE)
     (file,) = (tmp_path / "out").rglob(f"*.{form}")
     found = json.loads(file.read_text())
@@ -67,7 +67,7 @@ def test_files(tmp_path: Path, maps: Maps, wanted: Any, form: Any, kind: Any) ->
 
 
 def test_parquet_keeps_its_maps(tmp_path: Path) -> None:
-    with FakeQuery.over(FilesSink(f"file://{tmp_path}/out", format="parquet", maps="entries")) as query:
+    with query_into(FilesSink(f"file://{tmp_path}/out", format="parquet", maps="entries")) as query:
         query.batch(TABLE)
     (file,) = (tmp_path / "out").rglob("*.parquet")
     assert pa.types.is_map(pq.read_schema(file).field("tags").type)
@@ -76,7 +76,7 @@ def test_parquet_keeps_its_maps(tmp_path: Path) -> None:
 @BOTH
 def test_sqlite(tmp_path: Path, maps: Maps, wanted: Any) -> None:
     sink = SqlSink(f"sqlite:///{tmp_path}/rows.db", "rows", maps=maps)
-    with FakeQuery.over(sink) as query:
+    with query_into(sink) as query:
         query.batch(TABLE)
     with closing(sqlite3.connect(tmp_path / "rows.db")) as database:
         ((tags,),) = database.execute("SELECT tags FROM rows").fetchall()

@@ -1,4 +1,4 @@
-"""`crash_matrix` and `FakeQuery.over`: what they count, what they permit, and what they say when used wrongly."""
+"""`crash_matrix` and `query_into`: what they count, what they permit, and what they say when used wrongly."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, Sink
 from wal_sink.sinks.base import BatchSink, ReleasedBatch
-from wal_sink.testing import CrashMatrix, FakeQuery, crash_matrix
+from wal_sink.testing import CrashMatrix, crash_matrix, query_into
 from wal_sink.testing.matrix.points import chosen, points_of
 from wal_sink.testing.matrix.verdict import EVERYTHING
 from wal_sink.testing.simulation.own_lines import OwnLines
@@ -266,7 +266,7 @@ class Recorder(Sink):
 
 def test_a_query_that_is_driven_by_hand() -> None:
     ARRIVED.clear()
-    with FakeQuery.over(Recorder()) as query:
+    with query_into(Recorder()) as query:
         query.batch(*SHORT)
         query.crash_at("before create commits/")
         query.batch(SHORT[1])
@@ -279,7 +279,7 @@ def test_a_query_that_is_driven_by_hand() -> None:
 
 
 def test_a_query_says_what_it_cannot_do() -> None:
-    query = FakeQuery.over(Recorder())
+    query = query_into(Recorder())
     with pytest.raises(RuntimeError, match="use the query in a with block"):
         query.deliver()
     with query:
@@ -293,7 +293,7 @@ def test_a_query_says_what_it_cannot_do() -> None:
 
 
 def test_a_point_that_does_not_exist_is_refused() -> None:
-    with FakeQuery.over(Recorder()) as query:
+    with query_into(Recorder()) as query:
         for point in ("after wrote", "inside write"):
             with pytest.raises(ValueError, match=r"no point begins so; expected one of .*'after write'"):
                 query.crash_at(point)
@@ -311,7 +311,7 @@ def test_a_sink_that_cannot_be_pickled_is_not_used_by_several_processes() -> Non
 
     for to in (Seen(), Delivery(Seen())):
         with pytest.raises(ConfigError, match=r"it cannot be pickled \(.*SinkQuery\(lambda: MySink"):
-            FakeQuery.over(to)
+            query_into(to)
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_sink_that_fails_fails_the_query() -> None:
     def refuse(_: Chunk) -> None:
         raise ValueError("no room")
 
-    with pytest.raises(DeliveryError, match="no room"), FakeQuery.over(Delivery(refuse, max_attempts=2)) as query:
+    with pytest.raises(DeliveryError, match="no room"), query_into(Delivery(refuse, max_attempts=2)) as query:
         query.batch(*SHORT)
 
 

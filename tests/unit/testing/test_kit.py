@@ -66,7 +66,7 @@ def test_every_test_of_the_contract_has_a_sink_that_fails_it() -> None:
 
 def test_the_kit_needs_neither_spark_nor_a_backend_nor_until_the_contract_pytest() -> None:
     program = (
-        "import sys, wal_sink.testing as kit; kit.FakeQuery.over(print); "
+        "import sys, wal_sink.testing as kit; kit.query_into(print); "
         "print(sorted({'pytest', 'pyspark', 'wal_sink_backends'} & set(sys.modules))); "
         "print(kit.SinkContract.__name__, 'pytest' in sys.modules, 'pyspark' in sys.modules)"
     )

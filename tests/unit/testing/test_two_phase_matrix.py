@@ -77,7 +77,7 @@ def _live(place: Place, *, dies_at: int = 0) -> list[str]:
 
     process = Process(place, hook=hook)
     try:
-        process.live()
+        process.live_to_end()
     except Crash as crash:
         bury(process, crash)
     return process.points

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.golden.targets import Plain, Target
 from tests.support.golden.wal_writer import WRITERS, written
-from tests.support.golden.wals import GOLDEN, World, load
+from tests.support.golden.wals import GOLDEN, GoldenWal, load
 from wal_sink.committer.collection import Collector
 from wal_sink.errors import ConfigError
 from wal_sink.inspection import read_status
@@ -31,7 +31,7 @@ def kinds_of_records() -> Iterator[type[Record]]:
     return (kind for kind in found if isinstance(kind, type) and issubclass(kind, Record) and kind is not Record)
 
 
-def envelopes(world: World) -> dict[str, Any]:
+def envelopes(world: GoldenWal) -> dict[str, Any]:
     names = [name for name in world.wal.list("", recursive=True) if name.endswith(".json")]
     return {name: json.loads(world.wal.read(name)) for name in names}
 

@@ -342,7 +342,7 @@ def test_a_crash_at_any_point_of_a_collection_of_shards_keeps_the_invariants(
     worlds = list(collections(kind))
     assert len(worlds) >= 60
     for world in worlds:
-        world.batches = (*LONG, (1,))  # what a crash left of the last collection goes with the next
+        world.shape = (*LONG, (1,))  # what a crash left of the last collection goes with the next
         assert world.life().live()
         left = [name for name in world.wal.list("", recursive=True) if "/shard-" in name]
         assert batches_of(left) == {len(LONG)}

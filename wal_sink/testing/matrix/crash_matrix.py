@@ -194,7 +194,7 @@ class _Trials(Generic[T]):
         if history.failed or not difference.lost:  # who comes to its end has looked, and must have been told
             points = history.undisturbed()
             difference = self.sent.difference(replaced.delivered(place.rejected_rows()))
-            if history.refused and replaced.owes(place.marked()):
+            if history.refused and replaced.owes(place.marked_batches()):
                 history.error, difference = "", replace(difference, lost=())
         place.clear()
         self._judge(plan, history, difference)
@@ -212,7 +212,7 @@ class _Trials(Generic[T]):
         """Whether this target may be used from a thread of a process's own, which a fake may refuse."""
         target = self.new_target()
         place = self._place(lambda: self.make_sink(target))
-        beside = Beside(Process(place).live, lambda: place.started, _LONG_S)
+        beside = Beside(Process(place).live_to_end, lambda: place.started, _LONG_S)
         self.stage = replace(self.stage, own_thread=beside.goes_through() and beside.error is None)
         place.clear()
 
@@ -300,7 +300,7 @@ class _History:
         process = Process(self.place, hook=self._hook(point), lines=True)  # lines: they count as points
         self.failed = True
         try:
-            process.live()
+            process.live_to_end()
             self.failed = False
         except Crash as crash:
             bury(process, crash)
@@ -314,7 +314,7 @@ class _History:
         """One process that has to come to its end."""
         process = Process(self.place, lines=lines)
         try:
-            process.live()
+            process.live_to_end()
         except WalSinkError as error:
             self.refused = self.refused or isinstance(error, HistoryError)
             self.error = self.error or told(error)

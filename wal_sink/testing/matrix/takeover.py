@@ -45,14 +45,14 @@ class Takeover:
         """Let it live while its predecessor stands still."""
         if self._stage.own_thread:
             points = self._process.points
-            self._beside = Beside(self._process.live, lambda: len(points), self._patience_s)
+            self._beside = Beside(self._process.live_to_end, lambda: len(points), self._patience_s)
             if not self._beside.goes_through():
                 self.waited = self._process.dead = True
                 return
             self.error = self._beside.error
         else:
             try:
-                self._process.live()
+                self._process.live_to_end()
             except (Crash, WalSinkError) as error:
                 self.error = error
         self._bury(self.error)

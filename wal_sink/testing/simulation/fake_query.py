@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from wal_sink.checkpoint.formats import planned_ms
 from wal_sink.lifecycle.run import Run
@@ -20,8 +20,6 @@ from wal_sink.two_phase.prepare import joined, stage_partition
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from wal_sink.testing.simulation.sink_query import SinkQuery
 
 QUERY_ID = "5e9f0f6e-0000-4000-8000-00000000fa4e"
 _FIRST_PLAN_MS = 1_767_225_600_000
@@ -38,20 +36,8 @@ class FakeQuery:
     `evaluate` is the query: it gets a batch id and the batch's end offset and returns the rows, one table a partition.
     It is called again when a batch is replayed, and may then answer with other rows, as `uuid()` does.
 
-    `FakeQuery.over(sink)` is the whole of it for tests of a sink: a query with WAL, checkpoint and processes.
+    `query_into(sink)` is a whole query for tests of a sink, with WAL, checkpoint and processes.
     """
-
-    @staticmethod
-    def over(to: object, *, data_frame: Callable[[pa.Table], Any] | None = None) -> SinkQuery:
-        """A query into a sink, over a new WAL in memory, which can crash and start again. See `SinkQuery`.
-
-        `to` is what `WalSink` takes for one sink. Each process gets a copy of it, as an executor does; a function that
-        cannot be pickled is used itself, a sink that cannot is refused with `ConfigError`. A writer of whole batches
-        needs `data_frame`: `spark.createDataFrame`.
-        """
-        from wal_sink.testing.simulation.sink_query import SinkQuery, copies  # noqa: PLC0415 - which is built on this module
-
-        return SinkQuery(copies(to), data_frame=data_frame)
 
     def __init__(
         self, checkpoint: Store, evaluate: Callable[[int, int], Partitions], *, query_id: str = QUERY_ID
@@ -122,15 +108,15 @@ class FakeQuery:
         return max((int(name) for name in self._checkpoint.list(folder)), default=-1)
 
 
-def stage_tables(run: Run, attempt: Attempt, partitions: Partitions) -> Staged:
-    """Stage Arrow tables the way Spark's tasks stage partitions."""
+def stage_tables(run: Run, attempt: Attempt, partitions: Partitions, *, numbers: Sequence[int] | None = None) -> Staged:
+    """Stage Arrow tables the way Spark's tasks stage partitions, which `numbers` may number."""
     columns = tuple(partitions[0].column_names) if partitions else ()
     schema = spark_schema_of(partitions[0].schema) if partitions else ""
     order = run.staging_context(attempt, columns=columns, spark_schema=schema)
     staged = joined(
         [
             stage_partition(order, _positional(table).to_batches(), run.log, partition=number, on_executor=False)
-            for number, table in enumerate(partitions)
+            for number, table in zip(numbers or range(len(partitions)), partitions, strict=True)
         ]
     )
     return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)

@@ -73,7 +73,7 @@ class Place:
     started: int = 0
     """Processes so far."""
 
-    def evaluate(self, batch_id: int) -> Partitions:
+    def evaluate(self, batch_id: int, end_offset: int) -> Partitions:  # noqa: ARG002 - see `FakeQuery`
         """The rows that the query makes of a batch's input, one table a partition."""
         return self.batches[batch_id]
 
@@ -86,7 +86,7 @@ class Place:
                 if letter.kept == "rejected":
                     yield from letter.chunk.table.to_pylist()
 
-    def marked(self) -> list[int]:
+    def marked_batches(self) -> list[int]:
         """The batches that are marked."""
         return [int(name.removesuffix(".json")) for name in self.wal.list(paths.markers(SINK_NAME))]
 
@@ -115,7 +115,7 @@ class Process:
         self._run: Run | None = None
         self.wal: Store = FaultyStore(place.wal, self.point)
         self.checkpoint: Store = FaultyStore(place.checkpoint, self.point)
-        self.query = FakeQuery(self.checkpoint, lambda batch_id, _: place.evaluate(batch_id))
+        self.query = FakeQuery(self.checkpoint, place.evaluate)
 
     # Points.
 
@@ -180,7 +180,7 @@ class Process:
         self.run.gate.search()
         self.run.deliver_all()
 
-    def live(self) -> None:
+    def live_to_end(self) -> None:
         """From the start until every batch of the place is delivered."""
         self.open()
         while (batch_id := self.next_batch()) in self.place.batches:
@@ -211,7 +211,7 @@ def _batch_writer(sink: BatchSink, log: Log, place: Place) -> WriteBatch:
 
     def write(delivery_context: DeliveryContext, manifest: Manifest) -> object:
         no_rows = place.batches[manifest.batch_id][0].slice(0, 0)
-        frame = data_frame(pa.concat_tables([no_rows, *_released(log, manifest)]))
+        frame = data_frame(pa.concat_tables([no_rows, *released_rows(log, manifest)]))
         batch = ReleasedBatch(
             batch_id=manifest.batch_id,
             term=delivery_context.term.number,
@@ -223,7 +223,8 @@ def _batch_writer(sink: BatchSink, log: Log, place: Place) -> WriteBatch:
     return write
 
 
-def _released(log: Log, manifest: Manifest) -> Iterator[pa.Table]:
+def released_rows(log: Log, manifest: Manifest) -> Iterator[pa.Table]:
+    """The rows of a released batch, chunk by chunk."""
     rows, columns = manifest.chunk_rows, manifest.columns
     for segment in manifest.segments:
         data = load_segment(log.store, segment)

@@ -11,7 +11,7 @@ from wal_sink.errors import ConfigError
 from wal_sink.messages import DeliveryContext
 from wal_sink.reporting.texts import name_of
 from wal_sink.settings import Delivery
-from wal_sink.sinks.base import BatchSink, Sink, as_sink
+from wal_sink.sinks.base import BatchSink, MakeSink, Sink, as_sink
 from wal_sink.sinks.guarantees import Promise
 from wal_sink.sinks.urls import sink_from_url
 from wal_sink.wal.log import Log
@@ -35,12 +35,14 @@ def served_sink(
     *,
     write_batch: WriteBatch | None = None,
     kept: Promise | None = None,
+    make_sink: MakeSink | None = None,
     stages: bool = True,
 ) -> ServedSink:
     """Serve a sink in this process. `delivery` holds its policies; its `to` is not read.
 
     `write_batch` stands for a writer of whole batches and is required for one. `kept` is the promise for the sink, for
-    callers that know it. Without `stages`, a two-phase sink is prepared when it is delivered.
+    callers that know it. `make_sink` makes the two-phase sink that stages and aborts; the default is `sink`. Without
+    `stages`, a two-phase sink is prepared when it is delivered.
     """
     if isinstance(sink, BatchSink):
         if write_batch is None:
@@ -48,5 +50,5 @@ def served_sink(
         whole = WholeBatchDispatcher(write_batch, log, what=name_of(sink), limit_s=delivery.budget_s)
         return serve(name, sink, delivery, whole, travels=None, promised=kept)
     here = LocalDispatcher(lambda: sink, log, should_stop=lambda: False)
-    travels = (lambda: sink) if stages else None
-    return serve(name, sink, delivery, here, travels=travels, here=lambda: sink, promised=kept)
+    make = make_sink or (lambda: sink)
+    return serve(name, sink, delivery, here, travels=make if stages else None, here=make, promised=kept)

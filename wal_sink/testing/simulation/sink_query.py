@@ -26,7 +26,7 @@ _SMALL_CHUNKS = Settings(chunk_rows=2)
 class SinkQuery:
     """A streaming query, its checkpoint and its WAL in memory, and the process that runs it. No Spark, no real time.
 
-        with FakeQuery.over(sink) as query:
+        with query_into(sink) as query:
             query.batch(first)             # staged, completed, delivered
             query.crash_at("after write")
             query.batch(second)            # the process dies once the sink has its first chunk
@@ -154,6 +154,16 @@ class SinkQuery:
             raise Crash(point)
 
 
+def query_into(to: object, *, data_frame: MakeFrame | None = None) -> SinkQuery:
+    """A query into a sink, over a new WAL in memory, which can crash and start again. See `SinkQuery`.
+
+    `to` is what `WalSink` takes for one sink. Each process gets a copy of it, as an executor does; a function that
+    cannot be pickled is used itself, a sink that cannot is refused with `ConfigError`. A writer of whole batches needs
+    `data_frame`: `spark.createDataFrame`.
+    """
+    return SinkQuery(copies(to), data_frame=data_frame)
+
+
 def copies(to: object) -> Callable[[], object]:
     """Makes a sink for each process, as unlike the others as those of real processes.
 
@@ -166,7 +176,7 @@ def copies(to: object) -> Callable[[], object]:
         sink = to.to if isinstance(to, Delivery) else to
         if isinstance(sink, Sink | BatchSink):
             raise ConfigError(
-                f"FakeQuery.over({name_of(sink)}): each process gets a copy of its own, and it cannot be pickled "
+                f"query_into({name_of(sink)}): each process gets a copy of its own, and it cannot be pickled "
                 f"({text_of(error)}). Keep plain data in __init__ and connect in open(), or say how each process makes "
                 "its sink: SinkQuery(lambda: MySink(…))"
             ) from error

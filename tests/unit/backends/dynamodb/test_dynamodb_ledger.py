@@ -12,7 +12,7 @@ from tests.support.dynamodb_tools import opened
 from tests.support.servers.dynamodb_server import REGION, DynamoDbServer, Fault, create_table
 from wal_sink.errors import DivergentReplay, FencedError, ForgottenError, HistoryError, PermanentError
 from wal_sink.sinks.chunk import Position
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
 from wal_sink_backends.dynamodb.tables import Identity
 
@@ -180,7 +180,7 @@ def test_a_table_restored_to_before_the_marker_is_refused(server: DynamoDbServer
     )
     remembered = "batch 0" if kept else "nothing"
     told = f"batch 1 was delivered and marked, but its target remembers {remembered}"
-    with pytest.raises(HistoryError, match=told), FakeQuery.over(sink) as query:  # noqa: PT012
+    with pytest.raises(HistoryError, match=told), query_into(sink) as query:  # noqa: PT012
         query.batch(ids(1))
         (old,) = server.items(f"{table}-ledger")
         query.batch(ids(2))
@@ -235,7 +235,7 @@ def sink_of(server: DynamoDbServer, table: str) -> DynamoDbSink:
 def test_a_table_made_anew_in_mid_run_is_refused_before_the_next_marker(server: DynamoDbServer) -> None:
     table = server.new_table()
     told = r"deleted and created again since batch 0, row 1.*recreated_table='accept'"
-    with pytest.raises(HistoryError, match=told), FakeQuery.over(sink_of(server, table)) as query:  # noqa: PT012
+    with pytest.raises(HistoryError, match=told), query_into(sink_of(server, table)) as query:  # noqa: PT012
         query.batch(ids(1))
         recreate(server, table)
         query.batch(ids(2))

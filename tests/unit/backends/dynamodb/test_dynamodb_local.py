@@ -14,7 +14,7 @@ from tests.support.servers.dynamodb_server import create_table
 from wal_sink import Delivery
 from wal_sink.errors import PermanentError
 from wal_sink.sinks.base import Rejected
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink_backends.dynamodb.sink import DynamoDbSink, TryAgainError
 
 
@@ -155,7 +155,7 @@ def test_poison_rows_become_dead_letters_and_the_query_goes_on(server: DynamoDbL
     where: dict[str, Any] = {"region": "eu-central-1", "endpoint_url": server.endpoint}
     own: dict[str, Any] = {"ledger_table": f"{table}-ledger"} if kind is DynamoDbSink else {"idempotent": True}
     sink = kind(table, **where, **own)
-    with FakeQuery.over(Delivery(sink, on_rejected="dead_letter")) as query:
+    with query_into(Delivery(sink, on_rejected="dead_letter")) as query:
         for first in (0, 4):
             deep = pa.array([None, in_lists(40), None, []], nested(40))
             days = ["mo", "tu", "", "we"]

@@ -18,7 +18,7 @@ from tests.support.servers.http_target import Fault
 from wal_sink.errors import ConfigError, DeliveryError, OutcomeUnknownError, PermanentError, RetryLaterError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.base import Rejected
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink
 from wal_sink_backends.http.urls import http_sink
@@ -62,7 +62,7 @@ def test_a_multi_status_is_not_done(keyed: Collection, body: Any, idempotent: bo
 
 def test_a_multi_status_stops_the_delivery_and_marks_nothing(keyed: Collection) -> None:
     keyed.server.faults.append(Fault(status=207, body=PARTIAL))
-    with FakeQuery.over(HttpSink(keyed.url, idempotent=True)) as query:
+    with query_into(HttpSink(keyed.url, idempotent=True)) as query:
         with pytest.raises(DeliveryError, match="207"):
             query.batch(pa.table({"id": IDS}))
         query.restart()
@@ -140,7 +140,7 @@ def test_a_lookup_may_refuse_a_whole_chunk(plain: Collection) -> None:
 def test_a_lookup_that_is_answered_in_parts_is_an_error(plain: Collection) -> None:
     plain.server.faults.append(Fault(status=207))
     sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}", check=refused_items)
-    with FakeQuery.over(Delivery(sink, max_attempts=2)) as query:
+    with query_into(Delivery(sink, max_attempts=2)) as query:
         plain.server.faults.insert(0, Fault(cut="before"))
         with pytest.raises(DeliveryError, match=r"207.*expected 200"):
             query.batch(pa.table({"id": [1]}))

@@ -27,7 +27,7 @@ from tests.support.servers.http_target import Fault, HttpTarget
 from wal_sink.errors import DeliveryError, OutcomeUnknownError, PermanentError
 from wal_sink.settings import Delivery
 from wal_sink.sinks.chunk import Chunk
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink, TargetFailedError
 from wal_sink_backends.http.urls import http_sink
@@ -115,7 +115,7 @@ def test_an_api_that_fails_now_and_then_gets_every_row_once(keyed: Collection) -
         Fault(status=429, headers={"Retry-After": "0"}),
     ]
     keyed.server.faults += faults
-    with FakeQuery.over(HttpSink(keyed.url, idempotent=True)) as query:
+    with query_into(HttpSink(keyed.url, idempotent=True)) as query:
         query.batch(pa.table({"id": IDS}))
         query.batch(pa.table({"id": [6, 7]}))
     assert keyed.ids == [*IDS, 6, 7]
@@ -125,7 +125,7 @@ def test_an_api_that_fails_now_and_then_gets_every_row_once(keyed: Collection) -
 def test_a_lookup_spares_what_an_answer_got_lost_for(plain: Collection) -> None:
     plain.server.faults += [Fault(cut="after")]
     sink = HttpLookupSink(plain.url, lookup_url=f"{plain.url}/chunks/{{key}}")
-    with FakeQuery.over(sink) as query:
+    with query_into(sink) as query:
         query.batch(pa.table({"id": [1, 2]}))
     assert plain.ids == [1, 2]
     assert [seen.method for seen in plain.server.requests] == ["POST", "GET", "GET"]  # the last for what nobody sent
@@ -133,14 +133,14 @@ def test_a_lookup_spares_what_an_answer_got_lost_for(plain: Collection) -> None:
 
 def test_without_a_lookup_or_keys_it_repeats(plain: Collection) -> None:
     plain.server.faults += [Fault(cut="after")]
-    with FakeQuery.over(HttpSink(plain.url)) as query:
+    with query_into(HttpSink(plain.url)) as query:
         query.batch(pa.table({"id": [1, 2]}))
     assert plain.ids == [1, 2, 1, 2]
 
 
 def test_what_is_refused_stops_the_delivery_with_the_reason(keyed: Collection) -> None:
     keyed.server.refuse = refuse_3
-    with FakeQuery.over(Delivery(HttpSink(keyed.url, body="rows", idempotent=True))) as query:
+    with query_into(Delivery(HttpSink(keyed.url, body="rows", idempotent=True))) as query:
         with pytest.raises(DeliveryError, match="id 3 is refused"):
             query.batch(pa.table({"id": IDS}))
         keyed.server.forget()

@@ -16,7 +16,7 @@ from wal_sink.errors import (
     PermanentError,
 )
 from wal_sink.sinks.chunk import Position
-from wal_sink.testing import FakeQuery
+from wal_sink.testing import query_into
 from wal_sink.testing.contract.ledger_cases import CASES, REFUSALS, STORED
 from wal_sink_backends.redis.script import LEDGER
 from wal_sink_backends.redis.sink import RedisSink
@@ -145,7 +145,7 @@ def test_a_chunk_less_its_rows_still_moves_the_ledger(server: RedisServer) -> No
 def test_an_emptied_redis_is_refused(server: RedisServer) -> None:
     sink = RedisSink(server.url, kind="stream", key="orders", password_env=VARIABLE)
     told = "batch 0 was delivered and marked, but its target remembers nothing"
-    with pytest.raises(HistoryError, match=told), FakeQuery.over(sink) as query:  # noqa: PT012
+    with pytest.raises(HistoryError, match=told), query_into(sink) as query:  # noqa: PT012
         query.batch(ids(1, 2))
         with server.client() as client:
             client.flushall()
@@ -156,7 +156,7 @@ def test_an_emptied_redis_is_refused(server: RedisServer) -> None:
 def test_a_redis_restored_to_before_the_marker_is_refused(server: RedisServer) -> None:
     sink = RedisSink(server.url, kind="stream", key="orders", password_env=VARIABLE)
     told = "batch 1 was delivered and marked, but its target remembers batch 0"
-    with pytest.raises(HistoryError, match=told), FakeQuery.over(sink) as query:  # noqa: PT012
+    with pytest.raises(HistoryError, match=told), query_into(sink) as query:  # noqa: PT012
         query.batch(ids(1))
         old = everything(server)
         query.batch(ids(2))

@@ -6,12 +6,8 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from wal_sink.delivery.local import LocalDispatcher
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.lifecycle.run import Run
-from wal_sink.settings import Delivery
-from wal_sink.sinks.base import Sink
-from wal_sink.sinks.guarantees import promise
 from wal_sink.testing import FakeQuery
 
 T = TypeVar("T")
@@ -25,12 +21,6 @@ def live_through(run: Run, served_sinks: Sequence[ServedSink], query: FakeQuery,
     for _ in query.batches(run, batches):
         run.deliver_all()
     run.deliver_all()
-
-
-def served_sink(run: Run, name: str, sink: Sink, delivery: Delivery) -> ServedSink:
-    """A sink that this process itself delivers to."""
-    dispatcher = LocalDispatcher(lambda: sink, run.log, should_stop=lambda: False)
-    return ServedSink(name, delivery, promise(sink, delivery, name), dispatcher, identity=sink.describe())
 
 
 def in_two(rows: Sequence[T], chance: random.Random) -> tuple[list[T], list[T]]:
