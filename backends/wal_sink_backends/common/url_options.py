@@ -145,7 +145,7 @@ def _boolean(text: str) -> bool:
 
 
 def _expected(name: str, text: str, hint: Any) -> str:
-    """What an option of this type takes, with an example to write."""
+    """The text that an option of this type takes, with an example."""
     if choices := _choices(hint):
         return " or ".join(_expected(name, text, each) for each in choices)
     if get_origin(hint) is Literal:

@@ -1,4 +1,4 @@
-"""Rows to a web API that tells whether it has a chunk: before a chunk is sent again, the API is asked for it."""
+"""Rows to a web API that tells whether it has a chunk: a look-up comes before a chunk is sent again."""
 
 from __future__ import annotations
 

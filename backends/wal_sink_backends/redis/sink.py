@@ -158,7 +158,7 @@ class RedisSink(TransactionalSink):
     def _run_script(self, keys: int, arguments: Sequence[Any], what: str) -> tuple[list[bytes], Any]:
         """The script's answer; and, with `wait_replicas`, the number of replicas with its writes, or the error of WAIT.
 
-        WAIT counts the writes of its own connection: on another connection it counts replicas that may lack the rows.
+        WAIT counts the writes of the same connection: on another connection it counts replicas that may lack the rows.
         So both are sent together, and redis-py cannot connect anew between them.
         """
         client, errors = self._opened(), redis_library().exceptions
