@@ -337,7 +337,7 @@ class WalSink:
 
     def _is_complete(self, batch_id: int) -> bool:
         """Whether Spark may have completed the batch. One that failed before the checkpoint could be asked may be."""
-        return self._pool is None or self._pool.run.gate.is_open_now(batch_id)
+        return self._pool is None or self._pool.run.gate.ask_now(batch_id)
 
     # --- ending
 

@@ -145,8 +145,11 @@ class Gate:
         """Whether the batch is complete, as remembered. No request; False may mean that nobody asked."""
         return batch_id <= self._completed_through
 
-    def is_open_now(self, batch_id: int) -> bool:
-        """Whether the batch is complete, asked and not remembered. A read, and a listing if the entry is not there."""
+    def ask_now(self, batch_id: int) -> bool:
+        """Ask whether the batch is complete, whatever is remembered; if it is not, close the gate from there on.
+
+        A read, and a listing if the entry is not there.
+        """
         found = self._ask(lambda: self._is_completed(batch_id))
         if found < batch_id:
             found = self._ask(self._checkpoint.newest_commit)

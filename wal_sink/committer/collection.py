@@ -32,7 +32,7 @@ class Collector:
         self._log = shared.log
         self._retention = retention_batches
         self._low_water: int | None = None
-        self._asked_at = NOTHING
+        self._put_off_at = NOTHING
         self._sinks: set[str] = set()
         self._served: set[str] = set()
         self._marked: dict[str, int] = {}
@@ -45,18 +45,16 @@ class Collector:
         self._sinks.update(others, self._served)
 
     def is_due(self, marked_through: int) -> bool:
-        """Whether a committer that marked so far should collect. Asks the store only once.
-
-        True once every `COLLECT_EVERY_BATCHES`, even where an absent sink holds everything back.
-        """
+        """Whether a committer that marked so far should collect. Reads low water in the first call only."""
         if self._low_water is None:
             self._low_water = self._log.low_water()
         floor = max(self._low_water, self._first_batch() - 1)
-        since = max(floor + self._retention, self._asked_at)
-        if marked_through - since < COLLECT_EVERY_BATCHES:
-            return False
-        self._asked_at = marked_through
-        return True
+        since = max(floor + self._retention, self._put_off_at)
+        return marked_through - since >= COLLECT_EVERY_BATCHES
+
+    def put_off(self, marked_through: int) -> None:
+        """Make no collection due for another `COLLECT_EVERY_BATCHES`, even if an absent sink holds everything back."""
+        self._put_off_at = marked_through
 
     def collect(self, term: Term) -> int:
         """Collect what every registered sink has, less the retention window. Returns the new low water."""

@@ -65,7 +65,7 @@ class Releaser:
                 return self._adopt(existing)
             manifest = self._highest_manifest(batch_id)
             self._check_against_checkpoint(manifest)
-            if not self._gate.is_open_now(batch_id):
+            if not self._gate.ask_now(batch_id):
                 return None  # the open gate was one of a past that the checkpoint has lost
         release = Release(
             batch_id=batch_id,

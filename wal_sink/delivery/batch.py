@@ -149,9 +149,11 @@ class BatchDelivery:
         failures, took_some = self._asked_first(), False
         for tasks in () if failures else self._rounds():
             results = self._carry(tasks, confirm=self._is_confirmed_after(tasks))
-            if any(result.chunks for result in results) and self._came_further():
-                budget.note_progress()
-                took_some = True
+            if any(result.chunks for result in results):
+                if self._has_come_further():
+                    budget.note_progress()
+                    took_some = True
+                self._note_furthest()
             failures = [result.failure for result in results if result.failure]
             if failures:
                 break
@@ -190,11 +192,12 @@ class BatchDelivery:
         if failure := next((result.failure for result in results if result.failure), None):
             self._fail(failure, budget, may_be_away=False)
 
-    def _came_further(self) -> bool:
+    def _has_come_further(self) -> bool:
         """Whether more is delivered than ever before. A target that forgets may take the same rows for ever."""
-        rows, before = sum(self._rows), self._furthest
-        self._furthest = max(rows, before)
-        return rows > before or not self._is_transactional
+        return sum(self._rows) > self._furthest or not self._is_transactional
+
+    def _note_furthest(self) -> None:
+        self._furthest = max(sum(self._rows), self._furthest)
 
     def _leave_behind(self, term: Term) -> None:
         """Go on under this next term, so that a task of a lost attempt that wakes up finds itself succeeded.

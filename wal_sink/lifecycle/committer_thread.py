@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from wal_sink.committer.committer import Committer
@@ -219,7 +219,7 @@ class CommitterThread:
             self._polls += 1
             return Seen.POLL_DUE
 
-    _ACTIONS: ClassVar[Mapping[State, Callable[[CommitterThread], Seen]]] = {
+    _ACTIONS: ClassVar[dict[State, Callable[[CommitterThread], Seen]]] = {
         State.QUIET: _decide_quiet,
         State.BUSY: _decide_busy,
         State.LOOKING: _look,

@@ -101,7 +101,8 @@ class Entries:
             self._run = RunEntry(run_id)
         entry = self._run
         self._refuse_overtaking(query_id, batch_id)
-        problem, beside = self._problem(entry, query_id, batch_id)
+        is_stager = self._claim_run(query_id, run_id) is self._token
+        problem, beside = _problem(entry, batch_id, is_stager=is_stager)
         if problem:
             error = ConfigError(f"batch {batch_id} of {self._owner} {problem}")
             self._unstaged[query_id] = Unstaged(batch_id, error, run_id if beside else "")
@@ -118,24 +119,14 @@ class Entries:
         if unknown is not None and batch_id != unknown.batch_id:
             raise again(unknown, self._owner)
 
-    def _problem(self, entry: RunEntry, query_id: str, batch_id: int) -> tuple[str, bool]:
-        """Why the call is not let in, and whether another call has the batch; "" if it is."""
-        if not self._is_stager(query_id, entry.run_id):
-            return _ANOTHER_SINK, True
-        if entry.batch_id == batch_id and (entry.busy or entry.staged):
-            return _SECOND_CALL, True
-        if entry.busy:
-            return _STILL_BUSY.format(entry.batch_id), False
-        return "", False
-
-    def _is_stager(self, query_id: str, run_id: str) -> bool:
-        """Whether no other `WalSink` of this process stages this run into this WAL."""
+    def _claim_run(self, query_id: str, run_id: str) -> object:
+        """Make this `WalSink` the stager of the run, unless another of this process is. The token of the stager."""
         with _stagers_lock:
             run, stager = _stagers.get((query_id, self._wal), ("", self._token))
             if run != run_id:
                 _stagers[query_id, self._wal] = (run_id, self._token)
-                return True
-            return stager is self._token
+                return self._token
+            return stager
 
     def _leave(self, entry: RunEntry, query_id: str, unstaged: Unstaged | None) -> None:
         entry.busy, entry.staged = False, unstaged is None
@@ -150,6 +141,20 @@ class Entries:
             for each in {query_id, ""}:
                 if each in self._unstaged and self._unstaged[each].batch_id == entry.batch_id:
                     del self._unstaged[each]
+
+
+def _problem(entry: RunEntry, batch_id: int, *, is_stager: bool) -> tuple[str, bool]:
+    """Why the call is not let in, and whether another call has the batch; "" if it is let in.
+
+    `is_stager`: whether no other `WalSink` of this process stages the run into this WAL.
+    """
+    if not is_stager:
+        return _ANOTHER_SINK, True
+    if entry.batch_id == batch_id and (entry.busy or entry.staged):
+        return _SECOND_CALL, True
+    if entry.busy:
+        return _STILL_BUSY.format(entry.batch_id), False
+    return "", False
 
 
 def again(unstaged: Unstaged, owner: str) -> Exception:

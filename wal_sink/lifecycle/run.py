@@ -248,6 +248,7 @@ class Run:
         try:
             with self._collecting:
                 if self._collector.is_due(committer.marked_through):
+                    self._collector.put_off(committer.marked_through)
                     self._collector.collect(committer.term)
                     self._probes.delete_old()
         except (StoreError, OutcomeUnknownError) as error:

@@ -105,7 +105,8 @@ class SegmentWriter:
         while row < batch.num_rows:
             segment = self._open or self._start(batch.schema)
             row += segment.append(batch, row)
-            if segment.is_full():
+            segment.flush_if_due()
+            if segment.is_full:
                 self._close_segment(segment)
 
     def finish(self) -> list[SegmentRef]:
@@ -265,12 +266,15 @@ class _OpenSegment:
             self._end_chunk()
         return count
 
+    def flush_if_due(self) -> None:
+        """Write the pending rows if a chunk just ended and they may fill the file."""
+        if not self._chunk_rows and self._size + self._expected_bytes() >= self._limits.segment_bytes:
+            self._flush()
+
+    @property
     def is_full(self) -> bool:
         """Whether the segment ends here: a chunk just ended and the file has reached its size."""
-        if self._chunk_rows or self._size + self._expected_bytes() < self._limits.segment_bytes:
-            return False
-        self._flush()
-        return self._size >= self._limits.segment_bytes
+        return not self._chunk_rows and self._size >= self._limits.segment_bytes
 
     def commit(self) -> SegmentRef:
         if self._chunk_rows:
