@@ -232,9 +232,9 @@ def doubtful_chunk_not_looked_up(patch: Patch) -> None:
     """After a failed send the next attempt does not know that its first chunk may have arrived."""
     fail = BatchDelivery._fail
 
-    def forgetful(self: BatchDelivery, *args: Any, may_be_away: bool) -> None:
+    def forgetful(self: BatchDelivery, *args: Any, may_be_unreachable: bool) -> None:
         try:
-            fail(self, *args, may_be_away=may_be_away)
+            fail(self, *args, may_be_unreachable=may_be_unreachable)
         finally:
             self._maybe_sent = False
 
