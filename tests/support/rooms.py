@@ -32,11 +32,12 @@ PACKAGES = {"wal_sink": "wal_sink", "wal_sink_backends": "backends/wal_sink_back
 DECLARATION = "docs/rooms.toml"
 MOST_FLOORS = 12
 HEAD = """\
-# Which room imports which, from the ground up. A room is a folder below wal_sink/, or below backends/wal_sink_backends/
-# ("backends/…"); a module directly in one of these two is a room by itself. Each __init__ says what happens there.
-# Each room stands under its floor, with the rooms that it imports. tests/support/rooms.py says which imports count;
-# tests/documents/test_rooms.py holds this list to them. A new arrow is a decision: first look for a way without it.
-# `python -m tests.support.rooms` prints the rooms as they are; with --write it writes this list anew.
+# Which room imports which, from the ground up. A room is a folder below wal_sink/, or below
+# backends/wal_sink_backends/ ("backends/…"); a module directly in one of these two is a room by
+# itself. Each __init__ says what happens there. Each room stands under its floor, with the rooms
+# that it imports. tests/support/rooms.py says which imports count; tests/documents/test_rooms.py
+# holds this list to them. A new arrow is a decision: first look for a way without it.
+# `python -m tests.support.rooms` prints the rooms as they are; with --write it writes this list.
 """
 
 Arrow = tuple[str, str]
