@@ -78,7 +78,7 @@ def record_skipped(patch: Patch) -> None:
 
 def record_before_sending(patch: Patch) -> None:
     def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
-        self._record(run.order, chunk.position.rows)
+        self._record(run.task, chunk.position.rows)
         self._write(run, chunk)
         run.rows = chunk.position.rows
         run.chunks += 1
@@ -203,7 +203,7 @@ def term_not_checked_after_the_record(patch: Patch) -> None:
 
     def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
         self._given.term.check(self._log.store)
-        self._record(run.order, chunk.position.rows)
+        self._record(run.task, chunk.position.rows)
         self._write(run, chunk)
         run.rows = chunk.position.rows
         run.chunks += 1
@@ -255,9 +255,9 @@ def highest_manifest_by_attempt_alone(patch: Patch) -> None:
 def what_is_gone_taken_for_committed(patch: Patch) -> None:
     commit = SegmentCommit._commit
 
-    def careless(self: SegmentCommit, order: Any, prepared: Any, *, term_checked: bool) -> None:
+    def careless(self: SegmentCommit, task: Any, prepared: Any, *, term_checked: bool) -> None:
         try:
-            commit(self, order, prepared, term_checked=term_checked)
+            commit(self, task, prepared, term_checked=term_checked)
         except SinkFailedError as error:
             if error.failure.kind is not FailureKind.NEVER_COMMITTED:
                 raise
@@ -274,10 +274,10 @@ def what_was_committed_is_not_remembered(patch: Patch) -> None:
     """A commit whose answer was lost is taken for none: the rows are prepared and committed a second time."""
     commit = SegmentCommit._commit
 
-    def again(self: SegmentCommit, order: Any, prepared: Any, *, term_checked: bool) -> None:
-        if order.maybe_sent and prepared.number == 0:
+    def again(self: SegmentCommit, task: Any, prepared: Any, *, term_checked: bool) -> None:
+        if task.maybe_sent and prepared.number == 0:
             raise SinkFailedError(FailureKind.NEVER_COMMITTED, "planted")
-        commit(self, order, prepared, term_checked=term_checked)
+        commit(self, task, prepared, term_checked=term_checked)
 
     patch.setattr(SegmentCommit, "_commit", again)
 
