@@ -137,7 +137,7 @@ class Releaser:
     def _confirmed(self, released: Released) -> Released:
         """Compare a release with the checkpoint *after* it was created or found.
 
-        The stager looks for a release after Spark wrote the offsets. So of two histories of a batch, one sees the other.
+        The stager looks for a release after Spark wrote the offsets. So one of two histories of a batch sees the other.
         """
         manifest = released.manifest
         text = self._checkpoint.offsets_text(manifest.batch_id)
