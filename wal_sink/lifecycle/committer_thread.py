@@ -257,9 +257,8 @@ class CommitterThread:
 
     def _is_over(self, *, was_due: bool, poll_s: float | None) -> bool:
         """Whether the thread ends: the run is finishing, or a caller has its answer and no poll is due."""
-        if self._heard != self._asked:
-            return False
-        return self._finishing or (poll_s is None and was_due and not self._woken)
+        all_heard = self._heard == self._asked
+        return all_heard and (self._finishing or (poll_s is None and was_due and not self._woken))
 
     def _has_all(self) -> bool:
         """Whether the sink has every batch that is known to be staged, and no other process is followed."""

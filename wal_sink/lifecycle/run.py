@@ -230,7 +230,8 @@ class Run:
             raise ConfigError(
                 f"{self.log.store.root}: keep_segments=False was set, but sinks {sorted([*others, *cannot])} "
                 "cannot prepare rows while they are staged here: they are delivered elsewhere, run on the driver or "
-                "cannot travel to executors. Keep segments, or retire the sinks that you no longer need: wal-sink sinks retire"
+                "cannot travel to executors. Keep segments, or retire the sinks that you no longer need: wal-sink sinks "
+                "retire"
             )
 
     def _committer(self, served_sink: ServedSink, sink: Registered, take_over: TakeOver) -> Committer:
