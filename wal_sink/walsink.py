@@ -334,7 +334,7 @@ class WalSink:
 
     def _is_complete(self, batch_id: int) -> bool:
         """Whether Spark may have completed the batch; true if the checkpoint was never opened, since it may have."""
-        return self._pool is None or self._pool.run.gate.is_open_now(batch_id)
+        return self._pool is None or self._pool.run.gate.ask_now(batch_id)
 
     # --- ending
 

@@ -232,9 +232,9 @@ def doubtful_chunk_not_looked_up(patch: Patch) -> None:
     """After a failed send the next attempt does not know that its first chunk may have arrived."""
     fail = BatchDelivery._fail
 
-    def forgetful(self: BatchDelivery, *args: Any, may_be_away: bool) -> None:
+    def forgetful(self: BatchDelivery, *args: Any, may_be_unreachable: bool) -> None:
         try:
-            fail(self, *args, may_be_away=may_be_away)
+            fail(self, *args, may_be_unreachable=may_be_unreachable)
         finally:
             self._maybe_sent = False
 
@@ -255,9 +255,9 @@ def highest_manifest_by_attempt_alone(patch: Patch) -> None:
 def what_is_gone_taken_for_committed(patch: Patch) -> None:
     commit = SegmentCommit._commit
 
-    def careless(self: SegmentCommit, order: Any, prepared: Any, *, term_checked: bool) -> None:
+    def careless(self: SegmentCommit, task: Any, prepared: Any, *, term_checked: bool) -> None:
         try:
-            commit(self, order, prepared, term_checked=term_checked)
+            commit(self, task, prepared, term_checked=term_checked)
         except SinkFailedError as error:
             if error.failure.kind is not FailureKind.NEVER_COMMITTED:
                 raise
@@ -274,10 +274,10 @@ def what_was_committed_is_not_remembered(patch: Patch) -> None:
     """A commit whose answer was lost is taken for none: the rows are prepared and committed a second time."""
     commit = SegmentCommit._commit
 
-    def again(self: SegmentCommit, order: Any, prepared: Any, *, term_checked: bool) -> None:
-        if order.maybe_sent and prepared.number == 0:
+    def again(self: SegmentCommit, task: Any, prepared: Any, *, term_checked: bool) -> None:
+        if task.maybe_sent and prepared.number == 0:
             raise SinkFailedError(FailureKind.NEVER_COMMITTED, "planted")
-        commit(self, order, prepared, term_checked=term_checked)
+        commit(self, task, prepared, term_checked=term_checked)
 
     patch.setattr(SegmentCommit, "_commit", again)
 

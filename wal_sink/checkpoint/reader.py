@@ -146,9 +146,10 @@ class Gate:
         """Return whether the batch is known to be complete. No request; False may mean that no read was made."""
         return batch_id <= self._completed_through
 
-    def is_open_now(self, batch_id: int) -> bool:
-        """Return whether the batch is complete, by a read and not from memory. One read, and a listing if the entry is
-        missing.
+    def ask_now(self, batch_id: int) -> bool:
+        """Ask whether the batch is complete, whatever is remembered; if it is not, close the gate from there on.
+
+        One read, and a listing if the entry is missing.
         """
         found = self._ask(lambda: self._is_completed(batch_id))
         if found < batch_id:

@@ -1,7 +1,7 @@
-"""Collecting what no run will ask for again. Low water moves first; only what lies below it is deleted.
+"""Collection: deleting objects that no run needs any more. Low water moves first, then objects below it are deleted.
 
-A sink may be registered while low water moves. Its registration is there before it looks at low water, and the sinks
-are listed once more after low water moved: one of the two sees the other, and what a sink still needs stays.
+A sink may be registered while low water moves. It is registered before it looks at low water, and the sinks are listed
+once more after low water moved. One of the two sees the other, so that every batch which a sink needs stays.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from wal_sink.wal.records import SinkRecord
 from wal_sink.wal.sink_records import OwnerRecord, RetiredRecord
 
 COLLECT_EVERY_BATCHES = 16
-"""How many batches are collected together, so that listings cost next to nothing per batch."""
+"""How many batches are collected together, so that listings cost almost nothing per batch."""
 
 KEPT_LOW_WATERS = 16
-"""How many low-water records stay, so that a listing beside a collection cannot miss them all."""
+"""How many low-water records stay, so that a listing during a collection cannot miss them all."""
 
 
 class Collector:
@@ -32,34 +32,33 @@ class Collector:
         self._log = shared.log
         self._retention = retention_batches
         self._low_water: int | None = None
-        self._asked_at = NOTHING
+        self._put_off_at = NOTHING
         self._sinks: set[str] = set()
         self._served: set[str] = set()
         self._marked: dict[str, int] = {}
 
     def expect(self, others: Iterable[str], *, served: Iterable[str]) -> None:
-        """These sinks are registered: from now on each must be there, whenever something is collected. One that this
-        run serves is not retired, since its term would have been claimed for that.
+        """Note registered sinks: from now on each must exist whenever batches are collected.
+
+        A sink that this run serves is not retired, since retiring it would have claimed its term.
         """
         self._served.update(served)
         self._sinks.update(others, self._served)
 
     def is_due(self, marked_through: int) -> bool:
-        """Whether a committer that marked so far should collect. Asks the store only once.
-
-        True once every `COLLECT_EVERY_BATCHES`, even where an absent sink holds everything back.
-        """
+        """Whether a committer that marked so far should collect. Reads low water in the first call only."""
         if self._low_water is None:
             self._low_water = self._log.low_water()
         floor = max(self._low_water, self._first_batch() - 1)
-        since = max(floor + self._retention, self._asked_at)
-        if marked_through - since < COLLECT_EVERY_BATCHES:
-            return False
-        self._asked_at = marked_through
-        return True
+        since = max(floor + self._retention, self._put_off_at)
+        return marked_through - since >= COLLECT_EVERY_BATCHES
+
+    def put_off(self, marked_through: int) -> None:
+        """Make no collection due for another `COLLECT_EVERY_BATCHES`, even if a sink holds all batches back."""
+        self._put_off_at = marked_through
 
     def collect(self, term: Term) -> int:
-        """Collect what every registered sink has, less the retention window. Returns the new low water."""
+        """Collect the batches that every registered sink has, less the retention window. Returns the new low water."""
         present = self._log.low_water()
         target = self._delivered_everywhere() - self._retention
         self._low_water = max(present, target)
@@ -71,14 +70,15 @@ class Collector:
         return target
 
     def _delivered_everywhere(self) -> int:
-        """The newest batch that every registered sink has, absent sinks included. -1 if a sink has none."""
+        """The newest batch that every registered sink has, also those that nobody serves; -1 if one has none."""
         self._marked = {}
         newest = [self._marked_through(name) for name in sorted({*registered(self._log), *self._sinks})]
         return min((batch_id for batch_id in newest if batch_id is not None), default=NOTHING)
 
     def _marked_through(self, name: str) -> int | None:
-        """The newest batch a sink has; None if there is no such sink, only objects one left behind, or if it is retired
-        and needs nothing any more. One read more where this run does not serve it, and another if it has no marker.
+        """The newest batch a sink has; None if it is retired, or if only objects of a former sink are left.
+
+        One more read where this run does not serve it, and another if it has no marker.
         """
         if name not in self._served and self._log.find(RetiredRecord, paths.retired(name)) is not None:
             return None
@@ -103,7 +103,7 @@ class Collector:
         return record is not None and record.folder != name
 
     def _delete_through(self, batch_id: int) -> None:
-        """Deleting is repeatable: what a crash leaves here goes with the next collection."""
+        """Delete the objects of batches up to this one. After a crash the next collection deletes the rest."""
         store = self._log.store
         doomed = self._doomed(paths.BATCHES, batch_id)
         for sink in registered(self._log):
@@ -115,16 +115,18 @@ class Collector:
         store.delete(doomed)
 
     def _doomed(self, root: str, batch_id: int) -> list[str]:
-        """What lies below the folders of batches in `root`. Of its shards, which the same listing shows, all that is to
-        go is deleted at once.
+        """The objects in the folders of batches in `root` that are to be deleted. Those in its shards, which the same
+        listing shows, are deleted here.
         """
         names = self._log.store.list(root)
         self._delete_in_shards([f"{root}/{name}" for name in names if paths.is_shard(name)], batch_id)
         return self._all(f"{root}/{name}" for name in names if _is_through(name, batch_id))
 
     def _delete_in_shards(self, shards: list[str], batch_id: int) -> None:
-        """Batch by batch, since one may have more objects than names of them have room; of each in the order of its
-        partitions, so that every request deletes from all shards alike, and no prefix gets them all.
+        """Delete batch by batch, since the names of many batches' objects may not fit into memory.
+
+        The objects of a batch are deleted in the order of its partitions, so that each request is spread over all
+        shards and no prefix gets all deletes.
         """
         batches: dict[str, list[str]] = {}
         for shard in shards:

@@ -1,11 +1,11 @@
 """The committer of one sink: gate, release, deliver, mark, in batch order. Runs in the driver or a draining process.
 
-Nothing here waits for a gate or knows Spark: `deliver_next` does what can be done now, and whoever drives it decides
-when to ask again.
+Nothing here waits for a gate or knows Spark. `deliver_next` does all that can be done now, and its caller decides when
+to call it again.
 
-A marker stands for every batch through its own. An idempotent sink that is behind is therefore served in groups:
-batches that follow each other share one look at the term and one marker. What a crash leaves unmarked is sent again
-under the same keys, which such a target ignores. Every other sink gets a marker a batch.
+A marker stands for its batch and all earlier ones. An idempotent sink that is behind is therefore served in groups:
+consecutive batches share one look at the term and one marker. After a crash, batches without a marker are sent again
+under the same keys, and such a target ignores them. Every other sink gets one marker per batch.
 """
 
 from __future__ import annotations
@@ -25,12 +25,7 @@ from wal_sink.delivery.progress import recorded_chunks
 from wal_sink.delivery.retry import Budget
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
-from wal_sink.recovery.inventory import (
-    check_marked_batch,
-    check_marker,
-    check_not_marked,
-    newest_marker,
-)
+from wal_sink.recovery.inventory import check_marked_batch, check_marker, check_not_marked, newest_marker
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.rate_limit import RowRate
 from wal_sink.runtime.stopped import StoppedError
@@ -44,9 +39,9 @@ from wal_sink.wal.records import Manifest, Marker, SinkRecord
 GROUP_BATCHES = 8
 """The most batches that share a marker."""
 GROUP_S = 1.0
-"""For how long they may, by the monotonic clock: a process that slept in between looks at its term again."""
+"""The longest time for which they may, by the monotonic clock: a process that slept looks at its term again."""
 RELEASE_S = 5.0
-"""For how long a look at the term is good while a batch is released: a successor collects no batch so soon."""
+"""How long a look at the term is valid while a batch is released: a newer process collects no batch so soon."""
 
 _logger = logger_of(__name__)
 
@@ -59,15 +54,15 @@ class Committer:
         self._shared = shared
         self._log = shared.log
         self._first_batch = sink.first_batch
-        # A name that did not begin idempotent may be given a sink again that needs a record of every batch.
+        # A name whose first sink was not idempotent may get such a sink again, which needs a marker for every batch.
         self._shares_markers = (
             served_sink.promise.ignores_repeats and sink.sink_kind == served_sink.promise.ability.value
         )
         self._marker: Marker | None = None
-        self._unmarked: list[Manifest] = []  # the group under way: what the sink has and no marker stands for yet
-        self._looked_s = -math.inf  # when the term was looked at last, by the monotonic clock
-        self._underway: BatchDelivery | None = None  # what an earlier call began and did not finish
-        self._has_delivered = False  # whether this run delivered a batch: the next was begun by nobody before
+        self._unmarked: list[Manifest] = []  # the group: batches that the sink has without a marker
+        self._looked_s = -math.inf  # time of the last look at the term, by the monotonic clock
+        self._underway: BatchDelivery | None = None  # a delivery that an earlier call began and did not finish
+        self._has_delivered = False  # if so, no process began the next batch before
         self._tidied_through: int | None = None
         self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
         self._state = State.UNCONFIRMED
@@ -92,9 +87,9 @@ class Committer:
         return self._unmarked[-1].batch_id if self._unmarked else self.marked_through
 
     def load(self) -> None:
-        """Find the newest marker: where this sink is. Without one it begins at its first batch.
+        """Find the newest marker, from which this sink goes on. Without one it begins at its first batch.
 
-        Where that was collected while the sink was being registered, it begins at the oldest batch the WAL still holds.
+        If that batch was collected during the sink's registration, it begins at the oldest batch the WAL still holds.
         """
         self._marker = newest_marker(self._log, self.name)
         self._check_marker()
@@ -103,7 +98,7 @@ class Committer:
             self._first_batch = min(held, default=low_water + 1)
 
     def _check_marker(self) -> None:
-        """Hold the newest marker against what else is known of the sink. No request, if nothing was lost."""
+        """Compare the newest marker with all else that is known of the sink. No request, if nothing was lost."""
         history, through = self._shared.history, self.marked_through
         check_marker(self._log, self.name, through, history.low_water)
         check_marked_batch(self._log, self.name, through, history.newest_known)
@@ -135,7 +130,7 @@ class Committer:
                 lambda: self._deliver_next(search=search), StoreError, OutcomeUnknownError, sleep=sleep, what=what
             )
         except (HistoryError, CorruptError):
-            # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
+            # To a superseded process, objects that the newer one made or collected look like damage: say that instead.
             self.term.check(self._log.store)
             self.mark_delivered()
             marker = self._marker_of_missing()
@@ -150,10 +145,11 @@ class Committer:
         return delivered
 
     def confirm_marked(self) -> None:
-        """Make sure that a transactional target still has what the newest marker stands for: at a start, and at the
-        end of a run. No request where there is no such marker, or the target is another.
+        """Confirm that a transactional target still has the rows that the newest marker stands for. Called at the start
+        and at the end of a run. No request without such a marker, or for another kind of target.
 
-        Raises what `deliver_next` raises: `HistoryError` if the target has lost it, `DeliveryError` if it cannot tell.
+        Raises the errors of `deliver_next`: `HistoryError` if the target lost rows, `DeliveryError` if it gives no
+        answer.
         """
         marker = self._marker
         if (
@@ -161,13 +157,13 @@ class Committer:
             or not marker.last_delivered_rows
             or self._served_sink.promise.ability is not Ability.TRANSACTIONAL
         ):
-            return  # nothing that had rows was marked, or the target has no positions that could tell
+            return  # no batch with rows was marked, or the target keeps no positions to compare
         manifest = self._marked_manifest or read_marked(self._log, self.name, marker.batch_id)
         self._marked_manifest = msgspec.structs.replace(manifest, segments=(), prepared={})
         self._delivery(self._marked_manifest, taken_over=False).ask()
 
     def mark_delivered(self) -> None:
-        """End the group under way: what the sink has is marked, if the store lets us. Without it, it is sent again."""
+        """Mark the batches of the group, if the store permits it. Batches without a marker are sent again."""
         try:
             if self._unmarked:
                 self._mark(self._unmarked, {})
@@ -175,22 +171,21 @@ class Committer:
             _logger.warning("sink %s: %d batches stay unmarked: %s", self.name, len(self._unmarked), error)
 
     def abort_abandoned(self) -> None:
-        """Abort what a two-phase sink began and nobody will commit: at the start, then once every few batches.
-
-        A warning is all that comes of a failure: what is left is found again.
+        """Abort transactions that a two-phase sink began and that no process will commit: at the start, then once every
+        few batches. A failure is only logged as a warning, since they are found again.
         """
         if self._tidied_through is not None and self.marked_through < self._tidied_through + ABORT_EVERY_BATCHES:
             return
         self._tidied_through = self.marked_through
         make_sink, limit_s = self._served_sink.make_sink, self._served_sink.delivery.attempt_timeout_s
         if make_sink is None:
-            return  # it is no two-phase sink: it begins nothing
+            return  # it is no two-phase sink, so it begins no transactions
         try:
             abort_abandoned(
                 self._log, self.name, make_sink, self.term.number, through=self.marked_through, limit_s=limit_s
             )
         except (StoreError, OutcomeUnknownError, CorruptError) as error:
-            _logger.warning("sink %s: aborting what was abandoned failed: %s", self.name, error)
+            _logger.warning("sink %s: aborting abandoned transactions failed: %s", self.name, error)
 
     def _deliver_next(self, *, search: bool) -> bool:
         """Walk the table of `states` to one of its ends."""
@@ -218,8 +213,9 @@ class Committer:
         return Seen.GATE_OPEN if self._shared.gate.is_open(batch_id) else Seen.GATE_CLOSED
 
     def _check_term(self, _: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
-        """A superseded process must not decide which attempt is delivered. One read; none within a group, since a
-        target that ignores what it has is not harmed by the rest of it.
+        """Read the next term, since a superseded process must not decide which attempt is delivered.
+
+        One read; none within a group, since its target ignores rows that it has.
         """
         if not (self._unmarked and self._is_in_time()):
             self._look_at_term()
@@ -322,7 +318,7 @@ class Committer:
         return self._has_progress(due.released.manifest)  # if it has, its release was lost
 
     def _has_progress(self, manifest: Manifest) -> bool:
-        """Whether the sink has a part of the batch. One listing, or none where progress is kept elsewhere."""
+        """Whether the sink has some rows of the batch. One listing, or none where progress is kept elsewhere."""
         if self._served_sink.promise.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return False
         return bool(recorded_chunks(self._log.store, self.name, manifest))
@@ -333,12 +329,12 @@ class Committer:
         self._looked_s = now_s
 
     def _is_in_time(self, limit_s: float = GROUP_S) -> bool:
-        """Whether the term was looked at so short a while ago."""
+        """Whether the last look at the term is no older than `limit_s`."""
         return self._log.runtime.monotonic_s() - self._looked_s < limit_s
 
     def _marker_of_missing(self) -> Marker | None:
-        """The marker from which to go on if what is missing was collected: an older process that woke up had marked
-        the batch or a later one.
+        """The marker to go on from, if an object is missing because it was collected: an older process that woke up had
+        marked the batch or a later one.
         """
         batch_id = self.next_batch()
         return None if batch_id is None else find_marker(self._log, self.name, batch_id)
@@ -349,10 +345,10 @@ class Committer:
         self._unmarked.clear()
 
     def _renew_term(self, above: int) -> Term:
-        """What was sent out under the present term may still be under way: from now on it is a succeeded one's.
+        """Claim a new term. Tasks that still deliver under the present one are then those of a superseded process.
 
         `above`: the higher term that a transactional target knows. If the WAL knows no newer process, its terms were
-        lost, and the role goes on above what the target knows. Else raises `FencedError`.
+        lost, and the new term is above the target's. Otherwise raises `FencedError`.
         """
         if above <= self.term.number:
             self.term = renew(self._log, self.term)
@@ -391,7 +387,7 @@ class Committer:
             **self._log.stamp(),
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
-            # Another's marker is as true as ours, but its writer may have succeeded us.
+            # Another process created it. Its marker is as true as ours, but that process may have superseded this one.
             self.term.check(self._log.store)
         self._marker = marker
         self._marked_manifest = manifest

@@ -1,4 +1,4 @@
-"""What the committers of one run share."""
+"""The objects that the committers of one run share."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from wal_sink.wal.log import Log
 
 @dataclass(frozen=True, slots=True)
 class CommitContext:
-    """What the committers of one run share."""
+    """The objects that the committers of one run share."""
 
     log: Log
     gate: Gate
     history: History
     releaser: Releaser
     pause: Callable[[float], bool]
-    """Waits so many seconds; True if the run is ending."""
+    """Wait so many seconds. True if the run is ending."""
 
     def sleep_s(self, seconds: float) -> None:
-        """Wait; raises `StoppedError` if the run is ending."""
+        """Wait. Raises `StoppedError` if the run is ending."""
         if self.pause(seconds):
             raise StoppedError("the run is ending")

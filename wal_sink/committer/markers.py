@@ -1,4 +1,4 @@
-"""What a marker says of earlier batches, and which marker a committer goes on from."""
+"""Markers: the one that a committer goes on from, and the last delivered rows that each of them names."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from wal_sink.wal.log import NOTHING, Log
 from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release
 
 MOST_LAST_DELIVERED_SLOTS = 1024
-"""Of slots that the newest batch with rows did not use, those from here on are not watched: a marker stays small."""
+"""Slots from this number on are watched only if the newest batch with rows uses them, so that a marker stays small."""
 
 MarkedSlots = tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]
 """A batch, the rows of each of its segments, and the slots that it did not use."""
 
 
 def find_marker(log: Log, sink: str, batch_id: int) -> Marker | None:
-    """The marker of the batch, else the newest one, which is never collected; None if the sink has not the batch.
+    """The marker of the batch, else the newest one, which is never collected; None if the sink lacks the batch.
 
     One read, and a listing and a read if the batch has no marker.
     """
@@ -35,8 +35,8 @@ def read_marked(log: Log, sink: str, batch_id: int) -> Manifest:
 
 
 def last_delivered_through(manifest: Manifest, before: Marker | None) -> MarkedSlots:
-    """The newest batch that had rows, how many in each segment, and the slots after these: a transactional target must
-    remember them. `before`: the marker before that of the manifest's batch.
+    """The newest batch with rows, the rows of each segment, and the slots after these. A transactional target must
+    remember them. `before`: the marker that precedes the batch of the manifest.
     """
     if manifest.segments:
         rows = tuple(segment.rows for segment in manifest.segments)
@@ -47,7 +47,7 @@ def last_delivered_through(manifest: Manifest, before: Marker | None) -> MarkedS
 
 
 def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:
-    """What the marker before says of slots from number `used` on, which the batch at hand did not use."""
+    """The slots from number `used` on, as the marker before names them: the present batch did not use them."""
     if before is None:
         return ()
     parts = [

@@ -1,4 +1,4 @@
-"""Releasing a batch: the durable decision which of its staged attempts is delivered, the same for all sinks."""
+"""Releasing a batch: a durable decision, for all sinks, which of its staged attempts is delivered."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from wal_sink.wal.records import Manifest, Release
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A batch that never changes again."""
+    """A released batch. It never changes again."""
 
     manifest: Manifest
     run_id: str
-    """The run that released it; another run's may have begun to deliver it."""
+    """The run that released it. If it is another run, that one may have begun to deliver it."""
     is_present_plan: bool = False
-    """Whether the checkpoint has the very plan of the batch that was staged, not one that reads the same."""
+    """Whether the checkpoint has the same plan of the batch that was staged, not another plan of the same input."""
 
 
 class Releaser:
@@ -39,10 +39,10 @@ class Releaser:
         self._released: dict[int, Released] = {}
 
     def release(self, batch_id: int, staged: Manifest | None, *, sink: str = "") -> Released | None:
-        """The released batch, deciding now if nobody did; None if its gate is closed after all.
+        """Release the batch, or find its release; None if its gate is closed after all.
 
-        `staged` is what this run staged of it, looked up *before* the gate was asked: what is staged later waits for a
-        commit of its own. `sink`: for whom, which has every batch before this one. Raises `HistoryError` or
+        `staged`: this run's manifest of it, looked up *before* the gate was asked, since a later one waits for another
+        commit of Spark. `sink`: the sink it is released for, which has every earlier batch. Raises `HistoryError` or
         `CorruptError`.
         """
         with self._lock:
@@ -65,8 +65,8 @@ class Releaser:
                 return self._adopt(existing)
             manifest = self._highest_manifest(batch_id)
             self._check_against_checkpoint(manifest)
-            if not self._gate.is_open_now(batch_id):
-                return None  # the open gate was one of a past that the checkpoint has lost
+            if not self._gate.ask_now(batch_id):
+                return None  # the gate was open in a past that the checkpoint has lost
         release = Release(
             batch_id=batch_id,
             term=manifest.term,
@@ -84,7 +84,7 @@ class Releaser:
         return self._adopt(existing)
 
     def _refuse_other_release(self, existing: Release, manifest: Manifest) -> None:
-        """What another released meanwhile must be of the same source offsets, whatever rule it goes by."""
+        """Refuse a release that another process created meanwhile for other source offsets, whatever its rule is."""
         own = manifest.fingerprint
         if existing.rule != manifest.rule:  # by another version of wal-sink; a manifest keeps the offsets themselves
             own = self._checkpoint.fingerprint(manifest.batch_id, manifest.offsets, existing.rule)
@@ -122,10 +122,10 @@ class Releaser:
         return found
 
     def _check_against_checkpoint(self, manifest: Manifest) -> None:
-        """What another run staged must be what the checkpoint says now."""
+        """Refuse a manifest of another run that does not match the checkpoint as it is now."""
         text = self._checkpoint.offsets_text(manifest.batch_id)
         if text is None:
-            # Asked now, not remembered: the checkpoint may have been rolled back since.
+            # It is asked again, since the checkpoint may have been rolled back meanwhile.
             if manifest.batch_id < self._checkpoint.newest_commit():
                 return  # Spark deleted the entry, as it does with old ones
             raise HistoryError(
@@ -137,7 +137,7 @@ class Releaser:
     def _confirmed(self, released: Released) -> Released:
         """Compare a release with the checkpoint *after* it was created or found.
 
-        The stager looks for a release after Spark wrote the offsets: of two histories of a batch, one sees the other.
+        The stager looks for a release after Spark wrote the offsets. So one of two histories of a batch sees the other.
         """
         manifest = released.manifest
         text = self._checkpoint.offsets_text(manifest.batch_id)
@@ -149,7 +149,7 @@ class Releaser:
         return released
 
     def _refuse_other_offsets(self, manifest: Manifest, text: str) -> None:
-        """What the checkpoint reads under the batch's id, by its entry there, must be what was staged."""
+        """Refuse a manifest whose input is not that of the batch's entry in the checkpoint."""
         if _is_same_plan(manifest, text):
             return
         repartition = self._checkpoint.repartition(manifest.batch_id)
@@ -162,5 +162,5 @@ class Releaser:
 
 
 def _is_same_plan(manifest: Manifest, text: str | None) -> bool:
-    """Whether this is the entry of the very plan that was staged: no other plan of any query says the same."""
+    """Whether the entry is that of the staged plan itself: no other plan of any query has an equal entry."""
     return text == manifest.offsets and planned_ms(manifest.offsets) is not None

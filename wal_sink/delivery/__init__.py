@@ -1,4 +1,4 @@
-"""A released batch to one sink: which segments are sent, chunk by chunk, with attempts, budgets and recorded progress.
+"""Delivery of a released batch to one sink: segments sent chunk by chunk, with attempts, budgets, recorded progress.
 
 The same code runs in the driver and on executors.
 """

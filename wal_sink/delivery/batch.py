@@ -1,4 +1,4 @@
-"""Delivering one released batch to one sink: orders, attempts, budgets, and what is known to have arrived."""
+"""Delivering one released batch to one sink: tasks, attempts, budgets, and the rows that are known to have arrived."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _MAY_PASS = {FailureKind.RETRIABLE, FailureKind.UNKNOWN, FailureKind.LOST, Failu
 
 
 class _TryAgainError(AttemptFailedError):
-    """An attempt failed in a way that a later one may not."""
+    """One attempt failed, and a later one may succeed."""
 
 
 class BatchDelivery:
-    """One batch on its way to one sink. Lives in the committer's process, for as long as it takes.
+    """The delivery of one batch to one sink. Lives in the committer's process until the sink has every row.
 
-    `sleep` waits so many seconds, and raises `StoppedError` if the run is ending.
+    `sleep` waits so many seconds. It raises `StoppedError` if the run is ending.
     """
 
     def __init__(
@@ -67,24 +67,26 @@ class BatchDelivery:
         self._rate = rate
         self._maybe_sent = taken_over
         self._left_behind = False  # whether tasks of an earlier attempt may still be sending
-        self._is_away = False  # whether the target took nothing in the last attempt
+        self._is_unreachable = False  # whether the target took nothing in the last attempt
         self._has_rejected = False
         self._rows = [0] * len(manifest.segments)
-        """What is taken for delivered. Of a transactional target a hint: it is asked before the marker."""
+        """Of each segment, the rows that count as delivered. For a transactional target only a hint: it is asked before
+        the marker is created.
+        """
         self._sent_through = [0] * len(manifest.segments)
-        """Before which row every chunk of a segment may have been sent to a transactional target."""
+        """Of each segment, the row before which every chunk may have been sent to a transactional target."""
         self._furthest = 0
         self._outrun_by = 0  # the higher term that a transactional target knows
         self._asks_first = False  # whether the target forgot something, so that it has to tell what it has
         self.seen_term = 0
         """The highest term that another run's progress of the batch names."""
-        self._delivery_context = self._assign(wal_id, term, before)
+        self._delivery_context = self._context(wal_id, term, before)
 
     def run(self, renew_term: Callable[[int], Term]) -> None:
         """Deliver until the sink has every row. Raises what `Committer.deliver_next` raises.
 
-        `renew_term` claims the next term, under which a delivery goes on that left tasks behind, or one above the term
-        that it is given and that a transactional target knows.
+        `renew_term` claims the next term, or one above the term that it is given. The first is needed after tasks were
+        left behind, the second if a transactional target knows a higher term.
         """
         budget = Budget.of(self._served_sink.delivery, self._log.runtime)
         self._asks_first = self._asks_first or self._is_unconfirmed  # an earlier call could not create the marker
@@ -112,7 +114,7 @@ class BatchDelivery:
         self._delivery_context = replace(self._delivery_context, term=term)
 
     def reload_progress(self) -> None:
-        """Let the records on the store speak; what an at-most-once delivery may have lost becomes dead letters."""
+        """Read the progress records. Rows that an at-most-once delivery may have lost become dead letters."""
         if self._served_sink.promise.ability in {Ability.TRANSACTIONAL, Ability.BATCH_WRITER}:
             return
         log = self._log
@@ -127,8 +129,8 @@ class BatchDelivery:
                 self._rows[ordinal] = rows
 
     def take_over(self) -> None:
-        """Learn from the store how far another process came. What has dead letters was sent, and a transactional target
-        may have forgotten that since: one listing.
+        """Read from the store how far another process came. Chunks with dead letters were sent, and a transactional
+        target may have forgotten them since: one listing.
         """
         self.reload_progress()
         if not self._is_transactional:
@@ -138,8 +140,8 @@ class BatchDelivery:
             self._sent_through[ordinal] = max(end, self._sent_through[ordinal])
 
     def kept_rows(self) -> Mapping[Kept, int]:
-        """Rows that became dead letters so far, predecessors included. No request where there can be none."""
-        if not (self._maybe_sent or self._has_rejected):  # a predecessor may have had another policy
+        """Rows that became dead letters so far, in older processes too. No request where there can be none."""
+        if not (self._maybe_sent or self._has_rejected):  # an older process may have had another policy
             return {}
         return count_rows(self._log.store, self._served_sink.name, self._manifest.batch_id)
 
@@ -148,16 +150,18 @@ class BatchDelivery:
             self._leave_behind(renew_term(self._outrun_by))
         failures, took_some = self._asked_first(), False
         for tasks in () if failures else self._rounds():
-            results = self._carry(tasks, confirm=self._is_confirmed_after(tasks))
-            if any(result.chunks for result in results) and self._came_further():
-                budget.note_progress()
-                took_some = True
+            results = self._dispatch(tasks, confirm=self._is_confirmed_after(tasks))
+            if any(result.chunks for result in results):
+                if self._has_come_further():
+                    budget.note_progress()
+                    took_some = True
+                self._note_furthest()
             failures = [result.failure for result in results if result.failure]
             if failures:
                 break
-        may_be_away = bool(failures) and not took_some
-        if not failures and (left := self._open_orders()):
-            message = f"{len(left)} of {len(self._manifest.segments)} segments came back without an outcome"
+        may_be_unreachable = bool(failures) and not took_some
+        if not failures and (left := self._open_tasks()):
+            message = f"{len(left)} of {len(self._manifest.segments)} segments came back without a result"
             failures = [Failure(FailureKind.UNKNOWN, message)]
         if failures:
             forgot = any(each.kind is FailureKind.FORGOTTEN for each in failures)
@@ -165,78 +169,80 @@ class BatchDelivery:
             self._left_behind = any(failure.kind is FailureKind.LOST for failure in failures)
             worst = min(failures, key=lambda failure: _WORST_FIRST.index(failure.kind))
             asked_s = max(failure.retry_after_s for failure in failures)
-            self._fail(replace(worst, retry_after_s=asked_s), budget, may_be_away=may_be_away)
+            self._fail(replace(worst, retry_after_s=asked_s), budget, may_be_unreachable=may_be_unreachable)
 
     @property
     def _is_unconfirmed(self) -> bool:
-        """Whether a transactional target has acknowledged every row. With nothing left to order, no attempt would look
-        again before the marker: it has to ask first.
+        """Whether a transactional target has acknowledged every row. No task is left then, so no attempt would ask the
+        target again before the marker: it must be asked first.
         """
-        return self._is_transactional and bool(self._manifest.segments) and not self._open_orders()
+        return self._is_transactional and bool(self._manifest.segments) and not self._open_tasks()
 
     def _asked_first(self) -> list[Failure]:
-        """Let a target that forgot something tell what it has of every segment, finished ones too. What keeps it from
-        telling; that it lacks rows is the answer.
+        """Ask a target that forgot something for its rows of every segment, finished ones too.
+
+        Returns the failures that keep it from answering. Missing rows are an answer.
         """
         if not self._asks_first:
             return []
-        failures = [result.failure for result in self._carry([], confirm=True) if result.failure]
+        failures = [result.failure for result in self._dispatch([], confirm=True) if result.failure]
         failures = [failure for failure in failures if failure.kind is not FailureKind.FORGOTTEN]
         self._asks_first = bool(failures)
         return failures
 
     def _ask(self, budget: Budget) -> None:
-        results = self._carry([], confirm=True)
+        results = self._dispatch([], confirm=True)
         if failure := next((result.failure for result in results if result.failure), None):
-            self._fail(failure, budget, may_be_away=False)
+            self._fail(failure, budget, may_be_unreachable=False)
 
-    def _came_further(self) -> bool:
+    def _has_come_further(self) -> bool:
         """Whether more is delivered than ever before. A target that forgets may take the same rows for ever."""
-        rows, before = sum(self._rows), self._furthest
-        self._furthest = max(rows, before)
-        return rows > before or not self._is_transactional
+        return sum(self._rows) > self._furthest or not self._is_transactional
+
+    def _note_furthest(self) -> None:
+        self._furthest = max(sum(self._rows), self._furthest)
 
     def _leave_behind(self, term: Term) -> None:
-        """Go on under this next term, so that a task of a lost attempt that wakes up finds itself succeeded.
+        """Go on under this next term, so that a task of a lost attempt that wakes up finds itself superseded.
 
-        Progress is read after that: such a task may have recorded more meanwhile.
+        Progress is read after that, since such a task may have recorded more meanwhile.
         """
         self.go_on_under(term)
         self._left_behind = False
         self.reload_progress()
 
-    def _fail(self, failure: Failure, budget: Budget, *, may_be_away: bool) -> None:
+    def _fail(self, failure: Failure, budget: Budget, *, may_be_unreachable: bool) -> None:
         if failure.kind is FailureKind.STOPPED:
             raise StoppedError(failure.message)
         if failure.kind is FailureKind.FENCED and failure.term and not self._outrun_by:
-            self._outrun_by = failure.term  # once: who is outrun again has a rival that the WAL cannot tell of
+            self._outrun_by = failure.term  # once: a second time shows a rival that the WAL does not know
         elif failure.kind not in _MAY_PASS:
             raise failure_error(failure, self._what())
         self._maybe_sent = True
         known = sum(self._rows)
         self.reload_progress()
-        if sum(self._rows) > known:  # an attempt that could not tell of it came further all the same
+        if sum(self._rows) > known:  # the attempt came further, though it could not report that
             budget.note_progress()
-            may_be_away = False
-        self._is_away = may_be_away and failure.kind is not FailureKind.LOST
+            may_be_unreachable = False
+        self._is_unreachable = may_be_unreachable and failure.kind is not FailureKind.LOST
         raise _TryAgainError(failure.message, retry_after_s=failure.retry_after_s)
 
     def _rounds(self) -> Iterator[list[SegmentTask]]:
-        """What is handed to the carrier at a time. A target that was away gets one segment to see if it is back."""
-        tasks = self._open_orders()
+        """The tasks that the dispatcher gets at a time. A target that was unreachable gets one segment at first."""
+        tasks = self._open_tasks()
         if self._served_sink.dispatcher.whole_batch:
             if tasks or not self._manifest.segments:
                 yield tasks
         elif self._served_sink.delivery.order == "total":
             yield from ([task] for task in tasks)
-        elif self._is_away and len(tasks) > 1:
+        elif self._is_unreachable and len(tasks) > 1:
             yield tasks[:1]
-            yield self._open_orders()
+            yield self._open_tasks()
         elif tasks:
             yield tasks
 
-    def _open_orders(self) -> list[SegmentTask]:
-        # With several segments, their single chunks would all go unchecked; and a rate may have been waited for.
+    def _open_tasks(self) -> list[SegmentTask]:
+        # With several segments, the first chunk of each would go unchecked. With a rate, the look may be too old.
         is_paced = self._served_sink.delivery.rows_per_s is not None
         term_checked = len(self._manifest.segments) == 1 and not self._maybe_sent and not is_paced
         handles = self._manifest.prepared.get(self._served_sink.name)
@@ -259,10 +265,10 @@ class BatchDelivery:
         return self._served_sink.promise.ability is Ability.TRANSACTIONAL
 
     def _is_confirmed_after(self, tasks: Sequence[SegmentTask]) -> bool:
-        """Whether the target is to tell what it has of the whole batch once these, all that are left, are done."""
-        return self._is_transactional and len(tasks) == len(self._open_orders())
+        """Whether the target is asked for its rows of the whole batch after these tasks: they are all that are left."""
+        return self._is_transactional and len(tasks) == len(self._open_tasks())
 
-    def _carry(self, tasks: list[SegmentTask], *, confirm: bool = False) -> list[SegmentResult]:
+    def _dispatch(self, tasks: list[SegmentTask], *, confirm: bool = False) -> list[SegmentResult]:
         self._rate.wait(self._sleep)
         began_s = self._rate.now_s()
         before = sum(self._rows)
@@ -284,7 +290,7 @@ class BatchDelivery:
             self._has_rejected = self._has_rejected or result.rejected > 0
 
     def _settle_segment(self, result: SegmentResult) -> None:
-        """Of a transactional target nothing outranks what it said last."""
+        """Note the rows of a segment. For a transactional target its last answer counts, whatever was known before."""
         ordinal = result.ordinal
         if self._is_transactional:
             self._rows[ordinal] = result.rows
@@ -293,7 +299,7 @@ class BatchDelivery:
             self._rows[ordinal] = max(result.rows, self._rows[ordinal])
 
     def _maybe_through(self, result: SegmentResult) -> int:
-        """How far a segment may have been sent: where something failed, the chunk in hand, too."""
+        """The row up to which a segment may have been sent: after a failure the chunk in hand may have been, too."""
         if result.failure is None:
             return result.rows
         segment = self._manifest.segments[result.ordinal]
@@ -301,13 +307,15 @@ class BatchDelivery:
         return next((end for end in ends if end > result.rows), segment.rows)
 
     def _note_sent(self, tasks: Sequence[SegmentTask]) -> None:
-        """Nobody knows how far a lost carrier sent these. Only a transactional target can have forgotten more of that
-        than the chunk in hand; of every other one the records tell.
+        """Note that every row of these tasks may have been sent: nobody knows how far a lost dispatcher came.
+
+        Only a transactional target can have forgotten more of that than the chunk in hand. For every other target the
+        records tell how far it was.
         """
         for task in tasks if self._is_transactional else ():
             self._sent_through[task.ordinal] = task.segment.rows
 
-    def _assign(self, wal_id: str, term: Term, before: Marker | None) -> DeliveryContext:
+    def _context(self, wal_id: str, term: Term, before: Marker | None) -> DeliveryContext:
         return DeliveryContext(
             wal_id=wal_id,
             sink=self._served_sink.name,

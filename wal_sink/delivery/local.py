@@ -1,4 +1,4 @@
-"""Carrying out orders in this process. Executors are served by `wal_sink.spark`."""
+"""Carrying out tasks in this process. On executors `wal_sink.spark` does it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest, SegmentRef
 
 SMALL_BATCH_BYTES = 4 << 20
-"""Segment bytes up to which the driver delivers itself: a Spark job alone costs about 100 ms (measured)."""
+"""Segment bytes up to which the driver delivers a batch: a Spark job alone costs about 100 ms (measured)."""
 SMALL_BATCH_SEGMENTS = 16
 """The same in segments, which the driver delivers one after the other: each costs some requests."""
 
 
 def is_small(manifest: Manifest, tasks: Sequence[SegmentTask]) -> bool:
-    """Whether a batch is delivered in the driver where either place would do.
+    """Whether a batch is delivered in the driver if both the driver and executors could do it.
 
-    Of what a two-phase sink has prepared no rows are moved any more.
+    Rows that a two-phase sink has prepared are not moved any more.
     """
     moved = 0 if all(task.handle is not None for task in tasks) else manifest.bytes
     return moved <= SMALL_BATCH_BYTES and len(manifest.segments) <= SMALL_BATCH_SEGMENTS
@@ -35,8 +35,8 @@ def is_small(manifest: Manifest, tasks: Sequence[SegmentTask]) -> bool:
 class LocalDispatcher:
     """Delivers in the committer's own process, one segment after the other.
 
-    `make_sink` may give the same object every time. While a call that timed out may still be running in it, nobody else
-    calls it: `copy_sink` is asked for another one, and without that the sink has failed for good.
+    `make_sink` may return the same object every time. While a call that timed out may still be running in it, it is not
+    called again: `copy_sink` makes another one. Without `copy_sink` the sink has failed for good.
     """
 
     whole_batch = False
@@ -58,7 +58,7 @@ class LocalDispatcher:
         *,
         confirm: bool = False,
     ) -> list[SegmentResult]:
-        """Up to the first failure; what comes after it is left for the next attempt."""
+        """Deliver up to the first failure. The rest is left for the next attempt."""
         make_sink, timed_call = self._make_sink, self._log.runtime.new_timed_call()
         if self._holder is None or not self._holder.busy:
             self._holder = timed_call
@@ -79,18 +79,18 @@ class LocalDispatcher:
 
 
 def copier(sink: Sink) -> MakeSink | None:
-    """Makes copies of a sink as it is now, not opened yet; None if it has no copies that are as good as itself."""
+    """A function that copies a sink as it is now, before it is opened; None if its copies would not be as good."""
     if sink.driver_only:
         return None
     try:
         payload = pickle.dumps(sink)
-    except Exception:  # noqa: BLE001 - a user's __reduce__ may raise anything; without a copy there is one way less out
+    except Exception:  # noqa: BLE001 - a user's __reduce__ may raise anything, and copies are optional
         return None
     return partial(_copy, payload, ability_of(sink))
 
 
 def _copy(payload: bytes, ability: Ability) -> Sink:
-    """Raises `PermanentError` if the copy is another kind of sink, which would not keep what this one promises."""
+    """A copy of the sink. Raises `PermanentError` if it is another kind of sink, with another guarantee."""
     copy: object = pickle.loads(payload)  # noqa: S301 - our own bytes
     if isinstance(copy, Sink) and ability_of(copy) is ability:
         return copy
@@ -101,7 +101,7 @@ def _copy(payload: bytes, ability: Ability) -> Sink:
 
 
 def failed(tasks: Sequence[SegmentTask], failure: Failure) -> list[SegmentResult]:
-    """Nothing was done of these orders; where there are none, of what the target was to confirm."""
+    """Results that say that these tasks failed; without tasks, that the target confirmed nothing."""
     return [SegmentResult(task.ordinal, task.start, failure=failure) for task in tasks] or [
         SegmentResult(-1, 0, 0, failure)
     ]
@@ -118,10 +118,10 @@ def carry_out(
     should_stop: Callable[[], bool] = lambda: False,
     confirms: Sequence[SegmentRef] | None = None,
 ) -> list[SegmentResult]:
-    """Deliver segments one after the other through one opened sink: one delivery task, on the driver or an executor.
+    """Deliver segments one after the other through one opened sink, in the driver or on an executor.
 
-    `confirms`: the segments of the whole batch, if a transactional target is to confirm them once all orders are done.
-    What it says of them follows the outcomes of the orders.
+    `confirms`: the segments of the whole batch, if a transactional target is to confirm them once all tasks are done.
+    These results follow those of the tasks.
     """
     try:
         sink = call_sink(
@@ -149,15 +149,16 @@ def carry_out(
 def _still_running(delivery_context: DeliveryContext) -> str:
     return (
         f"a call of this sink is still running after {delivery_context.attempt_timeout_s:g} s; it cannot be called "
-        "again in this process, because it has no copies. Ways out: a time limit in its own client; a higher "
-        "attempt_timeout_s; a Sink of plain data that pickles; where='executors'"
+        "again in this process, because it cannot be copied. Set a time limit in its own client, raise "
+        "attempt_timeout_s, make it a Sink of plain data that pickles, or choose where='executors'"
     )
 
 
 class WholeBatchDispatcher:
-    """Hands a batch in one piece to a writer on the driver.
+    """Hands a whole batch to a writer on the driver, in one call.
 
-    A writer that does not return within `limit_s` is given up for good, not called again: it may still be writing.
+    A writer that does not return within `limit_s` is given up for good. It is not called again, since it may still be
+    writing.
     """
 
     whole_batch = True
@@ -176,9 +177,9 @@ class WholeBatchDispatcher:
         manifest: Manifest,
         tasks: Sequence[SegmentTask],
         *,
-        confirm: bool = False,  # noqa: ARG002 - only a transactional target can tell, and this is none
+        confirm: bool = False,  # noqa: ARG002 - only a transactional target can confirm, and this is none
     ) -> list[SegmentResult]:
-        """One call for all orders: all of them arrive, or none is known to."""
+        """Deliver all tasks in one call: either all rows have arrived, or none is known to have."""
         try:
             delivery_context.term.check(self._log.store)
             self._call(delivery_context, manifest)

@@ -1,9 +1,8 @@
-"""What a transactional target must still have, slot by slot, and what it says it has.
+"""The slots of a transactional target: the positions that it must still have, and those that it reports.
 
-The target is the only authority on what it has. A slot is read when an attempt begins a segment, and all slots of a
-batch are read before its marker is created: between two reads a target may have lost what it acknowledged (a fail-over
-to a standby that lagged behind, a restart without the newest writes). Runs on an executor or in the driver; the code is
-the same.
+Only the target knows which rows it has. A slot is read when an attempt begins a segment, and all slots of a batch are
+read before its marker is created. Between two reads a target may have lost rows that it acknowledged (a fail-over to a
+standby that lagged behind, a restart without the newest writes). The same code runs on executors and in the driver.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ from wal_sink.wal.records import SegmentRef
 
 
 class Positions:
-    """The slots of one assignment, as the target of an opened session has them."""
+    """The slots of one delivery context, as the target of an opened session has them."""
 
     def __init__(self, delivery_context: DeliveryContext, session: SinkSession, sink: TransactionalSink) -> None:
         self._given = delivery_context
         self._session = session
         self._sink = sink
-        # None: nothing that had rows was marked yet, so that the target owes nothing.
+        # None: no batch with rows was marked yet, so the target owes nothing.
         self._owed = delivery_context.last_delivered.slots if delivery_context.last_delivered else ()
 
     def begin(self, task: SegmentTask) -> Position | None:
-        """What the slot of a segment holds before its first chunk is sent. Raises `HistoryError` if the target lacks
-        what the last marker stands for, or holds what this WAL did not deliver.
+        """The position in a segment's slot before its first chunk is sent. Raises `HistoryError` if the target lacks
+        rows that the last marker stands for, or holds rows that this WAL did not deliver.
 
-        The segments of a batch share the slots of what was delivered last among them, each its own first.
+        The segments of a batch divide the slots of the last delivered rows among them, each with its own slot first.
         """
         owed = list(range(task.ordinal, len(self._owed), self._given.segments))
         if len(owed) > 1:
@@ -50,8 +49,8 @@ class Positions:
         return stored
 
     def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
-        """What the target has of each segment of the batch, and of what was delivered last, in one question. One result
-        per segment: a failure where it lacks rows.
+        """Ask the target in one call for the rows of each segment of the batch, and for those delivered last. One
+        result per segment: a failure where rows are missing.
 
         Raises `SinkFailedError` if it gives no answer, `HistoryError` as `begin` does.
         """
@@ -62,7 +61,7 @@ class Positions:
         for number in range(len(self._owed)):
             self._check_last_delivered(number, found[slots[number]])
         rows = [self.rows_of(number, segment, found[slots[number]]) for number, segment in enumerate(segments)]
-        return [_outcome(number, segment, rows[number]) for number, segment in enumerate(segments)]
+        return [_result(number, segment, rows[number]) for number, segment in enumerate(segments)]
 
     def rows_of(self, ordinal: int, segment: SegmentRef, stored: Position | None) -> int:
         """Rows of a segment that the target has, given what its slot holds."""
@@ -112,7 +111,7 @@ class Positions:
         return slot_name(self._given.wal_id, self._given.sink, ordinal)
 
 
-def _outcome(ordinal: int, segment: SegmentRef, rows: int) -> SegmentResult:
+def _result(ordinal: int, segment: SegmentRef, rows: int) -> SegmentResult:
     if rows >= segment.rows:
         return SegmentResult(ordinal, segment.rows)
     text = (

@@ -1,4 +1,4 @@
-"""What the progress records say, for whoever goes on where another stopped."""
+"""Reading progress records, to go on where another process stopped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wal_sink.wal.segment_reader import chunk_ends, load_segment
 
 
 def recorded_chunks(store: Store, sink: str, manifest: Manifest) -> list[paths.ProgressName]:
-    """What the names of a batch's progress records say. One listing, or one of each shard."""
+    """The names of a batch's progress records, parsed. One listing, or one per shard."""
     folders = paths.progress_folders(sink, manifest.batch_id, spread=manifest.spread)
     found = (paths.parse_progress(name) for folder in folders for name in store.list(folder))
     return [name for name in found if name is not None]
@@ -29,7 +29,7 @@ def recorded_rows(store: Store, sink: str, manifest: Manifest) -> dict[int, int]
 
 
 def furthest_rows(recorded: Iterable[paths.ProgressName]) -> dict[int, int]:
-    """The most rows that records tell of, by segment ordinal."""
+    """The most rows that any record names, by segment ordinal."""
     furthest: dict[int, int] = {}
     for name in recorded:
         furthest[name.ordinal] = max(name.rows, furthest.get(name.ordinal, 0))
@@ -37,15 +37,15 @@ def furthest_rows(recorded: Iterable[paths.ProgressName]) -> dict[int, int]:
 
 
 def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: int) -> Progress:
-    """The progress record whose name was listed, if it says so itself, of this very segment. One read.
+    """The progress record whose name was listed, provided that it is one of this segment. One read.
 
-    Raises `CorruptError` if it does not, `StoreError` if it is gone: listed again, it may be gone there too.
+    Raises `CorruptError` if it is of another segment, `StoreError` if it is gone: the next listing may not have it.
     """
     path = paths.progress(sink, manifest.batch_id, ordinal, rows, spread=manifest.spread)
     where = log.store.url_of(path)
     record = log.find(Progress, path)
     if record is None:
-        raise StoreError(f"{where} was listed, but is not there; is somebody deleting the WAL?")
+        raise StoreError(f"{where} was listed, but does not exist; is somebody deleting the WAL?")
     expected = manifest.segments[ordinal].id if ordinal < len(manifest.segments) else "none"
     if record.segment_id != expected:
         raise CorruptError(
@@ -56,8 +56,9 @@ def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: 
 
 
 def keep_last_recorded(given: DeliveryContext, ordinal: int, segment: SegmentRef, rows: int, log: Log) -> None:
-    """Keep the chunk that ends at `rows` as a dead letter: it was recorded before it was sent, by somebody who is
-    gone. Unless the sink is known to have answered.
+    """Keep the chunk that ends at `rows` as a dead letter, unless the sink is known to have answered.
+
+    A process that has ended recorded the chunk before it sent it.
     """
     start = max((end for end in chunk_ends(segment, given.chunk_rows) if end < rows), default=0)
     data = load_segment(log.store, segment)

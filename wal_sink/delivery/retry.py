@@ -1,4 +1,4 @@
-"""When to try again, and when to give up: budgets that count from the last progress, backoff with jitter (tenacity)."""
+"""Retries: budgets that count from the last progress, and backoff with jitter (tenacity)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from wal_sink.settings import Delivery
 
 FIRST_WAIT_S = 0.1
 WAIT_GROWTH = 4.0
-"""So that a failed request is repeated at once and eight attempts still outlast a server's restart."""
+"""With it a failed request is repeated soon, and eight attempts still outlast a server's restart."""
 LONGEST_WAIT_S = 30.0
 
 _logger = logger_of(__name__)
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class AttemptFailedError(Exception):
-    """One attempt failed. `retry_after_s`: the next one waits at least so long, if the budget permits."""
+    """One attempt failed. `retry_after_s`: the least time until the next one, as far as the budget permits."""
 
     def __init__(self, message: str, *, retry_after_s: float = 0.0) -> None:
         super().__init__(message)
@@ -61,9 +61,9 @@ class Budget:
         sleep: Callable[[float], None],
         what: str,
     ) -> T:
-        """Call a function, again after any of `errors`, until the budget is spent; then the last error is raised."""
+        """Call a function, and again after any of `errors`. Raises the last error once the budget is spent."""
         try:
-            return function()  # most calls succeed, and cost nothing more
+            return function()  # most calls succeed, and then nothing more is done
         except errors as error:
             first = [error]  # `_after` takes it out: the error's traceback refers to this frame
         retrying = Retrying(
@@ -76,7 +76,7 @@ class Budget:
         return retrying(_after(first, function))
 
     def _note_failure(self, state: RetryCallState, what: str) -> bool:
-        """Whether the budget is spent now."""
+        """Count and log a failure. True if the budget is spent now."""
         self.failures += 1
         spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
         error = state.outcome.exception() if state.outcome else None
@@ -89,9 +89,10 @@ class Budget:
         return f"next in {self.next_wait_s:.1f} s at {_clock(due)}"
 
     def _wait_s(self, state: RetryCallState) -> float:
-        """Jitter, so that committers that failed together do not come back together; or longer, if the target asks.
+        """The wait before the next attempt, with jitter, so that committers that failed together do not retry together.
+        It is longer if the target asks for that.
 
-        Tenacity asks before `_note_failure` has counted this one.
+        Tenacity calls this before `_note_failure` has counted the failure.
         """
         highest = min(LONGEST_WAIT_S, FIRST_WAIT_S * WAIT_GROWTH ** min(self.failures, 16))
         own_s = highest * (0.5 + self.runtime.new_random().random() / 2)
@@ -106,7 +107,7 @@ def _clock(moment: datetime) -> str:
 
 
 def _after(first: list[BaseException], function: Callable[[], T]) -> Callable[[], T]:
-    """The function, the first attempt of which has failed already."""
+    """The function, whose first attempt has failed already."""
 
     def call() -> T:
         if first:

@@ -1,4 +1,4 @@
-"""Delivering one segment to a sink, chunk by chunk. Runs on an executor or in the driver; the code is the same."""
+"""Delivering one segment to a sink, chunk by chunk. The same code runs on executors and in the driver."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from wal_sink.wal.segment_reader import SegmentReader, load_segment, read_chunks
 
 
 class SegmentDelivery:
-    """Carries out orders of one assignment on one sink session."""
+    """Carries out the tasks of one delivery context on one sink session."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class SegmentDelivery:
         self._rate = RowRate(delivery_context.rows_per_s, log.runtime)
 
     def deliver(self, task: SegmentTask) -> SegmentResult:
-        """Deliver one segment from `order.start` on. Raises nothing of the sink's, the store's or the history's."""
+        """Deliver one segment from `task.start` on. Errors of the sink, the store and the history are in the result."""
         run = _Run(task)
         try:
             if isinstance(self._session.sink, TwoPhaseSink):
@@ -62,8 +62,8 @@ class SegmentDelivery:
         return run.result()
 
     def confirm(self, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
-        """What a transactional target has of the batch now, once its segments are delivered: one outcome a segment, or
-        a single one of ordinal -1 if it gives no answer. Any other sink has nothing to tell.
+        """Ask a transactional target what it has of the batch, once all segments are delivered: one result per segment,
+        or a single one of ordinal -1 if it gives no answer. No result for any other sink.
         """
         sink = self._session.sink
         if not isinstance(sink, TransactionalSink):
@@ -134,7 +134,7 @@ class SegmentDelivery:
         run.chunks += 1
 
     def _send_in_transaction(self, run: _Run, chunk: Chunk, *, doubtful: bool) -> None:
-        """Rows and position at once. What is refused is kept first, then the others are sent again."""
+        """Send rows and position in one transaction. Refused rows are kept first, then the others are sent again."""
         rejections = self._rejections(run, chunk)
         rest = chunk
         if doubtful and (self._given.keeps_rejected or rejections.is_kept()):
@@ -147,16 +147,17 @@ class SegmentDelivery:
             self._given.term.check(self._log.store)
 
     def _send_at_most_once(self, run: _Run, chunk: Chunk) -> None:
-        """Record, then send; whatever goes wrong while sending, this chunk is never sent again.
+        """Record, then send. Whatever goes wrong during the send, this chunk is never sent again.
 
-        The term is checked in between: a record that could be created may be one that a successor made and collected.
+        The term is checked in between: a newer process may have created the same record and collected it, so that
+        creating it here proves nothing.
         """
         self._record(run.task, chunk.position.rows)
         self._given.term.check(self._log.store)
         try:
             self._write(run, chunk)
         except SinkFailedError as error:
-            # Settled only once it is kept: if keeping fails, the record tells the next attempt to keep it.
+            # It counts as done only once it is kept: if that fails, the record tells the next attempt to keep it.
             keep_unknown(self._log, self._given.sink, run.task.ordinal, chunk, reason=str(error))
             run.rows = chunk.position.rows
             raise
@@ -177,13 +178,13 @@ class SegmentDelivery:
         run.chunks += 1
 
     def _check_term(self, run: _Run) -> None:
-        """Before each send: what a successor may see repeated is then the chunk in hand alone. One read."""
+        """Read the next term before each send: a superseded process then repeats only the chunk in hand. One read."""
         if not (run.task.term_checked and run.chunks == 0):
             self._given.term.check(self._log.store)
 
     def _was_answered(self, run: _Run, chunk: Chunk) -> bool:
-        """Whether the sink has taken, once before, what it takes of this chunk."""
-        if self._rejections(run, chunk).is_answered():  # under whatever policy it was sent
+        """Whether the sink has taken before all that it takes of this chunk."""
+        if self._rejections(run, chunk).is_answered():  # whatever policy it was sent under
             return True
         sink = self._session.sink
         if not isinstance(sink, Lookup):
@@ -191,14 +192,14 @@ class SegmentDelivery:
         return ask_applied(self._session, sink, chunk.key)
 
     def _write(self, run: _Run, chunk: Chunk) -> None:
-        """Send a chunk whose other rows are in the target when it refuses some."""
+        """Send a chunk to a sink that takes the other rows when it refuses some."""
         rejected = self._call_write(chunk)
         if rejected is not None:
             self._rejections(run, chunk).keep(chunk, rejected, answered=True)
             run.rejected += len(rejected.reasons)
 
     def _call_write(self, chunk: Chunk) -> Rejected | None:
-        """What the sink refused, if that may be kept. Raises `SinkFailedError`."""
+        """The rows that the sink refused, if they may be kept. Raises `SinkFailedError`."""
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {name_of(self._session.sink)}"
         returned = self._session.call(what, self._session.sink.write, handed(chunk))
         if not self._given.keeps_rejected:
@@ -209,7 +210,7 @@ class SegmentDelivery:
         return Rejections(self._log, self._given.sink, run.task.ordinal, chunk)
 
     def _record(self, task: SegmentTask, rows: int) -> None:
-        """Create the progress record. Another's means that somebody else delivers the same segment: this one stops."""
+        """Create the progress record. If it exists, another process delivers the segment, and this one stops."""
         given = self._given
         path = paths.progress(given.sink, given.batch_id, task.ordinal, rows, spread=given.spread)
         record = Progress(
@@ -229,7 +230,7 @@ class SegmentDelivery:
         )
 
     def _marker_follows(self, task: SegmentTask, chunk: Chunk) -> bool:
-        """The last chunk of a batch of one segment needs no record: the marker, created at once, stands for it."""
+        """Whether the marker makes a record needless: the chunk is the last one of the batch's only segment."""
         return self._given.segments == 1 and chunk.position.rows == task.segment.rows
 
     def _chunks(self, task: SegmentTask, data: bytes, start: int, follows: Position | None = None) -> Iterator[Chunk]:
@@ -253,7 +254,7 @@ def chunks_of(
     reader: SegmentReader = read_parquet,
     follows: Position | None = None,
 ) -> Iterator[Chunk]:
-    """The chunks of a loaded segment from row `start` on, which must begin one. Raises `CorruptError`."""
+    """The chunks of a loaded segment from row `start` on, where a chunk must begin. Raises `CorruptError`."""
     slot = slot_name(given.wal_id, given.sink, ordinal)
     tables = read_chunks(
         data, segment, chunk_rows=given.chunk_rows, columns=given.columns, start=start, where=where, reader=reader
@@ -274,7 +275,7 @@ def chunks_of(
 
 @dataclass(slots=True)
 class _Run:
-    """Mutable state of one order under way."""
+    """Mutable state of the task that is being carried out."""
 
     task: SegmentTask
     rows: int = 0

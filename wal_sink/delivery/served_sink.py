@@ -14,11 +14,11 @@ from wal_sink.wal.records import Manifest
 
 
 class DispatcherLostError(Exception):
-    """The carrier failed as a whole (a cancelled job, a lost executor): what became of its orders is unknown."""
+    """The dispatcher failed as a whole (a cancelled job, a lost executor). The fate of its tasks is unknown."""
 
 
 class SegmentDispatcher(Protocol):
-    """Carries out orders, in this process or on Spark's executors."""
+    """Carries out tasks, in this process or on Spark's executors."""
 
     @property
     def whole_batch(self) -> bool:
@@ -33,25 +33,26 @@ class SegmentDispatcher(Protocol):
         *,
         confirm: bool = False,
     ) -> list[SegmentResult]:
-        """One outcome per order; of a whole batch without orders, one of ordinal -1. Raises `DispatcherLostError` only.
+        """Carry out tasks: one result per task, or one of ordinal -1 for a whole batch without tasks. Raises
+        `DispatcherLostError` only.
 
-        With `confirm`, and once all orders are carried out without a failure, a transactional target tells what it has
-        of every segment of the manifest: then one more outcome per segment follows. See `Positions.confirm`.
+        With `confirm`, a transactional target is asked for its rows of every segment of the manifest once all tasks are
+        done without a failure. Then one more result per segment follows. See `Positions.confirm`.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ServedSink:
-    """One sink of a run: its name, its policies, what holds for it and who carries its orders."""
+    """One sink of a run: its name, its policies, its guarantee and the dispatcher of its tasks."""
 
     name: str
     delivery: Delivery
     promise: Promise
     dispatcher: SegmentDispatcher
     identity: str = ""
-    """What the sink is, for people; never a secret."""
+    """A description of the sink, for people. It holds no secret."""
     make_sink: MakeSink | None = None
-    """Of a two-phase sink: makes one in this process, to abort what was begun and is not to be committed."""
+    """For a two-phase sink: makes one in this process, to abort transactions that will not be committed."""
     preparation: Preparation | None = None
-    """Of a two-phase sink: how it takes part in staging; None if it cannot, and is prepared when it is delivered."""
+    """For a two-phase sink: how it takes part in staging; None if it cannot, and its rows are prepared at delivery."""

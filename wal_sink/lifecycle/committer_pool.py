@@ -1,4 +1,4 @@
-"""The committer threads of one run, as one: started, woken, finished or left together."""
+"""The committer threads of one run: started, woken, finished or left together."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ _logger = logger_of(__name__)
 
 
 class CommitterPool:
-    """Every sink of a run on a thread of its own, so that a slow or failing one holds back no other."""
+    """The threads of a run, one per sink, so that a slow or failing sink holds back no other."""
 
     def __init__(self, run: Run, *, stopping: threading.Event, on_failure: Callable[[], None]) -> None:
         self.run = run
         self._stopping = stopping
         self._on_failure = on_failure
         self._over = threading.Event()
-        """Set once following makes no sense any more: nobody goes on, or nobody should."""
+        """Set once following must end: every sink gave up, one failed, or the run is ending."""
         self._has_ended = False
         self._threads = [CommitterThread(run, committer, on_failure=self._note) for committer in run.committers]
 
     def start(self) -> None:
-        """Begin with what earlier runs left."""
+        """Begin with the batches that earlier runs left."""
         for thread in self._threads:
             thread.start()
 
     @property
     def is_caught_up(self) -> bool:
-        """Whether every sink has what earlier runs left, or gave up."""
+        """Whether every sink has the batches that earlier runs left, or gave up."""
         return all(thread.caught_up.is_set() for thread in self._threads)
 
     def wait_caught_up(self) -> None:
@@ -43,12 +43,12 @@ class CommitterPool:
             thread.caught_up.wait()
 
     def wake(self) -> None:
-        """A batch was staged, or a query started."""
+        """Begin to poll, since a batch was staged, or a query started."""
         for thread in self._threads:
             thread.wake()
 
     def follow(self, timeout_s: float | None) -> None:
-        """Deliver what other processes stage, until one sink's failure ends the run, all gave up, or time runs out."""
+        """Deliver the batches of other processes until a failure ends the run, all sinks gave up, or time runs out."""
         for thread in self._threads:
             thread.follow()
         try:
@@ -58,13 +58,13 @@ class CommitterPool:
                 thread.follow(on=False)
 
     def catch_up(self, timeout_s: float | None) -> None:
-        """Deliver what is complete now. Raises `UndeliveredError` when time ran out."""
+        """Deliver all complete batches. Raises `UndeliveredError` when time ran out."""
         for thread in self._threads:
             thread.catch_up()
         self._wait_delivered(timeout_s)
 
     def finish(self, timeout_s: float | None) -> None:
-        """Deliver what is complete, then end all threads. Raises `UndeliveredError` when time ran out."""
+        """Deliver all complete batches, then end all threads. Raises `UndeliveredError` when time ran out."""
         self._over.set()
         for thread in self._threads:
             thread.finish()
@@ -73,7 +73,7 @@ class CommitterPool:
     def stop(self, grace_s: float) -> bool:
         """Finish the chunks in hand and keep the rest; False if a thread was still busy after `grace_s` seconds.
 
-        The first time that none is, a record tells that this run serves its sinks no more.
+        Once no thread is busy any more, a record says that this run no longer serves its sinks.
         """
         self._over.set()
         self._stopping.set()
@@ -90,7 +90,7 @@ class CommitterPool:
 
     @property
     def error(self) -> BaseException | None:
-        """What the first committer that did not park gave up on."""
+        """The error on which the first committer gave up without being parked; None if none did."""
         return next((thread.error for thread in self._threads if thread.error and not thread.parked), None)
 
     def raise_error(self) -> None:
@@ -100,7 +100,7 @@ class CommitterPool:
 
     @property
     def parked(self) -> dict[str, BaseException]:
-        """Sinks that gave up while the run goes on, and why."""
+        """Sinks that gave up while the run goes on, and their errors."""
         return {thread.committer.name: thread.error for thread in self._threads if thread.parked and thread.error}
 
     def refuse_parked(self, wal: str) -> None:
@@ -112,7 +112,10 @@ class CommitterPool:
             raise UndeliveredError(said) from None  # the error's text is in this one
 
     def has_room(self, batch_id: int, wal: str) -> bool:
-        """Whether little enough of what precedes the batch is staged and not delivered."""
+        """Whether the undelivered batches before this one are within the limits.
+
+        Raises `UndeliveredError` if only parked sinks could make room.
+        """
         batches, size = self.run.history.pending(before=batch_id)
         most_batches, most_bytes = self.run.settings.max_pending_batches, self.run.settings.max_pending_bytes
         too_many = most_batches is not None and batches >= most_batches
@@ -136,7 +139,7 @@ class CommitterPool:
             if not thread.wait_caught_up(self._left_s(deadline)):
                 when = "before the run was ended" if timeout_s is None else f"within {timeout_s:g} s"
                 raise UndeliveredError(
-                    f"sink {thread.committer.name!r} of {self.run.log.store.root}: not everything complete was "
+                    f"sink {thread.committer.name!r} of {self.run.log.store.root}: not all complete batches were "
                     f"delivered {when} (delivered through batch {thread.committer.marked_through}). The rest is kept "
                     "in the WAL; start again, or allow more time"
                 )
@@ -152,8 +155,8 @@ class CommitterPool:
         self._over.set()
         try:
             self._on_failure()
-        except Exception as problem:  # noqa: BLE001 - no caller; stage() and close() raise what it gave up on
-            _logger.error("after sink %s gave up: %s", name, told(problem))  # noqa: TRY400 - it says it all
+        except Exception as problem:  # noqa: BLE001 - no caller; stage() and close() raise the sink's error
+            _logger.error("after sink %s gave up: %s", name, told(problem))  # noqa: TRY400 - the text is complete
 
     def _deadline_s(self, timeout_s: float | None) -> float | None:
         return None if timeout_s is None else self._now_s() + timeout_s
@@ -166,6 +169,6 @@ class CommitterPool:
 
 
 def _said(name: str, error: BaseException | None) -> str:
-    """What an error says besides the name of the sink."""
+    """The text of an error without the name of the sink, which the message has already."""
     head = f"sink {name!r}: "
     return said_once(f"{head}{text_of(error)}").removeprefix(head)

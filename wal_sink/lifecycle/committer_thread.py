@@ -1,13 +1,13 @@
-"""The thread a committer lives on. It asks the gate only while it waits for something; idle, it costs no request.
+"""The thread of a committer. It asks the gate only while a batch may become complete; idle, it costs no request.
 
-A plain daemon thread: one that inherits from the stream's thread would die with `query.stop()` (measured).
+It is a plain daemon thread: one that inherits from the stream's thread would die with `query.stop()` (measured).
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import ClassVar, Literal
 
 from wal_sink.committer.committer import Committer
@@ -18,15 +18,15 @@ from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.stopped import StoppedError
 
 FIRST_POLL_S = 0.06
-"""After staging: on a local disk `commits/N` shows 36 to 93 ms later, half of them within 60 (measured). The pauses
-that follow double, from half of it.
+"""The first pause, after staging: on a local disk `commits/N` shows 36 to 93 ms later, half of them within 60
+(measured). The pauses after it double, from half of it.
 """
 LONGEST_POLL_S = 1.0
 LONGEST_FOLLOWING_POLL_S = 5.0
 LOOK_BACK_EVERY_POLLS = 8
-"""How often it is asked whether Spark may have deleted the entry that is waited for. If so, a later one is searched."""
+"""How often a poll asks whether Spark may have deleted the awaited entry. If so, a later one is searched for."""
 SEARCH_EVERY_POLLS = 1024
-"""How often that is done in any case, since Spark may have died while it deleted: each 85 minutes of waiting."""
+"""How often a poll searches in any case, since Spark may have died while it deleted: every 85 minutes of waiting."""
 
 _logger = logger_of(__name__)
 
@@ -34,8 +34,8 @@ _logger = logger_of(__name__)
 class CommitterThread:
     """Drives one committer until it is told to finish, or gives up.
 
-    Its thread ends when all that was asked for is delivered and nothing is left to wait for. Whoever has more to do for
-    it wakes it, which starts a new one; only giving up is for ever.
+    Its thread ends when everything callers asked for is delivered and no poll is due. A later call starts a new thread,
+    unless the committer gave up.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CommitterThread:
         self._run = run
         self._committer = committer
         self._on_failure = on_failure
-        self._changed = changed or threading.Condition()  # all waiting is done here, so that a test can own the time
+        self._changed = changed or threading.Condition()  # every wait is on it, so that a test can set the time
         self._thread: threading.Thread | None = None
         self._running = False
         self._woken = False
@@ -61,7 +61,7 @@ class CommitterThread:
         self._polls = 0
         self._staged_s = -math.inf  # when a batch was last staged
         self.caught_up = threading.Event()
-        """Set once there was nothing left to do, or the thread ended."""
+        """Set once nothing was left to deliver, or the thread ended."""
         self.error: BaseException | None = None
 
     @property
@@ -70,49 +70,49 @@ class CommitterThread:
 
     @property
     def parked(self) -> bool:
-        """Whether its sink gave up and the run goes on without it; what is wrong with WAL or run parks nothing."""
+        """Whether its sink gave up and the run goes on without it. Errors of the WAL or the run park no sink."""
         return isinstance(self.error, DeliveryError) and self._committer.served_sink.delivery.on_failure == "park"
 
     def start(self) -> None:
-        """Deliver what earlier runs left."""
+        """Deliver the batches that earlier runs left."""
         with self._changed:
             self._rouse()
 
     def wake(self) -> None:
-        """A batch was staged, or a query started that may complete one: begin to poll for its completion."""
+        """Begin to poll, since a batch was staged, or a query started that may complete one."""
         with self._changed:
             self._polls = 0
             self._staged_s = self._now_s()
             self._rouse()
 
     def follow(self, *, on: bool = True) -> None:
-        """From now on keep asking, because another process stages; or no longer."""
+        """Keep polling from now on, because another process stages; with `on=False`, stop that."""
         with self._changed:
             self._follow = on
             if on:
                 self._rouse()
 
     def catch_up(self) -> None:
-        """Deliver what is complete now, whoever staged it: `wait_caught_up` tells when that is done."""
+        """Deliver all complete batches, of other processes too. `wait_caught_up` waits for that."""
         with self._changed:
             self._asked += 1
             self._rouse()
 
     def finish(self) -> None:
-        """Deliver what is complete now, then end, whatever is staged and not complete."""
+        """Deliver all complete batches, then end, even if other batches are staged."""
         with self._changed:
             self._finishing = True
             self._asked += 1
             self._rouse()
 
     def leave(self) -> None:
-        """The run is ending: stop waiting."""
+        """Stop waiting, since the run is ending."""
         with self._changed:
             self._woken = True
             self._changed.notify_all()
 
     def wait_caught_up(self, timeout_s: float | None) -> bool:
-        """Wait until what was asked for is done or the committer gave up; False if time ran out or the run ended."""
+        """Wait until all is done or the committer gave up; False if time ran out or the run ended."""
         with self._changed:
             asked = self._asked
             self._changed.wait_for(lambda: self._answered >= asked or not self._running, timeout_s)
@@ -135,14 +135,14 @@ class CommitterThread:
                 thread.start()  # it waits for the lock that is held here
             except RuntimeError as error:  # the system gives this process no more threads
                 self.error = error
-                self.caught_up.set()  # nobody is to wait for what no thread does
+                self.caught_up.set()  # no caller may wait, since there is no thread
                 raise
             self._thread, self._running = thread, True
 
     def _work(self) -> None:
         try:
             self._drive_until_stopped()
-        except BaseException as error:  # noqa: BLE001 - whatever ends this thread must reach the user's own
+        except BaseException as error:  # noqa: BLE001 - every error that ends this thread must reach the user's
             self._end(error)
             self._on_failure(self)  # last: it stops the query, whose thread may be waiting for this one
 
@@ -152,7 +152,7 @@ class CommitterThread:
         except StoppedError:
             self._committer.mark_delivered()
             self._end(None)
-            _logger.info("sink %s: stopped; what is not delivered stays in the WAL", self._committer.name)
+            _logger.info("sink %s: stopped; undelivered batches stay in the WAL", self._committer.name)
 
     def _end(self, error: BaseException | None) -> None:
         with self._changed:
@@ -181,7 +181,7 @@ class CommitterThread:
         return Seen.READ_SPENT if self._is_read_spent() else Seen.LOOK_DUE
 
     def _decide_busy(self) -> Literal[Seen.ANSWER_DUE, Seen.PAUSED, Seen.ALL_DELIVERED, Seen.LOOK_DUE]:
-        """It never searches: a search finds all that is complete, and the gate remembers it until that is delivered."""
+        """Decide without a search: an earlier one found all complete batches, and the gate remembers them."""
         self._listen()
         if self._is_answer_due:
             return Seen.ANSWER_DUE
@@ -201,12 +201,14 @@ class CommitterThread:
         return Seen.NOTHING_LEFT if self._is_answer_due and self._finishing else Seen.NOTHING
 
     def _confirm(self) -> Literal[Seen.CONFIRMED]:
-        """A caller that closes the run is told what the target has lost."""
+        """Ask the target before the end, so that a caller that closes the run learns of lost rows."""
         self._committer.confirm_marked()
         return Seen.CONFIRMED
 
     def _wait(self) -> Literal[Seen.WOKEN, Seen.POLL_DUE, Seen.OVER]:
-        """One lock for all of it: a caller that asks from now on either wakes this thread or starts a new one."""
+        """Answer, then wait or end. It is all done under one lock, so that a later call either wakes this thread or
+        starts a new one.
+        """
         with self._changed:
             was_due = self._is_answer_due
             self._answer()
@@ -219,7 +221,7 @@ class CommitterThread:
             self._polls += 1
             return Seen.POLL_DUE
 
-    _ACTIONS: ClassVar[Mapping[State, Callable[[CommitterThread], Seen]]] = {
+    _ACTIONS: ClassVar[dict[State, Callable[[CommitterThread], Seen]]] = {
         State.QUIET: _decide_quiet,
         State.BUSY: _decide_busy,
         State.LOOKING: _look,
@@ -230,7 +232,7 @@ class CommitterThread:
     """The action of each state; `thread_states.NEXT` says which state follows its observation."""
 
     def _listen(self) -> None:
-        """Take notice of what callers asked for. Raises `StoppedError` if the run is ending."""
+        """Note the calls made so far. Raises `StoppedError` if the run is ending."""
         self._run.shared.sleep_s(0)
         with self._changed:
             self._woken = False
@@ -238,7 +240,7 @@ class CommitterThread:
 
     @property
     def _is_answer_due(self) -> bool:
-        """Whether a caller was heard that waits until everything complete is delivered."""
+        """Whether a caller was heard that waits until all complete batches are delivered."""
         return self._heard > self._answered
 
     def _deliver_next(self, *, search: bool) -> bool:
@@ -248,26 +250,25 @@ class CommitterThread:
         return delivered
 
     def _answer(self) -> None:
-        """Tell every caller that was heard that all is done."""
+        """Tell the callers that were heard that all is done."""
         self._answered = self._heard
         self.caught_up.set()
         self._changed.notify_all()
 
     def _is_over(self, *, was_due: bool, poll_s: float | None) -> bool:
         """Whether the thread ends: the run is finishing, or a caller has its answer and no poll is due."""
-        if self._heard != self._asked:
-            return False
-        return self._finishing or (poll_s is None and was_due and not self._woken)
+        all_heard = self._heard == self._asked
+        return all_heard and (self._finishing or (poll_s is None and was_due and not self._woken))
 
     def _has_all(self) -> bool:
-        """Whether the sink has every batch that anybody is known to have staged, and others stage none."""
+        """Whether the sink has every batch that is known to be staged, and no other process is followed."""
         batch_id = self._committer.next_batch()
         return not self._follow and batch_id is not None and batch_id > self._run.history.newest_known
 
     def _early_s(self) -> float:
-        """How long it would be in vain to ask, since the batch that is due was staged only just now.
+        """Seconds in which asking would be in vain, since the batch that is due was staged only just now.
 
-        One before the newest is asked for at once: that Spark ran another after it means that it is complete.
+        A batch before the newest is asked for at once: Spark ran another after it, so it is complete.
         """
         newest = self._committer.next_batch() == self._run.history.newest_known
         return self._staged_s + FIRST_POLL_S - self._now_s() if newest else 0.0
@@ -280,14 +281,14 @@ class CommitterThread:
         return self._run.log.runtime.monotonic_s()
 
     def _poll_s(self) -> float | None:
-        """How long until the gate is asked again; None: until somebody wakes this thread."""
+        """Seconds until the gate is asked again; None: until a caller wakes this thread."""
         longest = LONGEST_FOLLOWING_POLL_S if self._follow else LONGEST_POLL_S
         if self._follow or self._is_pending():
             return min(longest, FIRST_POLL_S * 2.0 ** (min(self._polls, 16) - 1))
         return None
 
     def _find_out_whether_to_search(self) -> bool:
-        """Whether a later entry is to be looked for, which takes a listing. Asks with one read at most."""
+        """Find out whether to search for a later entry, which takes a listing. At most one read."""
         if self._polls % SEARCH_EVERY_POLLS == SEARCH_EVERY_POLLS - 1:
             return True
         try:
@@ -295,11 +296,11 @@ class CommitterThread:
                 return self._run.history.poll_owner() is not None
             return self._is_time_to_look_back() and self._may_have_missed()
         except WalSinkError:
-            return True  # who searches meets it too, and repeats or raises it
+            return True  # the search meets the same error, and retries or raises it
 
     def _is_read_spent(self) -> bool:
-        """Whether this poll's one read was spent on looking whether to search. Another process stages then; a batch of
-        one's own is urgent.
+        """Whether this poll's one read was spent on finding out whether to search. Only a thread that follows another
+        process leaves it at one read: a batch of this process is urgent.
         """
         return self._follow and (self._awaits_first() or self._is_time_to_look_back())
 
@@ -314,10 +315,10 @@ class CommitterThread:
         return batch_id is None or self._run.gate.may_have_passed(batch_id)
 
     def _is_pending(self) -> bool:
-        """Whether a batch is staged whose completion this run's query makes, or finds made.
+        """Whether a staged batch awaits its completion by this run's query, or was completed just before it.
 
-        Spark may complete what an earlier process staged after this one looked and before its query did: then it
-        does not run it again, and nobody would be woken for it.
+        Spark may complete a batch of an earlier process after this process looked and before its query did. Then Spark
+        does not run the batch again, and no call would wake this thread for it.
         """
         batch_id = self._committer.next_batch()
         if batch_id is None:

@@ -1,7 +1,7 @@
-"""Which batches `stage` was called for: each by one call, and none after one that was not staged.
+"""Entries: the calls of `stage`. Each batch has one call, and no batch gets past one that was not staged.
 
-Spark does not learn of an error that the user's `foreachBatch` swallows: it completes the batch and goes on. So what
-was entered is remembered here, and the next batch does not get past it.
+Spark does not learn of an error that the user's `foreachBatch` swallows: it completes the batch and goes on. So each
+call is remembered here, and the next batch is refused after a failed one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from wal_sink.errors import ConfigError, UndeliveredError
 
 _stagers: dict[tuple[str, str], tuple[str, object]] = {}
-"""Of each query and WAL in this process: the newest run, and the token of the `Entries` that it entered first."""
+"""By query and WAL in this process: the newest run, and the token of the `Entries` that it entered first."""
 _stagers_lock = threading.Lock()
 
 
@@ -39,21 +39,21 @@ class Unstaged:
     batch_id: int
     error: BaseException
     beside: str = ""
-    """The run in which another call has the batch, so that staging it does not make up for this one."""
+    """The run in which another call has the batch, so that staging it does not repair this failure."""
 
 
 class Entries:
-    """What one `WalSink` was asked to stage. Safe to share between threads."""
+    """The batches that one `WalSink` was called for. Safe to share between threads."""
 
     def __init__(self, owner: str, wal: str) -> None:
-        """`owner`: what errors call the `WalSink`, without secrets. `wal`: the URL of its log."""
+        """`owner`: the name of the `WalSink` in errors, without secrets. `wal`: the URL of its log."""
         self._owner = owner
         self._wal = wal
         self._token = object()
         self._lock = threading.Lock()
         self._run: RunEntry | None = None
         self._unstaged: dict[str, Unstaged] = {}
-        """By query id; under "" a call whose query could not be told."""
+        """By query id; under "" a call whose query is unknown."""
 
     @property
     def run(self) -> RunEntry | None:
@@ -62,13 +62,13 @@ class Entries:
 
     @property
     def unstaged(self) -> list[Unstaged]:
-        """The calls that failed, and were not made up for."""
+        """The failed calls whose batches were not staged later."""
         with self._lock:
             return list(self._unstaged.values())
 
     @contextmanager
     def unknown(self, batch_id: int) -> Iterator[None]:
-        """The time in which the calling query is found out. An error is remembered, though not whose batch it is."""
+        """The time in which the calling query is determined. An error is remembered without a query."""
         try:
             yield
         except BaseException as error:
@@ -80,9 +80,9 @@ class Entries:
     def entered(
         self, query_id: str, run_id: str, batch_id: int, *, on_enter: Callable[[], None] = lambda: None
     ) -> Iterator[RunEntry]:
-        """The time in which a batch is staged. `on_enter` is called for a call that was let in, before any other is.
+        """The time in which a batch is staged. `on_enter` is called once the call is admitted, before any other one is.
 
-        Raises `ConfigError` for a second call for a batch, and what an earlier batch failed with that was not staged.
+        Raises `ConfigError` for a second call for a batch, and the error of an earlier batch that was not staged.
         """
         with self._lock:
             entry = self._enter(query_id, run_id, batch_id)
@@ -101,7 +101,8 @@ class Entries:
             self._run = RunEntry(run_id)
         entry = self._run
         self._refuse_overtaking(query_id, batch_id)
-        problem, beside = self._problem(entry, query_id, batch_id)
+        is_stager = self._claim_run(query_id, run_id) is self._token
+        problem, beside = _problem(entry, batch_id, is_stager=is_stager)
         if problem:
             error = ConfigError(f"batch {batch_id} of {self._owner} {problem}")
             self._unstaged[query_id] = Unstaged(batch_id, error, run_id if beside else "")
@@ -110,7 +111,7 @@ class Entries:
         return entry
 
     def _refuse_overtaking(self, query_id: str, batch_id: int) -> None:
-        """Spark runs a batch again that it did not complete: a later one means that it completed this one."""
+        """Refuse a batch after one that was not staged: Spark completed that one, or it would run it again."""
         known = self._unstaged.get(query_id)
         if known is not None and batch_id > known.batch_id:
             raise again(known, self._owner)
@@ -118,29 +119,19 @@ class Entries:
         if unknown is not None and batch_id != unknown.batch_id:
             raise again(unknown, self._owner)
 
-    def _problem(self, entry: RunEntry, query_id: str, batch_id: int) -> tuple[str, bool]:
-        """Why the call is not let in, and whether another call has the batch; "" if it is."""
-        if not self._is_stager(query_id, entry.run_id):
-            return _ANOTHER_SINK, True
-        if entry.batch_id == batch_id and (entry.busy or entry.staged):
-            return _SECOND_CALL, True
-        if entry.busy:
-            return _STILL_BUSY.format(entry.batch_id), False
-        return "", False
-
-    def _is_stager(self, query_id: str, run_id: str) -> bool:
-        """Whether no other `WalSink` of this process stages this run into this WAL."""
+    def _claim_run(self, query_id: str, run_id: str) -> object:
+        """Make this `WalSink` the stager of the run, unless another of this process is. The token of the stager."""
         with _stagers_lock:
             run, stager = _stagers.get((query_id, self._wal), ("", self._token))
             if run != run_id:
                 _stagers[query_id, self._wal] = (run_id, self._token)
-                return True
-            return stager is self._token
+                return self._token
+            return stager
 
     def _leave(self, entry: RunEntry, query_id: str, unstaged: Unstaged | None) -> None:
         entry.busy, entry.staged = False, unstaged is None
         if entry is not self._run:
-            return  # a newer run has the batch, or had it
+            return  # a newer run stages the batch, or has staged it
         known = self._unstaged.get(query_id)
         if known is not None and known.beside == entry.run_id:
             return
@@ -152,12 +143,26 @@ class Entries:
                     del self._unstaged[each]
 
 
+def _problem(entry: RunEntry, batch_id: int, *, is_stager: bool) -> tuple[str, bool]:
+    """The reason why the call is refused, and whether another call has the batch; "" if it is admitted.
+
+    `is_stager`: whether no other `WalSink` of this process stages the run into this WAL.
+    """
+    if not is_stager:
+        return _ANOTHER_SINK, True
+    if entry.batch_id == batch_id and (entry.busy or entry.staged):
+        return _SECOND_CALL, True
+    if entry.busy:
+        return _STILL_BUSY.format(entry.batch_id), False
+    return "", False
+
+
 def again(unstaged: Unstaged, owner: str) -> Exception:
-    """What the call failed with, to be raised again, and why."""
+    """The error of the failed call, to be raised again with the reason."""
     why = (
-        f"wal-sink: batch {unstaged.batch_id} of {owner} was not staged because of this, and foreachBatch returned all "
-        "the same, so Spark may have completed it. No later batch is staged. Let foreachBatch raise what stage() "
-        f"raises; to get its rows, restore the checkpoint to before that batch, then start again"
+        f"wal-sink: batch {unstaged.batch_id} of {owner} was not staged because of this error, but foreachBatch "
+        "returned, so Spark may have completed it. No later batch is staged. Let foreachBatch raise what stage() "
+        "raises; to get its rows, restore the checkpoint to before that batch, then start again"
     )
     if not isinstance(unstaged.error, Exception):
         error = UndeliveredError(why)
@@ -169,8 +174,8 @@ def again(unstaged: Unstaged, owner: str) -> Exception:
 
 
 _SECOND_CALL = (
-    "is staged already, or right now: a batch is staged by one stage() call. Union the DataFrames first, or give each "
-    "a WAL (and a WalSink) of its own"
+    "is already staged, or is being staged: one stage() call stages a whole batch. Union the DataFrames first, or "
+    "give each its own WAL and WalSink"
 )
 _STILL_BUSY = (
     "follows batch {}, which another thread still stages, though foreachBatch returned: let foreachBatch wait for the "

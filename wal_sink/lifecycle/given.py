@@ -1,4 +1,4 @@
-"""What a user gave `WalSink`: checked, and made into deliveries and sinks. No I/O."""
+"""The arguments of `WalSink`: checked, and turned into deliveries and sinks. No I/O."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def folder_of(name: str, given: object) -> str:
 
 
 def deliveries_of(to: object, guarantee: GuaranteeName | None, name: str) -> dict[str, Delivery]:
-    """How each sink is to be served, by its name; nothing for None. Raises `ConfigError`."""
+    """The delivery of each sink, by its name; empty for None. Raises `ConfigError`."""
     named = dict(to) if isinstance(to, Mapping) else {} if to is None else {name: to}
     if to is not None and not named:
         raise ConfigError(
@@ -69,7 +69,7 @@ def deliveries_of(to: object, guarantee: GuaranteeName | None, name: str) -> dic
 
 
 def sinks_of(deliveries: Mapping[str, Delivery]) -> dict[str, Sink | BatchSink]:
-    """By name, the sinks behind what was given. Raises `ConfigError` if two are the same object."""
+    """The sinks of these deliveries, by name. Raises `ConfigError` if two are the same object."""
     sinks = {name: _sink(delivery) for name, delivery in deliveries.items()}
     refuse_shared(sinks)
     return sinks
@@ -99,9 +99,9 @@ def _check_name(what: str, name: object) -> None:
 
 
 def refuse_shared_folder(wal: str, checkpoint: str) -> None:
-    """Refuse a WAL and a checkpoint of which one lies in the other: `ConfigError`. Follows links, writes nothing.
+    """Refuse a WAL inside the checkpoint, or the reverse, with `ConfigError`. Follows links, writes nothing.
 
-    Deleting, restoring or copying one of them would do the same to the other.
+    If one of them were deleted, restored or copied, so would the other be.
     """
     here, there = canonical(wal), canonical(checkpoint)
     if here.rstrip("/") == there.rstrip("/"):

@@ -39,7 +39,7 @@ _logger = logger_of(__name__)
 
 
 class Run:
-    """Everything one process does on one WAL. `open` does the first I/O."""
+    """The work of one process on one WAL. `open` does the first I/O."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Run:
         self._given_up: set[str] = set()
         self._stager: Stager | None = None
         self._probes = Leftovers(store, (), runtime)
-        """What other openings of the WAL left in the store."""
+        """Probe objects that other starts left in the store."""
 
     def open(
         self,
@@ -73,11 +73,11 @@ class Run:
         moved_from: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
     ) -> None:
-        """Probe the store, make sure whose the WAL is and that nothing of it was lost, claim the committers' terms,
-        only then read where they stand.
+        """Probe the store, check that the WAL belongs to this query and has lost no object, then claim the committers'
+        terms, and only then read how far they came.
 
-        `moved_from`: where the WAL lay before it was moved here; see `recovery.location.check_location`. `take_over`:
-        which processes that serve one of the sinks may be fenced; `HeldError` for another one.
+        `moved_from`: the URL from which the WAL was moved here; see `recovery.location.check_location`. `take_over`:
+        the processes that may be fenced if they serve one of the sinks; `HeldError` for any other one.
         """
         store, runtime = self.log.store, self.log.runtime
         store.begin()
@@ -88,7 +88,7 @@ class Run:
         self.gate.search()
         names = read_names(self.log) if inventory.has_sinks else NO_NAMES
         served_sinks = [_in_folder(self.log, names, served_sink) for served_sink in served_sinks]
-        # All are registered before any term is claimed: a start that is refused must fence nobody.
+        # All are registered before any term is claimed: a start that is refused must fence no process.
         registrations = [_registration(served_sink) for served_sink in served_sinks]
         others = check_unserved_sinks(self.log, inventory, [each.name for each in registrations])
         sinks = register(self.log, self.history, self.gate, inventory, registrations)
@@ -105,22 +105,22 @@ class Run:
         self._warn_of_unserved(names)
 
     def open_or_end(self, served_sinks: Sequence[ServedSink], *, moved_from: str | None, take_over: TakeOver) -> None:
-        """`open`. If it raises (Ctrl-C too), records tell that nobody serves the terms that it had claimed."""
+        """Call `open`. If it raises (Ctrl-C too), records say that no process serves the terms it had claimed."""
         try:
             self.open(served_sinks, moved_from=moved_from, take_over=take_over)
-        except BaseException:  # there is no thread yet that could serve them
+        except BaseException:  # no thread serves them yet
             self.end()
             raise
 
     def _warn_of_unserved(self, names: SinkNames) -> None:
-        """Only committers collect, and they keep what any registered sink lacks. A listing and three reads a sink."""
+        """Warn of sinks that no process serves, since their batches are kept. A listing and three reads per sink."""
         served = {committer.name for committer in self.committers}
         for sink in names.sinks if served else ():
             if not sink.is_retired and sink.folder not in served and (said := describe_unserved(self.log, sink)):
                 _logger.warning("%s", said)
 
     def end(self) -> None:
-        """Leave a record that nobody serves the sinks of this run any more. One create a sink."""
+        """Leave records that this run no longer serves its sinks. One create per sink."""
         for committer in self.committers:
             note_end(self.log, paths.committer_role(committer.name), committer.term.number)
 
@@ -131,8 +131,8 @@ class Run:
     def become_stager(self) -> None:
         """Claim the stager's next term, for a query that starts now.
 
-        From now on its manifests count more than those of any query that started earlier. Nothing of the past is
-        taken from memory: the checkpoint may have been restored or replaced since.
+        From now on its manifests outrank those of any query that started earlier. The owner and the batches are read
+        again: the checkpoint may have been restored or replaced since.
         """
         if not self._keeps_segments():
             self._refuse_not_keeping()
@@ -154,12 +154,12 @@ class Run:
         return claim_above_seen(self.log, term, seen, f"{paths.BATCHES}/{newest}")
 
     def _note_markers(self) -> None:
-        """Who serves no sink learns here which batches were released for sure. One listing, and one or two a sink."""
+        """Read which batches are surely released, in a run without sinks. One listing, and one or two per sink."""
         for name in registered(self.log):
             self.history.note_marked(marked_through(self.log, name))
 
     def staging_context(self, attempt: Attempt, *, columns: Sequence[str], spark_schema: str) -> StagingContext:
-        """What the staging tasks of an attempt have to do."""
+        """The context for the staging tasks of an attempt."""
         settings = self.settings
         served_sinks = [committer.served_sink for committer in self.committers]
         return StagingContext(
@@ -181,15 +181,22 @@ class Run:
         """Begin an attempt to stage a batch; None if it is a replay. See `Stager.begin`."""
         stager = self._required_stager()
         if not self.committers:
-            stager.refuse_superseded()  # nothing else in this process looks for a newer one
-        return stager.begin(batch_id, planned_ms=planned_ms)
+            stager.refuse_superseded()  # without committers, nothing else in this process looks for a newer one
+        attempt = stager.begin(batch_id, planned_ms=planned_ms)
+        if attempt is None:
+            self._forget_if_unserved(batch_id)
+        return attempt
 
     def end_staging(self, attempt: Attempt, staged: Staged) -> Manifest:
         """Make an attempt known whose rows are staged. See `Stager.end`."""
         manifest = self._required_stager().end(attempt, staged)
-        if not self.committers:
-            self.history.note_delivered(attempt.batch_id, where_alive=attempt.batch_id)
+        self._forget_if_unserved(attempt.batch_id)
         return manifest
+
+    def _forget_if_unserved(self, batch_id: int) -> None:
+        """Without sinks in this run, no committer will forget its batches."""
+        if not self.committers:
+            self.history.note_delivered(batch_id, where_alive=batch_id)
 
     def _required_stager(self) -> Stager:
         if self._stager is None:
@@ -211,7 +218,7 @@ class Run:
                 continue
 
     def deliver_next(self, committer: Committer, *, search: bool = False) -> bool:
-        """One step of one committer, and the collection that may be due after it."""
+        """Deliver one batch of one committer, then collect if that is due."""
         try:
             if not committer.deliver_next(search=search):
                 return False
@@ -225,28 +232,28 @@ class Run:
         return True
 
     def _keeps_segments(self) -> bool:
-        """Whether rows are kept in the WAL: unless every sink of this run can do without."""
+        """Whether rows are kept in the WAL: they are unless every sink of this run allows otherwise."""
         return not self.committers or any(committer.served_sink.delivery.keep_segments for committer in self.committers)
 
     def _refuse_not_keeping(self) -> None:
-        """Without the rows in the WAL, only sinks that prepare them while they are staged can ever get them."""
+        """Refuse sinks that need rows in the WAL: without these, a sink gets only rows it prepares during staging."""
         known = {committer.name: committer.served_sink for committer in self.committers}
         others = [sink.name for sink in read_names(self.log).sinks if not (sink.folder in known or sink.is_retired)]
         cannot = [name for name, served_sink in known.items() if served_sink.preparation is None]
         if others or cannot:
             raise ConfigError(
-                f"{self.log.store.root}: keep_segments=False was asked for, but sinks {sorted([*others, *cannot])} "
-                "cannot prepare rows while they are staged here: they are delivered elsewhere, run on the driver or "
-                "cannot travel to executors. Keep segments, or retire those that nobody needs: wal-sink sinks retire"
+                f"{self.log.store.root}: keep_segments=False was set, but sinks {sorted([*others, *cannot])} "
+                "cannot prepare rows while they are staged here: they are delivered elsewhere, run on the driver "
+                "or cannot travel to executors. Keep segments, or retire the sinks that you no longer need: "
+                "wal-sink sinks retire"
             )
 
     def _committer(self, served_sink: ServedSink, sink: Registered, take_over: TakeOver) -> Committer:
         role = paths.committer_role(served_sink.name)
         term = claim(self.log, role, was_held=sink.is_old, take_over=take_over)
         if sink.is_old:
-            refuse_retired(
-                self.log, served_sink.name, served_sink.name
-            )  # since this run looked and before it had the term
+            # It may have been retired after this run looked and before it had the term.
+            refuse_retired(self.log, served_sink.name, served_sink.name)
         committer = Committer(served_sink, self.shared, term, sink.record)
         committer.load()
         return committer
@@ -255,13 +262,14 @@ class Run:
         try:
             with self._collecting:
                 if self._collector.is_due(committer.marked_through):
+                    self._collector.put_off(committer.marked_through)
                     self._collector.collect(committer.term)
                     self._probes.delete_old()
         except (StoreError, OutcomeUnknownError) as error:
             _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
 
     def _forget_delivered(self) -> None:
-        """After a step that succeeded: at least the sink of that step is alive."""
+        """Free the memory of delivered batches, after a delivery. At least the sink of that delivery is alive."""
         through = {committer.name: committer.marked_through for committer in self.committers}
         where_alive = min(marked for name, marked in through.items() if name not in self._given_up)
         self.history.note_delivered(min(through.values()), where_alive=where_alive)
@@ -269,7 +277,7 @@ class Run:
 
 
 def _just_sleep(runtime: Runtime, seconds: float) -> bool:
-    """The pause of a run that nobody ends."""
+    """The pause of a run that never ends early."""
     runtime.sleep_s(seconds)
     return False
 
@@ -285,7 +293,7 @@ def _registration(served_sink: ServedSink) -> Registration:
 
 
 def _in_folder(log: Log, names: SinkNames, served_sink: ServedSink) -> ServedSink:
-    """A serving under the first name of its sink. Raises `ConfigError` for an old name and for a retired sink."""
+    """A served sink under its first name. Raises `ConfigError` for an old name and for a retired sink."""
     folder = names.folder_of(served_sink.name) or served_sink.name
     if any(sink.folder == folder and sink.is_retired for sink in names.sinks):
         refuse_retired(log, folder, served_sink.name)

@@ -121,7 +121,7 @@ class Stager:
 
         No query is refused that could continue: Spark never runs such a batch, and cannot complete it either.
         """
-        if self._gate.is_open_now(batch_id):
+        if self._gate.ask_now(batch_id):
             self._refuse_collected(batch_id)
             self._term.check(self._log.store)
             raise FencedError(

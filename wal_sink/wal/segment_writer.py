@@ -106,7 +106,7 @@ class SegmentWriter:
             segment = self._open or self._start(batch.schema)
             row += segment.append(batch, row)
             segment.flush_if_due()
-            if segment.is_full():
+            if segment.is_full:
                 self._close_segment(segment)
 
     def finish(self) -> list[SegmentRef]:
@@ -272,12 +272,13 @@ class _OpenSegment:
         return count
 
     def flush_if_due(self) -> None:
-        """Write the pending rows if the segment may end here. Their real size in the file is known only after that."""
+        """Write the pending rows if a chunk just ended and they may fill the file."""
         if not self._chunk_rows and self._size + self._expected_bytes() >= self._limits.segment_bytes:
             self._flush()
 
+    @property
     def is_full(self) -> bool:
-        """Return whether the segment ends here: a chunk just ended and the file has reached its size."""
+        """Whether the segment ends here: a chunk just ended and the file has reached its size."""
         return not self._chunk_rows and self._size >= self._limits.segment_bytes
 
     def commit(self) -> SegmentRef:

@@ -79,7 +79,7 @@ def test_asked_now_the_gate_trusts_no_memory_and_closes_what_is_not_complete() -
     assert gate.search() == 5
     store.delete(["commits/4", "commits/5"])
 
-    assert not gate.is_open_now(4)
+    assert not gate.ask_now(4)
 
     assert gate.search() == 3
     assert gate.is_open(3)
@@ -89,7 +89,7 @@ def test_asked_now_the_gate_trusts_no_memory_and_closes_what_is_not_complete() -
 def test_asked_now_a_later_entry_tells_that_a_batch_is_complete() -> None:
     gate = Gate(with_files({"commits/9": "v1\n{}"}))
 
-    assert gate.is_open_now(7)
+    assert gate.ask_now(7)
     assert gate.is_open(9)
 
 
@@ -109,8 +109,8 @@ def test_asked_now_an_entry_that_is_there_costs_one_read() -> None:
     seen: list[str] = []
     gate = Gate(Checkpoint(FaultyStore(store, lambda what, where: seen.append(f"{what} {where}"))))
 
-    assert gate.is_open_now(5)
-    assert gate.is_open_now(5)
+    assert gate.ask_now(5)
+    assert gate.ask_now(5)
 
     assert seen == ["before read commits/5"] * 2
 

@@ -61,6 +61,7 @@ def test_it_is_due_once_so_many_batches_beyond_the_retention_are_marked_and_then
 
     assert not collector.is_due(first - 1)
     assert collector.is_due(first)
+    collector.put_off(first)
     assert not collector.is_due(first + COLLECT_EVERY_BATCHES - 1)
     assert collector.is_due(first + COLLECT_EVERY_BATCHES)
 

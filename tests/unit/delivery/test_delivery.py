@@ -335,7 +335,7 @@ def test_a_carrier_that_never_answers_for_a_segment_ends_the_run() -> None:
     dispatcher = Carrying(*[lambda _: []] * 3)
     place, run = carried_by(dispatcher, max_attempts=3)
 
-    with pytest.raises(DeliveryError, match="2 of 2 segments came back without an outcome"):
+    with pytest.raises(DeliveryError, match="2 of 2 segments came back without a result"):
         run.deliver_all()
 
     assert not is_marked(place)

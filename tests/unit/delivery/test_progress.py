@@ -113,7 +113,7 @@ def test_a_record_of_a_segment_that_the_batch_does_not_have_is_corrupt() -> None
 
 
 def test_a_record_that_was_listed_and_is_gone_is_worth_another_look() -> None:
-    with pytest.raises(StoreError, match=r"^memory://.*05\.json was listed, but is not there"):
+    with pytest.raises(StoreError, match=r"^memory://.*05\.json was listed, but does not exist"):
         check_recorded(with_record("second"), "a", MANIFEST, 1, 5)
 
 

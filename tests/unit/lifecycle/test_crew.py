@@ -189,7 +189,7 @@ def test_time_that_runs_out_names_the_sink_and_how_far_it_came() -> None:
     team.pool.start()
     assert held.called.wait(PATIENCE_S)
 
-    with pytest.raises(UndeliveredError, match=r"sink 'b' of .*was delivered within 0\.05 s .*through batch -1\)"):
+    with pytest.raises(UndeliveredError, match=r"sink 'b' of .*were delivered within 0\.05 s .*through batch -1\)"):
         team.pool.catch_up(0.05)
 
     assert not team.pool.is_caught_up
@@ -205,7 +205,7 @@ def test_a_run_that_was_ended_meanwhile_says_so() -> None:
     team.stopping.set()
     held.let_go.set()
 
-    with pytest.raises(UndeliveredError, match="was delivered before the run was ended"):
+    with pytest.raises(UndeliveredError, match="were delivered before the run was ended"):
         team.pool.finish(None)
 
 

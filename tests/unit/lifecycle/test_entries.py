@@ -58,7 +58,7 @@ def test_batches_follow_each_other_and_nothing_is_left_unstaged(entries: Entries
 
 def test_a_second_call_for_a_batch_is_refused_and_the_next_batch_and_the_end_tell_it_again(entries: Entries) -> None:
     stage(entries, 0)
-    with pytest.raises(ConfigError, match=r"batch 0 of the sink is staged already.*Union the DataFrames") as caught:
+    with pytest.raises(ConfigError, match=r"batch 0 of the sink is already staged.*Union the DataFrames") as caught:
         stage(entries, 0)
     with pytest.raises(ConfigError) as next_one:
         stage(entries, 1)

@@ -254,7 +254,7 @@ def test_leaving_the_block_after_a_drain_that_timed_out_delivers_everything(home
     with home.sink(target) as sink:
         stream = home.chain(sink.stage)
         stream.complete(0)
-        with pytest.raises(UndeliveredError, match=r"'default' of .* not everything complete was delivered within"):
+        with pytest.raises(UndeliveredError, match=r"'default' of .* not all complete batches were delivered within"):
             sink.drain(timeout_s=0.05)
         target.go.set()
         eventually(lambda: target.batches == [0])

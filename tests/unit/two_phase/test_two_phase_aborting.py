@@ -182,4 +182,4 @@ def test_a_damaged_record_of_a_transaction_stops_nobody(vault: Vault, caplog: py
     where.wal.delete([paths.release(0), f"{paths.begun_folder('a')}/{begun(where)[0]}"])
     where.wal.create(f"{paths.begun_folder('a')}/{paths.batch_name(0)}-{'0' * 32}.json", b"damaged")
     where.open({"a": VaultSink(vault)})
-    assert "aborting what was abandoned failed" in caplog.text
+    assert "aborting abandoned transactions failed" in caplog.text
