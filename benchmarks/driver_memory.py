@@ -42,9 +42,9 @@ def measure(spark: SparkSession, folder: Path, segments: int) -> None:
     query = FakeQuery(run.checkpoint, lambda *_: [])
 
     def write(attempt: Attempt, partitions: int) -> Staged:
-        order = run.run.staging_context(attempt, columns=["id"], spark_schema="")
+        context = run.run.staging_context(attempt, columns=["id"], spark_schema="")
         rows = spark.range(0, partitions, 1, partitions)
-        staged = stage_dataframe(rows, store=run.store, order=order, description="driver_memory")
+        staged = stage_dataframe(rows, store=run.store, context=context, description="driver_memory")
         return Staged(staged.segments, columns=("id",))
 
     for batch_id, partitions in enumerate((4, segments)):  # the first batch starts what every later one finds

@@ -73,8 +73,10 @@ class Ours:
         limits = SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes)
         (place / "wal").mkdir(exist_ok=True)  # a run makes it when it opens the WAL; a task must find it
         watch = Stopwatch()
-        order = StagingContext(folder="staged", limits=limits)
-        refs = stage_dataframe(df, store=StoreSpec(str(place / "wal")), order=order, description="benchmark").segments
+        context = StagingContext(folder="staged", limits=limits)
+        refs = stage_dataframe(
+            df, store=StoreSpec(str(place / "wal")), context=context, description="benchmark"
+        ).segments
         took_s = watch.seconds()
         work.require_all(sum(ref.rows for ref in refs))
         return took_s
