@@ -117,7 +117,7 @@ def test_a_store_that_remembers_what_was_missing_is_refused(monkeypatch: pytest.
 
 def test_a_store_that_answers_for_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryStore, "read", lambda *_: b"<html>not found</html>")
-    with pytest.raises(ConfigError, match=r"memory://pages/probe/.*expected nothing .*found 22 bytes"):
+    with pytest.raises(ConfigError, match=r"memory://pages/probe/.*expected no object .*found 22 bytes"):
         check(StoreSpec("memory://pages"), here)
 
 
