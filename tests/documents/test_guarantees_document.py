@@ -11,6 +11,7 @@ from tests.support.documents import check_exists, laws
 from tests.support.processes import CHECKOUT
 
 _SENTENCE = re.compile(r"(\d+)\. (.+)")
+_MORE = re.compile(r" {3,4}([^-\s].*)")
 _CHECK = re.compile(r" {3,4}- `(\S.*)`")
 
 
@@ -36,6 +37,8 @@ def sentences(document: str | None = None) -> list[Sentence]:
         for line in filter(None, promised.splitlines()[1:]):
             if match := _SENTENCE.fullmatch(line):
                 found.append(Sentence(int(match[1]), match[2]))
+            elif (match := _MORE.fullmatch(line)) and not found[-1].checks:
+                found[-1].text += f" {match[1]}"
             else:
                 check = _CHECK.fullmatch(line)
                 assert check, f"neither a sentence nor a check: {line}"
@@ -55,6 +58,9 @@ def test_a_sentence_without_checks_has_no_place_to_hide() -> None:
     assert [found.text for found in sentences("## One\n1. It holds.\n   - `a::b`\n### Why\nBecause.\n")] == [
         "It holds."
     ]
+    assert [found.text for found in sentences("## One\n1. It\n   holds.\n   - `a::b`\n")] == ["It holds."]
+    with pytest.raises(AssertionError, match="neither a sentence nor a check"):
+        sentences("## One\n1. It holds.\n   - `a::b`\n   It holds, too.\n")
     with pytest.raises(AssertionError, match="where nothing is checked"):
         sentences("## One\n1. It holds.\n   - `a::b`\n### Why\n2. It holds, too.\n")
     with pytest.raises(AssertionError, match="neither a sentence nor a check"):

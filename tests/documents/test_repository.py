@@ -50,15 +50,15 @@ def test_no_tracked_file_names(what: str) -> None:
     assert not found, f"{what} is named in\n" + "\n".join(found)
 
 
-OF_SPARK = ("wal_sink/spark/", "wal_sink/cli/demo/", "wal_sink/cli/main.py", "wal_sink/cli/__main__.py")
-"""The modules that may import Spark at their top: its room, the demo, and the command, which imports the demo."""
+OF_SPARK = ("wal_sink/spark/", "wal_sink/cli/__main__.py")
+"""The room that may import Spark; and a module that runs the command when it is imported."""
 NOT_AT_THEIR_TOP = (
     "wal_sink/spark/__init__.py",
     "wal_sink/spark/placement.py",
     "wal_sink/spark/streaming_query.py",
     "wal_sink/spark/session/checkpoint_files.py",
 )
-"""Modules among them that import Spark only inside functions: the core, the drain and the inspection import them."""
+"""Modules of that room that import Spark only inside functions: they are imported before Spark is needed."""
 
 
 def _core_modules() -> list[str]:

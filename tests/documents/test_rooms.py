@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.rooms import MOST_FLOORS, Declared, Graph, Sources, declaration, differences, report, undocumented
+from tests.support.processes import CHECKOUT
+from tests.support.rooms import (
+    MOST_FLOORS,
+    Declared,
+    Graph,
+    Sources,
+    declaration,
+    differences,
+    read_declaration,
+    report,
+    undocumented,
+)
 
 TOWN = {
     "wal_sink/__init__.py": '"""Names."""\nfrom wal_sink.roof import top\n__all__ = ["top"]\n',
@@ -44,6 +55,14 @@ def _graph(root: Path, changed: dict[str, str] | None = None) -> Graph:
     return Sources(_build(root, {**TOWN, **files})).graph()
 
 
+def test_the_declared_graph_is_the_graph_of_the_imports() -> None:
+    assert differences(read_declaration(CHECKOUT), Sources(CHECKOUT).graph()) == []
+
+
+def test_every_room_says_what_happens_there() -> None:
+    assert undocumented(CHECKOUT) == []
+
+
 def test_a_declaration_that_fits_has_no_difference(tmp_path: Path) -> None:
     assert differences(DECLARED, _graph(tmp_path)) == []
 
@@ -73,6 +92,23 @@ def test_a_name_of_a_package_makes_an_arrow_to_the_module_it_comes_from_alone(tm
     assert graph.imported_by("backends/db") == ["roof.py"]
     named = _build(tmp_path, {"wal_sink/extra.py": "from wal_sink import low, __version__\n"})
     assert Sources(named).graph().imported_by("extra.py") == ["ground.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "imported"),
+    [
+        ("import wal_sink\nprint(wal_sink.low)\n", ["ground.py"]),
+        ("import wal_sink as ours\nprint(ours.low, ours.__version__)\n", ["ground.py"]),
+        ("import wal_sink\nprint(wal_sink.low, vars(wal_sink))\n", ["ground.py", "roof.py"]),
+        ("import wal_sink.roof\nprint(wal_sink.roof.top)\n", ["roof.py"]),
+    ],
+)
+def test_names_that_are_read_from_a_package_make_their_arrows_alone(
+    tmp_path: Path, text: str, imported: list[str]
+) -> None:
+    names = '"""Names."""\nfrom wal_sink.roof import top\nfrom wal_sink.ground import low\n__version__: str\n'
+    tree = _build(tmp_path, {**TOWN, "wal_sink/__init__.py": names, "wal_sink/extra.py": text})
+    assert Sources(tree).graph().imported_by("extra.py") == imported
 
 
 def test_an_init_that_does_something_counts_as_a_module_of_its_room(tmp_path: Path) -> None:

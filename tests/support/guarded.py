@@ -1,9 +1,9 @@
-"""What is guarded, function by function: `python -m tests.support.guarded [CHECKOUT] [--mutants] [--against OLDER]`.
+"""The guards of each function: `python -m tests.support.guarded [CHECKOUT] [--mutants] [--against OLDER]`.
 
 Three guards: every branch of the function has to be covered (`[tool.coverage.run]` of pyproject.toml), its module may
 import no pyspark (the test that imports each module of the core alone), and mutants are made of it (`make mutation`).
-A checkout is asked itself for each: its pyproject.toml, its tests, its `benchmarks/mutation/run.py`. Statements are
-counted as coverage counts them. What lies within a function belongs to it; `<module>` is the rest of a file.
+Each checkout answers for itself: by its pyproject.toml, its tests, its `benchmarks/mutation/run.py`. Statements are
+counted as coverage counts them. A nested function belongs to the outer one; `<module>` is the rest of a file.
 
 With `--against`, each function of the older checkout is looked for in the newer one, in this order: at the same place;
 under the same qualified name elsewhere; under the same name, with the same body; by the likeness of its body. The file
@@ -175,10 +175,10 @@ class Pair:
 
 
 class Matching:
-    """Finds each function of the older list in the newer one. What is left over is gone, or new."""
+    """Finds each function of the older list in the newer one. The rest is gone, or new."""
 
     def __init__(self, before: list[Function], after: list[Function], renamed: dict[str, str]) -> None:
-        self._renamed = [(re.compile(rf"(?<![\w.]){re.escape(old)}(?!\w)"), new) for old, new in renamed.items()]
+        self._renamed = [(re.compile(rf"(?<!\w){re.escape(old)}(?!\w)"), new) for old, new in renamed.items()]
         self.gone = [function for function in before if function.name != "<module>"]
         self.new = [function for function in after if function.name != "<module>"]
         self.pairs: list[Pair] = []
@@ -188,7 +188,8 @@ class Matching:
             "same name and body", *([(now(f.name), now(f.body)) for f in side] for side in (self.gone, self.new))
         )
         self._pair(
-            "same last name and body", *([(_last(f), now(f.body)) for f in side] for side in (self.gone, self.new))
+            "same last name and body",
+            *([(_last(now(f.name)), now(f.body)) for f in side] for side in (self.gone, self.new)),
         )
         self._pair_by_likeness()
 
@@ -209,22 +210,24 @@ class Matching:
     def _pair_by_likeness(self) -> None:
         """Pair the most alike first."""
         words = {id(f): re.findall(r"\w+|[^\w\s]", self._now(f.body)) for f in [*self.gone, *self.new]}
+        names = {id(f): self._now(f.name) for f in [*self.gone, *self.new]}
         alike: list[tuple[float, int, Function, Function]] = []
         for old in self.gone:
             matcher = SequenceMatcher(None, b=words[id(old)], autojunk=False)
             for new in self.new:
                 matcher.set_seq1(words[id(new)])
-                is_named_so = _last(old) == _last(new)
+                is_named_so = _last(names[id(old)]) == _last(names[id(new)])
                 if not is_named_so and min(old.statements, new.statements) < FEW:
                     continue
                 least = ALIKE if is_named_so else ALIKE_UNDER_OTHER_NAME
                 if matcher.real_quick_ratio() >= least <= matcher.quick_ratio() and matcher.ratio() >= least:
-                    alike.append((matcher.ratio() + (old.name == new.name), len(alike), old, new))
+                    alike.append((matcher.ratio() + (names[id(old)] == names[id(new)]), len(alike), old, new))
         taken: set[int] = set()
         for likeness, _, old, new in sorted(alike, key=lambda found: (-found[0], found[1])):
             if not taken & {id(old), id(new)}:
                 taken |= {id(old), id(new)}
-                self._found(old, new, f"{100 * (likeness - (old.name == new.name)):.0f} % alike")
+                same_name = names[id(old)] == names[id(new)]
+                self._found(old, new, f"{100 * (likeness - same_name):.0f} % alike")
 
     def _found(self, old: Function, new: Function, how: str) -> None:
         self.pairs.append(Pair(old, new, how))
@@ -232,8 +235,8 @@ class Matching:
         self.new = [function for function in self.new if function is not new]
 
 
-def _last(function: Function) -> str:
-    return function.name.rpartition(".")[2]
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def comparison(before: list[Function], after: list[Function], renamed: dict[str, str]) -> str:

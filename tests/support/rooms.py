@@ -5,8 +5,8 @@ of these two is a room by itself. An arrow leads from a room to a room that it i
 
 - every import of a module, also inside functions and under `TYPE_CHECKING`;
 - not those of an `__init__.py` that only re-exports. It holds nothing but its docstring, imports, names such as
-  `__all__`, and `__getattr__`. Each of its names stands for the module that the name comes from; the package as a
-  whole stands for all modules that it re-exports;
+  `__all__`, and `__getattr__`. Each of its names stands for the module that the name comes from, also where it is
+  read from the package (`import wal_sink`, `wal_sink.Sink`); the package as a whole stands for all that it re-exports;
 - not imports of a name given as text (`importlib`).
 
 The floor of a room is one more than the highest floor that it imports; the rooms of a circle share a floor.
@@ -32,11 +32,12 @@ PACKAGES = {"wal_sink": "wal_sink", "wal_sink_backends": "backends/wal_sink_back
 DECLARATION = "docs/rooms.toml"
 MOST_FLOORS = 12
 HEAD = """\
-# Which room imports which, from the ground up. A room is a folder below wal_sink/, or below backends/wal_sink_backends/
-# ("backends/…"); a module directly in one of these two is a room by itself. What happens in a room, its __init__ says.
-# Each room stands under its floor, with the rooms that it imports. tests/support/rooms.py says which imports count;
-# tests/documents/test_rooms.py holds this list to them. A new arrow is a decision: first look for a way without it.
-# `python -m tests.support.rooms` prints the rooms as they are; with --write it writes this list anew.
+# Which room imports which, from the ground up. A room is a folder below wal_sink/, or below
+# backends/wal_sink_backends/ ("backends/…"); a module directly in one of these two is a room by
+# itself. Each __init__ says what happens there. Each room stands under its floor, with the rooms
+# that it imports. tests/support/rooms.py says which imports count; tests/documents/test_rooms.py
+# holds this list to them. A new arrow is a decision: first look for a way without it.
+# `python -m tests.support.rooms` prints the rooms as they are; with --write it writes this list.
 """
 
 Arrow = tuple[str, str]
@@ -118,7 +119,7 @@ class Module:
 
     def _imports_of(self, node: ast.AST) -> Iterator[tuple[str, str, str]]:
         if isinstance(node, ast.Import):
-            yield from ((alias.name, "", "") for alias in node.names)
+            yield from ((alias.name, name, "") for alias in node.names for name in self._names_used_of(alias))
         elif isinstance(node, ast.ImportFrom):
             module = node.module or ""
             if node.level:
@@ -126,12 +127,20 @@ class Module:
                 module = ".".join([*parts[: -node.level], *[module] * bool(module)])
             yield from ((module, alias.name, alias.asname or alias.name) for alias in node.names)
 
+    def _names_used_of(self, alias: ast.alias) -> list[str]:
+        """Return the names that are read from a module; one that is empty, where the module is used in another way."""
+        here = alias.asname or alias.name
+        uses = [node for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id == here]
+        owners = [node for node in ast.walk(self.tree) if isinstance(node, ast.Attribute) and node.value in uses]
+        return sorted({node.attr for node in owners}) if owners and len(owners) == len(uses) else [""]
+
 
 def _re_exports(node: ast.stmt) -> bool:
     if isinstance(node, ast.If):
         return ast.unparse(node.test) == "TYPE_CHECKING" and not node.orelse and all(map(_re_exports, node.body))
-    if isinstance(node, ast.Assign):
-        return all(isinstance(target, ast.Name) and target.id.startswith("__") for target in node.targets)
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return all(isinstance(target, ast.Name) and target.id.startswith("__") for target in targets)
     if isinstance(node, ast.FunctionDef):
         return node.name in {"__getattr__", "__dir__"}
     return isinstance(node, ast.Import | ast.ImportFrom) or _is_text(node)

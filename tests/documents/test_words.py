@@ -1,0 +1,164 @@
+"""No finished part of the repository holds a retired word, and each place where one stays has its reason.
+
+Small made-up texts show that every word is found in every form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import CHECKOUT
+from tests.support.words import LIST, Allowed, Place, Words
+
+WORDS = Words((CHECKOUT / LIST).read_text())
+FOUND = {
+    "succeeded": ["term 3 was succeeded", "is_succeeded = 1", "its successors", "Succeeded by"],
+    "Assignment": ["x: Assignment", "assignments = []"],
+    "Order": ["from wal_sink.messages import Order", "import wal_sink.messages\nopen_orders = []"],
+    "Outcome": [
+        "from wal_sink.messages import Outcome",
+        "x: SegmentResult\nfrom wal_sink.messages import y\noutcome = x",
+    ],
+    "Serving": ["class Serving: ...", "x: ServedSink\nserving = x"],
+    "Surroundings": ["class Surroundings: ...", "# its surroundings"],
+    "Carrier": ["class LocalCarrier: ...", "class CarrierLostError: ...", "# the carrier"],
+    "Crew": ["class Crew: ...", "crew = 1"],
+    "Caller": ["class ThreadCaller: ...", "x: TimedCall\ncaller = x", "class Caller: ...\nnew_caller = 1"],
+    "HOLD_BACK": ["Ability.HOLD_BACK"],
+    "STORE_POSITION": ["Ability.STORE_POSITION"],
+    "publish": ["publish_all = 1", "# was never published", "# an unpublished file", "# publishing"],
+    "witness": ["class Witness: ...", "witnesses = 1"],
+    "roll": ["roll = 1", "# partition and roll", "# how many rolls"],
+    "refusal number": ["# the refusal number", "refusal_number = 1", "# the number of their refusal"],
+    "manieth": ["# the how manieth segment"],
+    "whoever": ["# Whoever comes", "# whosoever comes"],
+    "what it has by": ["# what it has by then", "# rows that it had by"],
+    "besides": ["# kept besides"],
+    "save": ["# all save one", '"Exactly once, save late requests"'],
+    "mend": ["# mend it", "# mended", "# mending"],
+    "of its own": [
+        "# a folder of its own",
+        "# a folder of\n# its own",
+        'x = ("a folder of its "\n    f"own")',
+        "# of their own",
+    ],
+    "by chance": ["# drawn by chance"],
+    "is asked": ["# it is asked", "# they were never asked", "# a store\n# is\n# asked"],
+    "away": ["# it is away"],
+    "What …": [
+        '"""What a call does."""',
+        "x = 1  # What follows",
+        "# One. What two is, is two.",
+        '"""A.\n\nWhat b is."""',
+    ],
+    "Who …": ["# Who comes second waits."],
+}
+PASSED_OVER = {
+    "a name of a test": "def test_a_succeeded_process_is_whoever_comes_away() -> None: ...",
+    "a word in another word": "sender, recommend, crewed, rollback, runaway = OutcomeUnknownError, 1, 2, 3, 4",
+    "names that only look so": "orders = 'ORDER BY x'\noutcome = 1\ncaller = 2\nin_order = 3\nserving = 4",
+    "a class's word in a comment": "x: SegmentTask  # in the order of the outcomes, says the caller",
+    "a question": "# What is lost? Nothing. Who asks?",
+    "the word elsewhere in a sentence": "# Tell what is lost, and who lost it.",
+    "a type": "What = int",
+    "a call": "frame.write.save()",
+    "a transaction that rolls back": "# it rolls back; roll back; a roll-back",
+}
+
+
+def _found(root: Path, text: str, file: str = "wal_sink/room/one.py", words: Words = WORDS) -> list[Place]:
+    path = root / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return words.places(root, [file.partition("/")[0]])
+
+
+def _words(allowed: str = "", finished: Sequence[str] = ()) -> Words:
+    retired = '[[retired]]\nword = "away"\npattern = "away"\nwrite = "gone"\n'
+    return Words(f"finished = {list(finished)}\npassed_over = []\n{retired}{allowed}")
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Place]:
+    """All places of the checkout, allowed or not."""
+    return WORDS.places(CHECKOUT, ["."])
+
+
+def _under(folder: str, place: Place) -> bool:
+    return folder in {".", place.file} or place.file.startswith(f"{folder}/")
+
+
+@pytest.mark.parametrize("folder", WORDS.finished)
+def test_what_is_finished_holds_no_retired_word(folder: str, everything: list[Place]) -> None:
+    assert (CHECKOUT / folder).exists(), folder
+    left = WORDS.left([place for place in everything if _under(folder, place)])
+    assert not left, f"python -m tests.support.words {folder}\n" + "\n".join(map(str, left))
+
+
+def test_every_allowed_place_still_needs_its_entry(everything: list[Place]) -> None:
+    assert WORDS.unused(everything) == []
+
+
+def test_every_retired_word_is_found_in_a_sample() -> None:
+    assert FOUND.keys() == {retired.word for retired in WORDS.retired}
+
+
+@pytest.mark.parametrize(("word", "text"), [(word, text) for word, texts in FOUND.items() for text in texts])
+def test_a_retired_word_is_found(word: str, text: str, tmp_path: Path) -> None:
+    assert word in {place.word for place in _found(tmp_path, f"{text}\n")}
+
+
+@pytest.mark.parametrize("what", PASSED_OVER)
+def test_other_words_are_passed_over(what: str, tmp_path: Path) -> None:
+    assert _found(tmp_path, PASSED_OVER[what] + "\n") == []
+
+
+@pytest.mark.parametrize(
+    "file", ["docs/a.md", "specs/A.tla", "specs/a.cfg", "tests/a.py", "examples/a/b.py", "docs/a.toml"]
+)
+def test_texts_of_every_kind_are_searched(file: str, tmp_path: Path) -> None:
+    assert [str(place) for place in _found(tmp_path, "\n# It went\n#   away\n", file)] == [f"{file}:3: away: #   away"]
+
+
+def test_headings_may_begin_with_a_question_word_and_other_lines_may_not(tmp_path: Path) -> None:
+    text = "# What is lost\n\nText. What is lost is lost.\n\n- What else.\n\n| What a cell says | b |\n"
+    assert [place.number for place in _found(tmp_path, text, "docs/a.md")] == [3, 5, 7]
+
+
+def test_a_word_is_told_with_the_line_in_which_it_begins(tmp_path: Path) -> None:
+    places = _found(tmp_path, '"""A room\nof its\nown."""\n')
+    assert [str(place) for place in places] == ["wal_sink/room/one.py:2: of its own: of its"]
+
+
+def test_an_entry_allows_its_word_in_its_files_and_lines_alone(tmp_path: Path) -> None:
+    words = _words('[[allowed]]\nword = "away"\nfiles = "wal_sink/room/*"\nline = "far"\nwhy = "a reason"\n')
+    allowed = _found(tmp_path, "# far away\n", words=words)
+    elsewhere = _found(tmp_path, "# far away\n", "docs/a.md", words)
+    other_line = _found(tmp_path / "b", "# right away\n", words=words)
+    assert words.left([*allowed, *elsewhere, *other_line]) == [*elsewhere, *other_line]
+    assert words.unused(allowed) == []
+    assert words.unused([*elsewhere, *other_line]) == words.allowed
+    assert words.allowed == [Allowed("away", "wal_sink/room/*", "far", "a reason")]
+
+
+@pytest.mark.parametrize(
+    "entry", ['word = "away"\nfiles = "*"\nwhy = " "', 'word = "far"\nfiles = "*"\nwhy = "a reason"']
+)
+def test_an_entry_without_a_reason_or_of_no_retired_word_is_an_error(entry: str) -> None:
+    with pytest.raises(ValueError, match="names no retired word"):
+        _words(f"[[allowed]]\n{entry}\n")
+
+
+def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="gone does not exist"):
+        WORDS.places(tmp_path, ["gone"])
+
+
+def test_folders_of_the_list_are_told_apart_from_those_that_begin_alike() -> None:
+    place = Place("wal_sink/sinks_more/a.py", 1, "away", "")
+    assert not _under("wal_sink/sinks", place)
+    assert _under("wal_sink/sinks_more", place)
+    assert _under(".", place)
