@@ -1,5 +1,5 @@
 # python examples/test_dynamodb_sink.py     (or: pytest examples/test_dynamodb_sink.py)
-"""Test of your own sink with `SinkContract`: the sink writes to DynamoDB, which moto mocks.
+"""How to test a sink with `SinkContract`: this sink writes to DynamoDB, which moto mocks.
 
 It needs no Spark, no server and no account: moto's `mock_aws` answers in the test's own process.
 """

@@ -1,5 +1,5 @@
 # python examples/test_pipeline_with_moto.py     (or: pytest examples/test_pipeline_with_moto.py)
-"""Test of your own pipeline: a sink into DynamoDB, mocked by moto, fails in the middle, and no row is lost.
+"""How to test a pipeline: its sink into DynamoDB, mocked by moto, fails in the middle, and no row is lost.
 
 moto's `mock_aws` works in the test's own process, so the sink runs there too (`where="driver"`). On executors, it would
 need moto's server, as in `s3_pipeline.py`.

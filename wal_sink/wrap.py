@@ -43,8 +43,8 @@ def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = 
     """Use your `foreachBatch` function unchanged: `fn(df, batch_id)`, on the driver, once per batch and per repeat.
 
     `df` is a batch DataFrame of the staged rows, with the exact schema of the streaming one. It works on any store,
-    without Hadoop's connector for it. You may read it several times: the query is never computed again. A call that
-    raises nothing succeeded; its return value is ignored, as in Spark. Raise `PermanentError` if a retry is pointless.
+    without Hadoop's connector for it. You may read it several times: the query is never computed again. A call without
+    an exception is a success; its return value is ignored, as in Spark. Raise `PermanentError` if a retry is pointless.
     After any other error the batch is sent again, within the budgets of its `Delivery`. A call may last up to
     `Delivery.budget_s`.
 

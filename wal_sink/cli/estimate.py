@@ -53,9 +53,7 @@ _DEFAULTS = Settings()
 )
 @click.option("--max-delivery-tasks", type=_NUMBER, help="As in Settings; default: all task slots but one.")
 @click.option("--sinks", type=_NUMBER, default=1, show_default=True, help="Sinks of the WAL, all of one kind.")
-@click.option(
-    "--sink-kind", type=click.Choice(sorted(KINDS)), default="plain", show_default=True, help="What the target can do."
-)
+@click.option("--sink-kind", type=click.Choice(sorted(KINDS)), default="plain", show_default=True, help="Kind of sink.")
 @click.option("--at-most-once", is_flag=True, help="A chunk may be lost, but is never repeated.")
 @click.option("--where", type=click.Choice(get_args(Where)), default="auto", show_default=True, help="As in Delivery.")
 @click.option("--sink-call", type=duration, default="50ms", show_default=True, help="Time the sink takes for a chunk.")

@@ -1,4 +1,4 @@
-"""The part of `SinkContract` that disturbs a sink at each line of its own code."""
+"""The part of `SinkContract` that disturbs a sink at each line of the sink's code."""
 
 from __future__ import annotations
 
