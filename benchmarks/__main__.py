@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure everyone, write RESULTS.md. `--report` only writes it again from results.json."""
+"""`python -m benchmarks`: measure all contestants, write RESULTS.md. `--report` only rewrites it from results.json."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ from benchmarks.spark_rivals import SparkRivals
 from benchmarks.workloads import write_workloads
 
 CACHE = CHECKOUT / ".cache" / "bench"
-NO_FLINK = "Flink's jars or a Java compiler were not there: Flink was not measured"
-BUSY = ": the machine had other work, which these numbers include"
+NO_FLINK = "Flink was not measured: its jars or a Java compiler were missing"
+BUSY = ": the machine had other work, which influences these numbers"
 GRACE_MINUTES = 0.5
-"""After its time is over a run may finish what it is measuring; what hangs longer is ended, the last round unsaved."""
+"""After its time is over, a run may finish the current measurement for this long. Then it is killed, and its last round
+is not saved."""
 FLINK_CONTESTS = {"null", "csv"}
 FLINK_WARM_UP_ROWS = 200_000
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run is asked for."""
+    """The options of a run."""
 
     sizes: Sizes
     rounds: int | None = None
-    """None: the size's own number, fewer of contests without a target."""
+    """None: the number that belongs to the size, fewer for contests without a target."""
     only: tuple[str, ...] = ()
-    """Keys of contests; none: all."""
+    """Keys of contests; empty: all."""
     event_log: Path | None = None
 
     @property
@@ -77,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def measure(plan: Plan, command: str, save: Callable[[Results], None]) -> None:
-    """One whole run, saved after each round; its scratch folder is on the disk of this checkout, removed at the end."""
+    """Do one whole run; write its results after each round. The scratch folder, on this disk, is removed at the end."""
     sizes = plan.sizes
     deadline = Deadline(sizes.minutes)
     faulthandler.dump_traceback_later((sizes.minutes + GRACE_MINUTES) * 60, exit=True)
@@ -105,7 +106,7 @@ def measure(plan: Plan, command: str, save: Callable[[Results], None]) -> None:
 
 
 def _sides(plan: Plan, scratch: Path, stack: ExitStack) -> Sides:
-    """Nothing but Flink is started yet, and only if it is asked for."""
+    """The contestants' sides. Only Flink is started here, and only if one of its contests was chosen."""
     session = Session(scratch, plan.event_log)
     stack.callback(session.stop)
     jars = flink_jars() if plan.keys & FLINK_CONTESTS else None
@@ -116,7 +117,7 @@ def _sides(plan: Plan, scratch: Path, stack: ExitStack) -> Sides:
 
 
 def _present(plan: Plan, sides: Sides, scratch: Path) -> tuple[list[Contest], list[str]]:
-    """What can be measured of what is asked for, and notes of what cannot."""
+    """The chosen contests that can be measured here, and notes about the others."""
     work = write_workloads(scratch / "work", plan.sizes)
     wanted = [contest for contest in contests(sides, work, plan.sizes) if contest.key in plan.keys]
     missing = {contest.key: contest.missing() for contest in wanted}
@@ -126,7 +127,7 @@ def _present(plan: Plan, sides: Sides, scratch: Path) -> tuple[list[Contest], li
 
 
 def _warm_up(sides: Sides, scratch: Path, chosen: set[str]) -> None:
-    """Run everything once over little, uncounted: JVMs have compiled, workers have started and imported."""
+    """Run everything once with little data, not measured: JVMs then have compiled, and workers have imported."""
     little = replace(TINY, table_rows=40_000, flight_rows=20_000, small_batches=3, logged_rows=2_000)
     work = write_workloads(scratch / "warm-up", little)
     keys = {key for key in chosen if "-flights" not in key}
@@ -137,7 +138,7 @@ def _warm_up(sides: Sides, scratch: Path, chosen: set[str]) -> None:
 
 
 def _end(number: int, _: object) -> NoReturn:
-    """Whoever ends the run ends its servers, too."""
+    """Exit in order on SIGTERM, so that the run's servers end too."""
     sys.exit(128 + number)
 
 
@@ -156,13 +157,13 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     size.add_argument("--quick", dest="size", action="store_const", const=QUICK.name, help="at most 5 minutes")
     size.add_argument("--size", choices=sorted(SIZES), help="the default takes up to 30 minutes")
     parser.set_defaults(size=FULL.name)
-    parser.add_argument("--rounds", type=int, help="instead of the size's own number, of every contest")
+    parser.add_argument("--rounds", type=int, help="rounds of every contest, instead of the number of the size")
     parser.add_argument(
-        "--only", action="append", choices=UNITS, default=[], metavar="CONTEST", help="such as null; repeatable"
+        "--only", action="append", choices=UNITS, default=[], metavar="CONTEST", help="such as null; may be repeated"
     )
     parser.add_argument("--out", default=str(HERE), help="the folder of results.json, RESULTS.md and plots")
-    parser.add_argument("--report", action="store_true", help="measure nothing, write RESULTS.md and figures again")
-    parser.add_argument("--event-log", metavar="FOLDER", help="let Spark write its event log there, for a profile")
+    parser.add_argument("--report", action="store_true", help="measure nothing, rewrite RESULTS.md and figures")
+    parser.add_argument("--event-log", metavar="FOLDER", help="folder for Spark's event log, for a profile")
     return parser.parse_args(argv)
 
 

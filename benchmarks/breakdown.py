@@ -1,4 +1,4 @@
-"""Where the time of the table's contests goes, by subtraction: each step does what the one before does, and more."""
+"""Breakdown of the time of the table's contests, by subtraction: each step includes the work of the previous one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from benchmarks.spark_rivals import FOREACH_ARROW, MOVED
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What has been done by then, and the median seconds it took for all rows of the table."""
+    """The work done up to this step, and its median time in seconds for all rows of the table."""
 
     what: str
     seconds: float
     spark_alone: float | None
-    """What Spark takes for it without a log; None where nobody measured that."""
+    """The seconds that Spark takes without a log; None if they were not measured."""
 
     @property
     def log(self) -> float | None:
-        """What the log takes of it."""
+        """The seconds that the log takes."""
         return None if self.spark_alone is None else self.seconds - self.spark_alone
 
 
 def steps(results: Results) -> list[Step]:
-    """Of those that were measured, in order."""
+    """The measured steps, in order."""
     found = (
         ("the rows are staged", "staging", MOVED),
         ("a whole query into a sink that does nothing", "null", FOREACH_ARROW),
@@ -40,7 +40,7 @@ def steps(results: Results) -> list[Step]:
 
 
 def breakdown(results: Results) -> Iterator[str]:
-    """The steps as a table, and what they mean for rivals that are to be so much slower."""
+    """The steps as a table, and their meaning for the targets against slower rivals."""
     known = steps(results)
     if len(known) < 2:
         return

@@ -1,4 +1,4 @@
-"""What is timed, in the same way on both sides of a contest on Spark."""
+"""Time measurement, the same on both sides of a contest on Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Stopwatch:
-    """Seconds since it was made."""
+    """Counts the seconds since it was created."""
 
     def __init__(self) -> None:
         self._began_s = time.perf_counter()
@@ -23,17 +23,17 @@ class Stopwatch:
 
     @staticmethod
     def now_s() -> float:
-        """The time of day, as Spark's own records have it."""
+        """The time of day, comparable with Spark's records."""
         return time.time()
 
 
 def planned_s(checkpoint: Path) -> float:
-    """When Spark planned a query's first batch: where the time of a whole query begins, its start-up left out."""
+    """The time when Spark planned a query's first batch. The time of a query begins there, after its start-up."""
     entry = (checkpoint / "offsets" / "0").read_text().splitlines()[1]
     return float(json.loads(entry)["batchTimestampMs"]) / 1000
 
 
 def batch_ms(query: StreamingQuery) -> float:
-    """The median time of a batch, by Spark's own account, the first two left out."""
+    """The median time of a batch as Spark reports it, without the first two batches."""
     times = [progress.durationMs["triggerExecution"] for progress in query.recentProgress if progress.numInputRows]
     return statistics.median(times[2:] or times)

@@ -1,4 +1,4 @@
-"""Who is measured against whom, and what is aimed at."""
+"""The contests, their contestants, and the targets to reach."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Target:
     """None: the bound is on our own number."""
     ours: str = NAME
     floor: str | None = None
-    """Who does less than we must, on the same Spark: what it reaches, no log on Spark can go beyond."""
+    """A contestant that does less work than ours on the same Spark. No log on Spark can be faster than it."""
 
     def holds(self, found: float, unit: Unit) -> bool:
         return found >= self.bound if unit.more_is_better else found <= self.bound
@@ -87,14 +87,14 @@ _OTHER_UNITS = {
     "latency": Unit.MILLISECONDS,
 }
 UNITS = {key: _OTHER_UNITS.get(key, Unit.ROWS_PER_S) for key in _KEYS}
-"""What each contest counts."""
+"""The unit of each contest."""
 WITHOUT_TARGET = frozenset(UNITS).difference(target.contest for target in TARGETS)
 NO_JAVA = "Spark needs a Java 17 or newer on the PATH"
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """Everybody who takes part."""
+    """All sides that take part."""
 
     ours: Ours
     spark: SparkRivals
@@ -103,7 +103,7 @@ class Sides:
 
 
 def contests(sides: Sides, work: Workloads, sizes: Sizes) -> Iterator[Contest]:
-    """Every contest, the shortest of those on Spark last: they are what a lack of time costs first."""
+    """Every contest. The shortest ones on Spark come late, since a lack of time drops the last contests first."""
     yield from _on_spark(sides, work, sizes)
     for backend in sides.backends:
         contestants = backend.contestants(sizes.backend_rows)
@@ -139,7 +139,7 @@ def _contest(key: str, title: str, *contestants: Contestant, missing: Callable[[
 
 
 def flink_rivals(flink: Flink | None, target: str, sizes: Sizes) -> Iterator[Contestant]:
-    """Flink's three ways to a target. Nothing where Flink is not there."""
+    """Flink's three ways to a target; none if Flink is missing."""
     if flink is not None:
         yield flink.contestant(FLINK_FILE, target=target, log="file", rows=sizes.logged_rows)
         yield flink.contestant(FLINK_MEMORY, target=target, log="memory", rows=sizes.table_rows)

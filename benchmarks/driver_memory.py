@@ -1,7 +1,7 @@
-"""What the driver's memory grows by while a batch of thousands of segments is staged and delivered: Python and JVM.
+"""Growth of the driver's memory, Python and JVM, while a batch of thousands of segments is staged and delivered.
 
-`python -m benchmarks.driver_memory --segments 5000`, Linux only. One Spark job of as many tasks of a row each, so it
-takes minutes: ten for 5,000 on two busy cores. In local mode the JVM is that of the executors too.
+`python -m benchmarks.driver_memory --segments 5000`, Linux only. One Spark job has one task with one row per segment,
+so it takes minutes: ten for 5,000 segments on two busy cores. In local mode, the executors run in the same JVM.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def measure(spark: SparkSession, folder: Path, segments: int) -> None:
     query = FakeQuery(run.checkpoint, lambda *_: [])
 
     def write(attempt: Attempt, partitions: int) -> Staged:
-        order = run.run.staging_context(attempt, columns=["id"], spark_schema="")
+        context = run.run.staging_context(attempt, columns=["id"], spark_schema="")
         rows = spark.range(0, partitions, 1, partitions)
-        staged = stage_dataframe(rows, store=run.store, order=order, description="driver_memory")
+        staged = stage_dataframe(rows, store=run.store, context=context, description="driver_memory")
         return Staged(staged.segments, columns=("id",))
 
-    for batch_id, partitions in enumerate((4, segments)):  # the first batch starts what every later one finds
+    for batch_id, partitions in enumerate((4, segments)):  # the first, small batch starts the workers
         query.start_batch(batch_id, batch_id)
         after = _Growth(spark)
         planned_ms = query.planned_ms(batch_id)
@@ -64,7 +64,7 @@ def measure(spark: SparkSession, folder: Path, segments: int) -> None:
 
 
 class _Growth:
-    """Since it was made."""
+    """The growth of memory since this object was created."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._heap = JvmHeap(spark)
@@ -75,7 +75,7 @@ class _Growth:
         seconds = time.monotonic() - self._began_s
         peak, resident = self._heap.peak_mib(), self._jvm.grown_mib([self._heap.pid])
         print(
-            f"{what}: {seconds:.0f} s; MiB more: Python {self._python.grown_mib([os.getpid()])} at its peak; JVM "
+            f"{what}: {seconds:.0f} s; growth in MiB: Python {self._python.grown_mib([os.getpid()])} at its peak; JVM "
             f"{peak:.0f} at its peak, {self._heap.kept_mib():.1f} kept after collection, {resident} resident",
             flush=True,
         )

@@ -1,7 +1,7 @@
-"""What staging does with a partition's rows, without Spark: how long it takes, and what other choices would save.
+"""Time of staging a partition's rows without Spark, and the gain of other encodings.
 
 `python -m benchmarks.encoding`: one core, the table's first 250,000 rows, the best of several turns each. The lines
-below the first change one choice of `wal_sink.stores.parquet` at a time, on Parquet alone.
+below the first change one setting of `wal_sink.stores.parquet` at a time, with Parquet encoding only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wal_sink.wal.segment_writer import SegmentLimits, SegmentWriter
 
 ROWS = 250_000
 SPARKS_BATCH = 10_000
-"""Rows that Spark hands to Python at a time."""
+"""The number of rows in one of Spark's batches for Python."""
 OURS: dict[str, Any] = {
     "compression": "zstd",
     "compression_level": 1,
@@ -43,7 +43,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """Print a line for the whole writer and for each choice: milliseconds and bytes of the file."""
+    """Print a line for the whole writer and for each setting: milliseconds, and size of the file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.encoding", description=__doc__)
     parser.add_argument("--turns", type=int, default=7)
     turns = parser.parse_args().turns

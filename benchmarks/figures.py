@@ -13,23 +13,23 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def write_figures(results: Results, readme: Path) -> None:
-    """Put the figures between the markers, in place of those that are there."""
+    """Replace the figures between the markers."""
     before, _, after = _parted(readme.read_text())
     readme.write_text(before + figures(results) + after)
 
 
 def figures_in(text: str) -> str:
-    """What stands between the markers of a README."""
+    """The text between the markers of a README."""
     return _parted(text)[1]
 
 
 def figures(results: Results) -> str:
-    """What has to stand between the markers."""
+    """The text that must stand between the markers."""
     return "\n" + "\n".join(_lines(results)) + "\n"
 
 
 def committed_figures() -> str:
-    """Those of the results in this checkout; a line's end alone where there are none."""
+    """The figures for the results in this checkout; a single newline if there are none."""
     path = HERE / RESULTS_JSON
     return figures(Results.load(path)) if path.exists() else "\n"
 
@@ -69,6 +69,6 @@ def _lines(results: Results) -> Iterator[str]:
 
 
 def _machine(results: Results) -> str:
-    """In one line; what is not a version speaks for itself."""
+    """The machine in one line: versions with their names, other facts without."""
     told = {"cores": "{} cores", "processor": "{}", "memory": "{}", "system": "{}"}
     return ", ".join(told.get(what, f"{what} {{}}").format(value) for what, value in results.machine.items())

@@ -17,13 +17,13 @@ from benchmarks.measure import Contestant
 
 PEERS = Path(__file__).resolve().parent / "peers"
 LIMIT_S = 240.0
-"""How long one job may take."""
+"""The time limit of one job."""
 MEMORY = "-Xmx3g"
 _OPENS = tuple(f"--add-opens=java.base/java.{name}=ALL-UNNAMED" for name in ("lang", "time", "util"))
 
 
 def flink_jars() -> Path | None:
-    """The folder of Flink's jars; None where they or a Java compiler are missing."""
+    """The folder of Flink's jars; None if they or a Java compiler are missing."""
     found = importlib.util.find_spec("pyflink")
     folders = found.submodule_search_locations if found is not None else None
     jars = Path(folders[0]) / "lib" if folders else None
@@ -38,18 +38,20 @@ def _java(program: str) -> str:
 
 @dataclass(slots=True)
 class Flink:
-    """A JVM that runs one job after another; ended with the `with` block."""
+    """A JVM that runs one job after another. It ends with the `with` block."""
 
     jars: Path
     scratch: Path
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def contestant(self, name: str, *, target: str, log: str, rows: int) -> Contestant:
-        """`target`: null or csv; `log`: file, memory or none. Rows per second, from the first row to the last."""
+        """A contestant for `target` (null or csv) and `log` (file, memory or none). It measures rows per second, from
+        the first row to the last.
+        """
         return Contestant(name, partial(self._rate, target, log, rows))
 
     def warm_up(self, rows: int) -> None:
-        """Let the JVM compile what it will run."""
+        """Run small jobs, so that the JVM compiles the code in advance."""
         for log in ("none", "memory", "file"):
             folder = self.scratch / "flink-warm-up" / log
             self._rate("csv", log, rows // (20 if log == "file" else 1), folder)

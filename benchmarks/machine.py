@@ -1,4 +1,4 @@
-"""The machine a run was measured on, as far as it explains the numbers; no name, no path."""
+"""Facts about the machine of a run that explain its numbers; no host name, no path."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyspark
 
 
 def machine() -> dict[str, str]:
-    """What to say of it, in the order to say it."""
+    """The facts by name, in the order in which reports show them."""
     return {
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "processor": _processor(),

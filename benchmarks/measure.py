@@ -1,4 +1,4 @@
-"""Measuring rivals in turn, several times, and what the numbers amount to."""
+"""Measurement of contestants in turn, several times, and the ratios between their numbers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 NAME = "wal-sink"
-"""What our own side is called."""
+"""The name of our side in reports."""
 
 
 class Unit(StrEnum):
-    """What a number counts, and so whether more of it is better."""
+    """The unit of a number. It decides whether more is better."""
 
     SECONDS = "s"
     MILLISECONDS = "ms"
@@ -34,7 +34,7 @@ class Contestant:
 
     name: str
     measure: Callable[[Path], float]
-    """Does the work once, in an empty folder of its own, and returns the number: in the contest's unit."""
+    """Does the work once, in a new empty folder, and returns the number in the contest's unit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,12 @@ class Contest:
     unit: Unit
     contestants: tuple[Contestant, ...]
     missing: Callable[[], str] = lambda: ""
-    """Why it cannot be measured here; empty if it can."""
+    """The reason why it cannot be measured here; empty if it can."""
 
 
 @dataclass(slots=True)
 class Measured:
-    """What one contestant did, round by round."""
+    """The numbers of one contestant, round by round."""
 
     contest: str
     name: str
@@ -65,7 +65,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """One contestant against another, of the rounds in which both were measured."""
+    """One contestant divided by another, over the rounds in which both were measured."""
 
     median: float
     least: float
@@ -73,7 +73,7 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Ours divided by theirs, round by round: what slows down a whole round slows down both."""
+    """Divide our numbers by theirs, round by round: a slow round slows down both sides."""
     quotients = [mine / other for mine, other in zip(ours, theirs, strict=False)]
     return Ratio(statistics.median(quotients), min(quotients), max(quotients))
 
@@ -82,7 +82,7 @@ NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class Deadline:
-    """How long a whole run may take."""
+    """The time limit of a whole run."""
 
     def __init__(self, minutes: float) -> None:
         self._end_s = time.monotonic() + minutes * 60
@@ -92,7 +92,7 @@ class Deadline:
 
 
 class Bout:
-    """All contests of one run: a round measures every contestant once, in an order that turns round by round."""
+    """All contests of one run. A round measures every contestant once; the order is reversed in every second round."""
 
     def __init__(self, contests: Iterable[Contest], scratch: Path, deadline: Deadline) -> None:
         self._contests = tuple(contests)
@@ -105,7 +105,7 @@ class Bout:
             for contestant in contest.contestants
         }
         self.skipped: list[str] = []
-        """What there was no time for."""
+        """The contests and rounds that were skipped for lack of time."""
 
     def run(
         self,
@@ -115,9 +115,9 @@ class Bout:
         fewer: Mapping[str, int] = NONE,
         after_round: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Measure so many rounds, `fewer` of some contests, or as many as there is time for.
+        """Measure this many rounds, `fewer` of some contests, or as many as time allows.
 
-        `after_round` is told how many are done.
+        `after_round` gets the number of rounds that are done.
         """
         for number in range(rounds):
             for contest in self._contests:
@@ -126,7 +126,7 @@ class Bout:
             after_round(number + 1)
 
     def _round(self, contest: Contest, number: int, say: Callable[[str], None]) -> None:
-        """Whole or not at all, so that every contestant of a contest has as many numbers."""
+        """Measure a contest completely or not at all, so that all its contestants have the same number of values."""
         longest_s = self._longest_s.get(contest.key, max(self._longest_s.values(), default=0.0))
         if not self._deadline.allows(longest_s):
             self.skipped.append(f"{contest.key}, round {number + 1}")
@@ -143,7 +143,7 @@ class Bout:
         folder = self._scratch / "measuring"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        os.sync()  # what the one before left to be written is not the next one's time
+        os.sync()  # pending writes of the previous contestant must not slow down the next one
         try:
             return contestant.measure(folder)
         finally:

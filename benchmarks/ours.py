@@ -73,8 +73,10 @@ class Ours:
         limits = SegmentLimits(settings.chunk_rows, settings.chunk_bytes, settings.segment_bytes)
         (place / "wal").mkdir(exist_ok=True)  # a run makes it when it opens the WAL; a task must find it
         watch = Stopwatch()
-        order = StagingContext(folder="staged", limits=limits)
-        refs = stage_dataframe(df, store=StoreSpec(str(place / "wal")), order=order, description="benchmark").segments
+        context = StagingContext(folder="staged", limits=limits)
+        refs = stage_dataframe(
+            df, store=StoreSpec(str(place / "wal")), context=context, description="benchmark"
+        ).segments
         took_s = watch.seconds()
         work.require_all(sum(ref.rows for ref in refs))
         return took_s
@@ -87,7 +89,7 @@ class Ours:
         return ended_s - planned_s(place / "checkpoint")
 
     def _run(self, work: Workload, sink: Sink, place: Path) -> float:
-        """Run a whole query; when it had ended, with everything delivered."""
+        """Run a whole query until everything is delivered; return the time of its end."""
         with self._wal(sink, place) as wal:
             wal.run(work.stream(self.spark).writeStream.trigger(availableNow=True))
             ended_s = Stopwatch.now_s()
@@ -101,7 +103,7 @@ class Ours:
         return batch_ms(query)
 
     def _latency_ms(self, work: Workload, pace: str | None, place: Path) -> float:
-        """From the time of the file `commits/N` to the sink's call for batch N: the median of all but the first."""
+        """The median time from the file `commits/N` to the sink's call for batch N, without the first batch."""
         stamps = _made(place / "stamps")
         writer = work.stream(self.spark).writeStream
         with self._wal(StampSink(stamps), place) as wal:
@@ -118,12 +120,12 @@ class Ours:
         return statistics.median(waits)
 
     def _wal(self, sink: Sink, place: Path) -> WalSink:
-        self.session()  # which has to be there before a log is opened
+        self.session()  # the session must exist before a log is opened
         return WalSink(sink, wal=str(place / "wal"), checkpoint=str(place / "checkpoint"))
 
 
 def delivered_rows(wal: Path) -> int:
-    """Rows of all batches that are marked as delivered."""
+    """The number of rows in all batches that are marked as delivered."""
     return sum(decode(Marker, file.read_bytes(), file.name).rows for file in wal.glob("sinks/*/markers/*.json"))
 
 

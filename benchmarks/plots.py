@@ -1,4 +1,4 @@
-"""Bar charts as SVG, for the README: medians as bars, the least and the most as a line, one chart a contest."""
+"""Bar charts as SVG, for the README: one chart per contest, with medians as bars, least and most as a line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ THEIRS = "#9ca3af"
 
 
 def bar_chart(title: str, measured: Sequence[Measured], *, ours: str) -> str:
-    """A whole SVG document. Readable on a light and on a dark page."""
+    """A complete SVG document, readable on light and on dark pages."""
     height = TOP + len(measured) * (BAR_HEIGHT + GAP)
     most = max(max(one.values) for one in measured)
     rows = [line for number, one in enumerate(measured) for line in _bar(one, number, most, ours)]
@@ -49,7 +49,7 @@ def _bar(one: Measured, number: int, most: float, ours: str) -> Iterator[str]:
 
 
 def number_text(value: float) -> str:
-    """Three significant digits, or whole thousands: what the spread leaves of a number."""
+    """A number with three significant digits or without decimals: the spread makes more digits meaningless."""
     if value >= 10_000:
         return f"{round(value, -3):,.0f}"
     if value >= 100:

@@ -15,7 +15,7 @@ PLOTS = "plots"
 
 
 def write_report(results: Results, folder: Path) -> None:
-    """Write RESULTS.md and one plot a contest into a folder."""
+    """Write RESULTS.md and one plot per contest into a folder."""
     plots = folder / PLOTS
     plots.mkdir(parents=True, exist_ok=True)
     for key, title in results.titles.items():
@@ -46,7 +46,7 @@ def _lines(results: Results) -> Iterator[str]:
 
 
 def verdict_table(results: Results) -> Iterator[str]:
-    """Every target, reached or not."""
+    """The table of all targets, reached or not."""
     yield "| what | wanted | found | reached | Spark alone |"
     yield "|---|---|---|---|---|"
     yield from (_verdict(verdict) for verdict in results.verdicts())
@@ -56,7 +56,7 @@ def verdict_table(results: Results) -> Iterator[str]:
 
 
 def table_without_targets(results: Results) -> Iterator[str]:
-    """What the other contests came to."""
+    """The table of the contests without a target."""
     yield "| what | rival | found |"
     yield "|---|---|---|"
     for key, title in results.titles.items():

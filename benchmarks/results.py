@@ -1,4 +1,4 @@
-"""The numbers of one run, as a file that the report and the README's figures are made from."""
+"""The numbers of one run in a file, the source of the report and of the README's figures."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RESULTS_JSON = "results.json"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a target."""
+    """The result of a target."""
 
     target: Target
     unit: Unit
     found: Ratio | None
     """None: it was not measured in this run."""
     floor: Ratio | None = None
-    """What the target's floor reaches; None: it has none, or it was not measured."""
+    """The number of the target's floor; None: it has no floor, or the floor was not measured."""
 
     @property
     def holds(self) -> bool:
@@ -40,11 +40,11 @@ class Results:
     measured: list[Measured] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     date: str = ""
-    """The day it began, in UTC."""
+    """The day on which the run began, in UTC."""
     command: str = ""
 
     def with_measured(self, contests: Iterable[Contest], measured: Iterable[Measured], notes: Iterable[str]) -> Results:
-        """The same run, further on: with what was measured of these contests, and more notes."""
+        """A copy with the numbers of these contests added, and with these notes."""
         titles = {contest.key: contest.title for contest in contests}
         there = [one for one in measured if one.values]
         return replace(self, titles=titles, measured=there, notes=[*self.notes, *notes])
@@ -56,7 +56,7 @@ class Results:
         return cls(**{**data, "measured": measured})
 
     def save(self, path: Path) -> None:
-        """Whole or not at all: a run that is ended leaves what its last round left."""
+        """Write the file atomically: a killed run leaves the numbers of its last complete round."""
         unfinished = path.with_suffix(".tmp")
         unfinished.write_text(json.dumps(asdict(self), indent=1) + "\n")
         unfinished.replace(path)
@@ -68,7 +68,7 @@ class Results:
         return next((one for one in self.of_contest(contest) if one.name == name), None)
 
     def verdicts(self) -> list[Verdict]:
-        """One for each target."""
+        """One verdict for each target."""
         return [
             Verdict(target, UNITS[target.contest], self._found(target, target.ours), self._floor(target))
             for target in TARGETS

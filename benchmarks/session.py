@@ -1,4 +1,4 @@
-"""The one Spark session in which our side and Spark's own are measured."""
+"""The single Spark session in which our side and Spark's own side are measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CORES = 2
-"""Task slots of Spark and subtasks of Flink, whatever the machine has."""
+"""Task slots of Spark and subtasks of Flink, the same on every machine."""
 CHECKOUT = Path(__file__).resolve().parent.parent
 
 _CONF: dict[str, bool | float | int | str | None] = {
@@ -22,14 +22,14 @@ _CONF: dict[str, bool | float | int | str | None] = {
     "spark.sql.shuffle.partitions": str(CORES),
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.sql.files.openCostInBytes": "128m",  # so that each file of a workload is a partition of its own
+    "spark.sql.files.openCostInBytes": "128m",  # so that each file of a workload is a separate partition
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.streaming.numRecentProgressUpdates": "1000",
 }
 
 
 class Session:
-    """Spark's one session, started when it is first called for. Stop it at the end."""
+    """The single Spark session, started at the first call. Stop it at the end."""
 
     def __init__(self, scratch: Path, event_log: Path | None = None) -> None:
         self._scratch = scratch
@@ -47,7 +47,7 @@ class Session:
 
 
 def start_session(scratch: Path, event_log: Path | None = None) -> SparkSession:
-    """Start Spark on 127.0.0.1, its workers with this interpreter. `event_log` is a folder for Spark's own account."""
+    """Start Spark on 127.0.0.1; its workers use this interpreter. `event_log`: a folder for Spark's event log."""
     paths = [str(CHECKOUT), str(CHECKOUT / "backends"), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     os.environ["PYSPARK_PYTHON"] = sys.executable

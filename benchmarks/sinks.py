@@ -1,6 +1,6 @@
-"""Targets that both sides write to: wal-sink by way of a `Sink`, a plain `foreachBatch` by calling the same function.
+"""Targets that both sides write to: wal-sink through a `Sink`, a plain `foreachBatch` by calling the same function.
 
-Imported by Spark's workers, too.
+Spark's workers import this module too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from wal_sink import Chunk, Position, Sink, SinkContext
 from wal_sink_backends import SqlSink
 
 TAKEN = "rows long"
-"""What a consuming `mapInArrow` gives back: the number of rows of each batch."""
+"""The schema that a consuming `mapInArrow` returns: the number of rows of each batch."""
 Consume = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
 class NullSink(Sink):
-    """Looks at the rows, keeps nothing."""
+    """Checks that there are rows, and keeps nothing."""
 
     def write(self, chunk: Chunk) -> None:
         self.take(chunk.table, chunk.key)
@@ -37,7 +37,7 @@ class NullSink(Sink):
 
 @dataclass(frozen=True)
 class CsvSink(NullSink):
-    """A CSV file for each call, written by Arrow."""
+    """Writes a CSV file for each call, with Arrow."""
 
     folder: Path
 
@@ -47,7 +47,7 @@ class CsvSink(NullSink):
 
 @dataclass(frozen=True)
 class StampSink(Sink):
-    """Keeps when the first chunk of each batch came, as the time of the file `<batch>`."""
+    """Records the time of each batch's chunk, in the file `<batch>`."""
 
     folder: Path
 
@@ -57,7 +57,7 @@ class StampSink(Sink):
 
 @dataclass(frozen=True)
 class Direct:
-    """What a `mapInArrow` of a plain `foreachBatch` does: each record batch straight to the sink."""
+    """The function for `mapInArrow` in a plain `foreachBatch`: it passes each record batch directly to the sink."""
 
     sink: NullSink
 
@@ -69,7 +69,7 @@ class Direct:
 
 @dataclass(frozen=True)
 class DirectSql:
-    """The same for an SQL sink: one transaction a record batch, each under a position of its own."""
+    """The same for an SQL sink: one transaction per record batch, each with a separate position."""
 
     url: str
     table: str

@@ -1,4 +1,4 @@
-"""How much work a run measures, and how long it may take."""
+"""Sizes of a run: the amount of work, and the time limit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Sizes:
 
     name: str
     minutes: float
-    """The whole run ends within this time: rounds that would not fit are left out, and the results say so."""
+    """The time limit of the whole run. Rounds that would not fit are skipped, and the results list them."""
     rounds: int
     table_rows: int
     table_files: int
@@ -19,15 +19,15 @@ class Sizes:
     files_per_batch: int
     flight_rows: int
     sql_rows: int
-    """Rows of the table that go into a database."""
+    """Number of rows of the table that are written into a database."""
     small_batches: int
     """Micro-batches of `small_rows` rows."""
     logged_rows: int
-    """Rows through Flink's sink with its log on files, which takes as long as fifty times as many without a log."""
+    """Number of rows for Flink's sink with its log on files, which is fifty times as slow as without a log."""
     backend_rows: int
-    """Rows into each backend without Spark; fewer where that would take long."""
+    """Number of rows for each backend without Spark; slow backends get a part of them."""
     rounds_without_target: int
-    """Of contests that only report: no more than this many rounds."""
+    """Maximum number of rounds of contests without a target."""
     warm_up: bool = True
     small_rows: int = 1000
 

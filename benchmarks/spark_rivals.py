@@ -1,4 +1,4 @@
-"""What people do today on Spark: `foreachBatch`, Spark's own writers."""
+"""The usual ways on Spark without a log: `foreachBatch` and Spark's own writers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class SparkRivals:
         return Contestant(WRITE_PARQUET, partial(self._write_parquet, work))
 
     def moved(self, work: Workload) -> Contestant:
-        """The rows from the JVM to Python workers and no further: what any sink in Python has to pay."""
+        """Move the rows from the JVM to Python workers and drop them: every sink in Python has at least this cost."""
         return Contestant(MOVED, partial(self._move, work))
 
     def null(self, work: Workload) -> Contestant:

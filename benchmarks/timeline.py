@@ -1,8 +1,8 @@
-"""What happens when in a contest's query, ours and Spark's own: `python -m benchmarks.timeline csv`.
+"""Timeline of a contest's query, for our side and Spark's own: `python -m benchmarks.timeline csv`.
 
-Runs both a few times and prints the last of each: Spark's jobs with their tasks, from its event log, and the objects
-of WAL and checkpoint, by the times of their files; in milliseconds since the query's first file. Progress records are
-counted, not listed.
+Runs both a few times and prints the last run of each: Spark's jobs with their tasks, from its event log, and the
+objects of WAL and checkpoint, by the times of their files. Times are milliseconds since the query's first file.
+Progress records are counted, not listed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTESTS = ("null", "csv", "sql", "postgresql-path", "small")
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One query, from its start to its end, in milliseconds of the time of day, and where it kept its files."""
+    """One run of a query: its start and end in milliseconds of the time of day, and the folder of its files."""
 
     name: str
     began_ms: float
@@ -46,7 +46,7 @@ class Job:
 
 
 def main() -> None:
-    """Measure, then print both sides' last run."""
+    """Measure, then print the last run of both sides."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.timeline", description=__doc__)
     parser.add_argument("contest", choices=CONTESTS)
     parser.add_argument("--rounds", type=int, default=4)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def _measured(key: str, rounds: int, size: str, scratch: Path, stack: ExitStack) -> list[Ran]:
-    """The last run of ours and of Spark's own; Spark is stopped, its event log whole."""
+    """The last run of our side and of Spark's own. Afterwards Spark is stopped, and its event log is complete."""
     session = Session(scratch, scratch / "events")
     stack.callback(session.stop)
     backends = Backends()
@@ -115,7 +115,7 @@ def _tell(one: Ran, jobs: list[Job]) -> None:
 
 
 def _objects(folder: Path) -> Iterator[tuple[float, str]]:
-    """When each object of the WAL and each entry of the checkpoint was written."""
+    """The write time of each object of the WAL and of each entry of the checkpoint."""
     for entry in folder.glob("checkpoint/[oc]*s/*"):
         if entry.name.isdigit():
             yield entry.stat().st_mtime * 1e3, f"{entry.parent.name}/{entry.name}"

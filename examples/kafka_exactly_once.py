@@ -1,8 +1,8 @@
 # python examples/kafka_exactly_once.py [--brokers HOST:PORT] [--kills 5] [--rows 20000]
-"""A Spark query into a Kafka topic, killed in the middle of its work again and again: each row arrives once.
+"""A Spark query writes into a Kafka topic and is killed repeatedly in the middle of its work: each row arrives once.
 
-Spark's own Kafka sink goes through the same: killed as often, each time after as many messages. Many of its rows
-arrive more than once. Without `--brokers` a broker of this checkout's tests is started, on this machine.
+Spark's own Kafka sink runs through the same test: as many kills, each after as many messages. Many of its rows arrive
+more than once. Without `--brokers`, a broker from this checkout's tests is started on this machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--brokers", help="HOST:PORT of a cluster; topics are created there")
     parser.add_argument("--kills", type=int, default=5)
     parser.add_argument("--rows", type=int, default=20_000, help="in each micro-batch")
-    parser.add_argument("--seed", type=int, default=7, help="of the moments")
+    parser.add_argument("--seed", type=int, default=7, help="seed for the moments of the kills")
     parser.add_argument("--query", nargs=4, metavar=("SINK", "FOLDER", "BROKERS", "TOPIC"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.query:
@@ -56,14 +56,14 @@ def compare(folder: Path, brokers: str, options: argparse.Namespace) -> None:
         print(f"{sink}: killed {options.kills} times; {lost} rows lost, {repeated[sink]} more than once")
         if sink == OURS:
             assert sorted(seen.elements()) == list(expected)
-    theirs = f"repeated {repeated[SPARKS]} of them" if repeated[SPARKS] else "happened to repeat none of them this time"
+    theirs = f"repeated {repeated[SPARKS]} of them" if repeated[SPARKS] else "repeated none of them in this run"
     print(
         f"ok: {len(expected)} rows, each once after {options.kills} kills; Spark's own sink, killed as often, {theirs}"
     )
 
 
 def live_and_die(sink: str, folder: Path, brokers: str, topic: Topic, moments: list[int]) -> None:
-    """Start the query's process, kill it once it has sent so many messages, start it again; the last one may finish."""
+    """Start the query's process and kill it after it sent the next number of messages; let the last process finish."""
     program = [sys.executable, __file__, "--query", sink, folder, brokers, topic.name]
     for messages in moments:
         with Child(program, log=folder / "log") as child:
@@ -75,7 +75,7 @@ def live_and_die(sink: str, folder: Path, brokers: str, topic: Topic, moments: l
 
 
 def run_query(sink: str, folder: str, brokers: str, topic: str) -> None:
-    """One life of a query: a micro-batch a file, until all are through. In a process of its own."""
+    """Run the query in this process until all files are read, one micro-batch per file."""
     spark = spark_with_kafka()
     stream = spark.readStream.schema("id long, price double").option("maxFilesPerTrigger", 1).json(f"{folder}/in")
     orders = stream.repartition(2)

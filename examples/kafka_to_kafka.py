@@ -1,9 +1,9 @@
 # python examples/kafka_to_kafka.py [--brokers HOST:PORT] [--kills 20] [--events 60000]
 """A Kafka topic → counts and sums in windows of event time, with a watermark → another topic, exactly once.
 
-The query's process is killed at random moments, again and again. What consumers of the second topic see is compared
-with a batch computation over the same events. Without `--brokers` a broker of this checkout's tests is started, on this
-machine.
+The query's process is killed repeatedly at random moments. The messages that consumers of the second topic see are then
+compared with a batch computation over the same events. Without `--brokers`, a broker from this checkout's tests is
+started on this machine.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ EVENTS_PER_S = 10
 OUT_OF_ORDER_S = 15
 LONGEST_S = 2.0
 BATCHES_A_LIFE = 2
-"""A process that has completed so many is killed at once, so that there is work left for those after it."""
+"""A process that completed this many batches is killed at once, so that work remains for the next processes."""
 SENSORS = 5
 CLOSING = "closing"
-"""The sensor of the events that come last: they let the watermark pass all windows but their own."""
+"""The sensor of the last events: they move the watermark past all windows except their own."""
 
 Event = tuple[str, int, int]
 """Sensor, second of event time, value."""
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--brokers", help="HOST:PORT of a cluster; topics are created there")
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--events", type=int, default=60_000)
-    parser.add_argument("--seed", type=int, default=7, help="of the moments")
+    parser.add_argument("--seed", type=int, default=7, help="seed for the moments of the kills")
     parser.add_argument(
         "--query", nargs=5, metavar=("FOLDER", "BROKERS", "FROM", "TO", "PER_BATCH"), help=argparse.SUPPRESS
     )
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def run(folder: Path, brokers: str, options: argparse.Namespace) -> None:
-    """Write the events, let the query live and die, compare."""
+    """Write the events, run and kill the query, compare the result."""
     per_batch = options.events // (options.kills * (BATCHES_A_LIFE + 1) + 1)
     number, events = random.getrandbits(30), list(events_of(options.events))
     with closing(Topic(brokers, f"events-{number}")) as source, closing(Topic(brokers, f"windows-{number}")) as target:
@@ -78,10 +78,10 @@ def run(folder: Path, brokers: str, options: argparse.Namespace) -> None:
 
 
 def live_and_die(program: list[str | Path], folder: Path, kills: int, chance: random.Random) -> None:
-    """Start the query's process and kill it while it works, again and again; the last one may finish.
+    """Start the query's process repeatedly and kill it while it works; let the last process finish.
 
-    Two of three die a random while after their next batch; the third a random while after it took over from the one
-    before it, which may be before its first new batch.
+    Two of three processes are killed a random time after their next batch. The third is killed a random time after its
+    takeover from the previous process, which may be before its first new batch.
     """
     before_a_batch = 0
     for number in range(kills):
@@ -104,12 +104,12 @@ def completed(folder: Path) -> int:
 
 
 def taken_over(folder: Path) -> int:
-    """How many queries have begun to write into the WAL."""
+    """The number of queries that began to write into the WAL."""
     return len(list((folder / "wal" / "terms" / "stager").glob("[0-9]*")))
 
 
 def run_query(folder: str, brokers: str, source: str, target: str, per_batch: str) -> None:
-    """One life of the query, until it has read all there is. In a process of its own."""
+    """Run the query in this process until it has read all events."""
     spark = spark_with_kafka()
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", brokers).option("subscribe", source)
     reader = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", per_batch)
@@ -128,7 +128,7 @@ def run_query(folder: str, brokers: str, source: str, target: str, per_batch: st
 
 
 def events_of(wanted: int) -> Iterator[Event]:
-    """Events of `SENSORS` sensors, out of order by less than the watermark waits."""
+    """Events of `SENSORS` sensors, out of order by less than the watermark's delay."""
     chance = random.Random(1)
     for number in range(wanted):
         late_s = chance.randrange(OUT_OF_ORDER_S)
@@ -136,7 +136,7 @@ def events_of(wanted: int) -> Iterator[Event]:
 
 
 def windows_of(events: list[Event]) -> dict[tuple[str, int], tuple[int, int]]:
-    """The batch computation: by sensor and start of the window, how many events and their sum."""
+    """The batch computation: number and sum of events, by sensor and start of the window."""
     windows: dict[tuple[str, int], tuple[int, int]] = {}
     for sensor, at, value in events:
         window_of = (sensor, at - at % WINDOW_S)
@@ -146,7 +146,7 @@ def windows_of(events: list[Event]) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def produce(brokers: str, topic: str, events: list[Event]) -> None:
-    """Write the events in turn into the topic's partitions, and at the end of each one that closes all windows."""
+    """Write the events in turn into the topic's partitions, and one closing event at the end of each partition."""
     producer = Producer({"bootstrap.servers": brokers, "enable.idempotence": True})
     last = max(at for _, at, _ in events)
     closing_events = [(CLOSING, last + WINDOW_S + 2 * WATERMARK_S, 0)] * Topic.PARTITIONS

@@ -1,9 +1,9 @@
 # python examples/s3_pipeline.py
 """JSON files → a Spark query → Parquet objects on S3, each row once, with the write-ahead log on S3 too.
 
-Without arguments it starts an S3 server of its own (moto, on this machine, in memory). With `--bucket`, it uses the
-bucket and the credentials of your environment. Spark itself needs no S3 connector: its executors write and read
-through wal-sink.
+Without arguments, it starts a local S3 server (moto, on this machine, in memory). With `--bucket`, it uses that bucket
+and the credentials of your environment. Spark itself needs no S3 connector: its executors write and read through
+wal-sink.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def run(folder: Path, bucket: str, options: Mapping[str, object]) -> None:
 
 
 def orders(spark: SparkSession, folder: Path) -> DataFrame:
-    """The streaming query: one micro-batch a file."""
+    """The streaming query: one micro-batch per file."""
     stream = spark.readStream.schema("id long, price double").option("maxFilesPerTrigger", 1).json(str(folder))
     return stream.selectExpr("id", "price", "price > 50 as dear")
 
@@ -79,7 +79,7 @@ def write_input(folder: Path) -> None:
 
 @contextmanager
 def local_s3(bucket: str) -> Iterator[dict[str, object]]:
-    """moto's S3 server on this machine, with one bucket; yields fsspec's options for it."""
+    """Start moto's S3 server on this machine with one bucket; yields fsspec's options for it."""
     from moto.server import ThreadedMotoServer  # noqa: PLC0415 - only needed without a bucket
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)

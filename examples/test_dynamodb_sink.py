@@ -1,7 +1,7 @@
 # python examples/test_dynamodb_sink.py     (or: pytest examples/test_dynamodb_sink.py)
-"""How to test your own sink: one that writes to DynamoDB, mocked by moto, kept to its contract by `SinkContract`.
+"""How to test a sink with `SinkContract`: this sink writes to DynamoDB, which moto mocks.
 
-No Spark, no server, no account: moto's `mock_aws` answers in the test's own process.
+It needs no Spark, no server and no account: moto's `mock_aws` answers in the test's own process.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 
 class DynamoDbSink(Sink):
-    """One item a row, under the row's own key: a row that comes again overwrites itself."""
+    """One item per row, under the row's own key: a repeated row overwrites itself."""
 
     idempotent = True
 
@@ -32,8 +32,8 @@ class DynamoDbSink(Sink):
         self.name = table
         self.client: Any = None
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - nothing of it is needed here
-        self.client = boto3.client("dynamodb", region_name=REGION)  # here, since no client can be pickled
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - not needed here
+        self.client = boto3.client("dynamodb", region_name=REGION)  # not in __init__: a client cannot be pickled
 
     def write(self, chunk: Chunk) -> None:
         items = [self.item(key, row) for key, row in zip(chunk.row_keys(), json.loads(chunk.to_json()), strict=True)]
@@ -52,7 +52,7 @@ class DynamoDbSink(Sink):
 
 
 class TestDynamoDbSink(SinkContract):
-    every = 10  # a client takes a while to make: every tenth point will do
+    every = 10  # creating a client is slow: test every tenth point
 
     @pytest.fixture(autouse=True)
     def aws(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
@@ -62,10 +62,10 @@ class TestDynamoDbSink(SinkContract):
             yield
 
     @pytest.fixture
-    def target(self, aws: None) -> str:  # noqa: ARG002 - it has to be there first
+    def target(self, aws: None) -> str:  # noqa: ARG002 - moto must be active first
         return self.another("")
 
-    def another(self, target: str) -> str:  # noqa: ARG002 - a new table, whatever the last one was
+    def another(self, target: str) -> str:  # noqa: ARG002 - every target is a new table
         name = f"orders-{next(_numbers)}"
         boto3.client("dynamodb", region_name=REGION).create_table(
             TableName=name,
@@ -86,4 +86,4 @@ class TestDynamoDbSink(SinkContract):
 if __name__ == "__main__":
     if pytest.main([__file__, "-q", "-p", "no:cacheprovider"]) != 0:
         raise SystemExit(1)
-    print("ok: the sink keeps its contract, wherever its process dies")
+    print("ok: the sink keeps its contract at every point where its process may die")

@@ -1,7 +1,7 @@
 # python examples/test_pipeline_with_moto.py     (or: pytest examples/test_pipeline_with_moto.py)
-"""How to test your own pipeline: a sink into DynamoDB, mocked by moto, that crashes in the middle and loses nothing.
+"""How to test a pipeline: its sink into DynamoDB, mocked by moto, fails in the middle, and no row is lost.
 
-moto's `mock_aws` lives in the test's own process, so the sink runs there too (`where="driver"`). On executors it would
+moto's `mock_aws` works in the test's own process, so the sink runs there too (`where="driver"`). On executors, it would
 need moto's server, as in `s3_pipeline.py`.
 """
 
@@ -24,11 +24,11 @@ REGION = "eu-central-1"
 
 
 class OrdersTable(Sink):
-    """The sink under test: one item a row, under the row's own key, so that a repeat overwrites itself."""
+    """The sink under test: one item per row, under the row's own key, so that a repeat overwrites itself."""
 
     idempotent = True
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - nothing of it is needed here
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - not needed here
         self.table: Any = boto3.resource("dynamodb", region_name=REGION).Table("orders")
 
     def write(self, chunk: Chunk) -> None:
@@ -38,7 +38,7 @@ class OrdersTable(Sink):
 
 
 class CrashingTable(OrdersTable):
-    """The same, but its third chunk only gets half way."""
+    """The same sink, but it fails after half of its third chunk."""
 
     calls = 0
 
@@ -46,7 +46,7 @@ class CrashingTable(OrdersTable):
         self.calls += 1
         if self.calls == 3:
             super().write(chunk.without(range(chunk.num_rows // 2, chunk.num_rows)))
-            raise ConnectionError("the table went away")
+            raise ConnectionError("the table is unreachable")
         super().write(chunk)
 
 
@@ -83,7 +83,7 @@ def test_a_failed_write_loses_nothing_and_doubles_nothing(spark: SparkSession, o
         with WalSink(to, wal=str(tmp_path / "wal"), checkpoint=str(tmp_path / "checkpoint")) as sink:
             sink.run(stream.writeStream.trigger(availableNow=True))
 
-    with pytest.raises(DeliveryError, match="the table went away"):
+    with pytest.raises(DeliveryError, match="the table is unreachable"):
         run(CrashingTable())
     run(OrdersTable())
 

@@ -1,7 +1,7 @@
 # python examples/wrap_foreach_batch.py [FOLDER]
-"""An existing foreachBatch writer, made safe: it fails half way, and the repeat brings exactly the same rows.
+"""An existing foreachBatch writer with wal-sink: it fails in the middle, and the repeat has exactly the same rows.
 
-Input, WAL, checkpoint and result lie in FOLDER (a new one), or in a temporary folder.
+Input, WAL, checkpoint and result lie in FOLDER (a new folder), or in a temporary folder.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILES = 3
 
 
 class OrdersDatabase:
-    """The writer as it was before: `stream.writeStream.foreachBatch(database.write)`."""
+    """The existing writer, used before as `stream.writeStream.foreachBatch(database.write)`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,12 +38,12 @@ class OrdersDatabase:
             database.commit()
             if batch_id == 1 and not self.failed:
                 self.failed = True
-                raise ConnectionError("the database went away half way through batch 1")
+                raise ConnectionError("the database became unreachable in the middle of batch 1")
             database.executemany("INSERT OR REPLACE INTO orders VALUES (?, ?, ?)", rows[half:])
             database.commit()
 
     def count(self) -> tuple[int, int]:
-        """Rows, and different orders among them."""
+        """The number of rows, and the number of distinct orders."""
         with closing(sqlite3.connect(self.path)) as database:
             rows, orders = database.execute("SELECT count(*), count(DISTINCT id) FROM orders").fetchone()
             return rows, orders
@@ -66,12 +66,12 @@ def run(folder: Path) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     write_input(folder / "in")
     stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-    orders = stream.selectExpr("uuid() AS ticket", "id")  # under Spark alone, a repeated batch has other tickets
+    orders = stream.selectExpr("uuid() AS ticket", "id")  # with Spark alone, a repeated batch has other tickets
     database = OrdersDatabase(folder / "orders.db")
 
     # Before: orders.writeStream.foreachBatch(database.write).option("checkpointLocation", …).start()
-    # The failure would end the query; its restart would write batch 1 again with new tickets: 250 orders twice.
-    # After: idempotent, because the same rows under the same tickets replace themselves.
+    # The failure would end the query. A restart would write batch 1 again with new tickets, so 250 orders twice.
+    # With wal-sink: the writer is idempotent, because the same rows with the same tickets replace themselves.
     writer = wrap.foreach_batch(database.write, idempotent=True)
     with WalSink(writer, wal=str(folder / "wal"), checkpoint=str(folder / "checkpoint")) as sink:
         sink.run(orders.writeStream.trigger(availableNow=True))
@@ -81,7 +81,7 @@ def run(folder: Path) -> None:
     assert database.failed
     assert rows == different == FILES * ROWS_PER_FILE
     spark.stop()
-    print(f"ok: {rows} rows of {different} orders in orders.db, though batch 1 was written one and a half times")
+    print(f"ok: {rows} rows of {different} orders in orders.db, although batch 1 was written one and a half times")
 
 
 def write_input(folder: Path) -> None:

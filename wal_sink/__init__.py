@@ -92,12 +92,12 @@ __all__ = [
 ]
 
 __version__: str
-"""The installed version. It is read when it is first wanted: a copy that `--py-files` ships has no metadata."""
+"""The installed version, read when it is first used: a copy shipped with `--py-files` has no metadata."""
 
 
 def __getattr__(name: str) -> str:
     if name == "__version__":
-        from importlib.metadata import version  # noqa: PLC0415 - it is no name of this package
+        from importlib.metadata import version  # noqa: PLC0415 - at the top it would be a name of this package
 
         return version("wal-sink")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,11 +1,11 @@
-"""Wrapping existing writers: what already writes to your target, made to see the same rows again after any failure.
+"""Wrappers for existing writers: your writer gets the same rows again after any failure.
 
     WalSink(wrap.foreach_batch(write_orders), wal=…, checkpoint=…)
 
-A wrapped writer keeps the guarantee it has by itself. What wal-sink adds: it is called only for batches whose
-checkpoint Spark completed, in order, and every repeat of a batch brings exactly the rows of the first time. With
-`idempotent=True` you state that repeating the same rows under the same batch id does no harm, which makes the whole
-exactly once in effect.
+A wrapped writer keeps its own guarantee. wal-sink adds two promises. The writer is called only for batches whose
+checkpoint Spark completed, in order. Every repeat of a batch has exactly the rows of the first call. With
+`idempotent=True` you state that repeating the same rows under the same batch id does no harm. Delivery is then exactly
+once in effect.
 
 | wrapped | called | repeats after a failure |
 |---|---|---|
@@ -40,14 +40,15 @@ _USELESS_MODES = ("ignore", "error", "errorifexists")
 
 @spelled
 def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = False) -> BatchSink:
-    """Your `foreachBatch` function as it is: `fn(df, batch_id)`, on the driver, once per batch and again per repeat.
+    """Use your `foreachBatch` function unchanged: `fn(df, batch_id)`, on the driver, once per batch and per repeat.
 
-    `df` is a batch DataFrame over the staged rows, with the exact schema of the streaming one, on any store, without
-    Hadoop's connector for it. Use it as often as you like: it is never computed anew. Success is not raising; what
-    `fn` returns is ignored, as Spark does. Raise `PermanentError` where trying again is pointless; after anything else
-    the batch comes again, within the `Delivery`'s budgets. A call may last up to `Delivery.budget_s`.
+    `df` is a batch DataFrame of the staged rows, with the exact schema of the streaming one. It works on any store,
+    without Hadoop's connector for it. You may read it several times: the query is never computed again. A call without
+    an exception is a success; its return value is ignored, as in Spark. Raise `PermanentError` if a retry is pointless.
+    After any other error the batch is sent again, within the budgets of its `Delivery`. A call may last up to
+    `Delivery.budget_s`.
 
-    Raises `ConfigError` if `fn` cannot be called so, or would return before it has done anything (`async`, `yield`).
+    Raises `ConfigError` if `fn` cannot be called so, or if it would return before it did anything (`async`, `yield`).
     """
     if not _is_function(fn):
         raise ConfigError(f"foreach_batch({name_of(fn)}): expected a function of a DataFrame and a batch id")
@@ -57,16 +58,18 @@ def foreach_batch(fn: Callable[[DataFrame, int], object], *, idempotent: bool = 
 
 @spelled
 def foreach_writer(writer: object, *, idempotent: bool = False) -> SegmentSink:
-    """Your `foreach` writer as it is: an object with `process(row)` and perhaps `open` and `close`, or a function.
+    """Use your `foreach` writer unchanged: an object with `process(row)` and perhaps `open` and `close`, or a function.
 
-    On executors (on the driver under `where="driver"`), for each segment: `open(segment's number, batch id)`; if that
-    is true, `process(row)` for each row, a PySpark `Row`; then `close(None)`, or `close(error)` after a failure. As in
-    PySpark, an `open` that returns False *or None* means that the rows are not wanted, and `close` still follows.
+    It runs on executors (on the driver with `where="driver"`). For each segment the calls are: `open(number of the
+    segment, batch id)`; if that returns true, `process(row)` for each row, a PySpark `Row`; then `close(None)`, or
+    `close(error)` after a failure. As in PySpark, an `open` that returns False *or None* skips the rows, and `close`
+    still follows.
 
-    A segment (`Settings.segment_bytes`) has to be through within `Delivery.attempt_timeout_s`. Number and batch id name
-    the same rows in every repeat, unlike under Spark alone: a writer that remembers them may say `idempotent=True`.
+    All calls for one segment (`Settings.segment_bytes`) must end within `Delivery.attempt_timeout_s`. Number and batch
+    id name the same rows in every repeat, unlike with Spark alone. So a writer that remembers them may set
+    `idempotent=True`.
 
-    Raises `ConfigError` if `writer` is nothing that `DataStreamWriter.foreach` takes.
+    Raises `ConfigError` if `DataStreamWriter.foreach` would not take `writer`.
     """
     from wal_sink.spark.writers.foreach import ForeachWriterSink  # noqa: PLC0415 - the core imports no pyspark
 
@@ -83,17 +86,17 @@ def spark_writer(
     mode: str = "append",
     idempotent: bool = False,
 ) -> BatchSink:
-    """Any of Spark's batch writers: `df.write.format(format).options(**options).mode(mode).save()` per batch.
+    """Use any batch writer of Spark: `df.write.format(format).options(**options).mode(mode).save()` per batch.
 
-    `options` are the format's own, `path` among them where it wants one. They are never shown, and passwords among
-    them are masked in the errors Spark raises. `mode` is `append`, or `overwrite` where each batch may replace what is
-    there. Runs on the driver, as Spark jobs.
+    `options` are those of the format, including `path` if it needs one. They are never shown, and their passwords are
+    masked in the errors that Spark raises. `mode` is `append`, or `overwrite` if each batch may replace the earlier
+    rows. Runs on the driver, as Spark jobs.
 
     Raises `ConfigError` for another mode: `ignore` and `error` would drop or refuse every batch after the first.
     """
     if not isinstance(format, str):
         raise ConfigError(
-            "spark_writer: expected the name of a format first, then its options: spark_writer('jdbc', {\"url\": …})"
+            "spark_writer: expected the name of a format, then its options: spark_writer('jdbc', {\"url\": …})"
         )
     check_options(f"spark_writer({format!r}): options", options)
     if mode in _USELESS_MODES:
@@ -107,13 +110,13 @@ def spark_writer(
 
 @spelled
 def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink:
-    """The stream writer of a Python data source: a `DataSourceStreamWriter` or `DataSourceStreamArrowWriter`.
+    """Use the stream writer of a Python data source: `DataSourceStreamWriter` or `DataSourceStreamArrowWriter`.
 
-    `write(iterator)` runs on executors, once per segment, and must return a `WriterCommitMessage`;
-    `commit(messages, batch_id)` then runs on the driver, without messages for an empty batch. If a `write` failed,
-    `abort` gets the messages there are and None for the others; if `commit` failed, the same messages. Every call gets
-    a fresh copy of `writer`. In `write`, the batch id is in the task's local property `streaming.sql.batchId`, as under
-    Spark.
+    `write(iterator)` runs on executors, once per segment, and must return a `WriterCommitMessage`. After that
+    `commit(messages, batch_id)` runs on the driver; an empty batch has no messages. If a `write` failed, `abort` gets
+    one entry per segment: its message, or None if it has none. If `commit` failed, `abort` gets the same messages as
+    `commit`. Every call gets a fresh copy of `writer`. In `write`, the task's local property `streaming.sql.batchId`
+    holds the batch id, as in Spark.
 
     Raises `ConfigError` if `writer` is no such object or cannot be pickled.
     """
@@ -123,7 +126,7 @@ def data_source_writer(writer: object, *, idempotent: bool = False) -> BatchSink
 
 
 class _ForeachBatchSink(BatchSink):
-    replaces_rows = True  # if it shall: the function decides, as it does under Spark alone
+    replaces_rows = True  # not known, and no warning is due: the function decides, as with Spark alone
 
     def __init__(self, function: Callable[[DataFrame, int], object], *, idempotent: bool) -> None:
         self._function = function
@@ -133,7 +136,7 @@ class _ForeachBatchSink(BatchSink):
         return f"wrap.foreach_batch({name_of(self._function)})"
 
     def wrapped_object(self) -> object:
-        """The function."""
+        """The user's function."""
         return self._function
 
     def describe(self) -> str:
@@ -167,11 +170,12 @@ class _SparkWriterSink(BatchSink):
             masked = redactor(text_of(error))
         else:
             return
-        raise SparkWriterError(masked)  # outside of the handler: the original, with the secret, is no context of it
+        # Raised outside the handler: inside it, the original error, which shows the secret, would become its context.
+        raise SparkWriterError(masked)
 
 
 class SparkWriterError(Exception):
-    """What Spark said when a wrapped writer failed, with a password masked."""
+    """A failure of a wrapped Spark writer: Spark's message, with passwords masked."""
 
 
 def _is_function(thing: object) -> bool:

@@ -1,4 +1,4 @@
-"""Each backend against the client of its target used directly. The servers are those of the tests."""
+"""Each backend compared with direct use of its target's client. The servers are those of the tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.servers.databases import servers_folder
 
 
 class Backends:
-    """All of them; a server is started when it is first measured. Close it at the end."""
+    """All backends. A server is started when it is first measured. Close this object at the end."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()

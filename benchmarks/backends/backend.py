@@ -1,4 +1,4 @@
-"""A backend's sink against the client of its target used directly: the same rows in the same transactions, no Spark."""
+"""A backend's sink compared with direct use of its target's client: same rows, same transactions, no Spark."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ ISO = "%Y-%m-%dT%H:%M:%SZ"
 T = TypeVar("T")
 Tables: TypeAlias = Sequence[pa.Table]
 Way: TypeAlias = Callable[[T, Tables], float]
-"""Writes chunks to an empty target, each in a transaction; how many seconds that took, connecting left out."""
+"""Writes chunks to an empty target, one transaction each; returns the seconds without those for connecting."""
 
 
 class Backend(ABC, Generic[T]):
     """A target: its server, which is started when it is first measured, and the ways to write to it.
 
-    `folder` is for the server's files; what has to be ended goes to `stack`.
+    `folder` is for the server's files. `stack` gets the callbacks that end servers.
     """
 
     key: ClassVar[str]
     title: ClassVar[str]
     chunk_rows: ClassVar[int] = CHUNK_ROWS
     share: ClassVar[float] = 1.0
-    """Of a run's rows: as many as take about a second."""
+    """The share of a run's rows that takes about a second."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
         self._stack = stack
 
     def require(self) -> None:
-        """Ask for what has to be installed, as a test does (`tests.support.components`)."""
+        """Require the installed components, as a test does (`tests.support.components`)."""
 
     @abstractmethod
     def empty(self, folder: Path) -> T:
@@ -54,17 +54,17 @@ class Backend(ABC, Generic[T]):
 
     @abstractmethod
     def ways(self) -> Mapping[str, Way[T]]:
-        """By name; our own is the first."""
+        """The ways by name; the first is our own."""
 
     @abstractmethod
     def count(self, target: T) -> int:
-        """The rows that are there, as everybody sees them."""
+        """The number of rows that every reader sees."""
 
     def remove(self, target: T) -> None:
-        """Take it away, so that the next one finds the server as this one did."""
+        """Remove the target, so that the next one finds the same server."""
 
     def missing(self) -> str:
-        """Why it cannot be measured here; empty if it can."""
+        """The reason why it cannot be measured here; empty if it can."""
         try:
             self.require()
         except (pytest.skip.Exception, pytest.fail.Exception) as told:
@@ -72,13 +72,13 @@ class Backend(ABC, Generic[T]):
         return ""
 
     def contestants(self, rows: int) -> Iterator[Contestant]:
-        """One for each way. Of so many rows, this backend's share is written."""
+        """One contestant for each way. Each writes this backend's share of `rows`."""
         count = max(1, int(rows * self.share) // self.chunk_rows)
         for name, way in self.ways().items():
             yield Contestant(name, partial(self._measure, way, count))
 
     def rate(self, rows: int, write: Callable[[T], float], folder: Path) -> float:
-        """Rows per second of what writes so many of them into an empty target, where they are counted afterwards."""
+        """Rows per second of `write`, which writes `rows` rows into an empty target. Counts the rows afterwards."""
         target = self.empty(folder)
         try:
             seconds = write(target)
@@ -96,7 +96,7 @@ _table = cache(table_of)
 
 
 def written(sink: Sink, tables: Tables) -> float:
-    """Seconds that an opened sink takes for a segment of these chunks."""
+    """The seconds that a sink takes for a segment of these chunks, without opening."""
     chunks = chunks_in(tables)
     columns = tuple(tables[0].column_names)
     sink.open(SinkContext(wal_id=WAL_ID, sink="default", term=1, batch_id=0, columns=columns, on_executor=True))
@@ -123,9 +123,9 @@ def chunks_in(tables: Tables) -> list[Chunk]:
 
 
 def rows_of(table: pa.Table, moments: str = "") -> Iterator[tuple[Any, ...]]:
-    """Rows as one who cares takes them out of Arrow: moments as text, which is many times as fast as `datetime`.
+    """Rows in the fastest way out of Arrow: times as text, which is many times as fast as `datetime`.
 
-    `moments`: their `strftime` format; without one as Arrow casts them, in UTC without saying so.
+    `moments`: the `strftime` format of times; without it Arrow casts them, to UTC without a time zone.
     """
     return zip(*(_text(column, moments).to_pylist() for column in table.columns), strict=True)
 

@@ -1,4 +1,4 @@
-"""DynamoDB, as moto has it: `DynamoDbSink` against boto3, 99 rows a transaction."""
+"""DynamoDB, simulated by moto: `DynamoDbSink` compared with boto3, 99 rows per transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAM = CHECKOUT / "tests" / "support" / "servers" / "dynamodb_server.py"
 
 
 class DynamoDb(Backend[str]):
-    """A table for each measurement, in a server process of the tests' own. Few rows: moto copies all for each write."""
+    """One table per measurement, in the tests' server process. Few rows, because moto copies all for each write."""
 
     key = "dynamodb"
     title = f"Chunks of {MOST_ROWS} rows to DynamoDB (moto)"

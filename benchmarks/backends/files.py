@@ -1,4 +1,4 @@
-"""Parquet files on the checkout's disk: our sinks against pyarrow's writers, a synced file a chunk or a segment."""
+"""Parquet files on the checkout's disk: our sinks compared with pyarrow's writers, one file per chunk or segment."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PARQUET_WRITER = "pyarrow's ParquetWriter, synced"
 
 
 class Files(Backend[Path]):
-    """A folder for each measurement."""
+    """One folder per measurement."""
 
     key = "files"
     title = "Chunks to Parquet files"
@@ -40,7 +40,7 @@ class Files(Backend[Path]):
 
 
 class TwoPhaseFiles(Backend[Path]):
-    """One file for all chunks, held back and then committed."""
+    """One file for all chunks, prepared and then committed."""
 
     key = "files-two-phase"
     title = "Chunks to one Parquet file, in two phases"
@@ -56,7 +56,7 @@ class TwoPhaseFiles(Backend[Path]):
 
 
 def _in_two_phases(folder: Path, tables: Tables) -> float:
-    """As while staging, and then once the gate is open: prepared and committed, by the same process."""
+    """Prepare as staging does, then commit as delivery does, in the same process."""
     sink, chunks = TwoPhaseFilesSink(str(folder), format="parquet"), chunks_in(tables)
     with opened(sink, chunks[0]):
         watch = Stopwatch()
@@ -65,9 +65,9 @@ def _in_two_phases(folder: Path, tables: Tables) -> float:
 
 
 def _by_parquet_writer(folder: Path, tables: Tables) -> float:
-    """A whole and lasting file with row groups as large as ours: under another name, synced, renamed.
+    """One durable file with row groups as large as ours: written under another name, synced, renamed.
 
-    Dictionaries as pyarrow tries them by itself; ours leaves them out where the first rows hardly repeat a value.
+    Dictionaries are pyarrow's default; our sink omits them if the first rows hardly repeat a value.
     """
     watch = Stopwatch()
     unfinished = folder / ".0.tmp"
@@ -82,7 +82,7 @@ def _by_parquet_writer(folder: Path, tables: Tables) -> float:
 
 
 def _by_pyarrow(folder: Path, tables: Tables) -> float:
-    """Whole and lasting files, as ours: written under another name, synced, renamed, the folder synced."""
+    """Durable files like ours: written under another name, synced, renamed, the folder synced."""
     watch = Stopwatch()
     for number, table in enumerate(tables):
         unfinished = folder / f".{number}.tmp"

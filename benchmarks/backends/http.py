@@ -1,4 +1,4 @@
-"""A web API: `HttpSink` against httpx, the same JSON to the same server, which keeps rows in SQLite."""
+"""A web API: `HttpSink` compared with httpx, same JSON, same server, which keeps rows in SQLite."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAM = CHECKOUT / "tests" / "support" / "servers" / "http_target.py"
 
 
 class Http(Backend[str]):
-    """A path of its own for each measurement, on a server of the tests' own in another process."""
+    """One path per measurement, on the tests' server in another process."""
 
     key = "http"
     title = "Chunks to a web API as JSON"
@@ -68,6 +68,6 @@ class Http(Backend[str]):
 
 
 def body_of(table: pa.Table) -> bytes:
-    """As `Chunk.to_json` writes it."""
+    """The JSON that `Chunk.to_json` writes."""
     names = table.column_names
     return msgspec.json.encode([dict(zip(names, row, strict=True)) for row in rows_of(table, ISO)])

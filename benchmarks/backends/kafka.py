@@ -1,4 +1,4 @@
-"""Kafka: `KafkaSink` against confluent-kafka, with its transactions and without."""
+"""Kafka: `KafkaSink` compared with confluent-kafka, with transactions and without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PRODUCER = "confluent-kafka without transactions"
 
 
 class Kafka(Backend[str]):
-    """A topic of three partitions for each measurement, on a broker of the tests' own."""
+    """One topic of three partitions per measurement, on the tests' broker."""
 
     key = "kafka"
     title = "Chunks to a Kafka topic"
@@ -46,7 +46,7 @@ class Kafka(Backend[str]):
         return new_topic(self._broker.address)
 
     def count(self, target: str) -> int:
-        """What a consumer of committed messages reads."""
+        """The number of messages that a consumer of committed messages reads."""
         return len(read(self._broker.address, target))
 
     def remove(self, target: str) -> None:
@@ -80,7 +80,7 @@ class Kafka(Backend[str]):
 
 
 def _produce(producer: Producer, topic: str, table: pa.Table) -> None:
-    """Send a chunk and wait for it."""
+    """Send a chunk and wait until the broker has it."""
     failed: list[object] = []
 
     def note(error: object, _: object) -> None:

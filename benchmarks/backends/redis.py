@@ -1,4 +1,4 @@
-"""Redis: `RedisSink` against redis-py, a hash for each row."""
+"""Redis: `RedisSink` compared with redis-py, one hash per row."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_REWRITING = ("--auto-aof-rewrite-percentage", "0")
 
 
 class Redis(Backend[str]):
-    """An empty server for each measurement, which syncs what it acknowledges. Targets are prefixes of keys."""
+    """One empty server per measurement, which syncs before it acknowledges. Targets are prefixes of keys."""
 
     key = "redis"
     title = "Chunks to Redis, a hash a row"

@@ -1,4 +1,4 @@
-"""SQL databases: `SqlSink` against their drivers. Whole queries write to them, too."""
+"""SQL databases: `SqlSink` compared with their drivers. Whole queries write to them, too."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ _ESCAPES = (("\\", r"\\"), ("\t", r"\t"), ("\n", r"\n"), ("\r", r"\r"))
 
 
 class SqlBackend(Backend[str]):
-    """A database for each measurement, with the table `orders`; targets are their names."""
+    """One database per measurement, with the table `orders`. Targets are the names of databases."""
 
     def ways(self) -> Mapping[str, Way[str]]:
         return {NAME: lambda name, tables: written(SqlSink(self.url(name), TABLE), tables), **self.rivals()}
 
     @abstractmethod
     def url(self, target: str) -> str:
-        """As `SqlSink` takes it."""
+        """The database's URL for `SqlSink`."""
 
     @abstractmethod
     def rivals(self) -> Mapping[str, Way[str]]: ...
@@ -86,7 +86,7 @@ def _by_executemany(target: str, tables: Tables) -> float:
 
 
 class SqlServerBackend(SqlBackend):
-    """A server of the tests' own, its files in memory."""
+    """The tests' server, with its files in memory."""
 
     program: str
     columns: str
@@ -157,7 +157,7 @@ class Postgresql(SqlServerBackend):
 
 
 def _copy_text(table: pa.Table) -> str:
-    """The lines of a COPY by one who knows this table: nothing is looked up for each value."""
+    """The lines of a COPY, written for this one table: no type is looked up for a value."""
     return "".join(
         f"{number}\t{amount}\t{_escaped(name)}\t{_escaped(digest)}\t{at}+00\n"
         for number, amount, name, digest, at in rows_of(table)

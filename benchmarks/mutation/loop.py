@@ -1,7 +1,7 @@
-"""Runs every mutant in a fork of one pytest session, so that a mutant costs its tests and nothing else.
+"""Runs every mutant in a fork of one pytest session, so that a mutant costs only the time of its tests.
 
-mutmut's own runner starts pytest anew for each mutant, which costs more than most of the tests. The mutants are
-mutmut's: its trampolines choose one by the environment variable `MUTANT_UNDER_TEST`, and tell which tests reach it.
+mutmut's own runner starts pytest again for each mutant, which costs more than most of the tests. The mutants come from
+mutmut: its trampolines choose one by the environment variable `MUTANT_UNDER_TEST`, and record which tests reach it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ SURVIVED, KILLED, UNREACHED, TIMED_OUT = "survived", "killed", "not reached", "t
 
 _CHOSEN = "MUTANT_UNDER_TEST"
 _LEARN = "stats"
-"""No mutant: the trampolines only note that they were reached."""
+"""The value for no mutant: the trampolines only record that they were reached."""
 _FAILED = 1
 _LEARNT_AT_ONCE = 50
 _CPU_MARGIN_S = 3
 _WAIT_MARGIN_S = 10
-"""What each test may take besides thrice what it takes undisturbed: of the processor, and with waiting."""
+"""The time that each test may take in addition to three times its undisturbed time: processor time, and wall time."""
 
 
 class MutantLoop:
-    """A pytest plugin: in place of the tests, runs the mutants `names`; `note` is told each one's fate."""
+    """A pytest plugin that runs the mutants `names` in place of the tests. `note` gets the fate of each mutant."""
 
     def __init__(
         self, names: Sequence[str], note: Callable[[str, str], None], *, reach: Path, most_s: float, lock: Path | None
@@ -50,11 +50,13 @@ class MutantLoop:
         self._lock = lock
         self._failed = False
         self._killers: list[str] = []
-        """Tests that failed on mutants before this one, the latest last."""
+        """Tests that failed on earlier mutants, the latest last."""
 
     def pytest_configure(self) -> None:
-        """The same examples each time, and no search for the smallest: that a test fails is all that counts."""
-        import hypothesis  # noqa: PLC0415 - before pytest knows its plugin, importing it is an error
+        """Make Hypothesis use the same examples each time and skip the search for the smallest: only the failure
+        counts.
+        """
+        import hypothesis  # noqa: PLC0415 - importing it before pytest knows its plugin is an error
 
         phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
         hypothesis.settings.register_profile("mutation", phases=phases, database=None, derandomize=True)
@@ -64,7 +66,7 @@ class MutantLoop:
         items = {item.nodeid: item for item in session.items}
         reach = self._learn(session.items)
         gc.collect()
-        gc.freeze()  # else every fork would go through all of it, and copy it
+        gc.freeze()  # otherwise the collector of every fork would visit, and so copy, all objects
         for name in self._names:
             seconds = {test: s for test, s in reach.get(name.partition("__mutmut_")[0], {}).items() if test in items}
             chosen = self._chosen(name, seconds)
@@ -73,8 +75,8 @@ class MutantLoop:
         return True
 
     def _chosen(self, name: str, seconds: dict[str, float]) -> list[str]:
-        """The tests to try, while their time allows: the killers of mutants before first, since the next one often dies
-        of the same; then those written for the mutated file; then the fastest.
+        """The tests to try within the time limit. The killers of earlier mutants come first, since they often kill the
+        next one too; then the tests written for the mutated file; then the fastest.
         """
         own = f"/test_{name.split('.')[1].partition('_')[0]}"
         latest = {test: rank for rank, test in enumerate(self._killers)}
@@ -86,9 +88,9 @@ class MutantLoop:
         self._failed |= report.failed
 
     def _learn(self, items: Sequence[pytest.Item]) -> dict[str, dict[str, float]]:
-        """Seconds by test, by function that the test reaches. Every test runs once, in a fork as the mutants do.
+        """Measure the seconds of each test, by function that the test reaches. Every test runs once, in a fork.
 
-        A test is asked again once its file has changed.
+        A test runs again after its file changed.
         """
         known = json.loads(self._reach.read_text()) if self._reach.exists() else {"tests": {}, "functions": {}}
         digests = {item: hashlib.sha256(item.path.read_bytes()).hexdigest()[:16] for item in items}
@@ -101,14 +103,14 @@ class MutantLoop:
 
     def _learn_in_fork(self, items: Sequence[pytest.Item], digests: dict[pytest.Item, str]) -> None:
         known = json.loads(self._reach.read_text()) if self._reach.exists() else {"tests": {}, "functions": {}}
-        reached = state()._stats  # noqa: SLF001 - what mutmut's own runner reads
+        reached = state()._stats  # noqa: SLF001 - mutmut's own runner reads the same
         for item in items:
             reached.clear()
             before_s = time.process_time()
             self._run(item)
             if self._failed:
                 self._failed = False
-                print(f"left out, since it fails without any mutant: {item.nodeid}", file=sys.__stdout__, flush=True)
+                print(f"skipped, because it fails without any mutant: {item.nodeid}", file=sys.__stdout__, flush=True)
                 continue
             for function in reached:
                 known["functions"].setdefault(function, {})[item.nodeid] = time.process_time() - before_s
@@ -142,9 +144,9 @@ class MutantLoop:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
 
     def _in_fork(self, work: Callable[[_Clock], None], mutant: str, seconds: Sequence[float]) -> int | None:
-        """The exit status of `work`, done with one mutant in place; None if a part of it took too long.
+        """Do `work` with one mutant active; return the exit status, or None if a part of it took too long.
 
-        `seconds`: what each part takes undisturbed.
+        `seconds`: the undisturbed time of each part.
         """
         sys.stdout.flush()
         clock = _Clock(seconds)
@@ -156,14 +158,14 @@ class MutantLoop:
                 _silence()
             try:
                 work(clock)
-            except BaseException:  # noqa: BLE001 - whatever a mutant makes of pytest itself is a failure
+            except BaseException:  # noqa: BLE001 - a mutant may break pytest itself, which is a failure
                 self._failed = True
             os._exit(_FAILED if self._failed else 0)
         return clock.wait_for(child)
 
     @contextmanager
     def _allowed(self) -> Iterator[None]:
-        """Hold the lock file shared, so that a measurement on the same machine can ask for quiet by its other mode."""
+        """Hold a shared lock, so that a measurement on this machine can pause the mutants with an exclusive lock."""
         if self._lock is None:
             yield
             return
@@ -182,25 +184,25 @@ def _silence() -> None:
 class _Test:
     item: pytest.Item
     seconds: float
-    """Of the processor, without a mutant."""
+    """The processor time of the test without a mutant."""
 
 
 class _Clock:
-    """Ends a child process of which one part takes too long, by the processor's time or by the wall's."""
+    """Ends a child process if one part of it takes too long, in processor time or in wall time."""
 
     def __init__(self, seconds: Sequence[float]) -> None:
         self._seconds = seconds
         self._shared = mmap.mmap(-1, 1024)
-        """The number of the part under way, written by the child."""
+        """The number of the current part, written by the child."""
 
     def begin(self, number: int) -> None:
-        """To be called by the child."""
+        """Begin a part; the child calls this."""
         self._shared[:4] = number.to_bytes(4, "big")
         limit = int(time.process_time() + 3 * self._seconds[number]) + _CPU_MARGIN_S
         resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
 
     def wait_for(self, child: int) -> int | None:
-        """The child's exit status; None if it was ended."""
+        """Wait for the child and return its exit status; None if it was killed for taking too long."""
         number, deadline_s, pause_s = -1, 0.0, 0.002
         while True:
             pid, status = os.waitpid(child, os.WNOHANG)

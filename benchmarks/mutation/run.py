@@ -1,8 +1,8 @@
 """Mutation testing of the committing core: `make mutation`. Results: benchmarks/MUTATION.md.
 
-The mutants are made by mutmut in a copy of the checkout, under .cache/mutation; nothing here is ever mutated. What was
-killed is remembered there by the mutant's own text and its function's, so that running again goes on where the last
-run ended and tries what survived once more.
+mutmut makes the mutants in a copy of the checkout, under .cache/mutation; the checkout itself is never mutated. Killed
+mutants are remembered there, by the text of the mutant and of its function. So another run continues where the last one
+ended, and tries survivors again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ WORK = CHECKOUT / ".cache" / "mutation"
 
 COPIED = ("wal_sink", "backends", "tests", "docs")
 TESTS = ("tests/unit", "tests/simulation")
-"""Those marked `no_cover` take too long to run on every mutant; those that fail in the copy are left out."""
+"""Tests marked `no_cover` take too long to run on every mutant. Tests that fail in the copy are skipped."""
 NOT_OF_THE_CORE = (
     *("backends/*", "testing/test_contract*", "testing/test_crash_matrix*", "testing/test_kit*"),
     *("cli/test_cli.py", "cli/test_cli_dead_letters*", "support/test_quick_java*"),
 )
-"""Tests of backends, the kit, commands and documents: they start processes, and reach nothing that others do not."""
+"""Tests of backends, the kit and commands: they start processes and reach only functions that other tests reach too."""
 MESSAGES = [r"_logger\.", r"raise (?!SinkFailedError|divergence)\w+\(", r"^\s+f?\"[^\"]*\"\s*$"]
-"""Lines whose expressions are not mutated: log calls, the text of exceptions."""
+"""Lines whose expressions are not mutated: log calls and texts of exceptions."""
 FIRST = ("committer", "delivery", "staging", "checkpoint", "wal", "stores")
 """The rooms whose mutants are tried first."""
 
@@ -47,17 +47,17 @@ class Mutant:
     """One change of one function."""
 
     name: str
-    """As mutmut calls it; its number changes with its function."""
+    """The name that mutmut gives it; its number changes with its function."""
     file: str
     function: str
     change: str
-    """The lines taken out and put in."""
+    """The removed and the added lines."""
     key: str
-    """The same for as long as function and change are."""
+    """An id that stays the same as long as function and change stay the same."""
 
 
 def core_files() -> list[str]:
-    """The committing core, as pyproject.toml says, the most important files first."""
+    """The files of the committing core as pyproject.toml defines it, the most important ones first."""
     omitted = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["tool"]["coverage"]["run"]["omit"]
     files = [path.relative_to(CHECKOUT).as_posix() for path in (CHECKOUT / "wal_sink").rglob("*.py")]
     core = [file for file in files if not any(fnmatch.fnmatch(file, pattern) for pattern in omitted)]
@@ -69,7 +69,7 @@ def _rank(room: str) -> int:
 
 
 def prepare() -> None:
-    """Copy what is tested, and put in place of the core files what mutmut makes of them."""
+    """Copy the tested folders, and configure mutmut in the copy."""
     WORK.mkdir(parents=True, exist_ok=True)
     for folder in COPIED:
         shutil.rmtree(WORK / folder, ignore_errors=True)
@@ -81,7 +81,7 @@ def prepare() -> None:
 
 
 def mutants_of(file: str) -> list[Mutant]:
-    """Every mutant of a file, which is replaced in the copy by the one that holds them all."""
+    """All mutants of a file. In the copy, the file is replaced by one that contains them all."""
     from mutmut.mutation.file_mutation import mutate_file_contents  # noqa: PLC0415 - the extra `mutation`
 
     source = (CHECKOUT / file).read_text()
@@ -120,7 +120,7 @@ def _digest(text: str) -> str:
 
 
 def run(mutants: list[Mutant], fates: dict[str, str], *, most_s: float, lock: Path | None) -> None:
-    """Try the mutants; `fates`, and the file that holds it, grow with each."""
+    """Try the mutants. `fates` and the file that keeps it grow with each mutant."""
     import pytest  # noqa: PLC0415 - together with the next, which needs the extra
     from loop import MutantLoop  # noqa: PLC0415 - needs the extra `mutation`
 
@@ -133,7 +133,7 @@ def run(mutants: list[Mutant], fates: dict[str, str], *, most_s: float, lock: Pa
         print(f"{len(fates):5} {fate:12} {name}", file=sys.__stdout__, flush=True)
 
     loop = MutantLoop([mutant.name for mutant in mutants], note, reach=WORK / "reach.json", most_s=most_s, lock=lock)
-    # The other ways to show a traceback parse the whole mutated file for each failure.
+    # Other styles of tracebacks parse the whole mutated file for each failure.
     quiet = ["-q", "--no-header", "--tb=native", "--capture=sys"]
     ignored = [f"--ignore-glob=tests/unit/{pattern}" for pattern in NOT_OF_THE_CORE]
     without = [
@@ -142,7 +142,7 @@ def run(mutants: list[Mutant], fates: dict[str, str], *, most_s: float, lock: Pa
     status = pytest.main([*TESTS, *ignored, *quiet, *without, "-m", "not (spark or s3 or no_cover)"], [loop])
     imported = Path(sys.modules["wal_sink"].__file__ or "")
     if not imported.is_relative_to(WORK):
-        sys.exit(f"the tests saw {imported} and not the mutated copy: nothing was tested")
+        sys.exit(f"the tests imported {imported} and not the mutated copy: nothing was tested")
     if status:
         sys.exit(int(status))
 
@@ -152,7 +152,7 @@ def _fates_file() -> Path:
 
 
 def report(mutants: list[Mutant], fates: dict[str, str]) -> str:
-    """The table of all files, and the survivors with the reasons that survivors.toml gives."""
+    """The table of all files, and the survivors with their reasons from survivors.toml."""
     reasons = tomllib.loads((HERE / "survivors.toml").read_text()).get("survivor", [])
     rows = [_row(file, [m for m in mutants if m.file == file], fates) for file in core_files()]
     total = _row("**all**", mutants, fates)
@@ -185,19 +185,17 @@ def _fits(mutant: Mutant, known: dict[str, str]) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "files", nargs="*", help="files of the core, such as wal_sink/wal/fencing.py; all if none is named"
-    )
+    parser.add_argument("files", nargs="*", help="files of the core, such as wal_sink/wal/fencing.py; default: all")
     parser.add_argument("--only-report", action="store_true", help="try no mutant, only write the report")
-    parser.add_argument("--seconds", type=float, default=8, help="most processor time of the tests tried on a mutant")
-    parser.add_argument("--lock", type=Path, help="hold this file's lock shared while a mutant runs")
+    parser.add_argument("--seconds", type=float, default=8, help="limit of the tests' processor time per mutant")
+    parser.add_argument("--lock", type=Path, help="hold a shared lock on this file while a mutant runs")
     given = parser.parse_args()
     prepare()
     mutants = [mutant for file in core_files() for mutant in mutants_of(file)]
     fates: dict[str, str] = json.loads(_fates_file().read_text()) if _fates_file().exists() else {}
     wanted = [mutant for mutant in mutants if not given.files or mutant.file in given.files]
     due = [mutant for mutant in wanted if fates.get(mutant.key) not in {"killed", "timed out"}]
-    due.sort(key=lambda mutant: mutant.key in fates)  # what was never tried comes first
+    due.sort(key=lambda mutant: mutant.key in fates)  # mutants that were never tried come first
     if due and not given.only_report:
         run(due, fates, most_s=given.seconds, lock=given.lock)
     (CHECKOUT / "benchmarks" / "MUTATION.md").write_text(report(mutants, fates))

@@ -1,4 +1,4 @@
-"""What the Kafka examples share: brokers, topics, Spark's Kafka connector, and a look at what consumers see."""
+"""Shared parts of the Kafka examples: brokers, topics, Spark's Kafka connector, and a consumer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from wal_sink.spark import check_java, prepare_python
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for what this checkout's tests have
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # for the helpers of this checkout's tests
 
 from tests.support.processes import Child
 from tests.support.servers.kafka_broker import KafkaBroker
@@ -30,7 +30,7 @@ __all__ = ["Child", "Topic", "brokers_at", "kill", "spark_with_kafka", "wait_at_
 
 @contextmanager
 def brokers_at(given: str | None, folder: Path) -> Iterator[str]:
-    """The given brokers, `HOST:PORT`, or one of our own, on this machine."""
+    """Yield the given brokers, `HOST:PORT`, or start one on this machine."""
     if given:
         yield given
         return
@@ -43,58 +43,59 @@ def brokers_at(given: str | None, folder: Path) -> Iterator[str]:
 
 
 def spark_with_kafka() -> SparkSession:
-    """A session with Spark's Kafka connector on its class path; elsewhere that is `spark-submit --packages …`."""
+    """A session with Spark's Kafka connector on its class path; in your program, use `spark-submit --packages …`."""
     check_java()
     prepare_python()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.shuffle.partitions", 2)
-    # Killed before it has noted its first batch, Spark 4.3 would take its own checkpoint for another's.
+    # Without this, Spark 4.3 refuses its own checkpoint if it was killed before it recorded its first batch.
     builder = builder.config("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
-    os.environ["SPARK_DIST_CLASSPATH"] = f"{kafka_connector()}/*"  # behind Spark's own jars, whose archive then holds
+    # The class path behind Spark's own jars: their shared archive of classes then stays valid.
+    os.environ["SPARK_DIST_CLASSPATH"] = f"{kafka_connector()}/*"
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
 
 def wait_at_most(longest_s: float, reached: Callable[[], bool]) -> None:
-    """Sleep so long, but no longer than it takes to reach something."""
+    """Sleep until `reached()` is true, but at most `longest_s` seconds."""
     until_s = time.monotonic() + longest_s
     while time.monotonic() < until_s and not reached():
         time.sleep(0.02)
 
 
 def kill(child: Child) -> None:
-    """Kill a process that runs; `AssertionError` with its output if it ended by itself."""
+    """Kill a running process. Raises `AssertionError` with its output if it ended before."""
     child.kill()
     code = child.wait()
-    assert code == -signal.SIGKILL, f"it ended by itself, with {code}, before it could be killed:\n{child.output}"
+    assert code == -signal.SIGKILL, f"it ended with {code} before it could be killed:\n{child.output}"
 
 
 class Topic:
-    """A topic made for an example. Give it back with `close`."""
+    """A topic created for an example, with a consumer. Release the consumer with `close`."""
 
     PARTITIONS = 3
 
     def __init__(self, brokers: str, name: str) -> None:
         self.name = name
-        admin = AdminClient({"bootstrap.servers": brokers})  # held until it has answered
+        admin = AdminClient({"bootstrap.servers": brokers})  # the variable keeps the client alive until it answered
         admin.create_topics([NewTopic(name, self.PARTITIONS)])[name].result(30)
         conf = {"bootstrap.servers": brokers, "group.id": "wal-sink-example", "enable.auto.commit": False}
         conf |= {"isolation.level": "read_committed", "enable.partition.eof": True}
         self._consumer: Any = Consumer(conf)
 
     def messages(self) -> int:
-        """How many it holds, those of open and aborted transactions among them."""
+        """The number of messages in the topic, including those of open and aborted transactions."""
         partitions = [TopicPartition(self.name, number) for number in range(self.PARTITIONS)]
         return sum(self._end_of(partition) for partition in partitions)
 
     @retry(retry=retry_if_exception_type(KafkaException), wait=wait_fixed(0.2), stop=stop_after_delay(20))
     def _end_of(self, partition: TopicPartition) -> int:
-        """Asked again: the leader of a new topic's partition takes a moment to know that it is."""
+        """The end offset of a partition. Retried, because the leader of a new partition is not ready at once."""
         return int(self._consumer.get_watermark_offsets(partition, timeout=20)[1])
 
     def read(self) -> Iterator[Any]:
-        """What a consumer of committed messages sees: the decoded JSON of each."""
+        """The messages that a consumer of committed messages sees, as decoded JSON."""
         self._consumer.assign([TopicPartition(self.name, number, 0) for number in range(self.PARTITIONS)])
         ended = 0
         while ended < self.PARTITIONS:

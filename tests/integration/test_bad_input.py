@@ -655,7 +655,7 @@ def test_a_schema_that_cannot_be_staged_is_refused_before_the_query_runs(spark: 
 
 def test_spark_connect_is_refused() -> None:
     remote = type("DataStreamWriter", (), {"__module__": "pyspark.sql.connect.streaming.readwriter"})
-    with pytest.raises(ConfigError, match=r"Spark Connect.*where a committer cannot live"):
+    with pytest.raises(ConfigError, match=r"Spark Connect.*where no committer can run"):
         check_classic(remote())
 
 

@@ -143,7 +143,7 @@ def test_a_replay_of_another_number_of_rows_is_told(
         place.run(spark)
 
     (told,) = [record.getMessage() for record in caplog.records if "replay" in record.getMessage()]
-    assert "batch 1: the replay had 1 rows, but 3 were released and are what sinks get" in told
+    assert "batch 1: the replay had 1 rows, but 3 rows were released, and sinks get the released ones" in told
     assert place.lines.ids() == [1, 2, 3, 4]
 
 

@@ -46,8 +46,8 @@ def stage(df: DataFrame, folder: Path, *, limits: SegmentLimits = LIMITS, under:
     if not folder.exists():
         folder.mkdir()  # a run makes it when it opens the WAL; a task must find it
     store = StoreSpec(url=folder.as_uri())
-    order = StagingContext(folder=under, limits=limits)
-    return list(stage_dataframe(df, store=store, order=order, description=DESCRIPTION).segments)
+    context = StagingContext(folder=under, limits=limits)
+    return list(stage_dataframe(df, store=store, context=context, description=DESCRIPTION).segments)
 
 
 def read(spark: SparkSession, folder: Path, refs: list[SegmentRef], schema: t.StructType) -> DataFrame:

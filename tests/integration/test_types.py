@@ -81,9 +81,9 @@ FORMS = {
 
 def round_trip(df: DataFrame, folder: Path) -> DataFrame:
     store = StoreSpec(url=folder.as_uri())
-    order = StagingContext(folder="staged", limits=LIMITS)
+    context = StagingContext(folder="staged", limits=LIMITS)
     folder.mkdir(exist_ok=True)  # a run makes it when it opens the WAL; a task must find it
-    refs = stage_dataframe(df, store=store, order=order, description="types").segments
+    refs = stage_dataframe(df, store=store, context=context, description="types").segments
     return read_segments(df.sparkSession, store=store, segments=refs, schema=df.schema, chunk_rows=LIMITS.chunk_rows)
 
 

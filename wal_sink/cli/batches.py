@@ -20,8 +20,8 @@ from wal_sink.wal.log import NOTHING
 def batches(*, wal: str, after: int, option: tuple[str, ...], storage_options_json: str | None, as_json: bool) -> None:
     """Every batch the WAL still holds, oldest first.
 
-    Each with its rows, segments and size, how often it was staged, whether it is released for delivery, and which sinks
-    have it.
+    Each line shows rows, segments and size, the number of staging attempts, whether the batch is released for delivery,
+    and the sinks that have it.
     """
     store = open_store(options.wal_spec(wal, option, storage_options_json))
     require_wal(store)
@@ -33,7 +33,7 @@ def batches(*, wal: str, after: int, option: tuple[str, ...], storage_options_js
 
 
 def print_batches(found: list[BatchView]) -> None:
-    """For people."""
+    """Print the batches as a table for people."""
     shown = table(">batch", ">rows", ">segments", ">size", ">attempts", "released", "delivered to")
     for view in found:
         delivered = ", ".join(view.delivered_to) or "-"

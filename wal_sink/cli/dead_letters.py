@@ -1,4 +1,4 @@
-"""`wal-sink dead-letters`: rows that a sink refused or may have missed, and sending them again."""
+"""`wal-sink dead-letters`: list, show and resend rows that a target rejected or may have missed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from wal_sink.stores.spec import StoreSpec
 _name = click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 
 
-@click.group("dead-letters", short_help="Rows that a sink refused: list, show, replay.")
+@click.group("dead-letters", short_help="Rows that a target rejected: list, show, replay.")
 def dead_letters() -> None:
-    """Rows that a sink refused (on_rejected='dead_letter'), or that an at-most-once delivery may have lost.
+    """Rows that a target rejected (on_rejected='dead_letter'), or that an at-most-once delivery may have lost.
 
-    They stay in the WAL until somebody deletes them; replaying one does not delete it.
+    They stay in the WAL until you delete them. A replay does not delete them.
     """
 
 
@@ -36,8 +36,8 @@ def dead_letters() -> None:
 @options.storage_options
 @options.as_json
 def list_letters(*, wal: str, name: str | None, as_json: bool, **more: Any) -> None:
-    """Every dead letter of every sink, oldest batch first. A row that was refused again is listed once, where it was
-    refused last.
+    """Every dead letter of every sink, oldest batch first. A row that was rejected again is listed once, under its
+    newest dead letter.
     """
     spec = options.wal_spec(wal, more["option"], more["storage_options_json"])
     status = require_wal(open_store(spec))
@@ -62,7 +62,7 @@ def list_letters(*, wal: str, name: str | None, as_json: bool, **more: Any) -> N
 @options.storage_options
 @options.as_json
 def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None:
-    """The rows of a batch that are dead letters, each with its key and the reason."""
+    """The dead letter rows of a batch, each with its key and the reason."""
     found = list(_letters(wal, name, more).all(batch_id=batch))
     columns = found[0].letter.chunk.table.column_names if found else []
     rows = [row for kept in found for row in _rows(kept)]
@@ -77,11 +77,11 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
     click.echo(f"{len(rows)} rows")
 
 
-@dead_letters.command(short_help="Send them again.")
+@dead_letters.command(short_help="Send dead letters again.")
 @click.argument("wal")
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be sent.")
-@click.option("--unknown", is_flag=True, help="Also those of unknown outcome: the target may have their rows.")
+@click.option("--dry-run", is_flag=True, help="Only print the number of letters and rows that would be sent.")
+@click.option("--unknown", is_flag=True, help="Also send those of unknown outcome: the target may have their rows.")
 @options.take_over
 @_name
 @options.storage_options
@@ -90,10 +90,11 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
 def replay(
     *, wal: str, to: str, name: str, dry_run: bool, unknown: bool, take_over: bool, as_json: bool, **more: Any
 ) -> None:
-    """Send dead letters of delivered batches again, under keys that never change: once, where the target can.
+    """Send dead letters of delivered batches again. Their keys never change, so a target that remembers keys takes them
+    once.
 
-    What the target refuses once more becomes a new dead letter, and the exit code is 1. Repeating the command sends
-    only what is left.
+    Rows that the target rejects again become a new dead letter, and the exit code is 1. If you repeat the command, it
+    sends only the rest.
     """
     letters = _letters(wal, name, more)
     there = target(to)
@@ -114,7 +115,7 @@ def replay(
         what = "would be sent" if dry_run else "were sent"
         click.echo(f"{result['letters']} dead letters {what} to {name_of(there)}: {result['rows']} rows")
         if result["rejected"]:
-            click.echo(f"{result['rejected']} rows were refused again: see wal-sink dead-letters list")
+            click.echo(f"{result['rejected']} rows were rejected again: see wal-sink dead-letters list")
     if result["rejected"]:
         sys.exit(FOUND_SOMETHING)
 

@@ -1,4 +1,4 @@
-"""`wal-sink drain`: deliver what a WAL holds, in a process of its own and without Spark."""
+"""`wal-sink drain`: deliver the batches of a WAL in a separate process, without Spark."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from wal_sink.walsink import WalSink
 REFRESH_S = 0.5
 
 
-@click.command(short_help="Deliver what a WAL holds, without Spark.")
+@click.command(short_help="Deliver the batches of a WAL, without Spark.")
 @click.argument("wal")
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
-@click.option("--checkpoint", metavar="URL", help="The query's checkpoint, if it is not where the WAL says.")
-@click.option("--moved-from", metavar="URL", help="Where the WAL lay before it was moved here; to be said once.")
+@click.option("--checkpoint", metavar="URL", help="The query's checkpoint. Default: the one that the WAL records.")
+@click.option("--moved-from", metavar="URL", help="The address from which the WAL was moved here; give it once.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C, SIGTERM) or --timeout.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Give up after so long; with --follow: look for no new batches after it.",
+    help="Give up after this time; with --follow: take no new batches after it.",
 )
-@click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest it can honour.")
-@click.option("--start-from", type=click.Choice(["earliest", "next"]), help="Where a new name begins.")
+@click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest possible.")
+@click.option("--start-from", type=click.Choice(["earliest", "next"]), help="The first batch of a new sink name.")
 @options.take_over
 @options.delivery_policies
 @click.option("--progress/--no-progress", default=None, help="A progress bar; default: only on a terminal.")
@@ -52,12 +52,12 @@ REFRESH_S = 0.5
 @options.as_json
 @in_order()
 def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool, **more: Any) -> None:
-    """Deliver everything that is complete to a target. Needs no Spark.
+    """Deliver all complete batches to a target. Needs no Spark.
 
-    What was delivered before, by any process under the same --name, is not delivered again. A process that still serves
-    the sink is not ended: the command is refused beside it. The target is the URL of a
-    backend, or a function or Sink in a module, which is looked for in the current directory too. SIGTERM ends it as
-    Ctrl-C does: the chunk in hand is finished; with --follow the exit code is 0, otherwise 143.
+    Batches that any process delivered before under the same --name are not delivered again. If another process still
+    serves the sink, the command fails and leaves that process running. The target is the URL of a backend, or a
+    function or Sink in a module. The module is looked for in the current directory too. SIGTERM has the effect of
+    Ctrl-C: chunks in flight are finished. With --follow the exit code is then 0, otherwise 143.
 
     \b
         wal-sink drain wal/orders --to 'sqlite:///orders.db?table=orders' --start-from earliest
@@ -78,18 +78,18 @@ def drain(*, wal: str, to: str, name: str, progress: bool | None, as_json: bool,
 
 
 def _check_start(before: Status, name: str, start_from: str | None) -> None:
-    """A name that is new to a WAL with batches must say where it begins; the library would say it in its own words."""
+    """Refuse a new name without --start-from if the WAL has batches. The library's error names no CLI option."""
     if start_from is not None or before.newest_batch < 0 or _of(before, name) is not None:
         return
     if any(sink.folder == name for sink in before.sinks):
-        return  # it was renamed: the library says to what
+        return  # it was renamed: the error of the library names the new name
     known = ", ".join(repr(sink.name) for sink in before.sinks) or "none"
     raise ConfigError(
         f"sink {name!r} is new to {before.wal}, which holds batches up to {before.newest_batch} "
-        f"(sinks it knows: {known}). Say where it begins: --start-from earliest delivers everything the WAL still "
-        "holds, --start-from next only batches completed from now on. To go on with a sink it knows, give its --name, "
-        f"or rename it: wal-sink sinks rename WAL OLD {name}. If the new one replaces it, retire the old one, or "
-        "nothing it lacks is ever deleted: wal-sink sinks retire WAL OLD"
+        f"(known sinks: {known}). Choose its first batch: --start-from earliest delivers everything the WAL still "
+        "holds, --start-from next only batches completed from now on. To continue a known sink, give its --name, "
+        f"or rename it: wal-sink sinks rename WAL OLD {name}. If the new sink replaces an old one, retire the old one "
+        "(wal-sink sinks retire WAL OLD): otherwise the WAL never deletes the batches that the old one lacks"
     )
 
 
@@ -109,16 +109,18 @@ def _sink(spec: StoreSpec, status: Status, to: dict[str, Delivery], more: dict[s
 
 
 def _recorded_checkpoint(status: Status) -> str:
-    """Where the WAL says that the checkpoint is. The WAL may not choose what code reads it: fsspec has schemes that
-    fetch other addresses and fill in templates.
+    """The checkpoint's address as the WAL records it; only of a plain kind of store.
+
+    The record of a WAL must not choose which code runs: fsspec has schemes that fetch other addresses and fill in
+    templates.
     """
     found = status.checkpoint
     if found is None:
-        raise ConfigError(f"{status.wal} does not say yet where the checkpoint is: give --checkpoint")
+        raise ConfigError(f"{status.wal} does not record a checkpoint yet: give --checkpoint")
     if not is_plain(found):
         raise ConfigError(
-            f"{status.wal} says that its checkpoint is {mask_url(found)}. A place of this kind is opened only if you "
-            "name it: give --checkpoint"
+            f"{status.wal} records the checkpoint {mask_url(found)}. An address of this kind is opened only if you "
+            "name it yourself: give --checkpoint"
         )
     return found
 
@@ -126,11 +128,11 @@ def _recorded_checkpoint(status: Status) -> str:
 def _deliver(
     sink: WalSink, before: Status, name: str, *, follow: bool, timeout_s: float | None, progress: bool
 ) -> bool:
-    """Drain; True if Ctrl-C or SIGTERM ended a drain that follows, which is how one ends it."""
+    """Drain the WAL. True if Ctrl-C or SIGTERM ended a drain with --follow, which is its normal end."""
     with _bar(sink, before, name) if progress else contextlib.nullcontext():
         try:
             with contextlib.ExitStack() as stack:
-                stack.push(sink)  # entering it would wait for the whole backlog, whatever the timeout
+                stack.push(sink)  # entering the sink would wait for the whole backlog and ignore the timeout
                 sink.drain(follow=follow, timeout_s=timeout_s)
         except UndeliveredError as error:
             raise UndeliveredError(_left(sink, name, timeout_s)) from error
@@ -144,10 +146,10 @@ def _deliver(
 def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:
     own = _of(sink.status(), name)
     through, pending = (own.delivered_through, own.pending_batches) if own else (None, 0)
-    over = "not everything complete was delivered" if timeout_s is None else f"the time of {timeout_s:g} s is over"
+    over = "not all complete batches were delivered" if timeout_s is None else f"the time of {timeout_s:g} s is over"
     return (
         f"sink {name!r}: {over}; delivered through batch {batch_text(through)}, {pending} pending. "
-        "They are kept in the WAL: start again, or allow more time"
+        "Pending batches stay in the WAL: start again, or allow more time"
     )
 
 
@@ -181,7 +183,7 @@ def _of(status: Status, name: str) -> SinkStatus | None:
 
 @contextlib.contextmanager
 def _bar(sink: WalSink, before: Status, name: str) -> Iterator[None]:
-    """A bar on stderr while the block runs, fed from the store by a thread."""
+    """Show a progress bar on stderr while the block runs. A thread reads the progress from the store."""
     done = threading.Event()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as bar:

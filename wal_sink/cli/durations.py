@@ -1,4 +1,4 @@
-"""Durations on the command line: `10s`, `500ms`, `2m`, `1h`, or a number of seconds."""
+"""Durations on the command line: `10s`, `500ms`, `2m`, `1h`, or a plain number of seconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def duration(text: str) -> float:
-    """The seconds in a text such as `10s`; raises click's `BadParameter` for anything else, 0 too."""
+    """The seconds in a text such as `10s`. Raises click's `BadParameter` for any other text and for 0."""
     match = _DURATION.fullmatch(str(text).strip().lower())
     if match is None or float(match[1]) == 0:
         raise click.BadParameter(f"{text!r}: expected a duration above 0 such as 10s, 500ms or 2m")

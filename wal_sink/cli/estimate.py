@@ -1,4 +1,4 @@
-"""`wal-sink estimate`: what a query's log would cost, and where its limits are, before anything runs."""
+"""`wal-sink estimate`: costs and limits of a query's log, calculated before anything runs."""
 
 from __future__ import annotations
 
@@ -24,21 +24,23 @@ _AMOUNT = click.FloatRange(min=0)
 _DEFAULTS = Settings()
 
 
-@click.command("estimate", short_help="What a log would cost, and where its limits are.")
-@click.option("--executors", type=_NUMBER, multiple=True, default=EXECUTORS, help="A row of the table; repeat it.")
+@click.command("estimate", short_help="Costs and limits of a log, calculated.")
+@click.option(
+    "--executors", type=_NUMBER, multiple=True, default=EXECUTORS, help="One row of the table; may be repeated."
+)
 @click.option("--cores-per-executor", type=_NUMBER, default=4, show_default=True, help="Task slots of an executor.")
-@click.option("--batch-interval", type=duration, default="10s", show_default=True, help="From batch to batch.")
+@click.option("--batch-interval", type=duration, default="10s", show_default=True, help="Time from batch to batch.")
 @click.option(
     "--segments", type=_NUMBER, help="Partitions that stage rows in a batch; default: one for each task slot."
 )
 @click.option(
-    "--rows-per-second", type=_AMOUNT, default=1000, show_default=True, help="Rows that arrive, for each executor."
+    "--rows-per-second", type=_AMOUNT, default=1000, show_default=True, help="Input rows per second and executor."
 )
-@click.option("--row-bytes", type=_AMOUNT, default=200, show_default=True, help="Of a row in memory.")
+@click.option("--row-bytes", type=_AMOUNT, default=200, show_default=True, help="Size of a row in memory.")
 @click.option(
     "--compression", type=_AMOUNT, default=3, show_default=True, help="How many times smaller a row is in a segment."
 )
-@click.option("--columns", type=_NUMBER, default=10, show_default=True, help="Columns; they lie in the manifest.")
+@click.option("--columns", type=_NUMBER, default=10, show_default=True, help="Columns; the manifest lists them.")
 @click.option("--chunk-rows", type=_NUMBER, default=_DEFAULTS.chunk_rows, show_default=True, help="As in Settings.")
 @click.option("--chunk-mib", type=_NUMBER, default=32, show_default=True, help="chunk_bytes, in MiB.")
 @click.option("--segment-mib", type=_NUMBER, default=64, show_default=True, help="segment_bytes, in MiB.")
@@ -47,37 +49,40 @@ _DEFAULTS = Settings()
     type=_NUMBER,
     default=_DEFAULTS.retention_batches,
     show_default=True,
-    help="Delivered batches that are kept, as in Settings.",
+    help="Number of delivered batches to keep, as in Settings.",
 )
 @click.option("--max-delivery-tasks", type=_NUMBER, help="As in Settings; default: all task slots but one.")
 @click.option("--sinks", type=_NUMBER, default=1, show_default=True, help="Sinks of the WAL, all of one kind.")
-@click.option(
-    "--sink-kind", type=click.Choice(sorted(KINDS)), default="plain", show_default=True, help="What the target can do."
-)
-@click.option("--at-most-once", is_flag=True, help="Rather lose a chunk than repeat it.")
+@click.option("--sink-kind", type=click.Choice(sorted(KINDS)), default="plain", show_default=True, help="Kind of sink.")
+@click.option("--at-most-once", is_flag=True, help="A chunk may be lost, but is never repeated.")
 @click.option("--where", type=click.Choice(get_args(Where)), default="auto", show_default=True, help="As in Delivery.")
-@click.option("--sink-call", type=duration, default="50ms", show_default=True, help="The sink's time for a chunk.")
+@click.option("--sink-call", type=duration, default="50ms", show_default=True, help="Time the sink takes for a chunk.")
 @click.option(
-    "--pending-batches", type=click.IntRange(min=0), default=1, show_default=True, help="Not delivered at a restart."
+    "--pending-batches",
+    type=click.IntRange(min=0),
+    default=1,
+    show_default=True,
+    help="Undelivered batches at a restart.",
 )
-@click.option("--store", type=click.Choice(sorted(STORES)), default="s3", show_default=True, help="Where the WAL is.")
+@click.option("--store", type=click.Choice(sorted(STORES)), default="s3", show_default=True, help="The WAL's store.")
 @click.option(
     "--latency",
     type=duration,
-    help="Of one request of the store. Default: s3 100ms, other 20ms, local 5ms and 0.5ms.",
+    help="Time of one request to the store. Default: s3 100ms, other 20ms, local 5ms and 0.5ms.",
 )
 @click.option("--bandwidth", type=_NUMBER, help="MB/s of one connection. Default: s3 85, other 100, local 200.")
 @click.option("--put-price", type=_AMOUNT, help="$ for 1,000 PUT or LIST. s3: 0.005.")
 @click.option("--get-price", type=_AMOUNT, help="$ for 1,000 GET. s3: 0.0004.")
 @click.option("--delete-price", type=_AMOUNT, help="$ for 1,000 DELETE. s3: 0.")
-@click.option("--storage-price", type=_AMOUNT, help="$ for a GB kept a month. s3: 0.023.")
-@click.option("--write-limit", type=_NUMBER, help="Most writes a second under one prefix. s3: 3,500.")
-@click.option("--read-limit", type=_NUMBER, help="Most reads a second under one prefix. s3: 5,500.")
+@click.option("--storage-price", type=_AMOUNT, help="$ for a GB stored for a month. s3: 0.023.")
+@click.option("--write-limit", type=_NUMBER, help="Maximum writes per second under one prefix. s3: 3,500.")
+@click.option("--read-limit", type=_NUMBER, help="Maximum reads per second under one prefix. s3: 5,500.")
 @options.as_json
 def estimate_verb(*, executors: tuple[int, ...], as_json: bool, **given: Any) -> None:
-    """What a query's log would cost a month, which limit is nearest, what a crash may repeat, how long a restart takes.
+    """The monthly cost of a query's log, its nearest limit, the rows a crash may repeat, the time of a restart.
 
-    Calculated, for clusters of several sizes; nothing is asked of any store. docs/SCALE.md explains each column.
+    All figures are calculated, for clusters of several sizes. No store is contacted. docs/SCALE.md explains each
+    column.
 
     \b
         wal-sink estimate --batch-interval 10s --segments 500 --chunk-rows 50000 --store s3
@@ -92,7 +97,7 @@ def estimate_verb(*, executors: tuple[int, ...], as_json: bool, **given: Any) ->
 
 
 def print_estimates(found: Sequence[Estimate]) -> None:
-    """For people."""
+    """Print the estimates for people: assumptions, a table, and advice."""
     out = console()
     out.print(facts(_assumptions(found[0])))
     out.print()
@@ -112,7 +117,7 @@ def print_estimates(found: Sequence[Estimate]) -> None:
     for each in found:
         shown.add_row(*_cells(each))
     out.print(shown)
-    out.print("\nWhat changes first")
+    out.print("\nThe limit reached first")
     for each in found:
         count = each.plan.executors
         out.print(f"  {count:,} {'executor' if count == 1 else 'executors'}: {advise(each)}", soft_wrap=True)
@@ -136,16 +141,16 @@ def _cells(found: Estimate) -> list[str]:
 def _assumptions(found: Estimate) -> list[tuple[str, object]]:
     plan, store, prices = found.plan, found.store, found.store.prices
     once = ", at most once" if plan.at_most_once else ""
-    limits = "no limit for a prefix is known"
+    limits = "no limit per prefix is known"
     if store.writes_per_s and store.reads_per_s:
-        limits = f"under a prefix {store.writes_per_s:,.0f} writes and {store.reads_per_s:,.0f} reads a second"
-    costs = "no prices are known: --put-price and the like give them"
+        limits = f"{store.writes_per_s:,.0f} writes and {store.reads_per_s:,.0f} reads a second per prefix"
+    costs = "no prices are known: give them with --put-price and the other price options"
     if prices is not None:
         costs = (
             f"${prices.per_1000_puts:g} for 1,000 PUT or LIST, ${prices.per_1000_gets:g} for 1,000 GET, "
-            f"${prices.gb_month:g} for a GB and month ({prices.as_of})"
+            f"${prices.gb_month:g} per GB and month ({prices.as_of})"
         )
-    arriving = f"{plan.rows_per_s:,g} rows a second and executor"
+    arriving = f"{plan.rows_per_s:,g} rows per second and executor"
     of_row = f"{plan.row_bytes:g} bytes a row, {plan.compression:g} times smaller in a segment"
     sinks = f"{plan.sinks} {'sink' if plan.sinks == 1 else 'sinks'}, {plan.ability.value}{once}"
     chunks = f"chunks of {plan.settings.chunk_rows:,} rows, {plan.sink_call_s * 1000:g} ms in the sink for each"
@@ -209,7 +214,7 @@ def _store(given: dict[str, Any]) -> StoreModel:
 
 
 def _prices(known: Prices | None, given: dict[str, Any]) -> Prices | None:
-    """The known prices under those that were given; None if there are neither."""
+    """The given prices, completed by the known ones; None if there are neither."""
     names = {
         "per_1000_puts": "put_price",
         "per_1000_gets": "get_price",
@@ -225,7 +230,7 @@ def _prices(known: Prices | None, given: dict[str, Any]) -> Prices | None:
 
 
 def _plain(found: Estimate) -> dict[str, Any]:
-    """As JSON: what was calculated, and what it was calculated from."""
+    """The results for JSON, with the assumptions they were calculated from."""
     shown = plain(found)
     del shown["store"]
     advice = advise(found)

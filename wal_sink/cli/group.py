@@ -13,21 +13,21 @@ from wal_sink.reporting.texts import told
 
 DEBUG_VARIABLE = "WAL_SINK_DEBUG"
 FOUND_SOMETHING = 1
-"""The check found something, or delivery failed."""
+"""A check found a problem, or delivery failed."""
 BAD_USE = 2
-"""What was asked for cannot work: `ConfigError`, and click's own usage errors."""
+"""Wrong usage or configuration: `ConfigError`, and click's own usage errors."""
 
 
 class WalSinkGroup(click.Group):
-    """A group whose verbs may raise any `WalSinkError`; they are listed in the order in which they were added."""
+    """A group whose verbs may raise any `WalSinkError`. Help lists them in the order in which they were added."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The verbs as a reader meets them, not by the alphabet."""
+        """The verbs in the order in which a user needs them, not in alphabetical order."""
         del ctx
         return list(self.commands)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; errors of wal-sink end the process with one message on stderr."""
+        """Run the verb. An error of wal-sink ends the process with one message on stderr."""
         try:
             return super().invoke(ctx)
         except WalSinkError as error:
@@ -37,6 +37,6 @@ class WalSinkGroup(click.Group):
 
 
 def fail(error: WalSinkError) -> NoReturn:
-    """Say what went wrong, on stderr, and end with the exit code that belongs to it."""
+    """Print the error to stderr and end the process with the exit code that belongs to it."""
     click.echo(told(error), err=True)
     sys.exit(BAD_USE if isinstance(error, ConfigError) else FOUND_SOMETHING)

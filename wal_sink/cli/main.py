@@ -1,5 +1,7 @@
-"""The console script `wal-sink`. Exit codes: 0 fine, 1 the check found something or delivery failed, 2 bad use,
-143 SIGTERM ended a command that delivers.
+"""The console script `wal-sink`.
+
+Exit codes: 0 success; 1 a check found a problem, or delivery failed; 2 wrong usage or configuration; 143 SIGTERM ended
+a command that delivers.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ def _show_version(context: click.Context, _option: click.Parameter, value: objec
 def main(*, debug: bool) -> None:
     """A write-ahead-log sink for Spark Structured Streaming.
 
-    WAL is the folder of a log: a local path, or any URL that fsspec knows, such as s3://lake/wal/orders. Options
-    of its store come by --option, or from the environment.
+    WAL is the folder of a log: a local path, or any URL that fsspec knows, such as s3://lake/wal/orders. Pass the
+    options of its store with --option or in the environment.
 
-    Every verb takes --json. Exit code 0: fine; 1: the check found something, or delivery failed; 2: bad use.
+    Every command takes --json. Exit code 0: success; 1: a check found a problem, or delivery failed; 2: wrong usage or
+    configuration.
     """
 
 

@@ -12,7 +12,7 @@ class NoWal(WalSinkError):
 
 
 def require_wal(store: Store) -> Status:
-    """The status of a WAL that has at least its `wal.json`; raises `NoWal` otherwise."""
+    """The status of a WAL that has its `wal.json`. Raises `NoWal` if it has none."""
     status = read_status(store)
     if status.wal_id is None:
         raise NoWal(no_wal(status))
@@ -20,7 +20,7 @@ def require_wal(store: Store) -> Status:
 
 
 def no_wal(status: Status) -> str:
-    """Why there is nothing to see."""
+    """The message about a missing `wal.json`, with its possible reasons."""
     if status.sinks:
         return f"{status.wal} holds no wal.json yet: its sinks are registered, but no batch was staged so far"
-    return f"{status.wal} holds no wal.json: it is no WAL, or no batch was staged so far. Is the address right?"
+    return f"{status.wal} holds no wal.json: it is no WAL, or no batch was staged so far. Check the address"

@@ -1,4 +1,4 @@
-"""What verbs print: JSON for machines, tables for people. The same on a terminal and in a pipe, colours aside."""
+"""Output of the verbs: JSON for machines, tables for people. Terminal and pipe get the same text, except colours."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from rich.console import Console
 from rich.table import Table
 
 PIPE_WIDTH = 160
-"""Columns a table may take where there is no terminal to ask."""
+"""The width of a table, in columns, where the output is no terminal."""
 NULL = "NULL"
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Control characters but tab and newline, and those that turn the direction of writing: what rows, names of columns and
-reasons hold may come from anybody.
+"""Control characters except tab and newline, and characters that change the direction of writing. Rows, column names
+and reasons may come from an attacker, and a terminal would obey these characters.
 """
 
 
 def print_json(value: object) -> None:
-    """One JSON document on stdout."""
+    """Print one JSON document to stdout."""
     click.echo(msgspec.json.format(msgspec.json.encode(plain(value)), indent=2).decode())
 
 
 def plain(value: object) -> Any:
-    """Dataclasses and records as dictionaries; everything else as it is."""
+    """Turn dataclasses and records into dictionaries; other values stay as they are."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
@@ -40,13 +40,13 @@ def plain(value: object) -> Any:
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """A console on `stream`, stdout by default, that never cuts text off in a pipe."""
+    """A console on `stream` (default: stdout) that never cuts text in a pipe."""
     file = stream or sys.stdout
     return Console(file=file, width=None if file.isatty() else PIPE_WIDTH, highlight=False)
 
 
 def table(*headings: str, title: str | None = None) -> Table:
-    """A table; a heading that starts with `>` is of a column of numbers."""
+    """A table. A heading that starts with `>` belongs to a column of numbers."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in headings:
         right = heading.startswith(">")
@@ -65,7 +65,7 @@ def facts(rows: Sequence[tuple[str, object]]) -> Table:
 
 
 def text(value: object) -> str:
-    """A value as a cell shows it, with rich's markup taken literally, and with nothing that a terminal obeys."""
+    """A value as text for a cell: rich's markup is shown literally, and control characters are escaped."""
     shown = "-" if value is None else f"{value:,}" if type(value) is int else str(value)
     return _OBEYED.sub(_escaped, shown).replace("[", r"\[")
 
@@ -75,9 +75,9 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def cell(value: object, *, longest: int | None = None) -> str:
-    """A value of a row: NULL, a text, or nested values as JSON with the names of their fields.
+    """A value of a row as text: NULL, a text, or nested values as JSON with their field names.
 
-    A text that could be taken for something else stands in quotes, such as "NULL" or an empty one.
+    A text that could be mistaken for something else is quoted, such as "NULL" or an empty one.
     """
     shown = NULL if value is None else _as_text(value) if isinstance(value, str) else _as_json(value)
     return text(shown if longest is None or len(shown) <= longest else shown[: longest - 1] + "…")
@@ -96,7 +96,7 @@ def _as_json(value: object) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """A number of bytes with a readable unit."""
     if count < 1024:
         return f"{count} B"
     amount = float(count)
@@ -108,5 +108,5 @@ def size(count: int) -> str:
 
 
 def batch_text(batch_id: int | None) -> str:
-    """A batch id, where -1 and None mean that there is none."""
+    """A batch id as text; -1 and None mean that there is none."""
     return "none" if batch_id is None or batch_id < 0 else str(batch_id)

@@ -23,7 +23,7 @@ LONGEST_CELL = 40
 def show(
     *, wal: str, batch: int, rows: int, option: tuple[str, ...], storage_options_json: str | None, as_json: bool
 ) -> None:
-    """One batch: its manifest, release and segments, which sinks have it, and its first rows."""
+    """One batch: its manifest, release and segments, the sinks that have it, and its first rows."""
     store = open_store(options.wal_spec(wal, option, storage_options_json))
     detail = _require_batch(store, batch)
     staged = read_rows(store, detail.manifest, rows)
@@ -85,7 +85,7 @@ def _print_sinks(detail: BatchDetail) -> None:
 
 
 def _print_rows(staged: StagedRows) -> None:
-    """A line a row would not fit most tables: columns stand below each other, rows side by side."""
+    """Print a line per column and a table column per row: most rows are too wide for one line."""
     shown = table("column", *(f"row {number}" for number in range(len(staged.rows))))
     for index, column in enumerate(staged.columns):
         shown.add_row(text(column), *(cell(row[index], longest=LONGEST_CELL) for row in staged.rows))

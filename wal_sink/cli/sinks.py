@@ -1,4 +1,4 @@
-"""`wal-sink sinks`: which sinks a WAL has, and what they are called; retiring one that nobody needs."""
+"""`wal-sink sinks`: list the sinks of a WAL, rename one, retire one that is no longer needed."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from wal_sink.wal.log import Log
 def sinks() -> None:
     """The sinks that a WAL knows.
 
-    A WAL keeps every batch until each of them has it, whether a process serves them or not.
+    A WAL keeps every batch until each sink has it, even if no process serves that sink.
     """
 
 
-@sinks.command("list", short_help="Every sink, and whether it holds anything back.")
+@sinks.command("list", short_help="Every sink, and whether it prevents deletion.")
 @click.argument("wal")
 @options.storage_options
 @options.as_json
 def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
-    """Every sink that the WAL knows, retired ones too: how far it is, and what is known of who serves it."""
+    """Every sink that the WAL knows, including retired ones: its newest delivered batch, and the process that serves
+    it, if one is known.
+    """
     status = require_wal(open_store(options.wal_spec(wal, more["option"], more["storage_options_json"])))
     if as_json:
         print_json([plain(sink) for sink in status.sinks])
@@ -41,11 +43,11 @@ def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
         pending = text(None if sink.state == "retired" else sink.pending_batches)
         shown.add_row(sink.name, sink.state, batch_text(sink.delivered_through), pending, *map(text, cells))
     console().print(shown)
-    for said in held_back(status.sinks):
-        click.echo(said)
+    for warning in held_back(status.sinks):
+        click.echo(warning)
 
 
-@sinks.command("retire", short_help="Let a sink hold nothing back any more.")
+@sinks.command("retire", short_help="End a sink, so that it no longer prevents deletion.")
 @click.argument("wal")
 @click.argument("name")
 @click.option(
@@ -53,15 +55,15 @@ def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Give up to N batches up that the sink lacks; without it, the command names them and is refused.",
+    help="Give up at most N batches that the sink lacks. Without it, the command lists them and fails.",
 )
 @options.take_over
 @options.storage_options
 @options.as_json
 def retire_verb(*, wal: str, name: str, drop_pending: int, take_over: bool, as_json: bool, **more: Any) -> None:
-    """Retire a sink for good: the WAL no longer keeps batches for it, and no process can serve it again.
+    """Retire a sink permanently: the WAL no longer keeps batches for it, and no process can serve it again.
 
-    Nothing is deleted now, neither in the WAL nor in the target. The name cannot be used again.
+    The command deletes nothing, neither in the WAL nor in the target. The name cannot be used again.
     """
     done = retire(_log(wal, more), name, drop_pending=drop_pending, take_over=options.whom(take_over=take_over))
     if as_json:
@@ -79,7 +81,7 @@ def retire_verb(*, wal: str, name: str, drop_pending: int, take_over: bool, as_j
 @options.storage_options
 @options.as_json
 def rename_verb(*, wal: str, old: str, new: str, take_over: bool, as_json: bool, **more: Any) -> None:
-    """Rename a sink: under the new name it goes on where it is, and nothing is delivered twice.
+    """Rename a sink. Under the new name it continues where it is, and nothing is delivered twice.
 
     Its folder in the WAL, its terms and its positions in the target keep the first name.
     """
@@ -87,15 +89,15 @@ def rename_verb(*, wal: str, old: str, new: str, take_over: bool, as_json: bool,
     if as_json:
         print_json({"sink": new, "renamed_from": old})
         return
-    click.echo(f"sink {old!r} is called {new!r} from now on: use this name in the WalSink, and with --name")
+    click.echo(f"sink {old!r} is called {new!r} from now on: use this name in WalSink and with --name")
 
 
 def held_back(found: tuple[SinkStatus, ...]) -> list[str]:
-    """Which sinks hold back what others have, and whom nobody is known to serve."""
+    """A warning for each sink that no known process serves and that lacks batches which other sinks have."""
     newest = max((sink.delivered_through for sink in found), default=-1)
     return [
         f"nothing after batch {batch_text(sink.delivered_through)} is deleted until sink {sink.name!r} has it, and no "
-        f"process is known to serve it (last one: {sink.state}). Serve or drain it, or see wal-sink sinks --help"
+        f"process is known to serve it (the last one: {sink.state}). Serve or drain it, or see wal-sink sinks --help"
         for sink in found
         if sink.state not in {"retired", "running"} and sink.delivered_through < newest
     ]

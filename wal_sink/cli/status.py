@@ -1,4 +1,4 @@
-"""`wal-sink status`: where a WAL and its sinks stand."""
+"""`wal-sink status`: the state of a WAL and of its sinks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from wal_sink.recovery.location import canonical
 from wal_sink.stores.opening import open_store
 
 
-@click.command(short_help="Where a WAL and its sinks stand.")
+@click.command(short_help="The state of a WAL and of its sinks.")
 @click.argument("wal")
 @options.storage_options
 @options.as_json
 def status(*, wal: str, option: tuple[str, ...], storage_options_json: str | None, as_json: bool) -> None:
-    """Where a WAL and its sinks stand: how far, how much is pending, who holds them.
+    """The state of a WAL and of its sinks: newest batches, pending batches, and the processes that serve the sinks.
 
     Exit code 1 if there is no WAL.
     """
@@ -38,7 +38,7 @@ def status(*, wal: str, option: tuple[str, ...], storage_options_json: str | Non
 
 
 def print_status(found: Status) -> None:
-    """For people."""
+    """Print the status for people."""
     out = console()
     out.print(
         facts(
@@ -55,7 +55,7 @@ def print_status(found: Status) -> None:
     )
     out.print()
     if not found.sinks:
-        out.print("no sink is registered: batches are staged here, and drained by nobody yet")
+        out.print("no sink is registered: batches are staged here, but no process drains them yet")
         return
     sinks = table("sink", "kind", "state", ">delivered through", ">pending", ">term", "last held by", "target")
     for sink in found.sinks:
@@ -63,5 +63,5 @@ def print_status(found: Status) -> None:
         cells = (sink.kind, sink.state, through, sink.pending_batches, sink.term, sink.held_by, sink.identity)
         sinks.add_row(sink.name, *map(text, cells))
     out.print(sinks)
-    for said in held_back(found.sinks):
-        click.echo(said)
+    for warning in held_back(found.sinks):
+        click.echo(warning)

@@ -1,4 +1,4 @@
-"""What `--to` names: the URL of a backend, or an object in a module of the user's."""
+"""The target that `--to` names: the URL of a backend, or an object in a module of the user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wal_sink.sinks.urls import sink_from_url
 
 
 def target(named: str) -> Sink | BatchSink:
-    """The sink behind `--to`. Raises `ConfigError` with what was found in its place."""
+    """The sink that `--to` names. Raises `ConfigError` with what was found instead."""
     if "://" in named or named.startswith("sqlite:"):
         return sink_from_url(named)
     module, colon, name = named.partition(":")
@@ -28,7 +28,7 @@ def target(named: str) -> Sink | BatchSink:
 
 
 def _module(name: str) -> Any:
-    """The module, looked for in the current directory first."""
+    """Import the module; the current directory is searched first."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -36,7 +36,7 @@ def _module(name: str) -> Any:
         return importlib.import_module(name)
     except WalSinkError:
         raise
-    except Exception as error:  # whatever a user's module raises while it is imported
+    except Exception as error:  # a user's module may raise any error while it is imported
         raise ConfigError(f"--to: module {name!r} cannot be imported: {told(error)}") from error
 
 

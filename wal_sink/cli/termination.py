@@ -1,4 +1,4 @@
-"""SIGTERM, by which Kubernetes, systemd and Docker end a process, ends a command in order: as Ctrl-C does."""
+"""Orderly end of a command after SIGTERM, as after Ctrl-C. Kubernetes, systemd and Docker send this signal."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from typing import NoReturn
 import click
 
 ENDED_BY_SIGTERM = 128 + signal.SIGTERM
-"""143: the exit code of shells for a process that this signal ended."""
+"""143, the exit code that shells report for a process ended by this signal."""
 
 
 class TerminatedError(KeyboardInterrupt):
-    """SIGTERM came. A kind of Ctrl-C, so that whatever ends in order by that does so by this."""
+    """SIGTERM was received. It is a `KeyboardInterrupt`, so all code that handles Ctrl-C handles it too."""
 
 
 @contextlib.contextmanager
 def in_order() -> Iterator[None]:
-    """Inside, SIGTERM raises `TerminatedError` on the main thread. One that leaves the block ends the process with 143.
+    """Raise `TerminatedError` on the main thread for a SIGTERM inside the block.
 
-    Only the main thread may set a handler. A command that another thread runs belongs to a program that has its own
-    main thread: there the program alone decides what the signal does.
+    If the error leaves the block, the process ends with exit code 143. Only the main thread may set a handler. A
+    command on another thread belongs to a program with its own main thread, and that program decides what the signal
+    does.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -33,14 +34,14 @@ def in_order() -> Iterator[None]:
     try:
         yield
     except TerminatedError:
-        click.echo("ended by SIGTERM: what is not delivered yet stays in the WAL; repeat the command", err=True)
+        click.echo("ended by SIGTERM: undelivered batches stay in the WAL; repeat the command", err=True)
         sys.exit(ENDED_BY_SIGTERM)
     finally:
-        # None: the handler was not set by Python, and Python cannot put it back. The default one ends the process.
+        # None: the handler was not set by Python, so Python cannot restore it. The default handler ends the process.
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _terminate(_number: int, _frame: object) -> NoReturn:
-    # The end takes a bounded time. A second SIGTERM would interrupt it, before it left the record that it ended.
+    # The shutdown takes a bounded time. A second SIGTERM would interrupt it before it recorded the end of the process.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise TerminatedError

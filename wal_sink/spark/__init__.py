@@ -1,6 +1,6 @@
-"""Spark: staging, delivery and the query as Spark carries them out. Importing it does not import pyspark.
+"""The Spark side: the query, staging and delivery as Spark jobs. Importing this package does not import pyspark.
 
-`check_java` and `prepare_python` are for programs that make a session: call them before it is made.
+`check_java` and `prepare_python` are for programs that create a Spark session: call them before you create it.
 """
 
 from wal_sink.spark.session.java import check_java

@@ -1,4 +1,4 @@
-"""Where a sink runs: decided once, before the query starts, and logged."""
+"""The place where each sink runs, driver or executors: decided once, before the query starts, and logged."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _logger = logger_of(__name__)
 
 
 class Placement:
-    """Decides for the sinks of one run, given the run's log, its store, and Spark if there is one.
+    """Decides where the sinks of one run work, given the run's log, its store, and Spark if there is one.
 
-    `max_tasks` limits the task slots that all its sinks together take; None: one less than the cluster has, and all of
-    them for what takes seconds. Raises `ConfigError` if Spark's executors do not see the store that the driver sees.
+    `max_tasks` limits the task slots that all sinks of the run take together. None: one less than the cluster has, and
+    all of them for deliveries that take only seconds. Raises `ConfigError` if the executors do not see the driver's
+    store.
     """
 
     def __init__(
@@ -51,13 +52,13 @@ class Placement:
             check_shared_store(spark, store, log.runtime)
 
     def serve(self, name: str, sink: Sink | BatchSink, delivery: Delivery) -> ServedSink:
-        """The serving of one sink. Raises `ConfigError` if it cannot be what or where it was asked to be."""
+        """Build the served sink. Raises `ConfigError` if its guarantee or its place is impossible."""
         dispatcher, where, payload = self._dispatcher(name, sink, delivery)
         _logger.info("sink %s: %s runs %s", name, name_of(sink), where)
         return serve(name, sink, delivery, dispatcher, travels=payload)
 
     def cancel_jobs(self, names: Iterable[str]) -> None:
-        """Cancel the Spark jobs that deliver to these sinks; what they had in hand has an unknown outcome."""
+        """Cancel the Spark jobs that deliver to these sinks. The outcome of their chunks in flight is unknown."""
         if self.spark is not None:
             for name in names:
                 self.spark.sparkContext.cancelJobGroup(self._job_group(name))
@@ -68,7 +69,7 @@ class Placement:
     def _dispatcher(
         self, name: str, sink: Sink | BatchSink, delivery: Delivery
     ) -> tuple[SegmentDispatcher, str, PickledSink | None]:
-        """Who carries, in words where, and the sink as it travels, if it does."""
+        """The dispatcher of a sink, its place in words, and the pickled sink if it runs on executors."""
         if isinstance(sink, BatchSink):
             return self._whole_batch(name, sink, delivery), "on the driver, a batch at a time", None
         if delivery.where == "executors" and (self.spark is None or sink.driver_only):
@@ -76,7 +77,7 @@ class Placement:
                 "there is no Spark session" if self.spark is None else f"{name_of(sink)} can only run on the driver"
             )
             raise ConfigError(
-                f"sink {name!r}: where='executors' was asked for, but {missing}; use where='driver' or 'auto'"
+                f"sink {name!r}: where='executors' is not possible: {missing}. Use where='driver' or where='auto'"
             )
         if self.spark is None or sink.driver_only or delivery.where == "driver":
             here = LocalDispatcher(lambda: sink, self.log, should_stop=self.should_stop, copy_sink=copier(sink))
@@ -109,11 +110,11 @@ class Placement:
     def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchDispatcher:
         if self.spark is None:
             raise ConfigError(
-                f"sink {name!r}: {name_of(sink)} gets whole batches as DataFrames, which needs a Spark session"
+                f"sink {name!r}: {name_of(sink)} gets whole batches as DataFrames, so it needs a Spark session"
             )
         if delivery.where == "executors":
             raise ConfigError(
-                f"sink {name!r}: {name_of(sink)} gets whole batches on the driver; where='executors' cannot be"
+                f"sink {name!r}: {name_of(sink)} gets whole batches on the driver, so where='executors' is not possible"
             )
         from wal_sink.spark.delivery.whole_batch import batch_writer  # noqa: PLC0415 - the core runs without Spark
 
@@ -122,7 +123,7 @@ class Placement:
 
 
 def concurrency(sink: Sink, delivery: Delivery) -> int | None:
-    """How many tasks may call the sink side by side; None: any number."""
+    """The number of tasks that may call the sink in parallel; None: any number."""
     return min((most for most in (sink.max_concurrency, delivery.max_concurrency) if most is not None), default=None)
 
 
@@ -131,11 +132,11 @@ def _slots(spark: SparkSession | None) -> int:
 
     if spark is None:
         return 1
-    return task_slots(spark.sparkContext) or 1  # not known: with one delivery may be slow, and is right all the same
+    return task_slots(spark.sparkContext) or 1  # unknown: one slot may be slow, but is never wrong
 
 
 def check_environment(spark: SparkSession, store: StoreSpec, settings: Settings) -> None:
-    """Raise `ConfigError` for Spark's workers that cannot stage, and for settings that its own make unsafe."""
+    """Raise `ConfigError` if Spark's workers cannot stage, or if our settings are unsafe with those of Spark."""
     from wal_sink.spark.session.cluster import (  # noqa: PLC0415 - draining needs no Spark
         check_kept_batches,
         warn_of_unchecked_shuffles,

@@ -21,34 +21,35 @@ if TYPE_CHECKING:
 
 _logger = logger_of(__name__)
 _ATTEMPTS = 3
-"""How often in a row a batch is staged if Spark repeats its shuffles."""
+"""How many attempts in a row stage a batch if Spark repeats its shuffles."""
 
 
-def stage_batch(run: Run, store: StoreSpec, df: DataFrame, caller: QueryIdentity) -> None:
-    """Stage `df` as the caller's batch; a replay of a released batch is evaluated, counted and dropped."""
-    _check_query(run, caller.query_id)
-    _begin_with_the_run(run, caller)
-    what = f"wal-sink {store.safe_url} batch {caller.batch_id}"
+def stage_batch(run: Run, store: StoreSpec, df: DataFrame, identity: QueryIdentity) -> None:
+    """Stage `df` as the batch of `identity`. A replay of a released batch is evaluated, counted and dropped."""
+    _check_query(run, identity.query_id)
+    _begin_with_the_run(run, identity)
+    what = f"wal-sink {store.safe_url} batch {identity.batch_id}"
 
     def write(attempt: Attempt) -> Staged:
         columns, schema = tuple(df.schema.names), schema_json(df.schema)
-        order = run.staging_context(attempt, columns=columns, spark_schema=schema)
-        staged = stage_dataframe(df, store=store, order=order, description=f"{what}: stage attempt {attempt.number}")
+        context = run.staging_context(attempt, columns=columns, spark_schema=schema)
+        description = f"{what}: stage attempt {attempt.number}"
+        staged = stage_dataframe(df, store=store, context=context, description=description)
         return Staged(staged.segments, columns=columns, spark_schema=schema, prepared=staged.prepared)
 
-    if not _stage(run, caller, write):
+    if not _stage(run, identity, write):
         found = evaluate_without_staging(df, description=f"{what}: replay, already released")
-        _compare_rows(run, what, caller.batch_id, found)
+        _compare_rows(run, what, identity.batch_id, found)
 
 
-def _stage(run: Run, caller: QueryIdentity, write: Callable[[Attempt], Staged]) -> bool:
+def _stage(run: Run, identity: QueryIdentity, write: Callable[[Attempt], Staged]) -> bool:
     """Stage a batch in one Spark job; False if it is a replay.
 
-    If Spark may have lost rows in the job, the attempt gets no manifest, and another one is made.
+    If Spark may have lost rows of an attempt, that attempt gets no manifest and a new one follows.
     """
     seen = ""
     for _ in range(_ATTEMPTS):
-        attempt = run.begin_staging(caller.batch_id, planned_ms=caller.planned_ms)
+        attempt = run.begin_staging(identity.batch_id, planned_ms=identity.planned_ms)
         if attempt is None:
             return False
         try:
@@ -60,22 +61,22 @@ def _stage(run: Run, caller: QueryIdentity, write: Callable[[Attempt], Staged]) 
             run.end_staging(attempt, staged)
             return True
     raise RepeatedShuffleError(
-        f"{seen}; {_ATTEMPTS} attempts in a row ended so, and nothing was staged. See why executors are lost, set "
+        f"{seen}; {_ATTEMPTS} attempts in a row ended so, and nothing was staged. Find out why executors are lost, set "
         f"{' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"
     )
 
 
 def _compare_rows(run: Run, what: str, batch_id: int, found: int) -> None:
-    """A replay's rows are dropped, since the WAL has those of the first time: another number is worth a warning."""
+    """Warn if a replay has another number of rows than the release. The replay's rows are dropped in any case."""
     released = run.released_rows(batch_id)
     if released is None:
         _logger.warning(
-            "%s: the replay had %d rows; the batch was collected since, so nobody compared them", what, found
+            "%s: the replay had %d rows. They were not compared, because the batch was collected meanwhile", what, found
         )
     elif released != found:
         _logger.warning(
-            "%s: the replay had %d rows, but %d were released and are what sinks get. The source did not replay what "
-            "it gave (was a file overwritten in place?), or the query is not deterministic",
+            "%s: the replay had %d rows, but %d rows were released, and sinks get the released ones. Either the source "
+            "did not replay the same rows (was a file overwritten in place?), or the query is not deterministic",
             what,
             found,
             released,
@@ -83,7 +84,7 @@ def _compare_rows(run: Run, what: str, batch_id: int, found: int) -> None:
 
 
 def _check_query(run: Run, running: str) -> None:
-    """The checkpoint given must be the running query's own, or its gate would open for other batches."""
+    """Refuse a checkpoint of another query than the running one: its gate would open for other batches."""
     if run.history.is_owned_by(running):
         run.history.refuse_other_query(running)
         return
@@ -95,26 +96,27 @@ def _check_query(run: Run, running: str) -> None:
     )
 
 
-def _begin_with_the_run(run: Run, caller: QueryIdentity) -> None:
-    """A WAL begins with any batch of a checkpoint, but not behind one that this very run of the query completed, nor
-    behind one that was completed while the WAL was open.
+def _begin_with_the_run(run: Run, identity: QueryIdentity) -> None:
+    """Bind a new WAL to the earliest batch that this run of the query completed, or that was completed while the WAL
+    was open.
 
-    It then begins with that one, so that the stager finds it missing, now and after a restart.
+    A WAL may begin with any batch of a checkpoint, but not after one of those: they were lost. If the WAL begins with
+    the earliest of them, the stager finds it missing, now and after a restart.
     """
     history = run.history
     if history.wal is not None:
         return  # it began before
-    earliest = min(_first_of_the_run(caller), history.first_since_opened(caller.batch_id))
-    if earliest < caller.batch_id and history.poll_owner() is None:
+    earliest = min(_first_of_the_run(identity), history.first_since_opened(identity.batch_id))
+    if earliest < identity.batch_id and history.poll_owner() is None:
         history.bind(earliest)
 
 
-def _first_of_the_run(caller: QueryIdentity) -> int:
-    """The earliest batch that this run of the query is known to have completed; the caller's own if there is none.
+def _first_of_the_run(identity: QueryIdentity) -> int:
+    """The earliest batch that this run of the query is known to have completed; the current batch if there is none.
 
-    Batch ids are contiguous: a run that completed any batch completed the one before this. Of those before that one
-    Spark remembers as many as `spark.sql.streaming.numRecentProgressUpdates` lets it, which may be none.
+    Batch ids are contiguous: a run that completed any batch completed the one before this. How many earlier ones Spark
+    remembers depends on `spark.sql.streaming.numRecentProgressUpdates`; it may be none.
     """
-    if caller.is_first:
-        return caller.batch_id
-    return min([caller.batch_id - 1, *(progress.batchId for progress in caller.query.recentProgress)])
+    if identity.is_first:
+        return identity.batch_id
+    return min([identity.batch_id - 1, *(progress.batchId for progress in identity.query.recentProgress)])

@@ -1,4 +1,6 @@
-"""`OwnQuery`: the streaming query that stages into one WAL: started, held, stopped, asked why its staging failed."""
+"""`OwnQuery`: the streaming query that stages into one WAL. It is started, held and stopped here, and its staging
+errors are kept here.
+"""
 
 from __future__ import annotations
 
@@ -25,27 +27,27 @@ if TYPE_CHECKING:
 _logger = logger_of(__name__)
 
 _POLL_S = 0.05
-"""How often a held stream looks whether it may go on."""
+"""The pause between two checks whether a held stream may go on."""
 _STOP_S = 5.0
-"""How long a held stream waits for `query.stop()`, once it is on its way."""
+"""How long a held stream waits for `query.stop()` after `leave`."""
 
 
 class OwnQuery:
-    """The query of one `WalSink`: started by it, or an own `writeStream` chain that calls its `stage`. Driver only.
+    """The query of one `WalSink`: started by it, or the user's `writeStream` chain that calls its `stage`. Driver only.
 
-    pyspark is imported when there is a query, for draining needs none.
+    pyspark is imported only when there is a query, because draining works without it.
     """
 
     def __init__(self, owner: str, wal: str) -> None:
-        """`owner`: what errors call the `WalSink`, without secrets. `wal`: the URL of its log."""
+        """`owner`: the name of the `WalSink` in errors, without secrets. `wal`: the URL of its log."""
         self._owner = owner
         self._query: StreamingQuery | None = None
         self._identity: QueryIdentity | None = None
-        """Of the batch that was entered last."""
+        """The identity of the batch that was entered last."""
         self._checked_run: str | None = None
         """The run whose checkpoint was compared last."""
         self._rows: BatchRows | None = None
-        """Of the batches that came; none before the first."""
+        """The rows of the batches so far; None before the first batch."""
         self._entries = Entries(owner, wal)
         self._stage_error: BaseException | None = None
         self._staging_thread: threading.Thread | None = None
@@ -56,15 +58,15 @@ class OwnQuery:
         return self._leaving.is_set()
 
     def leave(self) -> None:
-        """The query is about to be stopped, for good: a held stream waits for that only."""
+        """Announce that the query will be stopped and not continue: a held stream then waits only for the stop."""
         self._leaving.set()
 
     def start(
         self, writer: DataStreamWriter, checkpoint: str, take: Callable[[DataFrame, int], None]
     ) -> StreamingQuery:
-        """Start a query that gives each of its batches to `take`. Raises `ConfigError` for one that cannot work.
+        """Start a query that passes each of its batches to `take`. Raises `ConfigError` if the query cannot work.
 
-        What an earlier query of this object failed with is forgotten.
+        The error of an earlier query of this object is forgotten.
         """
         from wal_sink.spark.session.query import schema_of, start_query  # noqa: PLC0415
         from wal_sink.spark.staging.schema import check_schema  # noqa: PLC0415
@@ -74,7 +76,7 @@ class OwnQuery:
             try:
                 take(df, batch_id)
             except BaseException as error:
-                self._stage_error = error  # Spark will tell the user about it without its type or cause
+                self._stage_error = error  # Spark reports the error to the user without its type and cause
                 raise
 
         check_schema(schema_of(writer))
@@ -84,73 +86,76 @@ class OwnQuery:
 
     @contextmanager
     def entered(self, df: DataFrame, batch_id: int, checkpoint: str) -> Iterator[tuple[QueryIdentity, RunEntry]]:
-        """The time in which a batch is staged: who calls, told once, and the run's entry. See `Entries.entered`.
+        """Enter a batch for the time it is staged; yields the query's identity and the run's entry.
 
-        On the calling thread `stop` does nothing from now on. The newest run is the one that is stopped when delivery
-        gives up or the `WalSink` closes. Raises `ConfigError` if no running query can be told, if it runs on
-        another checkpoint, and if `df` holds rows of an earlier batch alone.
+        See `Entries.entered`. From now on `stop` does nothing on the calling thread. If delivery gives up or the
+        `WalSink` closes, the newest run is the one that is stopped. Raises `ConfigError` if no running query is found,
+        if the query runs on another checkpoint, and if `df` holds only rows of earlier batches.
         """
         from wal_sink.spark.session import identity, locations  # noqa: PLC0415
         from wal_sink.spark.staging import earlier_rows  # noqa: PLC0415
 
         with self._entries.unknown(batch_id):
-            caller = identity.identity_of(df, batch_id)
+            found = identity.identity_of(df, batch_id)
 
         def on_enter() -> None:
             self._staging_thread = threading.current_thread()
-            self._identity = caller
-            self._query = caller.query
+            self._identity = found
+            self._query = found.query
 
-        with self._entries.entered(caller.query_id, caller.run_id, batch_id, on_enter=on_enter) as entry:
-            if self._checked_run != caller.run_id:
-                locations.refuse_other_checkpoint(caller, checkpoint_location(checkpoint, caller.session))
-                self._checked_run = caller.run_id
+        with self._entries.entered(found.query_id, found.run_id, batch_id, on_enter=on_enter) as entry:
+            if self._checked_run != found.run_id:
+                locations.refuse_other_checkpoint(found, checkpoint_location(checkpoint, found.session))
+                self._checked_run = found.run_id
             self._rows = self._rows or earlier_rows.BatchRows()
-            self._rows.refuse_earlier(df, caller)
-            yield caller, entry
+            self._rows.refuse_earlier(df, found)
+            yield found, entry
 
     def refuse_inside(self, is_complete: Callable[[int], bool]) -> None:
-        """Refuse to close inside `foreachBatch`: the batch at hand cannot be complete before that returns.
+        """Refuse to close inside `foreachBatch`: the current batch cannot be complete before that returns.
 
-        `is_complete` asks the checkpoint. A thread of the user's that staged may close once the batch is complete.
+        `is_complete` asks the checkpoint. A user's own thread that staged may close after the batch is complete.
         """
-        entry, caller = self._entries.run, self._identity
-        if entry is None or caller is None or entry.batch_id is None:
+        entry, identity = self._entries.run, self._identity
+        if entry is None or identity is None or entry.batch_id is None:
             return
-        inside = caller.is_on_its_thread()
-        if not inside and threading.current_thread() is self._staging_thread and caller.query.isActive:
+        inside = identity.is_on_its_thread()
+        if not inside and threading.current_thread() is self._staging_thread and identity.query.isActive:
             inside = not is_complete(entry.batch_id)
             if not inside:
                 self._staging_thread = None
         if inside:
             raise ConfigError(
-                f"{self._owner} was closed inside foreachBatch, in batch {entry.batch_id}, which Spark completes only "
-                "after foreachBatch returned: the last batch of the query would never be delivered. Make the WalSink "
-                "before the query starts, and close it (or leave its with block) after the query ended"
+                f"{self._owner} was closed inside foreachBatch, in batch {entry.batch_id}. Spark completes this batch "
+                "only after foreachBatch returned, so the last batch of the query would never be delivered. Create the "
+                "WalSink before the query starts, and close it (or leave its with block) after the query ended"
             )
 
     def unstaged_error(self, is_complete: Callable[[int], bool]) -> Exception | None:
-        """What a call of `stage` failed with whose batch Spark completed all the same. Asks only if a call failed."""
+        """The error of a failed `stage` call whose batch Spark completed nevertheless, as it is to be raised.
+
+        `is_complete` is called only if a call failed.
+        """
         complete = (unstaged for unstaged in self._entries.unstaged if is_complete(unstaged.batch_id))
         return next((again(unstaged, self._owner) for unstaged in complete), None)
 
     def warn_unopened(self) -> None:
-        """Warn that no batch came here, for a `WalSink` that closes and was never opened.
+        """Warn that no batch was staged, when a `WalSink` that was never opened closes.
 
-        Whether a query ran meanwhile, nothing tells: no call came from it, and a new WAL may have an old checkpoint.
+        It is not known whether a query ran: none called `stage`, and a new WAL may have an old checkpoint.
         """
         _logger.warning(
             "%s was closed and never opened: it staged no batch and delivered nothing. If a query ran meanwhile, its "
-            "foreachBatch did not call stage(): those batches are not in the WAL. Use the WalSink in a with block, "
-            "around the query: then leaving the block raises an error for such batches",
+            "foreachBatch did not call stage(), and its batches are not in the WAL. Put the query into the WalSink's "
+            "with block: then leaving the block raises an error for such batches",
             self._owner,
         )
 
     def hold(self, df: DataFrame, pool: CommitterPool, *, until: Callable[[], bool]) -> None:
         """Hold the stream, inside its `foreachBatch`, until `until()` is true.
 
-        Raises what made delivery give up, before or meanwhile, and `StoppedError` when the query is stopped, which
-        Spark does not count as its failure.
+        Raises the error that made delivery give up, before or meanwhile. Raises `StoppedError` when the query is
+        stopped; Spark does not count that as a failure of the query.
         """
         from wal_sink.spark.session.query import sleep_in_stream  # noqa: PLC0415
 
@@ -159,16 +164,16 @@ class OwnQuery:
             if self.is_leaving:
                 sleep_in_stream(df, _STOP_S)
                 raise StoppedError(
-                    f"{self._owner} is closing: the batch is not staged, and comes again at the next start"
+                    f"{self._owner} is closing: the batch is not staged; Spark runs it again at the next start"
                 )
             sleep_in_stream(df, _POLL_S)
             pool.raise_error()
 
     def stop(self) -> None:
-        """Stop this query, if there is one, and no other: a fenced run must not stop its successor.
+        """Stop this query, if there is one, and no other: a fenced run must not stop the query of the newer process.
 
-        Does nothing inside its `foreachBatch`, which would wait for itself. Raises `WalSinkError` if Spark cannot stop
-        it.
+        Does nothing inside its `foreachBatch`, because a stop there would wait for itself. Raises `WalSinkError` if
+        Spark cannot stop it.
         """
         if self._query is not None and not self._is_inside():
             from wal_sink.spark.session.query import stop_query  # noqa: PLC0415
@@ -181,14 +186,14 @@ class OwnQuery:
 
     @property
     def stage_error(self) -> WalSinkError | None:
-        """What staging for a query of `start` failed with, if it is an error of ours: it tells more than Spark does."""
+        """The staging error of a query of `start`, if it is one of ours: it tells more than Spark's error."""
         error = self._stage_error
         return error if isinstance(error, WalSinkError) else None
 
     def raise_failure(self) -> None:
-        """Raise what made staging for a query of `start` fail; not if it was stopped, which fails its last batch.
+        """Raise the staging error of a query of `start`; not after a stop, which makes the last batch fail.
 
-        Of a job that was cancelled Spark knows whether that was a stop: then the query has no error.
+        If a job was cancelled, Spark knows whether a stop did it: then the query has no error.
         """
         error = self._stage_error
         if isinstance(error, WalSinkError):

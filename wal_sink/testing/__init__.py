@@ -1,6 +1,6 @@
-"""For tests of sinks and of this project: a query without Spark, crashes at every point, the contract of a sink.
+"""Test kit for sinks and for this project: a query without Spark, crashes at every point, the contract of a sink.
 
-`SinkContract` needs pytest; it is imported when it is first asked for.
+`SinkContract` needs pytest, so it is imported only when it is first used.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -209,7 +209,7 @@ def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_pa
     file.write_bytes(encode(changed))
     into = ["--to", f"sqlite:///{tmp_path / 'orders.db'}?table=orders", "--start-from", "earliest"]
     result = invoke("drain", wal, *into, exit_code=2)
-    assert f"says that its checkpoint is {recorded}" in " ".join(result.output.split())
+    assert f"records the checkpoint {recorded}" in " ".join(result.output.split())
     assert "give --checkpoint" in result.output
     invoke("drain", wal, *into, "--checkpoint", str(tmp_path / "checkpoint"))
 

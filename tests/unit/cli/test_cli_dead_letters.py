@@ -124,7 +124,7 @@ def test_what_is_refused_again_ends_the_command_with_1_and_the_counts(wal: str) 
     text = invoke("replay", wal, "--to", "mine:refuse", code=1).stdout
 
     assert "2 dead letters were sent to refuse: 0 rows" in text
-    assert "2 rows were refused again" in text
+    assert "2 rows were rejected again" in text
     found = json.loads(invoke("replay", wal, "--to", "mine:refuse", "--json", code=1).stdout)
     assert (found["letters"], found["rows"], found["rejected"]) == (2, 0, 2)
 

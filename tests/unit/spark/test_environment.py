@@ -83,7 +83,7 @@ def test_no_java_at_all_is_explained(tmp_path: Path) -> None:
 def test_a_wrong_java_home_is_explained_although_path_holds_a_java(tmp_path: Path) -> None:
     on_path = _java(tmp_path / "jdk", "17")
     with pytest.raises(
-        ConfigError, match=r"JAVA_HOME is .*/wrong, but there is no program bin/java in it.*Unset JAVA_HOME"
+        ConfigError, match=r"JAVA_HOME is .*/wrong, but this folder contains no program bin/java.*Unset JAVA_HOME"
     ):
         check_java({"JAVA_HOME": str(tmp_path / "wrong"), "PATH": f"{on_path}/bin"})
 
@@ -91,7 +91,7 @@ def test_a_wrong_java_home_is_explained_although_path_holds_a_java(tmp_path: Pat
 def test_a_program_that_is_no_java_is_explained(tmp_path: Path) -> None:
     program = _java(tmp_path / "jdk", "17") / "bin" / "java"
     program.write_text("#!/bin/sh\necho Unable to locate a Java Runtime. >&2\nexit 1\n")
-    with pytest.raises(ConfigError, match=r"is no Java that works; it says: 'Unable to locate a Java Runtime\.'"):
+    with pytest.raises(ConfigError, match=r"is not a working Java; it printed: 'Unable to locate a Java Runtime\.'"):
         check_java({"JAVA_HOME": str(tmp_path / "jdk")})
 
 
@@ -154,7 +154,7 @@ def test_a_worker_without_packages_is_explained(tmp_path: Path, bare_python: Pat
 @pytest.mark.spark
 def test_a_module_that_only_this_wal_needs_is_named(tmp_path: Path) -> None:
     output = _check(tmp_path, "no_such_filesystem")
-    assert "these modules do not import: no_such_filesystem (ModuleNotFoundError" in output
+    assert "cannot import these modules: no_such_filesystem (ModuleNotFoundError" in output
     assert "pyarrow (" not in output
 
 
@@ -184,4 +184,4 @@ def test_another_minor_version_is_explained(tmp_path: Path, bare_python: Path) -
     wrapper.write_text(f'#!/bin/sh\nPYTHONPATH="{tmp_path}:$PYTHONPATH" exec {bare_python} "$@"\n')
     wrapper.chmod(0o755)
     output = _check(tmp_path, PYSPARK_PYTHON=str(wrapper))
-    assert f"CONFIG Spark's workers run {wrapper} (Python 3.9), and PySpark wants the driver's minor version" in output
+    assert f"CONFIG Spark's workers run {wrapper} (Python 3.9), but PySpark needs the driver's minor version" in output

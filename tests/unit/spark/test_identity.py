@@ -119,7 +119,7 @@ def test_a_spark_without_a_list_of_queries_is_an_error_that_names_it() -> None:
 def test_a_writer_that_cannot_be_read_is_an_error_that_names_it() -> None:
     session = Odd(version="9.9", _jsparkSession=Odd())
     writer: Any = Odd(_spark=session, _jwrite=Odd(getClass=Odd))
-    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not tell wal-sink what the writer already has \(extraOpt"):
+    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not tell wal-sink a setting of the writer \(extraOpt"):
         refuse_leftovers(writer, session, "/checkpoint")  # type: ignore[arg-type]
 
 

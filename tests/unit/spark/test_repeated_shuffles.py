@@ -90,7 +90,7 @@ def test_shuffles_that_were_whole_before_the_first_task_read_them_are_fine() -> 
         ({0: [0, 4], 1: [2, 5]}, [7, 8], "1 of 2 outputs of shuffle 0 were written after task 2 began"),
         ({0: [0, 1], 1: [None, 2]}, [4, 5], "1 of 2 outputs of shuffle 1 are gone"),
         ({0: [None, 1], 1: [2, 3]}, [4, 5], "1 of 2 outputs of shuffle 0 are gone"),
-        ({0: [0, 1], 1: [2, 3]}, [4], "1 of 2 tasks told their ids"),
+        ({0: [0, 1], 1: [2, 3]}, [4], "only 1 of 2 tasks reported their ids"),
     ],
 )
 def test_what_a_later_task_wrote_or_nobody_tells_is_no_shuffle_that_all_read(

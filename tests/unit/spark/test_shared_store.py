@@ -111,13 +111,13 @@ def test_a_store_that_remembers_what_was_missing_is_refused(monkeypatch: pytest.
     spec = StoreSpec("memory://behind-a-proxy")
     store = RemembersWhatIsMissing(spec)
     monkeypatch.setattr("wal_sink.spark.session.cluster.open_store", lambda _: store)
-    with pytest.raises(ConfigError, match="what was not there before is remembered as missing"):
+    with pytest.raises(ConfigError, match="a caching proxy or a mount remembers objects as missing"):
         check(spec, elsewhere(spec))
 
 
 def test_a_store_that_answers_for_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryStore, "read", lambda *_: b"<html>not found</html>")
-    with pytest.raises(ConfigError, match=r"memory://pages/probe/.*expected nothing .*found 22 bytes"):
+    with pytest.raises(ConfigError, match=r"memory://pages/probe/.*expected no object .*found 22 bytes"):
         check(StoreSpec("memory://pages"), here)
 
 
@@ -182,7 +182,7 @@ def test_a_job_that_fails_is_told(tmp_path: Path) -> None:
     def fail(*_: object) -> None:
         raise Py4JError("no executor")
 
-    with pytest.raises(ConfigError, match=r"a task that tries file://.* failed: no executor"):
+    with pytest.raises(ConfigError, match=r"a task that tests file://.* failed: no executor"):
         check(StoreSpec(str(tmp_path)), fail)
 
 

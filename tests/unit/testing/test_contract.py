@@ -41,7 +41,9 @@ def test_one_table_is_too_few() -> None:
         def tables(self) -> list[pa.Table]:
             return [pa.table({"id": [1, 2]})]
 
-    with pytest.raises(pytest.fail.Exception, match=r"expected: two tables with rows(?s:.*)tables\(\) gave \[2\] rows"):
+    with pytest.raises(
+        pytest.fail.Exception, match=r"expected: two tables with rows(?s:.*)tables\(\) returned tables of \[2\] rows"
+    ):
         OneTable().test_a_second_one_works_beside_it([])
 
 
@@ -50,7 +52,7 @@ def test_an_unknown_column_is_refused_by_name(argument: str, attribute: str) -> 
     contract = type("Typo", (Contract,), {attribute: ("varchar",)})()
     metafunc: Any = SimpleNamespace(fixturenames=[argument])
 
-    with pytest.raises(pytest.UsageError, match=rf"Typo\.{attribute}: \['varchar'\] are none of \["):
+    with pytest.raises(pytest.UsageError, match=rf"Typo\.{attribute}: \['varchar'\] are not in \["):
         contract.pytest_generate_tests(metafunc)
 
 
@@ -70,5 +72,5 @@ def test_what_goes_wrong_already_is_no_reason_to_skip() -> None:
         def make_sink(self, target: list[dict[str, Any]]) -> object:  # noqa: ARG002
             return lambda chunk: None  # noqa: ARG005
 
-    with pytest.raises(pytest.fail.Exception, match="an undisturbed one goes wrong already: nothing happened"):
+    with pytest.raises(pytest.fail.Exception, match="the undisturbed run fails: nothing happened"):
         Nothing().test_a_process_may_die_at_any_point([])

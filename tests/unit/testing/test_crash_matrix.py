@@ -212,7 +212,7 @@ def test_rows_that_were_altered_are_told_as_such() -> None:
 
 
 def test_rows_in_must_give_mappings_with_the_columns() -> None:
-    with pytest.raises(AssertionError, match=r"rows_in\(target\) gave 1: expected one mapping a row.*\['id'\]"):
+    with pytest.raises(AssertionError, match=r"rows_in\(target\) returned 1: expected one mapping per row.*\['id'\]"):
         crash_matrix(plain, lambda _: [1], list, tables=SHORT)  # type: ignore[list-item]
 
 

@@ -1,8 +1,8 @@
-"""Copies of a delivery task. Spark runs one in place of a task that it lost, or beside one that it finds slow.
+"""Copies of a delivery task. Spark starts a copy when it lost a task, or in parallel to a slow one.
 
-A copy sends nothing. Spark takes the first answer of the two and kills the other task. A copy that answered at once
-would thus end a healthy original in the middle of a send. It waits for as long as the original shows that it lives: by
-records in the WAL, and by positions in a transactional target.
+A copy sends nothing. Spark takes the first answer of the two and kills the other task. So a copy that answered at once
+would end a healthy original in the middle of a send. Instead, it waits as long as the original shows progress: new
+records in the WAL, or new positions in a transactional target.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def are_run_beside(context: SparkContext) -> bool:
 
 
 def outwait(look: Callable[[], object], window_s: float, sleep_s: Callable[[float], None]) -> None:
-    """Return once the original showed nothing new for `window_s` seconds. Spark ends the copy if the original ends.
+    """Return after the original showed nothing new for `window_s` seconds. Spark ends the copy if the original ends.
 
-    `look` tells what the original has recorded so far. None: the records cannot be read, and nothing shows that the
+    `look` returns the records of the original so far; None if they cannot be read, so that nothing shows that the
     original lives.
     """
     seen = look()
@@ -44,18 +44,18 @@ def outwait(look: Callable[[], object], window_s: float, sleep_s: Callable[[floa
 
 
 def window_s(given: DeliveryContext) -> float:
-    """The longest time in which a healthy original shows nothing new: one call, and the pause that its rate asks for.
+    """The longest time without news from a healthy original, in seconds: one call, and the pause for its rate limit.
 
-    Except of a two-phase sink that prepares a segment again: its transaction shows nothing until it is prepared.
+    A two-phase sink that prepares a segment again may take longer: its transaction is invisible until it is prepared.
     """
     pause_s = 0.0 if given.rows_per_s is None else given.chunk_rows / given.rows_per_s
     return given.attempt_timeout_s + pause_s
 
 
 def recorded(store: Store, given: DeliveryContext, tasks: Sequence[SegmentTask]) -> frozenset[str]:
-    """The progress records of these segments, what was prepared of them, and their dead letters.
+    """The paths of the progress records, prepared records and dead letters of these segments.
 
-    One listing for each shard they lie in, and one where rows that are refused are kept.
+    Costs one listing per shard of the segments, and one more if rejected rows are kept.
     """
     ordinals = {task.ordinal for task in tasks}
     shards = ordinals if given.spread else {None} if ordinals else set()
@@ -67,13 +67,13 @@ def recorded(store: Store, given: DeliveryContext, tasks: Sequence[SegmentTask])
 
 
 def _ordinal(name: str) -> int | None:
-    """Which segment a record speaks of; None if it is no record of one."""
+    """The ordinal of the segment that a record belongs to; None if it is no record of a segment."""
     found = paths.parse_progress(name) or paths.parse_prepared(name) or paths.parse_dead_letter(name)
     return None if found is None else found.ordinal
 
 
 Acknowledged: TypeAlias = tuple[tuple[int, int, str] | None, ...]
-"""Of each slot: batch, rows and segment of its position."""
+"""For each slot: batch, rows and segment of its position."""
 
 
 def acknowledged(
@@ -81,8 +81,9 @@ def acknowledged(
 ) -> Acknowledged:
     """The positions of these segments in a transactional target, which keeps no records in the WAL.
 
-    Nothing of any other sink, whose records tell. The sink is opened as for any other share of the batch: it may be
-    open in several tasks at a time. Raises `SinkFailedError` if the target does not answer within the time of one call.
+    Empty for every other kind of sink: its records in the WAL show its progress. The sink is opened as for any share of
+    the batch; it may be open in several tasks at the same time. Raises `SinkFailedError` if the target does not answer
+    within the time of one call.
     """
     what = f"sink {given.sink!r}: positions of {len(tasks)} slots"
     try:

@@ -1,4 +1,4 @@
-"""Delivering on Spark's executors: references travel, rows do not pass through the driver."""
+"""Delivery on Spark's executors: tasks get references to segments, so no rows pass through the driver."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ExecutorDispatcher:
-    """Delivers in one Spark job per call, in its own job group, on as many slots as it gets of those shared by all."""
+    """Delivers in one Spark job per call, in its own job group. All sinks of the run share the task slots."""
 
     whole_batch = False
 
@@ -60,7 +60,7 @@ class ExecutorDispatcher:
         self._max_concurrency = max_concurrency
         self._should_stop = should_stop
         self._s_per_byte = math.inf
-        """Of one task, as the last job had it."""
+        """Seconds per byte of one task in the last job; infinite if it is not known."""
 
     def deliver(
         self,
@@ -70,9 +70,10 @@ class ExecutorDispatcher:
         *,
         confirm: bool = False,
     ) -> list[SegmentResult]:
-        """One task a share of the orders; a task stops at its first failure. Raises `DispatcherLostError`.
+        """Deliver the segments in shares, one Spark task each; a task stops at its first failure.
 
-        What the target is to confirm follows in a job of one task, since all others have to be done before.
+        With `confirm`, the target confirms the batch in a second job of one task, after all others are done. Raises
+        `DispatcherLostError` if a job was lost.
         """
         results = self._carry_out(delivery_context, manifest, tasks) if tasks else []
         if confirm and not any(result.failure for result in results):
@@ -93,7 +94,7 @@ class ExecutorDispatcher:
         with self._slots.taken(wanted, should_stop=self._should_stop, work_s=self._s_per_byte * size) as granted:
             if not granted:
                 return failed(tasks, Failure(FailureKind.STOPPED, "the run is ending"))
-            began_s, self._s_per_byte = SYSTEM.monotonic_s(), math.inf  # unless all goes well
+            began_s, self._s_per_byte = SYSTEM.monotonic_s(), math.inf  # unknown, unless the whole job succeeds
             results = self._run_job(delivery_context, manifest, shared_out(tasks, granted))
             if not any(result.failure for result in results):
                 self._s_per_byte = (SYSTEM.monotonic_s() - began_s) * granted / size
@@ -120,7 +121,7 @@ class ExecutorDispatcher:
 
 
 class AutoDispatcher:
-    """Small batches in the driver, the others on executors; the same unpickled sink either way."""
+    """Delivers small batches in the driver and the others on executors; both use unpickled copies of the sink."""
 
     whole_batch = False
 
@@ -142,7 +143,7 @@ class AutoDispatcher:
 
 @dataclass(frozen=True, slots=True)
 class _DeliveryTask:
-    """What runs on executors, once per partition, given the number of its share; yields outcomes, raises nothing."""
+    """Task that runs on executors, once per partition, with the number of its share. Yields results, raises nothing."""
 
     sink: PickledSink
     store: StoreSpec
@@ -150,7 +151,7 @@ class _DeliveryTask:
     delivery_context: DeliveryContext
     shares: tuple[tuple[SegmentTask, ...], ...]
     confirms: tuple[SegmentRef, ...] | None = None
-    """The segments that the target is to confirm, in a task without orders."""
+    """The segments that the target must confirm, in a task that delivers none itself."""
     copies: bool = False
     """Whether Spark may run a copy of this task while the original still runs."""
 
@@ -169,7 +170,7 @@ class _DeliveryTask:
             log.store.begin(is_there=True)
         except WalSinkError as error:
             return failed(tasks, Failure(kind_of(error), str(error)))
-        except Exception as error:  # noqa: BLE001 - Spark's own retries must never repeat what the outcome decides
+        except Exception as error:  # noqa: BLE001 - a raise would make Spark retry; only the driver may decide that
             text = self.store.scrub(f"{self.store.safe_url} cannot be opened: {told(error)}")
             return failed(tasks, Failure(FailureKind.RETRIABLE, text))
         return carry_out(
@@ -183,22 +184,22 @@ class _DeliveryTask:
         )
 
     def _recorded(self, tasks: Sequence[SegmentTask]) -> object:
-        """What the original has recorded so far, in the WAL and in the target; None if one of them cannot be read."""
+        """The records of the original so far, in the WAL and in the target; None if one of them cannot be read."""
         try:
             records = copies.recorded(open_store(self.store), self.delivery_context, tasks)
             return records, copies.acknowledged(self.delivery_context, self.sink, tasks, SYSTEM.new_timed_call())
-        except Exception:  # noqa: BLE001 - the copy then answers that the original is lost, which is always right
+        except Exception:  # noqa: BLE001 - the copy then reports the original as lost, which is always correct
             return None
 
 
 def _for_one_of(side_by_side: int, delivery_context: DeliveryContext) -> DeliveryContext:
-    """Of so many tasks side by side, each may send its part of the rate."""
+    """The context for one of several parallel tasks: each may use its part of the rate limit."""
     rate = delivery_context.rows_per_s
     return delivery_context if rate is None else replace(delivery_context, rows_per_s=rate / side_by_side)
 
 
 def shared_out(tasks: Sequence[SegmentTask], most: int) -> tuple[tuple[SegmentTask, ...], ...]:
-    """The orders in at most `most` shares of about equal bytes, the largest first."""
+    """Split the segments into at most `most` shares of about equal bytes; each share begins with its largest."""
     shares: list[list[SegmentTask]] = [[] for _ in range(min(most, len(tasks)))]
     weights = [0] * len(shares)
     for segment_task in sorted(tasks, key=lambda segment_task: segment_task.segment.bytes, reverse=True):
@@ -209,7 +210,7 @@ def shared_out(tasks: Sequence[SegmentTask], most: int) -> tuple[tuple[SegmentTa
 
 
 def _is_repeated() -> bool:
-    """Whether Spark runs this task once more. Raises `RuntimeError` where it cannot be told: outside of a task."""
+    """Whether this is a repeated attempt of a task. Raises `RuntimeError` outside of a task."""
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("a delivery task was called outside of a Spark task")

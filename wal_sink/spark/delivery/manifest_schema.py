@@ -1,8 +1,9 @@
-"""The schema that a manifest keeps, as PySpark's types again: the one place that parses a schema.
+"""Parser for the Spark schema in a manifest: the only place that parses a schema.
 
-Whoever can write to the WAL chooses this text, so it must run nothing. PySpark's `StructType.fromJson` imports the
-module that a user-defined type names, and 4.0.0 unpickles the type's `serializedClass`. So PySpark is given a copy that
-holds nothing but what a schema needs, and user-defined types only whose class this program has loaded already.
+Anyone who can write to the WAL controls this text, so parsing it must not run any code. PySpark's
+`StructType.fromJson` imports the module that a user-defined type names, and 4.0.0 unpickles the type's
+`serializedClass`. So PySpark gets a copy with only the necessary fields, and only user-defined types whose class this
+program has already loaded.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from wal_sink.errors import ConfigError, CorruptError
 from wal_sink.reporting.texts import told
 
 _SPARKS_OWN = frozenset({"pyspark.ml.linalg", "pyspark.mllib.linalg"})
-"""Modules of PySpark with user-defined types. Others of PySpark start a session when they are imported."""
+"""Modules of PySpark with user-defined types. Some other modules of PySpark start a session when they are imported."""
 _SHOWN = 200
 
 
 def schema_from_json(text: str, *, what: str, modules: Collection[str] = ()) -> StructType:
-    """The schema in a manifest; on the driver or an executor. Nothing is unpickled.
+    """Parse the schema in a manifest, on the driver or an executor. Unpickles nothing.
 
-    `what` names the batch in errors. `modules` may be imported for the user-defined types they hold: a driver passes
-    its `type_modules()` on to executors. Raises `ConfigError` for a user-defined type whose class this program does not
-    have and for a type this PySpark does not know, `CorruptError` for what is no schema.
+    `what` names the batch in errors. `modules` may be imported for their user-defined types: a driver passes its
+    `type_modules()` to executors. Raises `ConfigError` for a user-defined type whose class this program does not have,
+    and for a type that this PySpark does not know; `CorruptError` for text that is no schema.
     """
     try:
         plain = _struct(json.loads(text), _Types(what, modules))
@@ -40,7 +41,7 @@ def schema_from_json(text: str, *, what: str, modules: Collection[str] = ()) -> 
         ) from error
     try:
         return StructType.fromJson(plain)
-    except Exception as error:  # errors of PySpark, and whatever a user-defined type's __init__ raises
+    except Exception as error:  # errors of PySpark, and any error of a user-defined type's __init__
         raise ConfigError(
             f"{what}: this PySpark cannot read the manifest's schema ({told(error)}): use the "
             "version that staged the batch, or a newer one"
@@ -48,7 +49,7 @@ def schema_from_json(text: str, *, what: str, modules: Collection[str] = ()) -> 
 
 
 def type_modules() -> tuple[str, ...]:
-    """The modules of all user-defined types that this program has loaded; those of its main program aside."""
+    """The modules of all user-defined types that this program has loaded, except its main module."""
     return tuple(sorted({kind.__module__ for kind in _subclasses(UserDefinedType)} - {"__main__"}))
 
 
@@ -66,20 +67,20 @@ class _Types:
         self._importable = _SPARKS_OWN | frozenset(modules)
 
     def check(self, name: str) -> None:
-        """Raise `ConfigError` unless `name` is that of a loaded class, which PySpark will find without importing."""
+        """Raise `ConfigError` unless `name` is a loaded class, which PySpark finds without an import."""
         module, _, class_name = name.rpartition(".")
         found = self._names_of(module).get(class_name)
         if not (isinstance(found, type) and issubclass(found, UserDefinedType)):
             raise ConfigError(
                 f"{self._what}: the manifest's schema has the user-defined type {name!r}, whose class this program "
                 f"does not have. If you trust it, import its module before you start (with wal-sink drain: in the "
-                "module that --to names). What a manifest names is neither imported nor unpickled"
+                "module that --to names). wal-sink never imports or unpickles a type that only a manifest names"
             )
 
     def _names_of(self, module: str) -> Mapping[str, object]:
-        """What a loaded module holds. No `getattr`: a module's `__getattr__` is code."""
+        """The names in a loaded module. Without `getattr`, because a module's `__getattr__` would run code."""
         if module not in sys.modules and module in self._importable:
-            with contextlib.suppress(ImportError):  # it is not here: then the class is not
+            with contextlib.suppress(ImportError):  # without the module, the class is missing too: `check` raises
                 importlib.import_module(module)
         return getattr(sys.modules.get(module), "__dict__", {})
 
@@ -108,7 +109,7 @@ def _map(value: Mapping[str, Any], types: _Types) -> dict[str, Any]:
 
 
 def _user_defined(value: Mapping[str, Any], types: _Types) -> dict[str, Any]:
-    """Without `serializedClass`, so that no PySpark has anything to unpickle."""
+    """The type without `serializedClass`, so that no version of PySpark can unpickle it."""
     name = str(value["pyClass"])
     types.check(name)
     return {"type": "udt", "pyClass": name}

@@ -1,4 +1,4 @@
-"""How a sink travels to executors, and whether it can."""
+"""Pickling of sinks for executors, and the check that a sink works there."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _WAYS_OUT = (
-    "Ways out: Delivery(…, where='driver'), which calls it in the driver's process; connections and locks made "
-    "in open() instead of __init__; for a module the workers lack: install it there, "
-    "spark.sparkContext.addPyFile(…), or cloudpickle.register_pickle_by_value(module)"
+    "Ways out: use Delivery(…, where='driver'), which calls it in the driver's process; or create connections and "
+    "locks in open() instead of __init__; or, for a module that the workers lack, install it there, call "
+    "spark.sparkContext.addPyFile(…) or cloudpickle.register_pickle_by_value(module)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PickledSink:
-    """A sink on its way to executors. Called, it is the sink again, a fresh copy each time."""
+    """A sink as bytes for the executors. Each call returns a fresh copy of the sink."""
 
     payload: bytes = field(repr=False)
 
     def __call__(self) -> Sink:
-        """Raises `PermanentError` for what another attempt cannot mend."""
+        """Unpickle the sink. Raises `PermanentError` if it cannot be unpickled: a retry would not help."""
         try:
             return unpickle(self.payload)
         except (ImportError, AttributeError, pickle.UnpicklingError) as error:
@@ -40,7 +40,7 @@ class PickledSink:
 
 
 def pickled(sink: Sink, name: str) -> PickledSink:
-    """The sink as bytes, by value where its code lies in `__main__`. Raises `ConfigError` if it cannot travel."""
+    """Pickle the sink; code in `__main__` is pickled by value. Raises `ConfigError` if it cannot be pickled."""
     try:
         return PickledSink(cloudpickle.dumps(sink))  # type: ignore[no-untyped-call]
     except Exception as error:  # a user's __reduce__ may raise anything
@@ -50,12 +50,12 @@ def pickled(sink: Sink, name: str) -> PickledSink:
 
 
 def unpickle(payload: bytes) -> Sink:
-    """The sink again, a fresh copy each time."""
+    """A fresh copy of the pickled sink."""
     return cast("Sink", pickle.loads(payload))  # noqa: S301 - our own bytes, from the driver's memory
 
 
 def check_on_executor(spark: SparkSession, travelling: PickledSink, sink: Sink, name: str) -> None:
-    """Unpickle the sink in one task, before any batch depends on it, and see that it is there what it is here.
+    """Check in one task, before any batch depends on it, that the sink unpickles on an executor as the same kind.
 
     Raises `ConfigError`. Runs one small Spark job.
     """
@@ -67,18 +67,19 @@ def check_on_executor(spark: SparkSession, travelling: PickledSink, sink: Sink, 
 
 
 def problem_of(payload: bytes, expected: Ability) -> str:
-    """Why a pickled sink cannot be used in this process; empty if it can.
+    """The reason why a pickled sink cannot be used in this process; empty if it can.
 
-    One of another kind would not keep what the sink promises: rows that are sent without their position, for example.
+    A sink of another kind is refused, because it would break the guarantee: it could send rows without their position,
+    for example.
     """
     try:
         sink: object = unpickle(payload)
         found = ability_of(sink).value if isinstance(sink, Sink) else type(sink).__name__
-    except Exception as error:  # noqa: BLE001 - the answer is the error, whatever it is
+    except Exception as error:  # noqa: BLE001 - every error is an answer
         return told(error)
     if found == expected.value:
         return ""
     return (
-        f"it is “{expected.value}” in the driver, and “{found}” once it is unpickled on an executor: its __reduce__ or "
-        "__getstate__ makes something else of it, or another version of its module is installed there"
+        f"it is “{expected.value}” in the driver, but “{found}” after unpickling on an executor: either its __reduce__ "
+        "or __getstate__ returns another object, or the executor has another version of its module"
     )

@@ -1,4 +1,4 @@
-"""Reading: the staged rows of a batch as a Spark DataFrame again, with the schema they had."""
+"""The staged rows of a batch as a Spark DataFrame, with their original schema."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 def read_segments(
     spark: SparkSession, *, store: StoreSpec, segments: Sequence[SegmentRef], schema: StructType, chunk_rows: int
 ) -> DataFrame:
-    """A batch DataFrame of the rows of `segments`, a partition each: the same rows however often it is evaluated.
+    """A batch DataFrame with the rows of `segments`, one partition each. Every evaluation gives the same rows.
 
-    Runs on the driver and starts no job. Every task reads one segment through its own store, so that Spark needs no
-    connector for it, and verifies the checksum. `schema` is that of the staged DataFrame, `chunk_rows` the manifest's.
-    The result has exactly this schema: names (dotted and equal ones too), nullability and metadata.
+    Runs on the driver and starts no job. Every task reads one segment through its own store, so Spark needs no
+    connector for it, and verifies the checksum. `schema` is that of the staged DataFrame, `chunk_rows` that of the
+    manifest. The result has exactly this schema: names (including dotted and equal ones), nullability and metadata.
 
-    Evaluating it raises `CorruptError` or `StoreError` inside `surfaced_errors` of
-    `wal_sink.spark.session.task_errors`, and Spark's `PythonException` with the same message elsewhere.
+    Inside `surfaced_errors` of `wal_sink.spark.session.task_errors`, the evaluation raises `CorruptError` or
+    `StoreError`; elsewhere it raises Spark's `PythonException` with the same message.
     """
     task = _ReadingTask(store, tuple(segments), chunk_rows, tuple(positional_names(schema)))
     ordinals = spark.range(0, len(segments), 1, max(1, len(segments)))  # one ordinal a partition (measured)
@@ -40,7 +40,7 @@ def read_segments(
 
 @dataclass(frozen=True, slots=True)
 class _ReadingTask:
-    """What runs on executors: given the ordinal of a segment, yields its rows under positional names."""
+    """The task that runs on executors: it gets ordinals of segments and yields their rows under positional names."""
 
     store: StoreSpec
     segments: tuple[SegmentRef, ...]

@@ -1,4 +1,4 @@
-"""Whole batches for existing writers: the staged rows as a DataFrame again, on the driver."""
+"""Whole batches for existing writers: the staged rows as a DataFrame, on the driver."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def batch_writer(
     spark: SparkSession, sink: BatchSink, store: StoreSpec, *, job_group: str
 ) -> Callable[[DeliveryContext, Manifest], object]:
-    """What a `WholeBatchDispatcher` calls: `sink.write_batch` with the released batch, in the committer's job group."""
+    """The function of a `WholeBatchDispatcher`; calls `sink.write_batch` with the released batch, in `job_group`."""
 
     def write(delivery_context: DeliveryContext, manifest: Manifest) -> object:
         description = f"wal-sink {store.safe_url} batch {manifest.batch_id}: deliver to {delivery_context.sink}"
@@ -41,7 +41,8 @@ def batch_writer(
 def _dataframe(spark: SparkSession, store: StoreSpec, manifest: Manifest) -> DataFrame:
     if not manifest.spark_schema:
         raise ConfigError(
-            f"batch {manifest.batch_id}: it was staged without Spark, so it has no Spark schema to be read by"
+            f"batch {manifest.batch_id} was staged without Spark, so it has no Spark schema and cannot become a "
+            "DataFrame"
         )
     schema = schema_from_json(manifest.spark_schema, what=f"batch {manifest.batch_id}")
     return read_segments(spark, store=store, segments=manifest.segments, schema=schema, chunk_rows=manifest.chunk_rows)

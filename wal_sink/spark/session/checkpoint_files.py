@@ -1,4 +1,4 @@
-"""Through what a checkpoint is read: fsspec where it reaches, Hadoop's file system in the driver's JVM elsewhere."""
+"""Choice of how a checkpoint is read: fsspec if it reaches the store, else Hadoop's file system in the driver's JVM."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def checkpoint_files(
     url: str, options: Mapping[str, object] | None, wal: StoreSpec, spark: SparkSession | None
 ) -> CheckpointFiles:
-    """Open the checkpoint at a full address (see `checkpoint_location`) for reading. No request is sent.
+    """Open the checkpoint at a full address (see `checkpoint_location`) for reading. Sends no request.
 
-    Without `options`, one on the same kind of store as the WAL is read with the WAL's. Given options, fsspec is used
-    whatever the scheme.
+    Without `options`, a checkpoint on the same kind of store as the WAL is read with the WAL's options. With `options`,
+    fsspec is used for every scheme.
     """
     if spark is not None and options is None and not _fsspec_reaches(url):
         from wal_sink.spark.session.hadoop import HadoopFiles  # noqa: PLC0415 - the core runs without Spark
@@ -35,10 +35,10 @@ def checkpoint_files(
 
 
 def current_session() -> SparkSession | None:
-    """The Spark session of this process, None if it has none; pyspark is not imported to find out.
+    """The Spark session of this process; None if it has none. Does not import pyspark.
 
-    A process that only has a Spark Connect session has none: nothing here could run on it. Raises `ConfigError` where
-    this PySpark does not tell: without the session the checkpoint would be looked for somewhere else.
+    A Spark Connect session does not count: nothing here can run on it. Raises `ConfigError` if this version of PySpark
+    does not tell, because without the session the checkpoint would be looked for in another place.
     """
     if "pyspark.sql" not in sys.modules:
         return None
@@ -52,9 +52,9 @@ def current_session() -> SparkSession | None:
 
 
 def checkpoint_location(checkpoint: str, spark: SparkSession | None) -> str:
-    """The checkpoint's full address: Spark's JVM may have another working directory than this process.
+    """The full address of a checkpoint. It is needed because Spark's JVM may have another working directory.
 
-    Without a scheme, Spark's default file system is meant; without Spark, a local folder.
+    An address without a scheme is on Spark's default file system; without Spark it is a local folder.
     """
     if ":" in checkpoint.partition("/")[0]:
         return checkpoint

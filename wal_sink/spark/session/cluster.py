@@ -1,6 +1,6 @@
-"""Checks of a cluster before it is relied on: its task slots, its settings, and whether its executors see the WAL.
+"""Checks of a cluster before use: its task slots, its settings, and whether its executors see the WAL.
 
-All of it runs on the driver; only `_CreateThere` travels to a worker.
+All code runs on the driver, except `_CreateThere`, which runs in a worker.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ LOG = logger_of(__name__)
 REPEAT_CHECKS = tuple(
     f"spark.sql.shuffle.orderIndependentChecksum.{name}" for name in ("enabled", "enableFullRetryOnMismatch")
 )
-"""Whether Spark notices that a shuffle it repeats comes out otherwise. On since 4.2; 4.0 does not know them."""
+"""Settings with which Spark detects that a repeated shuffle gives another result. On since 4.2; unknown to 4.0."""
 _OLD_FETCHES = "spark.shuffle.useOldFetchProtocol"
-"""With it the outputs of a shuffle do not tell which task wrote them: `wal_sink.spark.staging.repeated_shuffles`."""
+"""With this setting, the outputs of a shuffle do not tell which task wrote them. So
+`wal_sink.spark.staging.repeated_shuffles` cannot check them."""
 _KEPT_BATCHES = "spark.sql.streaming.minBatchesToRetain"
 
 _MOST_TRIED = 16
 _SHARE_IT = (
-    "The WAL must lie where driver and executors see the same: s3://…, gs://…, abfs://…, or a folder that every "
-    "machine mounts under the same path"
+    "Driver and executors must see the same WAL: use s3://…, gs://…, abfs://…, or a folder that every machine mounts "
+    "under the same path"
 )
 
 
 def task_slots(context: SparkContext) -> int | None:
-    """How many tasks the cluster can run at once now; None if that is not known, and each caller says what follows.
+    """The number of tasks that the cluster can run at once now, never 0; None if it is not known.
 
-    It is not known of a Spark that was stopped, before the first executor is there, and where this version of Spark
-    counts in another way (`SparkContext.maxNumConcurrentTasks` is not public). Never 0.
+    It is unknown after Spark was stopped, before the first executor registered, and if this version of Spark counts in
+    another way (`SparkContext.maxNumConcurrentTasks` is not public). Each caller decides what to do without it.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415 - `wal_sink.spark.placement` names this module without Spark
 
@@ -64,13 +65,14 @@ def task_slots(context: SparkContext) -> int | None:
 
 
 def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -> None:
-    """Let executors create objects in the WAL and read them here: `memory://` fails, and each machine's own folder.
+    """Check that the driver can read objects that executors create in the WAL.
 
-    Each object is looked for before it is created. So a store, a mount or a proxy shows itself that remembers missing
-    objects: it would hide a newer process's term.
+    `memory://` fails this check, and so does a folder that each machine has for itself. Each object is looked for
+    before it is created: this finds a store, a mount or a proxy that remembers missing objects, which would hide the
+    term of a newer process.
 
-    Runs one small Spark job. On a local folder it has a task for each slot, since one executor may share the driver's
-    machine, and as many tasks as are ever tried where the slots are not known.
+    Runs one small Spark job. On a local folder it has one task per slot, because a single executor may share the
+    driver's machine; if the number of slots is unknown, it has the maximum number of tasks.
     Raises `ConfigError` if the executors' store is not the driver's, `StoreError` if a shared one cannot be used.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415
@@ -79,14 +81,14 @@ def check_shared_store(spark: SparkSession, spec: StoreSpec, runtime: Runtime) -
     context = classic_context(spark)
     tries = min(task_slots(context) or _MOST_TRIED, _MOST_TRIED) if spec.scheme == LOCAL else 1
     objects = [new_object(runtime) for _ in range(tries)]
-    open_store(spec).begin()  # an earlier run of this process may have lost another folder of the same name
+    open_store(spec).begin()  # an earlier run of this process may have lost a folder of the same name
     for path, _ in objects:
         _refuse_known(path, spec)
     try:
         with described(context, f"wal-sink {spec.safe_url}: do the executors see it?"):
             answers = context.parallelize(objects, tries).map(_CreateThere(spec)).collect()
     except (Py4JError, PySparkException) as error:
-        raise ConfigError(f"a task that tries {spec.safe_url} failed: {telling_line(error)}. {_SHARE_IT}") from error
+        raise ConfigError(f"a task that tests {spec.safe_url} failed: {telling_line(error)}. {_SHARE_IT}") from error
     try:
         _raise_first(answers, spec, runtime)
         _read_here(objects, spec)
@@ -105,21 +107,21 @@ class _Answer:
 
 @dataclass(frozen=True, slots=True)
 class _CreateThere:
-    """In a task: create an object. The store's options travel in it and are shown nowhere."""
+    """In a task: create an object. It carries the store's options, which are never shown."""
 
     spec: StoreSpec
 
     def __call__(self, wanted: tuple[str, bytes]) -> _Answer:
         try:
             store = open_store(self.spec)
-            store.begin()  # as on the driver, where the worker served an earlier run
-            with suppress(ObjectExists):  # of this task's first attempt
+            store.begin()  # needed if this worker served an earlier run, as on the driver
+            with suppress(ObjectExists):  # created by the first attempt of this task
                 store.create(*wanted)
             if self.spec.scheme == LOCAL and not self.spec.single_writer:
-                return _Answer(store.create_doubt)  # each machine mounts it in its own way
+                return _Answer(store.create_doubt)  # each machine may mount the folder differently
         except StoreError as error:
             return _Answer(str(error), may_pass=self.spec.scheme != LOCAL)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the driver tells the user
+        except Exception as error:  # noqa: BLE001 - the driver reports every error to the user
             return _Answer(self.spec.scrub(told(error)))
         return _Answer()
 
@@ -134,7 +136,7 @@ def _raise_first(answers: Sequence[_Answer], spec: StoreSpec, runtime: Runtime) 
 
 
 def _raise_if_refused_here_too(spec: StoreSpec, runtime: Runtime) -> None:
-    """Try the same here: if the driver may not write either, its own error says so, and sharing is not the problem."""
+    """Try the same on the driver. If it cannot write either, its own error is raised: sharing is not the problem."""
     store, (path, data) = open_store(spec), new_object(runtime)
     store.create(path, data)
     store.delete([path])
@@ -146,8 +148,8 @@ def _refuse_known(path: str, spec: StoreSpec) -> None:
     except ObjectMissing:
         return
     raise ConfigError(
-        f"{spec.safe_url}/{path}: expected nothing under a name that was just made up, found {len(found)} bytes. This "
-        "store, or a proxy before it, answers for objects that are not there; take it out of the way"
+        f"{spec.safe_url}/{path}: expected no object under a new random name, found {len(found)} bytes. This store, or "
+        "a proxy in front of it, returns data for objects that do not exist. Use the store without it"
     )
 
 
@@ -160,15 +162,15 @@ def _read_here(objects: Sequence[tuple[str, bytes]], spec: StoreSpec) -> None:
             found = None
         if found != data:
             raise ConfigError(
-                f"{spec.safe_url}: the driver does not find there what Spark's executors wrote: each has its own, or "
-                f"what was not there before is remembered as missing (a caching proxy, a mount). {_SHARE_IT}"
+                f"{spec.safe_url}: the driver does not find there what Spark's executors wrote. Either each machine "
+                f"has its own folder, or a caching proxy or a mount remembers objects as missing. {_SHARE_IT}"
             )
 
 
 def check_kept_batches(spark: SparkSession, retention_batches: int) -> None:
-    """A checkpoint rolled back to a batch that Spark keeps must find it in the WAL. Raises `ConfigError` if it may not.
+    """Raise `ConfigError` if Spark keeps more batches than the WAL: a checkpoint may be rolled back to each of them.
 
-    Nothing is guessed where this Spark does not know the setting: it may keep any number under another name.
+    A Spark that does not know the setting is refused too: it may keep any number of batches under another setting.
     """
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
@@ -177,30 +179,30 @@ def check_kept_batches(spark: SparkSession, retention_batches: int) -> None:
     except (PySparkException, ValueError) as error:
         raise ConfigError(
             f"this Spark does not tell {_KEPT_BATCHES}, the number of batches it keeps: {telling_line(error)}. Use a "
-            "version of Spark that README.md names, or a newer wal-sink"
+            "version of Spark that README.md lists, or a newer wal-sink"
         ) from error
     if kept > retention_batches:
         raise ConfigError(
-            f"{_KEPT_BATCHES} is {kept}, but retention_batches={retention_batches}: a checkpoint rolled back to a "
-            "batch that Spark keeps must find it in the WAL; raise retention_batches"
+            f"{_KEPT_BATCHES} is {kept}, but retention_batches={retention_batches}. The WAL must keep every batch that "
+            "Spark keeps, because a checkpoint may be rolled back to it. Raise retention_batches"
         )
 
 
 def warn_of_unchecked_shuffles(spark: SparkSession) -> None:
-    """Tell that nobody notices if a shuffle that Spark repeats gives the tasks other rows: neither Spark nor wal-sink.
+    """Warn if neither Spark nor wal-sink can detect that a repeated shuffle gives other rows.
 
-    Only the user can switch it on: Spark plans the shuffles of a batch before `foreachBatch` is called.
+    Only the user can switch the check on: Spark plans the shuffles of a batch before it calls `foreachBatch`.
     """
     if spark.conf.get(_OLD_FETCHES, "false") != "true":
-        return  # every staging job looks for itself
+        return  # every staging job checks its own shuffles
     found = {key: spark.conf.get(key, None) for key in REPEAT_CHECKS}
     if all(value == "true" for value in found.values()):
         return
     way_out = "use Spark 4.1 or newer" if None in found.values() else "set them to true before the query starts"
     LOG.warning(
-        "%s: if an executor is lost after a shuffle by a value that is not deterministic (such as repartition by a "
-        "random function), Spark loses and doubles rows of the batch, and nobody sees it. If the query has such a "
-        "shuffle, make its value deterministic, set %s to false, or %s",
+        "%s: Spark may lose and duplicate rows of a batch without an error. This happens if an executor is lost after "
+        "a shuffle by a value that is not deterministic (such as repartition by a random function). If the query has "
+        "such a shuffle, make its value deterministic, set %s to false, or %s",
         ", ".join(f"{key} is {value or 'not known'}" for key, value in {_OLD_FETCHES: "true", **found}.items()),
         _OLD_FETCHES,
         way_out,

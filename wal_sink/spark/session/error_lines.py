@@ -1,4 +1,4 @@
-"""The one line that tells, out of the page that Spark makes of an error."""
+"""The one line of a long Spark error that tells the cause."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ _LONGEST = 300
 
 
 def telling_line(error: BaseException | str) -> str:
-    """What went wrong: of a Python worker's traceback its exception, of Java's what it says first and its last cause.
+    """The cause in one line, from an error of py4j or PySpark, or from its text.
 
-    Of py4j's and PySpark's errors, or of their text; one without either is told by its first line.
+    Of a Python worker's traceback it is the exception; of a Java trace the first line and the last cause. Any other
+    text gives its first line. Passwords are masked.
     """
-    text = redacted(error if isinstance(error, str) else _text_of(error))  # before it is cut, amid a password perhaps
+    text = redacted(error if isinstance(error, str) else _text_of(error))  # first: a cut password cannot be recognised
     return (_of_traceback(text) or _of_java(text)).rstrip(".")
 
 
 def _text_of(error: BaseException) -> str:
     try:
         return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001 - py4j asks the JVM for the text, which may be gone
+    except Exception:  # noqa: BLE001 - py4j asks the JVM for the text, and the JVM may be gone
         return type(error).__name__
 
 
 def _of_traceback(text: str) -> str:
-    """The line after the frames of the last traceback, which are indented; empty if there is none."""
+    """The line after the indented frames of the last traceback; empty if there is no traceback."""
     _, found, last = text.rpartition(_TRACEBACK)
     lines = (line for line in last.splitlines() if line.strip() and not line[0].isspace())
     return next(lines, "")[:_LONGEST] if found else ""
@@ -37,7 +38,7 @@ def _of_traceback(text: str) -> str:
 def _of_java(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing"]
     first = lines[0]
-    if first.startswith("An error occurred while calling") and len(lines) > 1:  # py4j: the next line is Java's own
+    if first.startswith("An error occurred while calling") and len(lines) > 1:  # py4j's line: Java's follows
         first = lines[1].removeprefix(": ")
     causes: list[str] = _CAUSE.findall(text)
     caused = f"; caused by {causes[-1][:_LONGEST].rstrip()}" if causes and causes[-1] not in first else ""

@@ -1,4 +1,4 @@
-"""Reading a checkpoint through Hadoop's file system in the driver's JVM, where no fsspec store reaches it."""
+"""Read access to a checkpoint through Hadoop's file system in the driver's JVM, for stores that fsspec cannot reach."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MISSING = "java.io.FileNotFoundException"
 
 
 class HadoopFiles:
-    """A folder on any file system Spark itself can read. Driver only; reads only."""
+    """A folder on any file system that Spark can read. Driver only, read only."""
 
     def __init__(self, spark: SparkSession, url: str) -> None:
         self._spark = spark
@@ -41,7 +41,7 @@ class HadoopFiles:
             raise self._translated(path, error) from error
 
     def list(self, prefix: str, *, after: str = "", recursive: bool = False) -> list[str]:
-        """Names in a folder, as `Store.list` gives them, folders with a trailing `/`. Never recursive."""
+        """Names in a folder, like those of `Store.list`, folders with a trailing `/`. Never recursive."""
         if recursive:
             raise StoreError(f"{self.root}: a checkpoint is never listed recursively")
         try:
@@ -75,19 +75,19 @@ class HadoopFiles:
 
 
 def path_and_file_system(spark: SparkSession, url: str) -> tuple[Any, Any]:
-    """Hadoop's `Path` of an address, and the JVM's file system that it is on."""
+    """Hadoop's `Path` of an address, and the JVM's file system that holds it."""
     path = private(spark.sparkContext, "_jvm").org.apache.hadoop.fs.Path(url)
     return path, path.getFileSystem(_hadoop_conf(spark))
 
 
 def default_file_system(spark: SparkSession) -> str:
-    """What a checkpoint without a scheme means, e.g. `file:///` or `hdfs://name-node:8020`.
+    """The file system of a checkpoint without a scheme, e.g. `file:///` or `hdfs://name-node:8020`.
 
-    Where nothing is set, Hadoop itself takes `file:///` (`FileSystem.DEFAULT_FS`, source): so does this.
+    Hadoop's own default is `file:///` (`FileSystem.DEFAULT_FS`, source); this function uses the same one.
     """
     return str(_hadoop_conf(spark).get("fs.defaultFS") or "file:///")
 
 
 def _hadoop_conf(spark: SparkSession) -> Any:
-    """The session's own Hadoop configuration, its `spark.hadoop.*` settings included."""
+    """The Hadoop configuration of the session, including its `spark.hadoop.*` settings."""
     return private(spark, "_jsparkSession").sessionState().newHadoopConf()

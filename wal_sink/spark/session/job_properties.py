@@ -1,4 +1,4 @@
-"""What Spark is told of this thread's jobs: their description, their group."""
+"""Properties of the Spark jobs that the calling thread starts: their description and their group."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GROUP = "spark.jobGroup.id"
 
 @contextmanager
 def thread_properties(context: SparkContext, properties: Mapping[str, str]) -> Iterator[None]:
-    """Set Spark's local properties on the calling thread of the driver, and put back what it had at the end."""
+    """Set Spark's local properties on the calling thread of the driver; restore the old values at the end."""
     before = {key: context.getLocalProperty(key) for key in properties}
     for key, value in properties.items():
         context.setLocalProperty(key, value)
@@ -30,13 +30,14 @@ def thread_properties(context: SparkContext, properties: Mapping[str, str]) -> I
 
 
 def described(context: SparkContext, description: str, *, group: str | None = None) -> AbstractContextManager[None]:
-    """Describe this thread's jobs for Spark's UI, and put them into a job group.
+    """Describe this thread's jobs in Spark's UI, and put them into a job group.
 
-    Without a `group` they stay in the thread's own, so that what cancels it (stopping a query does) cancels them too.
+    Without `group` they stay in the thread's own group: if that group is cancelled, as the stop of a query does, they
+    are cancelled too.
     """
     return thread_properties(context, {_DESCRIPTION: description} | ({} if group is None else {_GROUP: group}))
 
 
 def is_running(context: SparkContext) -> bool:
-    """False once the user has stopped it; PySpark has no public way to ask."""
+    """Whether the context runs; False after the user stopped it. PySpark has no public way to ask."""
     return private(context, "_jsc") is not None

@@ -1,7 +1,7 @@
-"""What the user's writer already has, and a WAL would override without a word. Driver only.
+"""Settings of the user's writer that a WAL would override silently: they are refused. Driver only.
 
-`DataStreamWriter` shows nothing of what it was given, so the JVM's private fields are read (the same in Spark 4.0 to
-4.3). A field that cannot be read is an error: the checkpoint of an old query would be replaced silently, and all of its
+`DataStreamWriter` has no getters, so the JVM's private fields are read (they are the same in Spark 4.0 to 4.3). A field
+that cannot be read is an error: otherwise the checkpoint of an old query would be replaced silently, and its whole
 history delivered again.
 """
 
@@ -35,35 +35,35 @@ _NO_SINKS: Mapping[str, Sink | BatchSink] = MappingProxyType({})
 _logger = logger_of(__name__)
 
 _ours: WeakKeyDictionary[DataStreamWriter, Any] = WeakKeyDictionary()
-"""The function of ours that a writer was started with, since one may be started again."""
+"""Our function that each writer was started with. A writer may be started again, and must then not be refused."""
 
 
 def remember_ours(writer: DataStreamWriter) -> None:
-    """Note that the function which the writer has now is ours."""
+    """Remember that the function which the writer has now is ours."""
     _ours[writer] = _Fields(writer).read("foreachBatchWriter")
 
 
 def refuse_leftovers(
     writer: DataStreamWriter, spark: SparkSession, checkpoint: str, sinks: Mapping[str, Sink | BatchSink] = _NO_SINKS
 ) -> None:
-    """Refuse a writer that was given another target or another checkpoint. Raises `ConfigError`. No request.
+    """Refuse a writer that already has another target or another checkpoint. Raises `ConfigError`. Sends no request.
 
-    `checkpoint` is the full address that the WAL was given. Trigger, output mode and query name are kept as they are;
-    a warning names each of `sinks` to which complete mode would bring the same rows again and again.
+    `checkpoint` is the full address that the WAL was given. Trigger, output mode and query name stay as they are. With
+    output mode complete, a warning names each of `sinks` that would get the same rows in every batch.
     """
     fields = _Fields(writer)
     found = fields.option(CHECKPOINT)
-    # Both are addresses that the user wrote: where it is left open whether they are the same, one of them is to go.
+    # The user wrote both addresses. If it is undecided whether they name one folder, the user must remove one of them.
     if found is not None and compare(spark, checkpoint_location(found, spark), checkpoint) is not Place.SAME:
         raise ConfigError(
             f'the writer has option("{CHECKPOINT}", "{mask_url(found)}"), but WalSink was given checkpoint '
-            f"{mask_url(checkpoint)}, which would replace it: with another checkpoint the query begins anew. Remove "
-            "the option, or give WalSink that checkpoint. Nothing was started"
+            f"{mask_url(checkpoint)}, which would replace it. With another checkpoint, the query starts from the "
+            "beginning. Remove the option, or give WalSink that checkpoint. Nothing was started"
         )
     if (target := _target(writer, fields)) is not None:
         raise ConfigError(
-            f"the writer has {target}, which WalSink would override: the rows go where WalSink delivers them; "
-            "remove it. Nothing was started"
+            f"the writer has {target}, which WalSink would override: WalSink decides where the rows go. "
+            "Remove it. Nothing was started"
         )
     if str(fields.read("outputMode")) == _COMPLETE:
         _warn_of_repeats({name: sink for name, sink in sinks.items() if not sink.replaces_rows})
@@ -72,10 +72,10 @@ def refuse_leftovers(
 def _warn_of_repeats(appending: Mapping[str, Sink | BatchSink]) -> None:
     for name, sink in appending.items():
         _logger.warning(
-            "the query's output mode is complete: each batch holds the whole result, not what changed. Sink %r (%s) "
-            "adds the rows of each batch to those of earlier ones. Use a sink that replaces rows by their key, "
-            "wrap.spark_writer(format, options, mode='overwrite') or wrap.foreach_batch(fn); or outputMode('update') "
-            "or 'append', which bring each row when it changes or is final",
+            "the query's output mode is complete: each batch holds the whole result, not only the changes. Sink %r "
+            "(%s) adds the rows of each batch to those of earlier ones. Use a sink that replaces rows by their key, "
+            "wrap.spark_writer(format, options, mode='overwrite') or wrap.foreach_batch(fn). Or use "
+            "outputMode('update') or 'append', which send a row only when it changes or is final",
             name,
             name_of(sink),
         )
@@ -112,22 +112,22 @@ class _Fields:
             return field.get(self._half)
 
     def option(self, name: str) -> str | None:
-        """An option as given, whatever its case; None if it was not."""
+        """The value of an option, its name in any case; None if it was not given."""
         options = self.read("extraOptions")
         with self._understood("extraOptions"):
             found = options.get(name)
             return str(found.get()) if found.isDefined() else None
 
     def is_given(self, name: str) -> bool:
-        """Whether a field that holds Scala's `Option` holds something."""
+        """Whether a field of Scala's type `Option` has a value."""
         found = self.read(name)
         with self._understood(name):
             return bool(found.isDefined())
 
     def default_source(self) -> str:
-        """The format of a writer that was given none."""
+        """The format of a writer that has no explicit one."""
         with self._understood("default format"):
             return str(self._session._jsparkSession.sessionState().conf().defaultDataSourceName())  # noqa: SLF001
 
     def _understood(self, name: str) -> AbstractContextManager[None]:
-        return understood(self._session.version, f"what the writer already has ({name}), which would be overridden")
+        return understood(self._session.version, f"a setting of the writer ({name}), which would be overridden")

@@ -1,4 +1,4 @@
-"""Whether two addresses of a checkpoint name the same folder. Driver only."""
+"""Comparison of two addresses of a checkpoint: do they name the same folder? Driver only."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ _MISSING = "java.io.FileNotFoundException"
 
 
 class Place(Enum):
-    """What two addresses tell about the folders they name."""
+    """The result of comparing two addresses."""
 
     SAME = "same"
     OTHER = "other"
     UNDECIDED = "undecided"
-    """Two file systems may show one folder: a mount, a gateway such as WebHDFS, another name of a name node."""
+    """Two file systems may show the same folder: a mount, a gateway such as WebHDFS, another name of a name node."""
 
 
 def refuse_other_checkpoint(identity: QueryIdentity, given: str) -> None:
-    """Refuse a query that runs on another checkpoint than the one given: its gate would open for other batches.
+    """Refuse a query that runs on another checkpoint than the given one: its gate would open for other batches.
 
-    A copy of a checkpoint has the same query id, so the id alone does not tell. Where the addresses leave it undecided,
-    the id and the entry of the batch do, at each batch (`stage_batch`, `Stager`): a copy lacks the entries that Spark
-    writes from now on.
+    A copy of a checkpoint has the same query id, so the id alone proves nothing. If the addresses leave it undecided,
+    the id and the entry of the batch decide, at each batch (`stage_batch`, `Stager`): a copy lacks the entries that
+    Spark writes from now on.
     """
     if compare(identity.session, given, identity.checkpoint) is Place.OTHER:
         raise ConfigError(
@@ -48,7 +48,7 @@ def refuse_other_checkpoint(identity: QueryIdentity, given: str) -> None:
 
 
 def compare(spark: SparkSession, one: str, other: str) -> Place:
-    """Compare two full addresses. Local folders may be read, and others looked up by Spark's file systems."""
+    """Compare two full addresses. May read local folders, and may ask Spark's file systems about others."""
     if "::" in one or "::" in other:
         return Place.SAME if one == other else Place.UNDECIDED
     schemes = {_scheme(one), _scheme(other)}
@@ -68,12 +68,12 @@ def _compare_in_hadoop(spark: SparkSession, one: str, other: str) -> Place:
         return Place.SAME
     try:
         return _same(_resolved(spark, one) == _resolved(spark, other))
-    except Py4JJavaError:  # it may not be looked at
+    except Py4JJavaError:  # for example, access to a folder is denied
         return Place.UNDECIDED
 
 
 def _resolved(spark: SparkSession, url: str) -> str:
-    """Through links and mount points; a folder that does not exist is named as it is."""
+    """The address with links and mount points followed; the plain address of a folder that does not exist."""
     path, file_system = path_and_file_system(spark, url)
     try:
         return str(file_system.resolvePath(path).toString())
@@ -88,7 +88,11 @@ def _same(found: bool) -> Place:  # noqa: FBT001 - it turns one answer into anot
 
 
 def _is_same_folder(one: str, other: str) -> bool:
-    """Links and bind mounts lead to the same folder. One that does not exist is no other that does."""
+    """Whether two local paths lead to one folder, links and bind mounts followed.
+
+    If one of them does not exist, the resolved paths are compared: a missing folder cannot be the same as an existing
+    one.
+    """
     try:
         return Path(one).samefile(other)
     except OSError:
@@ -100,17 +104,17 @@ def _local(url: str) -> str:
 
 
 def _bucket_and_key(url: str) -> str:
-    """Without the user that older versions of Hadoop take from the address."""
+    """Bucket and key, without the user that older versions of Hadoop accept in the address."""
     bucket, slash, key = url.partition("://")[2].partition("/")
     return f"{bucket.rpartition('@')[2]}{slash}{key}".rstrip("/")
 
 
 def _file_system(url: str) -> tuple[str, str]:
-    """Scheme and authority, as they are written."""
+    """Scheme and authority, as the user wrote them."""
     rest = url.partition(":")[2]
     return _scheme(url), rest[2:].partition("/")[0] if rest.startswith("//") else ""
 
 
 def _scheme(url: str) -> str:
-    """Without one, an address that is full is a local path (see `checkpoint_location`)."""
+    """The scheme of a full address; one without a scheme is a local path (see `checkpoint_location`)."""
     return url.partition(":")[0].lower() if ":" in url.partition("/")[0] else LOCAL

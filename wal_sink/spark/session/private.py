@@ -1,7 +1,7 @@
-"""The one way to Spark's private interface, where it has no public one.
+"""The single access to Spark's private interface, used where Spark has no public one.
 
-A name that is gone, or an answer that is not the expected one, is an error, never "nothing there".
-`docs/ASSUMPTIONS.md` tells for each name what is taken for granted of it.
+A missing name or an unexpected answer is an error; it never counts as "nothing there". `docs/ASSUMPTIONS.md` lists what
+wal-sink assumes about each name.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from wal_sink.errors import ConfigError
 from wal_sink.redaction import redacted
 
 KNOWN_VERSIONS = "4.0 to 4.3"
-"""Where what wal-sink asks for was read, and is tested (`tests/integration/test_identity_versions.py`)."""
+"""The versions in whose source the private names were read, and which are tested
+(`tests/integration/test_identity_versions.py`)."""
 
 
 @contextmanager
 def understood(version: str, what: str) -> Iterator[None]:
-    """Turn an answer that no known Spark gives into a `ConfigError` that names this one: never into "nothing there".
+    """Turn an answer that no known Spark gives into a `ConfigError` that names this version.
 
-    `what`: what Spark was asked, after "does not tell wal-sink".
+    Such an answer never counts as "nothing there". `what`: the subject of the question; the message says "does not tell
+    wal-sink" before it.
     """
     try:
         yield
@@ -37,7 +39,7 @@ def understood(version: str, what: str) -> Iterator[None]:
 
 
 def private(thing: object, name: str) -> Any:
-    """What PySpark keeps under a private name. Raises `ConfigError` if this version of PySpark has no such name."""
+    """The value of a private attribute of PySpark. Raises `ConfigError` if this version of PySpark lacks the name."""
     try:
         return getattr(thing, name)
     except AttributeError as error:
@@ -49,6 +51,6 @@ def private(thing: object, name: str) -> Any:
 
 
 def _version() -> str:
-    from pyspark import __version__  # noqa: PLC0415 - who asks for a name of PySpark's has imported it
+    from pyspark import __version__  # noqa: PLC0415 - a caller that has an object of PySpark has imported it
 
     return __version__

@@ -1,4 +1,4 @@
-"""Starting, checking and stopping the streaming query a WAL belongs to. Driver only."""
+"""Start, check and stop of the streaming query that a WAL belongs to. Driver only."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _ASYNC_PROGRESS = "AsyncProgressTracking"
 
 
 def session_of(writer: DataStreamWriter) -> SparkSession:
-    """The user's session behind a writer. Raises `ConfigError` for what is no writer of a stream, and for Spark
-    Connect, whose driver is elsewhere.
+    """The user's session behind a writer. Raises `ConfigError` if `writer` is no `DataStreamWriter`, and for Spark
+    Connect, whose driver is another process.
     """
     check_stream_writer(writer)
     check_classic(writer)
@@ -36,7 +36,7 @@ def session_of(writer: DataStreamWriter) -> SparkSession:
 def check_classic(thing: object) -> None:
     if "connect" in type(thing).__module__.split("."):
         raise ConfigError(
-            "this is a Spark Connect session: its batches run in another process, where a committer cannot live. "
+            "this is a Spark Connect session: its batches run in another process, where no committer can run. "
             "Run the query on the driver itself (SparkSession.builder.master(…), without SPARK_REMOTE)"
         )
 
@@ -49,9 +49,9 @@ def schema_of(writer: DataStreamWriter) -> StructType:
 def start_query(
     writer: DataStreamWriter, checkpoint: str, on_batch: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
-    """Start the query into `on_batch`, with a writer that `refuse_leftovers` let pass.
+    """Start the query with `on_batch` as its function; `refuse_leftovers` must have accepted the writer.
 
-    Raises `ConfigError` for a trigger that cannot work, before it runs.
+    Raises `ConfigError` for a trigger that cannot work, before the query runs.
     """
     remember_ours(writer.foreachBatch(on_batch))
     try:
@@ -59,7 +59,7 @@ def start_query(
     except (AnalysisException, IllegalArgumentException) as error:
         raise ConfigError(
             f"Spark refuses this query for wal-sink: {error}. wal-sink needs micro-batches (trigger availableNow, "
-            "processingTime, once or none); continuous and real-time triggers have none"
+            "processingTime, once or none); continuous and real-time triggers have no micro-batches"
         ) from error
     except Py4JJavaError as error:
         raise ConfigError(
@@ -75,23 +75,23 @@ def start_query(
 
 
 def stop_query(query: StreamingQuery) -> None:
-    """Stop a query and wait for its thread, so that the checkpoint's answer is final. Harmless if it has ended."""
+    """Stop a query and wait for its thread, so that the checkpoint is final. Does nothing if the query has ended."""
     try:
         query.stop()
     except (Py4JError, PySparkException) as error:
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - no public way; the query ended with its context
             return
         raise WalSinkError(
-            f"the query cannot be stopped: {error}. What it completes is kept in the WAL; end its driver, then "
-            "start again"
+            f"the query cannot be stopped: {error}. The WAL keeps the batches it completes. End its driver, then start "
+            "again"
         ) from error
 
 
 def sleep_in_stream(df: DataFrame, seconds: float) -> None:
     """Sleep inside `foreachBatch`, on the JVM's thread of the stream. `query.stop()` interrupts it: `StoppedError`.
 
-    That error's words are what Spark looks for to tell an interruption of its own from a failure of the query. It looks
-    with a regular expression that overflows the stack where Java's stack trace follows them (both measured).
+    Spark searches the text of that error to distinguish its own interruption from a failure of the query. It searches
+    with a regular expression that overflows the stack if Java's stack trace follows the text (both measured).
     """
     try:
         cast("Any", df.sparkSession.sparkContext)._jvm.java.lang.Thread.sleep(int(seconds * 1000))  # noqa: SLF001

@@ -1,7 +1,7 @@
-"""wal-sink's own errors on their way from a Python worker through the JVM to the driver.
+"""Transport of wal-sink's own errors from a Python worker through the JVM to the driver.
 
-Spark hands an exception of a task to the driver as text inside a stack trace. A task that fails with one of our errors
-therefore wraps it in one line that names class and message, and the driver makes it whole again.
+Spark passes an exception of a task to the driver as text inside a stack trace. So a task that fails with one of our
+errors puts its class and message into one line, and the driver rebuilds the error from that line.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 _MARK = "wal-sink error in a task: "
 _LINE = re.compile(re.escape(_MARK) + r"(\[.*\])\s*$", re.MULTILINE)
 _STOPPED = re.compile(r"InterruptedException|InterruptedIOException|ClosedByInterruptException|cancelled job group")
-"""Of a query that is being stopped, or of a job that was cancelled."""
+"""Names in the error of a query that is being stopped, or of a job that was cancelled."""
 _INTERRUPTED = (
     "py4j.protocol.Py4JJavaError: An error occurred while calling collectToPython: java.lang.InterruptedException"
 )
-"""What Spark looks for in an error of `foreachBatch`, to tell its own stop of the query from a failure of it. It looks
-with a regular expression that overflows the stack of the stream's thread where Java's stack trace follows (measured).
-Where the query is not being stopped Spark does not look for it, and takes any error for a failure.
+"""The text by which Spark recognises, in an error of `foreachBatch`, that its own stop of the query caused it. Spark
+searches with a regular expression that overflows the stack of the stream's thread if Java's stack trace follows
+(measured). If the query is not being stopped, Spark does not search and takes every error for a failure.
 """
 _NULL_POINTER = "java.lang.NullPointerException"
 
 
 class SparkJobError(Exception):
-    """A Spark job failed with a page of Java, of which this is the line that tells. Raised on the driver."""
+    """A Spark job failed with a page of Java text; the message is its telling line. Raised on the driver."""
 
 
 class RepeatedShuffleError(SparkJobError):
-    """Spark may have lost and doubled rows between the tasks of a job. Nothing of it may be used."""
+    """Spark may have lost and duplicated rows between the tasks of a job. No result of the job may be used."""
 
 
 class TaskError(Exception):
-    """One of our errors as it crosses the JVM. Raised in Python workers only; nobody needs to catch it."""
+    """One of our errors as it crosses the JVM. Raised in Python workers only; no code needs to catch it."""
 
 
 @contextmanager
 def marked_errors() -> Iterator[None]:
-    """In a task: make our own errors recognisable to the driver. Spark may still run the task again."""
+    """In a task: mark our own errors, so that the driver recognises them. Spark may still run the task again."""
     try:
         yield
     except WalSinkError as error:
@@ -60,12 +60,12 @@ def marked_errors() -> Iterator[None]:
 
 @contextmanager
 def surfaced_errors(what: str, not_null: str = "", *, in_stream: bool = False) -> Iterator[None]:
-    """On the driver, around a Spark job: raise a task's own error as what it was there, without the page it came in.
+    """On the driver, around a Spark job: raise the error of a task as the same class, without Java's stack trace.
 
-    A page of Java becomes a `SparkJobError`; what PySpark translates passes as it is. `in_stream`: the job belongs to
-    the query, inside `foreachBatch`; if it was cancelled, that becomes a short `JobStoppedError`.
-    `what` names the job for messages. `not_null` names the columns that may hold no null: where Spark finds one there
-    nevertheless, it fails with a bare NullPointerException (measured, PySpark 4.3), which becomes a `ConfigError`.
+    A page of Java text becomes a `SparkJobError`. Errors that PySpark translates pass unchanged. `in_stream`: the job
+    belongs to the query, inside `foreachBatch`; its cancellation becomes a short `JobStoppedError`. `what` names the
+    job in messages. `not_null` names the columns declared 'not null': a null in one of them makes Spark fail with a
+    bare NullPointerException (measured, PySpark 4.3), which becomes a `ConfigError`.
     """
     try:
         yield
@@ -76,13 +76,13 @@ def surfaced_errors(what: str, not_null: str = "", *, in_stream: bool = False) -
         if not_null and _NULL_POINTER in text and "PythonArrowInput" in text:
             raise ConfigError(
                 f"{what}: Spark met a null where the schema says there is none, and failed with {_first_line(text)} "
-                f"Columns declared 'not null', at any depth: {not_null}. Correct the schema of the source, or of the "
-                "function, that declares the wrong one"
+                f"Columns declared 'not null', at any depth: {not_null}. Correct the schema of the source or function "
+                "that declares such a column wrongly"
             ) from None
         if in_stream and _STOPPED.search(text):
             raise JobStoppedError(
-                f"{what}: the query was stopped, or its job cancelled, before the batch was staged; it comes again at "
-                f"the next start ({telling_line(text)}) ({_INTERRUPTED})"
+                f"{what}: the query was stopped, or its job cancelled, before the batch was staged. Spark runs the "
+                f"batch again at the next start ({telling_line(text)}) ({_INTERRUPTED})"
             ) from None
         if isinstance(error, Py4JJavaError):
             raise SparkJobError(f"{what}: {telling_line(text)}") from None
@@ -90,7 +90,7 @@ def surfaced_errors(what: str, not_null: str = "", *, in_stream: bool = False) -
 
 
 def _known_class(error: WalSinkError) -> type[WalSinkError]:
-    """The nearest class that `wal_sink.errors` holds: a store's own subclasses mean nothing further up."""
+    """The nearest class in `wal_sink.errors`: the driver may not know a store's own subclasses."""
     kinds = [kind for kind in type(error).__mro__ if issubclass(kind, WalSinkError)]
     return next(kind for kind in kinds if kind.__module__ == errors.__name__)
 

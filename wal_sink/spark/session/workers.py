@@ -1,7 +1,7 @@
-"""The Python that Spark's workers run, named before a session is made and checked before rows are staged.
+"""The Python that Spark's workers run: chosen before a session is created, checked before rows are staged.
 
-All of it runs on the driver; only the function that `_look_for` returns travels to a worker. Importing this module does
-not import pyspark.
+All code runs on the driver, except the function that `_look_for` returns: it runs in a worker. Importing this module
+does not import pyspark.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ WORKER_MODULES = ("pyarrow", "pandas", "fsspec", "msgspec", "wal_sink")
 
 
 def prepare_python(environ: MutableMapping[str, str] | None = None) -> str:
-    """Let Spark's workers run this interpreter, unless the user named another. Call it before making a session.
+    """Make Spark's workers run this interpreter, unless the user chose another. Call it before you create a session.
 
-    PySpark reads the variable PYSPARK_PYTHON when a session is made. Without it, PySpark takes `python3` from PATH,
-    which in a virtual environment is often another Python. A variable that is set stays as it is, and
-    PYSPARK_DRIVER_PYTHON is never touched. `environ` defaults to `os.environ`. Returns the value of PYSPARK_PYTHON.
+    PySpark reads the variable PYSPARK_PYTHON when a session is created. Without it, PySpark takes `python3` from PATH,
+    which in a virtual environment is often another Python. A variable that is set keeps its value, and
+    PYSPARK_DRIVER_PYTHON is never changed. `environ` defaults to `os.environ`. Returns the value of PYSPARK_PYTHON.
     """
     environ = os.environ if environ is None else environ
     if not environ.get("PYSPARK_PYTHON"):
@@ -48,18 +48,20 @@ class WorkerPython:
     executable: str
     version: str
     missing: Mapping[str, str]
-    """Modules that do not import there, with the reason."""
+    """Modules that cannot be imported there, with the reason."""
 
 
 def check_workers(spark: SparkSession, modules: Sequence[str] = WORKER_MODULES) -> WorkerPython:
-    """Run one tiny task that says whether Spark's workers can do what wal-sink will ask of them.
+    """Run one tiny task that checks whether Spark's workers can run wal-sink.
 
-    `spark` is a classic (not a Connect) session, `modules` are the names that must import in a worker. Costs about a
-    second the first time (Spark starts its first worker) and tens of milliseconds later. Where Spark runs on this
-    machine alone, took `python3` from PATH because nothing names a Python, and that one cannot do it, this interpreter
-    is set in its place: PySpark 4 reads `SparkContext.pythonExec` whenever it wraps a function, so later ones use it.
+    `spark` is a classic session, not a Connect one. `modules` are the names that a worker must be able to import. The
+    first call takes about a second, because Spark starts its first worker; later calls take tens of milliseconds.
 
-    Raises `ConfigError`, which names the interpreter, the versions, the missing modules and the ways out.
+    This interpreter replaces an unsuitable one if Spark runs on this machine alone and took `python3` from PATH because
+    no setting names a Python. PySpark 4 reads `SparkContext.pythonExec` whenever it wraps a function, so later tasks
+    use it.
+
+    Raises `ConfigError` with the interpreter, the versions, the missing modules and the ways out.
     """
     context = classic_context(spark)
     try:
@@ -80,7 +82,7 @@ def _corrected(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
         raise
     LOG.warning(
         "Spark's workers would run %r, which lacks what wal-sink needs; from now on they run %s. "
-        "Set PYSPARK_PYTHON before the session is made to decide yourself.",
+        "Set PYSPARK_PYTHON before the session is created to decide yourself.",
         before,
         sys.executable,
     )
@@ -88,7 +90,7 @@ def _corrected(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
 
 
 def _may_correct(context: SparkContext) -> bool:
-    """Only where nobody chose the Python and the workers run on this very machine."""
+    """Whether to replace the workers' interpreter: no setting chose it, and the workers run on this machine."""
     local = re.fullmatch(r"local(\[.*\])?", context.master or "") is not None
     return local and context.pythonExec in {"", "python3"} and not os.environ.get("PYSPARK_PYTHON")
 
@@ -101,8 +103,8 @@ def classic_context(spark: SparkSession) -> SparkContext:
         return spark.sparkContext
     except (AttributeError, PySparkException) as error:
         raise ConfigError(
-            "this is a Spark Connect session: its workers cannot be examined, and its foreachBatch runs elsewhere. "
-            "Run the query with a classic session (SparkSession.builder.master(...))"
+            "this is a Spark Connect session: its workers cannot be checked, and its foreachBatch runs in another "
+            "process. Run the query with a classic session (SparkSession.builder.master(...))"
         ) from error
 
 
@@ -111,7 +113,7 @@ def _checked(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
     if worker.missing:
         lines = "; ".join(f"{name} ({reason})" for name, reason in worker.missing.items())
         raise ConfigError(
-            f"Spark's workers run {worker.executable} (Python {worker.version}), where these modules do not import: "
+            f"Spark's workers run {worker.executable} (Python {worker.version}), which cannot import these modules: "
             f"{lines}. {_driver()} {_ways_out(context)}"
         )
     return worker
@@ -132,7 +134,7 @@ def _ask_worker(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
 
 
 def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[str, str]]]:
-    """The function that travels. Nested, so that it is pickled by value: a worker without wal_sink must run it too."""
+    """The function that runs in a worker. It is nested so that it is pickled by value: it must run without wal_sink."""
 
     def look(_: int) -> tuple[str, str, dict[str, str]]:
         import importlib  # noqa: PLC0415 - this body runs in a worker
@@ -144,8 +146,8 @@ def _look_for(modules: tuple[str, ...]) -> Callable[[int], tuple[str, str, dict[
         for name in modules:
             try:
                 importlib.import_module(name)
-            except Exception as error:  # noqa: BLE001 - whatever an import raises is the answer
-                missing[name] = traceback.format_exception_only(error)[-1].strip()  # no module of ours is there
+            except Exception as error:  # noqa: BLE001 - every error of an import is an answer
+                missing[name] = traceback.format_exception_only(error)[-1].strip()  # none of our modules may be there
         return sys.executable, platform.python_version(), missing
 
     return look
@@ -156,10 +158,10 @@ def _translated(text: str, context: SparkContext) -> str:
     if mismatch or "PYTHON_VERSION_MISMATCH" in text:
         version = f" (Python {mismatch.group(1)})" if mismatch else ""
         trouble = (
-            f"Spark's workers run {context.pythonExec}{version}, and PySpark wants the driver's minor version there."
+            f"Spark's workers run {context.pythonExec}{version}, but PySpark needs the driver's minor version there."
         )
     elif "Cannot run program" in text:
-        trouble = f"Spark could not start its workers' Python {context.pythonExec!r}: its machine has no such program."
+        trouble = f"Spark could not start its workers' Python {context.pythonExec!r}: the machine has no such program."
     else:
         trouble = f"Spark's workers run {context.pythonExec}, and a first task failed there: {telling_line(text)}."
     return f"{trouble} {_driver()} {_ways_out(context)}"
@@ -173,6 +175,7 @@ def _driver() -> str:
 def _ways_out(context: SparkContext) -> str:
     way = f"set PYSPARK_PYTHON={sys.executable}" if (context.master or "").startswith("local") else "set PYSPARK_PYTHON"
     return (
-        f"Ways out: {way} before the session is made (with spark-submit also --conf spark.pyspark.python=...); install "
-        "wal-sink into the Python the workers run; or ship an environment that holds it with spark.archives."
+        f"Ways out: {way} before the session is created (with spark-submit also --conf spark.pyspark.python=...); "
+        "install wal-sink into the Python that the workers run; or ship an environment that contains it with "
+        "spark.archives."
     )

@@ -1,4 +1,4 @@
-"""What users pass to `run` and `start` in place of `df.writeStream`: the right call is spelled out. Driver only."""
+"""Checks of the arguments of `run`, `start` and `stage`; the errors show the right call. Driver only."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ _EXPECTED = "expected a DataStreamWriter, which is df.writeStream of a streaming
 
 
 def check_stream_writer(writer: object) -> None:
-    """Refuse anything but a `DataStreamWriter`, known by its class's name: Spark Connect has its own. `ConfigError`."""
+    """Refuse anything but a `DataStreamWriter`, known by its class name: Spark Connect has its own. `ConfigError`."""
     if not any(base.__name__ == _WRITER for base in type(writer).__mro__):
         kind = type(writer).__name__
         raise ConfigError(f"{kind} cannot be run: {_EXPECTED}{_meant(writer, kind)}. Nothing was started")
 
 
 def check_batch_frame(df: object) -> None:
-    """Refuse what is no `DataFrame` as the batch that `stage` gets. Raises `ConfigError`."""
+    """Refuse a batch for `stage` that is no `DataFrame`. Raises `ConfigError`."""
     if not hasattr(df, "sparkSession"):
         raise ConfigError(
-            f"stage got a {type(df).__name__} as its DataFrame: expected stage(df, batch_id), with what foreachBatch "
-            "gave, in this order"
+            f"stage got a {type(df).__name__} as its DataFrame: expected stage(df, batch_id), with the two arguments "
+            "of foreachBatch in this order"
         )
 
 
@@ -30,10 +30,10 @@ def _meant(given: object, kind: str) -> str:
     if kind == "DataFrame":
         if not cast("Any", given).isStreaming:
             return (
-                ". This DataFrame is a batch one, which no query can follow: read its source with spark.readStream, "
-                "then pass df.writeStream"
+                ". This is a batch DataFrame, and streaming queries need a streaming one: read its source with "
+                "spark.readStream, then pass df.writeStream"
             )
-        return "; write sink.run(df.writeStream) in place of sink.run(df)"
+        return "; write sink.run(df.writeStream) instead of sink.run(df)"
     if kind in {"DataFrameWriter", "DataFrameWriterV2"}:
         return (
             "; df.write writes once and has no checkpoint: read the source with spark.readStream, pass df.writeStream"

@@ -1,7 +1,7 @@
-"""Whose rows a DataFrame holds: those of the batch that runs, or of an earlier one alone. Driver only.
+"""Check that a DataFrame holds rows of the running batch, not only of an earlier one. Driver only.
 
-Spark gives each batch to `foreachBatch` as a plan over one RDD, and whatever is made of it keeps that leaf. A DataFrame
-that was kept from an earlier batch has the session of its query as well, so nothing else tells the two apart.
+Spark gives each batch to `foreachBatch` as a plan over one RDD, and every DataFrame made from it keeps that leaf. A
+DataFrame kept from an earlier batch also has the session of its query, so only the RDD distinguishes the two.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 
 _LEAF = "org.apache.spark.sql.execution.LogicalRDD"
 _REMEMBERED = 1000
-"""How many batches of a run are remembered: a DataFrame that is older shows nothing."""
+"""The number of batches of a run that are remembered. A DataFrame of an older batch is not recognised."""
 
 
 class BatchRows:
-    """The RDDs of the batches that one run of a query came with."""
+    """The RDDs of the batches of one run of a query."""
 
     def __init__(self) -> None:
-        """No batch yet."""
+        """Begin without any batch."""
         self._run_id = ""
         self._batches: dict[int, int] = {}
-        """By the id of its RDD, which a new SparkContext would give again: only those of one run."""
+        """Batch ids by the id of their RDD, for one run only: a new SparkContext gives the same RDD ids again."""
 
-    def refuse_earlier(self, df: DataFrame, caller: QueryIdentity) -> None:
-        """Raise `ConfigError` if `df` holds rows of an earlier batch, and none of the caller's.
+    def refuse_earlier(self, df: DataFrame, identity: QueryIdentity) -> None:
+        """Raise `ConfigError` if `df` holds rows of an earlier batch, and none of the batch of `identity`.
 
-        One that holds neither is the user's own: a table, or rows that were written and read back.
+        A DataFrame with rows of neither is the user's own: a table, or rows that were written and read back.
         """
-        if self._run_id != caller.run_id:
-            self._run_id, self._batches = caller.run_id, {}
-        self._batches[caller.rows_id] = caller.batch_id
+        if self._run_id != identity.run_id:
+            self._run_id, self._batches = identity.run_id, {}
+        self._batches[identity.rows_id] = identity.batch_id
         if len(self._batches) > _REMEMBERED:
             del self._batches[next(iter(self._batches))]
         with understood(df.sparkSession.version, "which batch a DataFrame is made of"):
             found = _rows_in(df)
         earlier = [self._batches[rows] for rows in found if rows in self._batches]
-        if earlier and caller.rows_id not in found:
+        if earlier and identity.rows_id not in found:
             raise ConfigError(
-                f"batch {caller.batch_id}: the DataFrame given to stage() holds rows of batch {earlier[-1]}, and none "
-                "of this batch. Give it the DataFrame that foreachBatch was given with this batch id, or one made of "
-                "it. Nothing was staged"
+                f"batch {identity.batch_id}: the DataFrame given to stage() holds rows of batch {earlier[-1]}, and "
+                "none of this batch. Pass the DataFrame that foreachBatch got with this batch id, or one made from it. "
+                "Nothing was staged"
             )
 
 

@@ -1,4 +1,4 @@
-"""Staging: one Spark job that streams a DataFrame into segments, and evaluates it exactly once and fully."""
+"""The staging job: one Spark job that streams a DataFrame into segments and evaluates it fully, exactly once."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from wal_sink.stores.spec import StoreSpec
 
 ARROW_BATCH_BYTES = 4 << 20
-"""Most bytes Spark gathers into one Arrow batch for a worker."""
+"""The maximum number of bytes in one Arrow batch that Spark sends to a worker."""
 
 _BATCH_BYTES_KEY = "spark.sql.execution.arrow.maxBytesPerBatch"
 _SIZE = re.compile(r"(\d+)([bkmgtp]?)b?")
@@ -40,22 +40,22 @@ _RESULT = StructType(
 )
 
 
-def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingContext, description: str) -> StagedPartition:
-    """Write every row of `df` into segments and two-phase targets; what came of it, by partition and order of writing.
+def stage_dataframe(df: DataFrame, *, store: StoreSpec, context: StagingContext, description: str) -> StagedPartition:
+    """Write every row of `df` into segments and two-phase targets; return what was written, in order of partitions.
 
     Runs on the driver, on the thread of the stream, as one Spark job in that thread's job group. Partitions without
-    rows make no segment. Segments are named so that no other attempt can have the same; those of failed attempts stay
-    unreferenced. `description` is what Spark's UI shows. A worker's memory does not grow with its partition's rows.
+    rows make no segment. Names of segments are unique to an attempt; segments of failed attempts stay unreferenced.
+    Spark's UI shows `description`. A worker's memory does not grow with the rows of its partition.
 
     Raises `ConfigError` for a schema that cannot be staged and for a null in a column declared 'not null', `StoreError`
-    if the store fails in a task as often as Spark tries, and for what goes wrong in the DataFrame PySpark's own errors,
-    or `SparkJobError` where those are a page of Java. `RepeatedShuffleError` if Spark repeated a part of a shuffle
+    if the store fails in all of Spark's attempts at a task. Errors of the DataFrame itself are PySpark's own, or
+    `SparkJobError` in place of a page of Java. Raises `RepeatedShuffleError` if Spark repeated a part of a shuffle
     meanwhile: the next job computes all shuffles again.
     """
     schema = df.schema
     check_schema(schema)
     names = tuple(positional_names(schema))
-    task = _StagingTask(store, order, names)
+    task = _StagingTask(store, context, names)
     not_null = ", ".join(not_null_paths(schema))
     with (
         described(df.sparkSession.sparkContext, description),
@@ -69,15 +69,17 @@ def stage_dataframe(df: DataFrame, *, store: StoreSpec, order: StagingContext, d
     shuffles = RepeatedShuffles(collected)
     if found := shuffles.found([row.task for row in in_order]):
         shuffles.forget()
-        raise RepeatedShuffleError(f"{description}: Spark repeated a part of a shuffle while others read it ({found})")
+        raise RepeatedShuffleError(
+            f"{description}: Spark repeated a part of a shuffle while other tasks read it ({found})"
+        )
     return joined([msgspec.json.decode(row.staged, type=StagedPartition) for row in in_order])
 
 
 def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
-    """Evaluate `df` once and fully, keep nothing, and return how many rows it had.
+    """Evaluate `df` once and fully, keep nothing, and return its number of rows.
 
-    A replay's stateful operators must still commit their state, so that every row of every partition is pulled. Runs on
-    the driver, as one Spark job, the way a batch is staged. Raises what `stage_dataframe` raises.
+    In a replay, stateful operators must still commit their state, so every row of every partition is read. Runs on the
+    driver, as one Spark job like the staging job. Raises the same errors as `stage_dataframe`.
     """
     schema = df.schema
     check_schema(schema)
@@ -92,12 +94,14 @@ def evaluate_without_staging(df: DataFrame, *, description: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _StagingTask:
-    """What runs on executors, once per partition, given its record batches; yields references and its id as one row."""
+    """The task that runs on executors, once per partition, with its record batches. Yields references and its id as
+    one row.
+    """
 
     store: StoreSpec
-    order: StagingContext
+    staging: StagingContext
     names: tuple[str, ...]
-    """Of the columns inside a segment, whatever the batches call them."""
+    """The names of the columns inside a segment, in place of those in the record batches."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = _task()
@@ -105,9 +109,9 @@ class _StagingTask:
         names = list(self.names)
         renamed = (batch.rename_columns(names) for batch in batches)
         with marked_errors():
-            log = Log(open_store(self.store), SYSTEM, self.order.run_id)
+            log = Log(open_store(self.store), SYSTEM, self.staging.run_id)
             log.store.begin(is_there=True)
-            staged = stage_partition(self.order, renamed, log, partition=partition, on_executor=True)
+            staged = stage_partition(self.staging, renamed, log, partition=partition, on_executor=True)
         result: list[pa.Array[Any]] = [
             pa.array([partition], pa.int32()),
             pa.array([context.taskAttemptId()], pa.int64()),
@@ -117,19 +121,19 @@ class _StagingTask:
 
 
 def _in_order(rows: Iterable[Row], description: str) -> list[Row]:
-    """By partition. Raises `SparkJobError` if one is there twice: its rows would be staged twice, in one manifest."""
+    """Sort by partition. Raises `SparkJobError` if one appears twice: the manifest would name its rows twice."""
     by_partition: dict[int, Row] = {}
     for row in rows:
         if by_partition.setdefault(row.partition, row) is not row:
             raise SparkJobError(
-                f"{description}: expected one result of each partition, found two of partition {row.partition}; "
-                "nothing was staged. Start the query again"
+                f"{description}: expected one result of each partition, found two of partition {row.partition}. "
+                "Nothing was staged. Start the query again"
             )
     return [by_partition[partition] for partition in sorted(by_partition)]
 
 
 def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What runs on executors, once per partition of a replay."""
+    """The function that runs on executors, once per partition of a replay: it yields the number of rows."""
     rows = sum(batch.num_rows for batch in batches)
     yield pa.record_batch([pa.array([rows], pa.int64())], _COUNT.names)
 
@@ -142,7 +146,7 @@ def _task() -> TaskContext:
 
 
 def _batch_bytes(setting: str | None) -> int:
-    """The user's limit in bytes, if it is below ours. Spark writes sizes as `64m`, `67108864b` or `67108864`."""
+    """The smaller of the user's limit and ours, in bytes. Spark writes sizes as `64m`, `67108864b` or `67108864`."""
     match = _SIZE.fullmatch(setting.strip().lower()) if setting else None
     if match is None:
         return ARROW_BATCH_BYTES
@@ -151,7 +155,7 @@ def _batch_bytes(setting: str | None) -> int:
 
 @contextmanager
 def _small_batches(spark: SparkSession) -> Iterator[None]:
-    """Limit Spark's Arrow batches by bytes: at the default of 64 MiB, rows of 1 MiB doubled a worker's memory."""
+    """Limit the bytes of Spark's Arrow batches: with the default of 64 MiB, rows of 1 MiB doubled a worker's memory."""
     before = spark.conf.get(_BATCH_BYTES_KEY, None)
     spark.conf.set(_BATCH_BYTES_KEY, str(_batch_bytes(before)))
     try:

@@ -1,8 +1,8 @@
-"""Whether the tasks of a job read one and the same output of each shuffle, or Spark repeated a part of it in between.
+"""Check that all tasks of a job read the same output of each shuffle, and that Spark repeated no part in between.
 
-Spark gives its tasks ids that only grow, and the output of a shuffle carries the ids of the tasks that wrote it. A part
-that was written by a later task than one that read the shuffle was repeated after that read. All of it is read from the
-driver's own tables, which are up to date when the job ends; events and what Spark's UI keeps are late or dropped.
+Spark gives its tasks ascending ids, and the output of a shuffle has the ids of the tasks that wrote it. If a part was
+written by a later task than one that read the shuffle, Spark repeated that part after the read. These ids come from the
+driver's own tables, which are complete when the job ends. Events and the data of Spark's UI may be late or dropped.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 _SHUFFLE = "org.apache.spark.ShuffleDependency"
 _SHUFFLE_IN_TEXT = "+-"
-"""How `RDD.toDebugString` begins what a shuffle reads. In a name it costs a look, and hides nothing."""
+"""The mark of a shuffle in `RDD.toDebugString`. If a name contains it by accident, the full check runs: no harm."""
 
 
 class RepeatedShuffles:
-    """The shuffles below a DataFrame that was collected, as they are after its job. On the driver."""
+    """The shuffles of a collected DataFrame, as they are after its job. On the driver."""
 
     def __init__(self, collected: DataFrame) -> None:
         self._context = collected.sparkSession.sparkContext
@@ -33,23 +33,23 @@ class RepeatedShuffles:
         self._checks = {key: collected.sparkSession.conf.get(key, None) for key in REPEAT_CHECKS}
 
     def found(self, tasks: list[int]) -> str | None:
-        """What shows that rows may be lost or doubled, in words; None if each task read what all the others read.
+        """The sign that rows may be lost or duplicated, in words; None if all tasks read the same outputs.
 
         `tasks`: the ids of the tasks whose results count, one for each partition. Raises `ConfigError` if this Spark
         does not tell.
         """
         if all(value == "true" for value in self._checks.values()):
-            return None  # Spark compares them, and fails the job
+            return None  # Spark itself compares the outputs, and fails the job
         with understood(self._context.version, "whether it repeated a shuffle"):
             rdd = self._rdd()
             if _SHUFFLE_IN_TEXT not in rdd.toDebugString():
                 return None
             if len(tasks) != (partitions := rdd.getNumPartitions()):
-                return f"{len(tasks)} of {partitions} tasks told their ids"
-            return self._below(rdd, min(tasks)) if tasks else None  # of no partition nobody read anything
+                return f"only {len(tasks)} of {partitions} tasks reported their ids"
+            return self._below(rdd, min(tasks)) if tasks else None  # without partitions, no task read anything
 
     def forget(self) -> None:
-        """Let the next job compute every shuffle again, the repeated ones and the others."""
+        """Make the next job compute every shuffle again, including those that were not repeated."""
         with understood(self._context.version, "the shuffles of a batch, to repeat them"):
             tracker = self._tracker()
             todo, done = [self._rdd()], set[int]()
@@ -61,7 +61,9 @@ class RepeatedShuffles:
                         todo.append(shuffle.rdd())
 
     def _below(self, rdd: Any, first_reader: int) -> str | None:
-        """The same for the tasks that computed `rdd`, the first of which was `first_reader`, and for those below."""
+        """The same check for the tasks that computed `rdd`, the first of which was `first_reader`, and for all earlier
+        shuffles.
+        """
         for shuffle in _read_by(self._context, rdd):
             number = shuffle.shuffleId()
             writers = self._writers(number)
@@ -77,7 +79,7 @@ class RepeatedShuffles:
         return None
 
     def _writers(self, shuffle: int) -> list[int | None]:
-        """The id of the task that wrote each output of a shuffle; None of one that is not there."""
+        """The id of the task that wrote each output of a shuffle; None for a missing output."""
         outputs = self._tracker().shuffleStatuses().apply(shuffle).mapStatuses()
         return [None if (output := outputs[index]) is None else output.mapId() for index in range(len(outputs))]
 
@@ -85,7 +87,7 @@ class RepeatedShuffles:
         return private(self._collected, "_jdf").queryExecution().toRdd()
 
     def _tracker(self) -> Any:
-        # A field: py4j cannot call the methods of SparkEnv, one of which needs a class that Spark 4.3 does not ship.
+        # Read as a field: py4j cannot call methods of SparkEnv, because one needs a class that Spark 4.3 does not ship.
         kind = private(self._context, "_jvm").java.lang.Class.forName("org.apache.spark.SparkEnv")
         field = kind.getDeclaredField("mapOutputTracker")
         field.setAccessible(True)
@@ -93,7 +95,7 @@ class RepeatedShuffles:
 
 
 def _read_by(context: SparkContext, rdd: Any) -> Iterator[Any]:
-    """The shuffles that the tasks which compute `rdd` read."""
+    """The shuffles that are read by the tasks which compute `rdd`."""
     gateway = private(context, "_gateway")
     todo, seen = [rdd], set[int]()
     while todo:

@@ -1,4 +1,4 @@
-"""What can be staged, decided before the query starts, and the names columns bear inside a segment.
+"""The schemas that can be staged, checked before the query starts, and the names of columns inside a segment.
 
 Segments hold Arrow data under positional names. Real names, nullability and metadata lie in the manifest.
 """
@@ -28,11 +28,11 @@ _CASTS = {
 def check_schema(schema: StructType) -> None:
     """Raise `ConfigError` naming the path of every field that no segment can hold. Runs on the driver; no Spark job.
 
-    Paths read `a.b[].c`; `m[key]` and `m[value]` are a map's sides, and names that need it stand in backticks.
+    Paths look like `a.b[].c`; `m[key]` and `m[value]` are the two sides of a map. Unusual names stand in backticks.
     """
     if not schema.fields:
         raise ConfigError(
-            "The DataFrame has no columns, and rows without columns would be lost without a word; select at least one"
+            "The DataFrame has no columns, and rows without columns would be lost silently: select at least one column"
         )
     problems = [problem for field in schema.fields for problem in _problems(_quoted(field.name), field)]
     if problems:
@@ -45,16 +45,16 @@ def positional_names(schema: StructType) -> list[str]:
 
 
 def are_resolved_by_name(schema: StructType) -> bool:
-    """Whether `mapInArrow` finds each column by its name, as it tries to: duplicate, dotted and backticked ones fail.
+    """Whether `mapInArrow` can find each column by its name; it cannot with duplicate, dotted and backticked names.
 
-    Measured with PySpark 4.3. Other names get a new projection, which costs 5 ms of a batch.
+    Measured with PySpark 4.3. Such names need a projection, which costs 5 ms per batch.
     """
     names = schema.names
     return all(map(_PLAIN.fullmatch, names)) and len({name.lower() for name in names}) == len(names)
 
 
 def positional(schema: StructType) -> StructType:
-    """The same types, nullability and metadata under positional names; fields inside structs keep theirs."""
+    """The schema with positional column names. Types, nullability, metadata and names inside structs stay the same."""
     names = positional_names(schema)
     return StructType(
         [
@@ -65,12 +65,12 @@ def positional(schema: StructType) -> StructType:
 
 
 def schema_json(schema: StructType) -> str:
-    """The schema as the manifest keeps it: Spark's own JSON. `wal_sink.spark.delivery.manifest_schema` reads it."""
+    """The schema as the manifest keeps it, in Spark's own JSON; `wal_sink.spark.delivery.manifest_schema` reads it."""
     return schema.json()
 
 
 def not_null_paths(schema: StructType) -> list[str]:
-    """Every place, at any depth, of which the schema says that it holds no null; keys of maps aside."""
+    """The path of every field, at any depth, that the schema declares 'not null', except keys of maps."""
     found: list[str] = []
     fields = [(_quoted(field.name), field) for field in schema.fields]
     while fields:
@@ -83,7 +83,7 @@ def not_null_paths(schema: StructType) -> list[str]:
 
 def _problems(path: str, field: StructField) -> Iterator[str]:
     if isinstance(field.dataType, spark_types.NullType) and not field.nullable:
-        yield f"{path} is void and yet must not be null, which Arrow refuses; cast it to the type it should have"
+        yield f"{path} is void and declared 'not null', which Arrow refuses; cast it to the intended type"
         return
     yield from _type_problems(path, field.dataType)
 
@@ -91,7 +91,7 @@ def _problems(path: str, field: StructField) -> Iterator[str]:
 def _type_problems(path: str, kind: DataType) -> Iterator[str]:
     for refused, way_out in _CASTS.items():
         if isinstance(kind, refused):
-            yield f"{path} is of type {kind.simpleString()!r}, which Arrow does not carry; {way_out}"
+            yield f"{path} is of type {kind.simpleString()!r}, which Arrow does not support; {way_out}"
     if isinstance(kind, UserDefinedType):
         yield from _type_problems(path, kind.sqlType())
     if isinstance(kind, StructType):
@@ -102,14 +102,14 @@ def _type_problems(path: str, kind: DataType) -> Iterator[str]:
 
 def _struct_problems(path: str, kind: StructType) -> Iterator[str]:
     if not kind.fields:
-        yield f"{path} is a struct without fields, which Parquet cannot hold; drop it or give it a field"
+        yield f"{path} is a struct without fields, which Parquet cannot store; drop it or add a field"
     names = [field.name for field in kind.fields]
     for name in sorted({name for name in names if names.count(name) > 1}):  # 'a' beside 'A' works, unlike at the top
         yield f"{path} has {names.count(name)} fields named {name!r}, which Arrow refuses; rename all but one"
 
 
 def _inner_fields(path: str, kind: DataType) -> Iterator[tuple[str, StructField]]:
-    """What lies directly inside a type, with the path it is known by."""
+    """The fields directly inside a type, each with its path."""
     if isinstance(kind, StructType):
         yield from ((f"{path}.{_quoted(field.name)}", field) for field in kind.fields)
     elif isinstance(kind, ArrayType):

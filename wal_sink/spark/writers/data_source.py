@@ -42,7 +42,8 @@ _ARROW_TYPES: dict[str, pa.DataType] = {
     "permanent": pa.bool_(),
 }
 _ARROW_WRITER = "DataSourceStreamArrowWriter"
-"""Since PySpark 4.1. Known by its name: a class that moved would else be given rows in place of record batches."""
+"""The class exists since PySpark 4.1. It is recognised by name: if it moved, it would otherwise get rows instead of
+record batches."""
 
 
 class WriteFailedError(Exception):
@@ -50,11 +51,11 @@ class WriteFailedError(Exception):
 
 
 class DataSourceSink(BatchSink):
-    """One Spark job per batch: a task per segment calls `write`; then the driver calls `commit` with every message.
+    """One Spark job per batch: a task per segment calls `write`; then the driver calls `commit` with all messages.
 
-    As in PySpark, each task and each `commit` or `abort` gets a fresh copy of the writer: what one leaves in `self`,
-    no other sees; only messages cross. Unlike there, Spark does not repeat a task whose `write` raised: the whole
-    batch is aborted and tried again within the `Delivery`'s budgets.
+    As in PySpark, each task and each `commit` or `abort` gets a fresh copy of the writer. A change of `self` in one
+    copy is invisible to the others; only messages pass between them. Unlike in PySpark, Spark does not repeat a task
+    whose `write` raised: the whole batch is aborted and retried within the budgets of its `Delivery`.
     """
 
     def __init__(self, writer: object, *, idempotent: bool) -> None:
@@ -71,7 +72,7 @@ class DataSourceSink(BatchSink):
         return repr(self)
 
     def write_batch(self, batch: ReleasedBatch) -> None:
-        """Write, then commit; abort if either failed. Raises what failed, on the driver."""
+        """Write, then commit; abort if either failed. Raises the error of the failed step. Runs on the driver."""
         df = batch.read()
         with thread_properties(batch.spark.sparkContext, {_BATCH_ID_KEY: str(batch.batch_id)}):
             written = self._write(df, batch.batch_id)
@@ -101,7 +102,7 @@ class DataSourceSink(BatchSink):
             raise
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int) -> None:
-        """Tell the writer. An error here is logged only: the one that led here is raised."""
+        """Call the writer's `abort`. Its errors are only logged: the caller raises the error that led here."""
         try:
             _unpickled(self._payload).abort(list(messages), batch_id)
         except Exception as error:  # noqa: BLE001 - a user's abort may raise anything
@@ -110,7 +111,7 @@ class DataSourceSink(BatchSink):
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one call of `write` came to."""
+    """The result of one call of `write`."""
 
     partition: int
     message: WriterCommitMessage | None
@@ -120,8 +121,8 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _WritingTask:
-    """What runs on executors, once per segment; yields one row: the message, or what went wrong. Raises nothing of the
-    writer's.
+    """The task that runs on executors, once per segment. Yields one row: the message, or the error of the writer, which
+    is not raised.
     """
 
     payload: bytes = field(repr=False)
@@ -142,7 +143,7 @@ class _WritingTask:
         writer = _unpickled(self.payload)
         returned = writer.write(self._input(writer, batches))
         if not isinstance(returned, WriterCommitMessage):
-            raise PermanentError(f"write returned {type(returned).__name__}: PySpark asks for a WriterCommitMessage")
+            raise PermanentError(f"write returned {type(returned).__name__}: PySpark expects a WriterCommitMessage")
         return _dumped(returned)
 
     def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:
@@ -153,10 +154,10 @@ class _WritingTask:
 
 
 def _no_messages(df: DataFrame) -> list[WriterCommitMessage | None]:
-    """One None for each task of a job that failed as a whole."""
+    """A list with one None for each task of a job that failed as a whole."""
     try:
         return [None] * df.rdd.getNumPartitions()
-    except Exception:  # noqa: BLE001 - Spark itself may be gone, and the error that led here is the one to raise
+    except Exception:  # noqa: BLE001 - Spark itself may be gone, and the caller raises the error that led here
         return []
 
 
@@ -170,8 +171,8 @@ def _check(writer: object) -> None:
         return
     name = writer.__name__ if isinstance(writer, type) else type(writer).__name__
     raise ConfigError(
-        f"{name}: expected a DataSourceStreamWriter or DataSourceStreamArrowWriter object, which is what "
-        "streamWriter(schema, overwrite) of a Python data source returns"
+        f"{name}: expected a DataSourceStreamWriter or DataSourceStreamArrowWriter object, as "
+        "streamWriter(schema, overwrite) of a Python data source returns it"
     )
 
 
@@ -185,7 +186,7 @@ def _pickled(writer: object) -> bytes:
     except Exception as error:  # a user's __reduce__ may raise anything
         raise ConfigError(
             f"{type(writer).__name__} cannot be pickled for the executors ({told(error)}): keep "
-            "plain data in __init__ and connect in write, commit and abort, as PySpark asks too"
+            "plain data in __init__ and connect in write, commit and abort, as PySpark also requires"
         ) from error
 
 

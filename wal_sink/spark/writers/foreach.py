@@ -25,12 +25,12 @@ _logger = logger_of(__name__)
 class ForeachWriterSink(SegmentSink):
     """Calls the writer as PySpark does: for each segment `open`, `process` for each row, `close`.
 
-    On executors, and in the driver under `where="auto"`, each segment gets a fresh copy of the writer, as each task
-    does in PySpark. Under `where="driver"` the very object is used, for one segment after the other.
+    On executors, and in the driver with `where="auto"`, each segment gets a fresh copy of the writer, as each task does
+    in PySpark. With `where="driver"` the user's object itself is used, for one segment after the other.
     """
 
     def __init__(self, writer: object, *, name: str, idempotent: bool) -> None:
-        """Raises `ConfigError` if `writer` is nothing that `DataStreamWriter.foreach` takes."""
+        """Raises `ConfigError` if `DataStreamWriter.foreach` would not take `writer`."""
         _check(writer)
         self._writer = writer
         self._name = name
@@ -43,7 +43,7 @@ class ForeachWriterSink(SegmentSink):
         return f"wrap.foreach_writer({self._name})"
 
     def wrapped_object(self) -> object:
-        """The writer."""
+        """The user's writer."""
         return self._writer
 
     def describe(self) -> str:
@@ -51,22 +51,22 @@ class ForeachWriterSink(SegmentSink):
 
     def __getstate__(self) -> dict[str, object]:
         payload = self._payload or cast("Any", cloudpickle).dumps(self._writer)
-        modules = self._type_modules or type_modules()  # those of the process that the user started
+        modules = self._type_modules or type_modules()  # the modules of the process that the user started
         return {**vars(self), "_writer": None, "_payload": payload, "_type_modules": modules}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        """Unpickles the writer at once, so that the probe sees whether it can be."""
+        """Unpickle the writer at once, so that the check on an executor finds a writer that cannot be unpickled."""
         vars(self).update(state)
         self._writer = _unpickled(cast("bytes", state["_payload"]))
 
     def open(self, context: SinkContext) -> None:
-        """Note the schema of the batch's rows. Raises `PermanentError` if it was staged without Spark."""
+        """Remember the schema of the batch's rows. Raises `PermanentError` if it was staged without Spark."""
         if not context.spark_schema:
             raise PermanentError(f"batch {context.batch_id} was staged without Spark, so it has no Spark schema")
         self._schema_json = context.spark_schema
 
     def write_segment(self, ordinal: int, batch_id: int, chunks: Iterable[Chunk]) -> None:
-        """One `open`, `process` …, `close` on a writer. Raises what they raise; `close` was then told so."""
+        """Call `open`, `process` for each row, and `close`. An error is raised after `close` got it."""
         writer = self._writer if self._payload is None else _unpickled(self._payload)
         rows = self._rows(chunks, batch_id)
         if callable(writer):
@@ -82,11 +82,11 @@ class ForeachWriterSink(SegmentSink):
 
 
 def _process(writer: Any, ordinal: int, batch_id: int, rows: Iterable[Row]) -> None:
-    """PySpark's contract: `close` follows every `open` that returned, whatever it returned."""
+    """Call the writer as PySpark does: `close` follows every `open` that returned, with any result."""
     wanted = writer.open(ordinal, batch_id) if hasattr(writer, "open") else True
     if wanted is None:
         _logger.warning(
-            "%s.open(%s, %s) returned None, which PySpark takes for False: the rows are skipped",
+            "%s.open(%s, %s) returned None, which PySpark treats as False: the rows are skipped",
             type(writer).__name__,
             ordinal,
             batch_id,

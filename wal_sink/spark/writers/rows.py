@@ -1,4 +1,4 @@
-"""Arrow rows as PySpark `Row`s, with the Python types Spark's own writers are given. Needs pyspark, but no JVM."""
+"""Arrow rows as PySpark `Row`s, with the Python types that Spark's own writers get. Needs pyspark, but no JVM."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 def spark_rows(table: pa.Table, schema: StructType) -> Iterator[Row]:
     """The rows of `table`, whose columns are those of `schema` in order; on an executor or the driver.
 
-    Instants become naive `datetime`s in this process's time zone, structs become `Row`s and maps `dict`s, as PySpark
-    has it. The names are the schema's, equal and dotted ones too.
+    As in PySpark, instants become naive `datetime`s in this process's time zone, structs become `Row`s and maps
+    `dict`s. The names are those of the schema, including equal and dotted ones.
     """
     yield from _conversion().convert(table, schema)
 
 
 def _conversion() -> Any:
-    """PySpark's own converter, which 4.0 still keeps with Spark Connect (source)."""
+    """PySpark's own converter. In 4.0 it lies in the package of Spark Connect (source)."""
     try:
         from pyspark.sql.conversion import ArrowTableToRowsConversion  # noqa: PLC0415 - moved between versions
     except ImportError:

@@ -1,1 +1,1 @@
-"""`SinkContract`: the tests that every sink of a kind has to pass, for sinks of users and for ours."""
+"""`SinkContract`: the tests that every sink of a kind must pass, for sinks of users and for ours."""

@@ -1,4 +1,4 @@
-"""What the tests of `SinkContract` stand on: the methods its user writes, and how calls are made and judged."""
+"""Base of `SinkContract`: the methods that its user writes, and the helpers that call a sink and check the result."""
 
 from __future__ import annotations
 
@@ -26,75 +26,77 @@ class ContractBase:
     """See `SinkContract`."""
 
     every: ClassVar[int] = 1
-    """Of the points at which something goes wrong, one of n is tried, chosen by chance: for slow targets."""
+    """One of n points of failure is tried, chosen at random: a number above 1 makes slow targets faster to test."""
     each_line: ClassVar[bool] = True
-    """Whatever `every` says, each line of the sink's code, each of its calls and each kind of operation of the log is
-    tried at least once. False for targets that are too slow for that.
+    """True: each line of the sink's code, each of its calls and each kind of operation of the log is tried at least
+    once, for any value of `every`. Set it to False if your target is too slow for that.
     """
     expected_guarantee: ClassVar[GuaranteeName | None] = None
-    """`"exactly_once"`, `"at_least_once"` or `"at_most_once"`: a sink that promises anything else fails, as one does
-    whose `idempotent = True` was forgotten.
+    """`"exactly_once"`, `"at_least_once"` or `"at_most_once"`. A sink with any other guarantee fails, for example one
+    that lacks `idempotent = True`.
     """
     column_types: ClassVar[Sequence[str]] = tuple(COLUMN_TYPES)
-    """The types to try, of `wal_sink.testing.data.tables.COLUMN_TYPES`: leave out what your queries never have."""
+    """The types to try, from `wal_sink.testing.data.tables.COLUMN_TYPES`. Leave out types that your queries never use.
+    """
     column_names: ClassVar[Sequence[str]] = tuple(COLUMN_NAMES)
-    """The odd names to try, of `wal_sink.testing.data.tables.COLUMN_NAMES`."""
+    """The odd names to try, from `wal_sink.testing.data.tables.COLUMN_NAMES`."""
 
-    # What you write.
+    # Methods that you must write.
 
     def make_sink(self, target: Any) -> object:
-        """The sink under test, new each time: whatever `WalSink` takes for one sink. Called once per process."""
-        raise NotImplementedError("make_sink(target): return the sink under test, new each time")
+        """The sink under test, new at each call: anything that `WalSink` accepts as a sink. Called once a process."""
+        raise NotImplementedError("make_sink(target): return the sink under test, a new one at each call")
 
     def rows_in(self, target: Any) -> Iterable[Row]:
-        """What the target holds, one mapping from column to value for each row; further columns do no harm."""
-        raise NotImplementedError("rows_in(target): return what the target holds, a mapping for each row")
+        """The rows in the target, one mapping from column to value for each row. Additional columns are ignored."""
+        raise NotImplementedError("rows_in(target): return the rows in the target, one mapping for each row")
 
-    # What you may write.
+    # Methods that you may write.
 
     def tables(self) -> Sequence[pa.Table]:
-        """The rows to send, a table for each batch, all with the same columns; no row may be in them twice."""
+        """The rows to send, one table per batch, all with the same columns. No row may appear twice."""
         return three_batches()
 
     def another(self, target: Any) -> Any:
-        """An empty target for one more run of the crash matrix.
+        """An empty target for another run of the crash matrix.
 
-        The same one will do, as it does by default, where a row under another key is another row: judged is what a run
-        adds. A target with business keys of its own has to be a new one, or emptied.
+        The default returns the same target, which works if a row under another key is another row: only the rows that
+        a run adds are checked. A target with its own business keys must be a new or an emptied one.
         """
         return target
 
     def snapshot(self, target: Any) -> Any:
-        """What a target of a transactional sink holds, rows and ledger, by a client of its own, for `restore`.
+        """The contents of a transactional sink's target, rows and ledger, read by a separate client, for `restore`.
 
-        Write both where you can: then the target which forgets its newest commits is the same one, and the sink keeps
-        its connection and what it remembers. Otherwise another target takes its place, to which the sink itself wrote
-        all but the newest commits.
+        Write both methods if you can. Then the same target forgets its newest commits, and the sink keeps its
+        connection and its memory. Without them, another target takes its place, to which the sink wrote everything
+        except the newest commits.
         """
-        raise NotImplementedError("snapshot(target): return what the target holds, for restore(target, saved)")
+        raise NotImplementedError("snapshot(target): return the target's contents, for restore(target, saved)")
 
     def restore(self, target: Any, saved: Any) -> None:
-        """Bring a target back to what `snapshot` saved of it."""
-        raise NotImplementedError("restore(target, saved): bring the target back to what snapshot(target) saved")
+        """Set a target back to the contents that `snapshot` returned."""
+        raise NotImplementedError("restore(target, saved): set the target back to the contents of snapshot(target)")
 
     def same_value(self, sent: Any, found: Any) -> bool:
-        """Whether what `rows_in` gives for a value of an odd column is what was sent.
+        """Whether a value of `rows_in`, in an odd column, equals the value that was sent.
 
-        Called with the value as Python has it, and with the one that `Chunk.to_json` writes; either will do. By
-        default another form of the same value is the same (`testing.data.values.same_value`), and one that was cut,
-        rounded or made NULL is not. Override it for what your target is known to alter; `return True` counts only.
+        Called with the Python value, and with the value that `Chunk.to_json` writes; one match is enough. By default,
+        another form of the same value is equal (`testing.data.values.same_value`); a value that was cut, rounded or
+        replaced by NULL is not. Override it if your target is known to change values. With `return True`, only the
+        number of rows is checked.
         """
         return same_value(sent, found)
 
     def secrets(self) -> Sequence[str]:
-        """Texts that must not show, such as the password that `make_sink` knows or that `open` reads."""
+        """Texts that must never be shown, such as the password that `make_sink` uses or `open` reads."""
         return ()
 
     def data_frame(self, table: pa.Table) -> Any:
-        """What a writer of whole batches is given: `return spark.createDataFrame(table)`."""
+        """The DataFrame for a writer of whole batches: `return spark.createDataFrame(table)`."""
         raise NotImplementedError("data_frame(table): a writer of whole batches needs it; see its documentation")
 
-    # How it is done.
+    # Helpers.
 
     def _check_matrix(self, target: Any, disturb: Sequence[What]) -> None:
         matrix = crash_matrix(
@@ -111,10 +113,10 @@ class ContractBase:
         )
         if matrix.violations and disturb and not matrix.violations[0].at:
             self._fail(
-                expected="a run that may be disturbed",
-                found=f"an undisturbed one goes wrong already: {matrix.violations[0]}",
-                next_step="see test_an_undisturbed_run_brings_every_row_once; if that one passes, the sink or its "
-                "module remembers what an earlier process did",
+                expected="an undisturbed run without errors, before any disturbance is tried",
+                found=f"the undisturbed run fails: {matrix.violations[0]}",
+                next_step="see test_an_undisturbed_run_brings_every_row_once; if that test passes, the sink or its "
+                "module remembers something from an earlier process",
             )
         if matrix.violations:
             pytest.fail(matrix.report(), pytrace=False)
@@ -128,7 +130,7 @@ class ContractBase:
         try:
             act()
         except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
-            self._fail(expected=f"no error when {when}", found=shown_error(error), next_step="mend open() and close()")
+            self._fail(expected=f"no error when {when}", found=shown_error(error), next_step="fix open() and close()")
         if difference := wanted.difference(self._rows_of(target).added_since(before)):
             self._fail(expected=f"every row once when {when}", found=str(difference), next_step="see write()")
 
@@ -140,7 +142,7 @@ class ContractBase:
             self._fail(
                 expected=f"was_applied({chunk.key!r}) is {expected}",
                 found=repr(found),
-                next_step="ask the target; True only if it has the whole chunk",
+                next_step="query the target; return True only if it has the whole chunk",
             )
 
     def _expect_last(self, target: Any, chunk: Chunk, expected: object) -> None:
@@ -158,7 +160,7 @@ class ContractBase:
             return sink.last(chunk.position.slot)
 
     def _sink(self, target: Any) -> Sink:
-        """The sink under test; skips where it is a writer of whole batches, which is not called chunk by chunk."""
+        """The sink under test. Skips the test for a writer of whole batches, which is not called chunk by chunk."""
         sink = resolve(self.make_sink(target))[1]
         if not isinstance(sink, Sink):
             pytest.skip(f"{name_of(sink)} is called with whole batches")
@@ -185,7 +187,7 @@ class ContractBase:
     def _ignores_repetition(self, target: Any) -> Sink:
         sink = self._sink(target)
         if ability_of(sink) is not Ability.TRANSACTIONAL and not sink.idempotent:
-            pytest.skip(f"{name_of(sink)} does not claim to ignore what it has seen")
+            pytest.skip(f"{name_of(sink)} does not claim to ignore repeated chunks")
         return sink
 
     def _chunks(self) -> list[Chunk]:
@@ -197,8 +199,8 @@ class ContractBase:
         if len(tables) < 2 or not all(table.num_rows for table in tables[:2]):
             self._fail(
                 expected="two tables with rows, or more",
-                found=f"tables() gave {[table.num_rows for table in tables]} rows",
-                next_step="give the rows of several batches: some tests write two segments side by side",
+                found=f"tables() returned tables of {[table.num_rows for table in tables]} rows",
+                next_step="return the rows of several batches: some tests write two segments in parallel",
             )
         return tables[0], tables[1]
 

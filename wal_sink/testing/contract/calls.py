@@ -1,4 +1,4 @@
-"""A sink on a bench: chunks made by hand, calls made one by one, and sentences for what turns out to be wrong."""
+"""Single calls of a sink: chunks made for a test, calls made one by one, and errors as text for messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def slot(ordinal: int = 0) -> str:
 def chunks_of(
     table: pa.Table, *, batch_id: int = 0, ordinal: int = 0, term: int = 1, chunk_rows: int = 2
 ) -> list[Chunk]:
-    """A table as the only segment of this ordinal in a batch, in chunks."""
+    """The chunks of a table that is the only segment with this ordinal in a batch."""
     segment = f"{batch_id:016x}{ordinal:016x}"
     ends = [*range(chunk_rows, table.num_rows, chunk_rows), table.num_rows]
     starts = [0, *ends[:-1]]
@@ -48,13 +48,13 @@ def chunks_of(
 
 
 def of_term(chunk: Chunk, term: int) -> Chunk:
-    """The same chunk, from the committer of another term."""
+    """The same chunk, sent by a committer of another term."""
     return replace(chunk, term=term)
 
 
 @contextmanager
 def opened(sink: Sink, chunk: Chunk, *, on_executor: bool = False) -> Iterator[Sink]:
-    """The sink for the length of one delivery task."""
+    """Open the sink for the time of one delivery task, then close it."""
     context = SinkContext(
         wal_id=_WAL,
         sink="default",
@@ -72,7 +72,7 @@ def opened(sink: Sink, chunk: Chunk, *, on_executor: bool = False) -> Iterator[S
 
 
 def following(sink: Sink, chunks: Sequence[Chunk]) -> list[Chunk]:
-    """Chunks of one segment as an attempt has them that begins now: a transactional target tells what they follow."""
+    """The chunks of one segment for an attempt that begins now: `follows` is the position in a transactional target."""
     if not isinstance(sink, TransactionalSink):
         return list(chunks)
     stored = sink.last(chunks[0].position.slot)
@@ -80,12 +80,12 @@ def following(sink: Sink, chunks: Sequence[Chunk]) -> list[Chunk]:
 
 
 def attempt(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
-    """One attempt at a segment with an opened sink; what it returned."""
+    """Make one attempt at a segment with an opened sink; return the sink's answers."""
     return send(sink, following(sink, chunks))
 
 
 def send(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
-    """Hand chunks of one segment to the sink, as delivery does; what it returned."""
+    """Pass the chunks of one segment to the sink, as delivery does; return the sink's answers."""
     if isinstance(sink, SegmentSink):
         first = chunks[0]
         return [sink.write_segment(int(first.position.slot.rpartition("/")[2]), first.batch_id, iter(chunks))]
@@ -98,7 +98,7 @@ def send(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a two-phase sink prepared, as it lies in the WAL until it is committed or aborted."""
+    """A prepared transaction of a two-phase sink, as the WAL keeps it until it is committed or aborted."""
 
     transaction: Transaction
     token: str
@@ -106,15 +106,15 @@ class Held:
 
 
 def attempt_at(chunk: Chunk) -> Transaction:
-    """A new transaction of the segment of a chunk. Its id is new in every run of the tests: targets may be kept."""
+    """A new transaction for the segment of a chunk. Every run of the tests has new ids, since targets may be kept."""
     ordinal = int(chunk.position.slot.rpartition("/")[2])
     return Transaction(SYSTEM.new_id(), _WAL, "default", chunk.batch_id, partition=ordinal, file_index=0)
 
 
 def prepare(sink: TwoPhaseSink, chunks: Sequence[Chunk], *, written: list[object] | None = None) -> Held:
-    """Begin, write and prepare chunks of one segment as staging does, which aborts what fails.
+    """Begin, write and prepare chunks of one segment, and abort after an error, as staging does.
 
-    `written` takes what the writes returned.
+    The answers of the writes are added to `written`.
     """
     transaction, token = attempt_at(chunks[0]), ""
     try:
@@ -130,23 +130,23 @@ def prepare(sink: TwoPhaseSink, chunks: Sequence[Chunk], *, written: list[object
 
 
 def commit(sink: TwoPhaseSink, held: Held) -> object:
-    """Commit what was prepared, by whatever instance; what the sink returned."""
+    """Commit a transaction, which any instance may have prepared; return the sink's answer."""
     return sink.commit(held.transaction, held.handle)
 
 
 def deliver(sink: Sink, chunks: Sequence[Chunk]) -> list[object]:
-    """One delivery task: open, send, close."""
+    """Run one delivery task: open, send, close."""
     with opened(sink, chunks[0]):
         return attempt(sink, chunks)
 
 
 def parts_of(sink: Sink, chunks: Sequence[Chunk]) -> list[Sequence[Chunk]]:
-    """What the sink takes at a time: a chunk, or a segment of chunks."""
+    """The chunks grouped by what the sink takes at a time: one chunk, or all chunks of a segment."""
     return [chunks] if isinstance(sink, SegmentSink | TwoPhaseSink) else [[chunk] for chunk in chunks]
 
 
 class _CountedLine:
-    """Lets something happen at the n-th line of a sink's own code, counted from 1."""
+    """Calls a function at the n-th executed line of a sink's own code, counted from 1."""
 
     def __init__(self, number: int, happens: Callable[[], object]) -> None:
         self._left = number
@@ -161,11 +161,11 @@ class _CountedLine:
 
 
 def _fail() -> None:
-    raise ConnectionError("wal_sink.testing lets this request fail")
+    raise ConnectionError("wal_sink.testing makes this request fail")
 
 
 def lines_of(sink: Sink, chunks: Sequence[Chunk]) -> list[str]:
-    """The lines of the sink's own code that it comes by while it sends."""
+    """The lines of the sink's own code that run while it sends, in order."""
     places: list[str] = []
     with opened(sink, chunks[0]):
         OwnLines(sink).call(send, sink, following(sink, chunks), on_line=places.append)
@@ -173,8 +173,9 @@ def lines_of(sink: Sink, chunks: Sequence[Chunk]) -> list[str]:
 
 
 def send_failing(sink: Sink, chunk: Chunk, *, at_line: int) -> tuple[str, BaseException | None]:
-    """Let one line of the sink's own code fail while it writes. Where that was ("": it has fewer lines), and what came
-    of it: the error that `write` raised, if it did.
+    """Make one line of the sink's own code fail while it writes.
+
+    Returns the place of the line ("": the sink has fewer lines) and the error that `write` raised, if any.
     """
     return send_meanwhile(sink, [chunk], _fail, at_line=at_line)
 
@@ -182,35 +183,36 @@ def send_failing(sink: Sink, chunk: Chunk, *, at_line: int) -> tuple[str, BaseEx
 def send_meanwhile(
     sink: Sink, chunks: Sequence[Chunk], happens: Callable[[], object], *, at_line: int
 ) -> tuple[str, BaseException | None]:
-    """Let something happen before one line of the sink's own code while it sends. Where that was, and the error that
-    came out of the sink, if one did.
+    """Call a function before one line of the sink's own code while it sends.
+
+    Returns the place of the line and the error that the sink raised, if any.
     """
     line = _CountedLine(at_line, happens)
     with opened(sink, chunks[0]):
         begun = following(sink, chunks)
         try:
             OwnLines(sink).call(send, sink, begun, on_line=line)
-        except Exception as error:  # noqa: BLE001 - whatever the sink makes of it
+        except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
             return line.place, error
     return line.place, None
 
 
 def travelled(sink: Sink) -> Sink:
-    """A copy, as an executor gets one. Raises `ConfigError` with the ways out if there can be none."""
+    """A copy of the sink, as an executor gets it. Raises `ConfigError` with the ways out if it cannot be pickled."""
     return cast("Sink", pickle.loads(pickled(sink)))  # noqa: S301 - our own bytes
 
 
 def pickled(sink: Sink) -> bytes:
-    """The sink as the bytes that travel to executors."""
+    """The sink as bytes for executors."""
     try:
         return pickle.dumps(sink)
-    except Exception:  # noqa: BLE001 - by value, then: Spark's own pickling can do more, and says what is wrong
+    except Exception:  # noqa: BLE001 - try by value: Spark's own pickling can do more, and its error tells the reason
         from wal_sink.spark.delivery.pickling import pickled as by_value  # noqa: PLC0415 - the kit runs without Spark
 
         return by_value(sink, "default").payload
 
 
 def shown_error(error: BaseException) -> str:
-    """An error, for a message."""
+    """An error as short text for a message."""
     text = text_of(error)
     return f"{type(error).__name__}: {text if len(text) <= 300 else text[:299] + '…'}"

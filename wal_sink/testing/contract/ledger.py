@@ -1,4 +1,4 @@
-"""The part of `SinkContract` that transactional sinks have to keep: rows and position in one step, by one rule."""
+"""The part of `SinkContract` for transactional sinks: rows and position are written in one step, by one rule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wal_sink.testing.contract.lines import LinesContract
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """A target with a ledger, and what tells its chunks from those of others."""
+    """A target with a ledger, and the slot and key prefix that are used for its chunks only."""
 
     target: Any
     slot: str
@@ -50,7 +50,7 @@ class LedgerContract(LinesContract):
         self._expect_last(target, first[0], first[-1].position)
 
     def test_a_lower_term_is_refused(self, target: Any) -> None:
-        """A process that was succeeded, with a chunk that its successor has not sent yet."""
+        """A superseded process sends a chunk that the newer process has not sent yet."""
         self._ledger(target)
         first, *others = self._chunks()
         deliver(self._sink(target), [of_term(first, 7)])
@@ -77,25 +77,25 @@ class LedgerContract(LinesContract):
                     expected="rows and position, or neither",
                     found=f"{len(added)} of {chunk.num_rows} rows and {'the' if has_position else 'no'} position, "
                     f"after a request failed just before {place}",
-                    next_step="write both in one transaction, and roll it back when anything raises",
+                    next_step="write both in one transaction, and roll it back after every error",
                 )
 
     def test_its_ledger_goes_by_the_rule(self, target: Any) -> None:
-        """As `LedgerEntry.is_known` does: what is known, what is new, what is of a fenced process or of another
-        history, and what the target would have to have before it.
+        """The rule is that of `LedgerEntry.is_known`. It distinguishes known and new chunks, chunks of a fenced process
+        or of another history, and chunks that follow rows which the target lacks.
         """
         self._ledger(target)
-        shared = self._stored(self.another(target), 0)  # these leave its position as it is
+        shared = self._stored(self.another(target), 0)  # these cases do not change its position
         old = [case for case in TYPICAL if case.stored and case.verdict != "new"]
-        for case in sorted(old, key=lambda case: case.term):  # a ledger may note the term that brings what it knows
+        for case in sorted(old, key=lambda case: case.term):  # a ledger may store the term of a chunk that it knows
             self._meet(shared, case)
         for number, case in enumerate((case for case in TYPICAL if not case.stored or case.verdict == "new"), 1):
             another = self.another(target)
             self._meet(self._stored(another, number) if case.stored else self._apart(another, number), case)
 
     def test_positions_tells_every_slot_as_last_does(self, target: Any) -> None:
-        """Delivery reads all slots of a batch in one question before it marks the batch. Included is what others wrote
-        since the sink was opened and since it was asked before.
+        """Delivery reads all slots of a batch in one call before it marks the batch. The answer must include rows that
+        others wrote after the sink was opened and after its previous answer.
         """
         sink = self._ledger(target)
         first, second = self._two_segments()
@@ -108,22 +108,22 @@ class LedgerContract(LinesContract):
             self._expect_positions(sink, slots, {**expected, slots[0]: second[-1].position})
 
     def test_who_asks_for_positions_shuts_nobody_out(self, target: Any) -> None:
-        """With `spark.speculation`, a task asks for the positions that another task moves at that moment."""
+        """With `spark.speculation`, one task reads the positions while another task moves them."""
         sink = self._ledger(target)
         first, *others = self._chunks()
         told = ""
         with opened(sink, first):
             send(sink, [first])
-            self._expect_last(target, first, first.position)  # asked by another sink, which is open beside this one
+            self._expect_last(target, first, first.position)  # read by another sink, which is open at the same time
             try:
                 send(sink, others)
             except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
                 told = shown_error(error)
         if told:
             self._fail(
-                expected="the next chunk is written after another sink was opened under the same term and asked last()",
+                expected="the next chunk is written after another sink was opened with the same term and called last()",
                 found=told,
-                next_step="shut others out in write alone, by the term of the chunk: not in open, last or positions",
+                next_step="fence others only in write, by the term of the chunk: not in open, last or positions",
             )
         self._expect_last(target, first, [first, *others][-1].position)
 
@@ -135,11 +135,11 @@ class LedgerContract(LinesContract):
             self._fail(
                 expected=f"{expected} from positions({slots})",
                 found=str(found),
-                next_step="answer for every slot, with None where it holds nothing, or leave positions() out",
+                next_step="return every slot, with None for an empty one, or do not override positions()",
             )
 
     def test_a_target_that_forgot_its_newest_commits_is_found_out(self, target: Any) -> None:
-        """A chunk that follows what the target does not hold is not written: the rows before it would be missing."""
+        """A chunk is not written if the target lacks the rows before it: they would stay missing."""
         self._ledger(target)
         first, *others = self._chunks()
         before, told = self._count(target), ""
@@ -158,16 +158,16 @@ class LedgerContract(LinesContract):
         self._expect_last(target, first, ([first, *others])[-1].position)
 
     def test_a_target_may_forget_its_newest_commits_at_any_point(self, target: Any) -> None:
-        """Whatever a fail-over took is sent again, or delivery refuses to go on."""
+        """Rows that a fail-over lost are sent again, or delivery refuses to continue."""
         self._ledger(target)
         self._check_matrix(target, ("forgets",))
 
     def _apart(self, target: Any, number: int) -> _Stored:
-        """A slot and keys that nothing else has."""
+        """A slot and keys that no other case uses."""
         return _Stored(target, slot(100 + number), f"{number:04x}")
 
     def _stored(self, target: Any, number: int) -> _Stored:
-        """A target whose ledger has come to `STORED`, in a slot and with keys of its own."""
+        """A target whose ledger is at `STORED`, in a separate slot and with separate keys."""
         stored = self._apart(target, number)
         deliver(self._sink(target), [stored.chunk(STORING, self._numbered(STORING))])
         return stored
@@ -189,12 +189,12 @@ class LedgerContract(LinesContract):
             self._fail(
                 expected=f"{expected[0]} and {expected[1]} rows from a chunk which is {case.verdict}: {case}",
                 found=f"{told or found[0]}, {found[1]} rows; the ledger was at {STORED if case.stored else None}",
-                next_step="let LedgerEntry.is_known(stored, chunk, where) decide, or decide as it does",
+                next_step="let LedgerEntry.is_known(stored, chunk, where) decide, or follow the same rule",
             )
         before_it = at.chunk(STORING, self._numbered(STORING)).position if case.stored else None
         self._expect_last(target, chunk, chunk.position if is_new else before_it)
 
     def _numbered(self, case: Case) -> pa.Table:
-        """The rows of a case; fewer than there are numbers come round again."""
+        """The rows of a case. If the tables have fewer rows than a case needs, they start again from the first."""
         table = pa.concat_tables(self.tables())
         return table.take(pa.array([row % table.num_rows for row in case.rows], pa.int64()))

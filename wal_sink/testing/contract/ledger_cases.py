@@ -1,4 +1,4 @@
-"""Every order in which a chunk and a ledger's entry can stand to each other, and what the rule makes of it."""
+"""All relations between a chunk and a ledger's entry, each with the verdict of the rule."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Follows: TypeAlias = Literal["stored", "nothing"]
 
 SLOT = "wal/default/0"
 STORED = LedgerEntry(term=5, position=Position(SLOT, batch_id=7, rows=4, segment_id="m"))
-"""What the ledger holds in every case but those of an empty slot."""
+"""The ledger's entry in every case, except those of an empty slot."""
 REFUSALS: dict[Verdict, tuple[type[Exception], str]] = {
     "fenced": (FencedError, r"term 5 has written, this sender's is 4$"),
     "other history": (DivergentReplay, r"holds rows of segment m, the chunk is of segment \w; find out which WAL"),
@@ -34,24 +34,26 @@ class Case:
     batch_id: int
     segment_id: str
     rows: tuple[int, ...]
-    """Numbers in the segment."""
+    """Row numbers in the segment."""
     start: int
-    """Where the chunk began when it was staged; rows that were refused are not in `rows`."""
+    """The first row of the chunk when it was staged. Rejected rows are missing in `rows`."""
     end: int
-    """Rows of the segment that the target has once it has the chunk."""
+    """Number of rows of the segment that the target has after the chunk."""
     verdict: Verdict
     follows: Follows = "stored"
-    """What the attempt read before it began the segment: `STORED`, or an empty slot."""
+    """The position that the attempt read before it began the segment: `STORED`, or an empty slot."""
     stored: bool = True
-    """Whether the slot holds `STORED`; else nothing."""
+    """Whether the slot holds `STORED`; if False, it is empty."""
 
     @property
     def found(self) -> LedgerEntry | None:
-        """What the slot holds."""
+        """The entry in the slot; None if it is empty."""
         return STORED if self.stored else None
 
     def chunk(self, table: pa.Table | None = None, *, slot: str = SLOT, prefix: str = "") -> Chunk:
-        """The chunk; `table` has its rows, by default their numbers as a column `id`. `prefix`: of the segment's id."""
+        """The chunk of this case. `table`: its rows (default: their numbers in a column `id`). `prefix`: begins the
+        segment's id.
+        """
         if table is None:
             table = pa.table({"id": pa.array(self.rows, pa.int64())})
         segment_id, at = prefix + self.segment_id, STORED.position
@@ -78,7 +80,7 @@ _ROWS: tuple[tuple[tuple[int, ...], int, int, Verdict], ...] = (
     ((0, 1), 0, 2, "known"),
     ((1, 2), 1, 3, "known"),
     ((0, 1, 2, 3), 0, 4, "known"),
-    ((3,), 2, 4, "known"),  # row 2 is no gap: it was refused before
+    ((3,), 2, 4, "known"),  # row 2 is no gap: it was rejected before
     ((), 2, 4, "known"),
     ((0, 1, 2, 3, 4), 0, 5, "cut in two"),
     ((3, 4), 3, 5, "cut in two"),
@@ -92,7 +94,7 @@ _ROWS: tuple[tuple[tuple[int, ...], int, int, Verdict], ...] = (
     ((6, 7), 5, 8, "forgotten"),
     ((), 5, 6, "forgotten"),
 )
-"""Of the entry's own batch and segment: the chunk's rows, where it starts and ends, and the verdict."""
+"""Cases in the entry's own batch and segment: the chunk's rows, its start, its end, and the verdict."""
 
 
 def _verdict(term: int, batch_id: int, segment_id: str, start: int, of_rows: Verdict) -> Verdict:
@@ -124,11 +126,11 @@ _BEHIND = [
     Case(5, 8, "n", (4, 5), 4, 6, "forgotten", follows="nothing", stored=False),
     Case(5, 7, "m", (4, 5), 4, 6, "new", follows="nothing"),
 ]
-"""What the attempt read before, against what the slot holds now."""
+"""Cases in which the position that the attempt read differs from the slot's entry, or equals it."""
 CASES = [*_IN_ORDER, *_BEHIND]
 
 STORING = Case(5, 7, "m", (0, 1, 2, 3), 0, 4, "new", follows="nothing", stored=False)
-"""The chunk after which a ledger holds `STORED`."""
+"""The chunk that brings a ledger to `STORED`."""
 
 
 def _is_typical(case: Case) -> bool:
@@ -141,4 +143,4 @@ def _is_typical(case: Case) -> bool:
 
 
 TYPICAL = [*filter(_is_typical, _IN_ORDER), *_BEHIND]
-"""Enough of them to know a ledger that goes by another rule, for targets that take their time."""
+"""A selection for slow targets; it is large enough to detect a ledger that follows another rule."""

@@ -1,4 +1,4 @@
-"""The part of `SinkContract` that disturbs a sink at each line of its own code."""
+"""The part of `SinkContract` that disturbs a sink at each line of the sink's code."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _MOST_INTERRUPTED = 12
 
 
 class LinesContract(ContractBase):
-    """Requests that fail, and others that come in between, wherever that may be."""
+    """Tests with failing requests and with interfering tasks, at each line of the sink's own code."""
 
     def test_a_failure_inside_write_is_not_hidden(self, target: Any) -> None:
-        """A write that returns has every row in the target."""
+        """If write returns, every row is in the target."""
         for _, chunk, added, place, error in self._each_line_failing(target):
             missing = rows_of([chunk]).difference(added).lost
             if error is None and missing:
                 self._fail(
                     expected="an exception from write, or every row in the target",
                     found=f"a request failed just before {place}; write returned, and {len(missing)} rows are missing",
-                    next_step="let the exception out of write(): the chunk then comes again",
+                    next_step="do not catch the exception in write(): the chunk is then sent again",
                 )
 
     def test_another_one_may_write_in_the_middle_of_a_write(self, target: Any) -> None:
-        """At some of its lines another task delivers another segment: no name, file or buffer may be shared."""
+        """Another task delivers another segment at some lines of the sink: they may share no name, file or buffer."""
         for line in self._some_lines(target):
             fresh = self.another(target)
             mine, its = (chunks_of(table.slice(0, 2), batch_id=line, ordinal=n) for n, table in enumerate(self._two()))
@@ -45,13 +45,14 @@ class LinesContract(ContractBase):
                 self._fail(
                     expected=f"every row, when another task delivers its segment just before {place}",
                     found=str(difference),
-                    next_step="put the chunk's key or the segment's id into every name that tasks might share",
+                    next_step="put the chunk's key or the segment's id into every name that tasks could share",
                 )
 
     def _each_line_failing(self, target: Any) -> Iterator[tuple[Any, Chunk, Rows, str, BaseException | None]]:
-        """Write a chunk again and again, each time with another line of the sink's own code failing.
+        """Write a chunk repeatedly; each time another line of the sink's own code fails.
 
-        Yields the target, the chunk, the rows the write added, the line, and the error that came out of `write`.
+        Yields the target, the chunk, the rows that the write added, the line, and the error that `write` raised, if
+        any.
         """
         for number in range(1, _MOST_LINES):
             fresh = self.another(target)
@@ -63,7 +64,7 @@ class LinesContract(ContractBase):
             yield fresh, chunk, self._rows_of(fresh).added_since(before), place, error
 
     def _some_lines(self, target: Any) -> list[int]:
-        """Numbers of lines of the sink's own code, each line once, and not too many."""
+        """Numbers of executed lines of the sink's own code, each line once, limited in count."""
         fresh = self.another(target)
         places = lines_of(self._sink(fresh), chunks_of(self.tables()[0].slice(0, 2)))
         first = {place: number for number, place in reversed(list(enumerate(places, 1)))}
@@ -74,16 +75,18 @@ class LinesContract(ContractBase):
     def _interrupted(
         self, target: Any, mine: list[Chunk], its: list[Chunk], *, at_line: int
     ) -> tuple[str, list[list[Chunk]]]:
-        """One task sends, and another one delivers before a line of the first. What fails, since one may well lock the
-        other out, comes again. The line, and what came again.
+        """Let one task send, and another one deliver before a line of the first.
+
+        A task that fails delivers again, because one may lock out the other. Returns the line, and the chunks that were
+        delivered again.
         """
         other = Beside(lambda: deliver(self._sink(target), its), lambda: 0, 0.0)
         place, error = send_meanwhile(self._sink(target), mine, other.goes_through, at_line=at_line)
         if not other.ends():
             self._fail(
                 expected="two tasks that end",
-                found=f"one waits for ever for another that stood still just before {place}, and has ended since",
-                next_step="let go in close() of what write() took",
+                found=f"one waits for ever for the other, which paused just before {place} and has ended since",
+                next_step="release in close() everything that write() locked",
             )
         again = [chunks for chunks, failed in ((mine, error), (its, other.error)) if failed]
         for chunks in again:

@@ -1,6 +1,6 @@
-"""`SinkContract`: subclass it, say how your sink is made and how its target is read, and get the tests of its kind.
+"""`SinkContract`: subclass it, define how to create your sink and read its target, and get all tests for its kind.
 
-Needs pytest. See `docs/testing-your-sink.md` for an example from beginning to end.
+Needs pytest. See `docs/testing-your-sink.md` for a complete example.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from wal_sink.testing.simulation.served import resolve
 
 
 class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
-    """Tests of what a sink claims to be: plain, idempotent, look-up, transactional, two-phase, segment or batch writer.
+    """Tests for the kind of a sink: plain, idempotent, look-up, transactional, two-phase, segment or batch writer.
 
         class TestOrders(SinkContract):
             @pytest.fixture
-            def target(self, tmp_path): ...       # a new, empty target of your own: a table, a folder, a fake server
-            def make_sink(self, target): ...      # what you pass to WalSink for this target
-            def rows_in(self, target): ...        # what the target holds, read by its own client
+            def target(self, tmp_path): ...       # a new, empty target: a table, a folder, a fake server
+            def make_sink(self, target): ...      # the object that you pass to WalSink for this target
+            def rows_in(self, target): ...        # the rows in the target, read by its own client
 
-    Everything runs in the test's process, without Spark; mocks such as moto's `mock_aws` just work. Tests of what other
-    kinds of sinks promise are skipped. `ContractBase` tells what else may be overridden.
+    Everything runs in the test's process, without Spark; mocks such as moto's `mock_aws` work. Tests for other kinds of
+    sinks are skipped. `ContractBase` lists the other methods and attributes that you may override.
     """
 
-    # Whatever happens: every kind of sink.
+    # Crashes and disturbances: every kind of sink.
 
     def test_an_undisturbed_run_brings_every_row_once(self, target: Any) -> None:
         self._check_matrix(target, ())
@@ -61,7 +61,7 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
         self._check_matrix(target, ("stands still",))
 
     def test_it_promises_what_is_expected_of_it(self, target: Any) -> None:
-        """That no `idempotent = True` was forgotten, for one: weaker rules would be applied, and kept."""
+        """This finds, for example, a missing `idempotent = True`: the sink would get a weaker guarantee silently."""
         if self.expected_guarantee is None:
             pytest.skip("expected_guarantee names none")
         if self.expected_guarantee not in get_args(GuaranteeName):
@@ -75,7 +75,7 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
             self._fail(
                 expected=f"a sink that promises {self.expected_guarantee}",
                 found=f"{found.guarantee}: {found.sentence}",
-                next_step="say what its target is able to do: idempotent = True, was_applied, TransactionalSink, …",
+                next_step="declare what its target can do: idempotent = True, was_applied, TransactionalSink, …",
             )
 
     # The rules of a sink.
@@ -90,7 +90,7 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
             self._fail(
                 expected="a sink that can be pickled before it is opened",
                 found=shown_error(error),
-                next_step="keep plain data in __init__ and connect in open(), or say Delivery(sink, where='driver')",
+                next_step="keep plain data in __init__ and connect in open(), or use Delivery(sink, where='driver')",
             )
         self._expect_rows(target, lambda: deliver(copy, self._chunks()), "a copy of it writes", rows_of(self._chunks()))
 
@@ -100,7 +100,7 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
         self._expect_rows(target, lambda: deliver(sink, second), "the same sink delivers again", rows_of(second))
 
     def test_a_second_one_works_beside_it(self, target: Any) -> None:
-        """Segments are delivered side by side, each by a sink of its own."""
+        """Segments are delivered in parallel, each by a separate sink."""
         first, second = self._two_segments()
 
         def side_by_side() -> None:
@@ -117,13 +117,13 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
         wrong = [some for some in deliver(sink, self._chunks()) if not isinstance(some, allowed)]
         if wrong:
             self._fail(
-                expected="None once every row is in the target, or (no two-phase sink) Rejected",
+                expected="None after every row is in the target, or (except for two-phase sinks) Rejected",
                 found=f"{wrong[0]!r}",
-                next_step="return nothing; raise an exception for what failed",
+                next_step="return nothing; raise an exception after a failure",
             )
 
     def test_every_row_is_there_when_write_returns(self, target: Any) -> None:
-        """Before the sink is closed: a process may die first. Two-phase: when commit returns."""
+        """Rows must be there before close, because a process may die first. Two-phase sinks: when commit returns."""
         sink, chunks = self._sink(target), self._chunks()
         before = self._rows_of(target)
         with opened(sink, chunks[0]):
@@ -133,8 +133,8 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
                 if lost := wanted.difference(self._rows_of(target).added_since(before)).lost:
                     self._fail(
                         expected="every row in the target, durably, when write (commit) returns",
-                        found=f"{len(lost)} are not there before close: {shown(lost)}",
-                        next_step="flush and commit in write(), and wait for what other threads send",
+                        found=f"{len(lost)} are missing before close: {shown(lost)}",
+                        next_step="flush and commit in write(), and wait for other threads that send rows",
                     )
 
     def test_a_chunk_without_rows_adds_none(self, target: Any) -> None:
@@ -148,7 +148,7 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
         places = {"repr(sink)": repr(sink), "describe()": name_of(sink), "repr(Delivery(sink))": repr(delivery)}
         if isinstance(sink, Sink):
             deliver(sink, self._chunks())
-            with suppress(ConfigError):  # what cannot travel carries no secret away
+            with suppress(ConfigError):  # a sink that cannot be pickled leaks no secret in its pickle
                 places["its pickle, after use"] = pickled(sink).decode("latin-1")
         for place, text in places.items():
             if any(secret in text or secret.encode().decode("latin-1") in text for secret in self.secrets()):
@@ -161,7 +161,7 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
     # Idempotent and transactional sinks.
 
     def test_a_chunk_that_comes_again_changes_nothing(self, target: Any) -> None:
-        """Not only the newest one, and whoever brings it."""
+        """This holds for every chunk, not only the newest one, and for every sender."""
         self._ignores_repetition(target)
         chunks = self._chunks()
         deliver(self._sink(target), chunks)
@@ -170,9 +170,9 @@ class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):
             deliver(self._sink(target), [chunk])
             if (added := self._count(target) - before) != 0:
                 self._fail(
-                    expected=f"nothing new after the chunk {chunk.key} came again",
+                    expected=f"nothing new after the chunk {chunk.key} was sent again",
                     found=f"{added:+d} rows",
-                    next_step="let the target tell what it has, by chunk.key, chunk.row_keys() or chunk.position",
+                    next_step="check in the target what it has, by chunk.key, chunk.row_keys() or chunk.position",
                 )
 
     # Look-up sinks.

@@ -1,6 +1,6 @@
-"""The part of `SinkContract` that two-phase sinks have to keep: what shows when, and what may come again.
+"""The part of `SinkContract` for two-phase sinks: when rows become visible, and which calls may be repeated.
 
-Whatever prepares, commits or aborts is a sink of its own here, as it is a task of its own in a cluster.
+Each prepare, commit and abort is made by a separate sink, as separate tasks make them in a cluster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TwoPhaseContract(LinesContract):
     """See `SinkContract`."""
 
     def test_nothing_shows_before_it_is_committed(self, target: Any) -> None:
-        """Neither what was prepared, nor what a process that died had begun."""
+        """Neither prepared rows are visible, nor rows that a dead process wrote before it prepared them."""
         chunks, others = self._two_segments()
         before = self._rows_of(target)
         unfinished = self._two_phase(target)
@@ -49,7 +49,7 @@ class TwoPhaseContract(LinesContract):
                 self._fail(
                     expected=f"text of at most {MAX_HANDLE} characters from {name}",
                     found=f"{len(found)} characters" if isinstance(found, str) else f"a {type(found).__name__}",
-                    next_step="return an id by which the target finds the rows again",
+                    next_step="return an id by which the target can find the rows",
                 )
             if any(secret in found for secret in self.secrets()):
                 self._fail(
@@ -59,11 +59,11 @@ class TwoPhaseContract(LinesContract):
                 )
 
     def test_a_copy_of_it_commits(self, target: Any) -> None:
-        """What prepared is gone by then, and often on another machine."""
+        """The sink that prepared is gone by then, and the one that commits is often on another machine."""
         chunks = self._chunks()
         held = self._prepared(target, chunks)
         sink = self._two_phase(target)
-        with suppress(Exception):  # that it travels is a test of its own
+        with suppress(Exception):  # another test checks that it can be pickled
             copy = travelled(sink)
             sink = copy if isinstance(copy, TwoPhaseSink) else sink
         before = self._rows_of(target)
@@ -72,7 +72,7 @@ class TwoPhaseContract(LinesContract):
         self._expect_added(target, before, rows_of(chunks), "another sink committed", _COMMITTED)
 
     def test_a_commit_that_comes_again_changes_nothing(self, target: Any) -> None:
-        """At once, by others, and after what follows was committed."""
+        """The repeat may come at once, from another sink, or after a later commit."""
         first, second = self._two_segments()
         before = self._rows_of(target)
         held, later = self._prepared(target, first), self._prepared(target, second)
@@ -95,7 +95,7 @@ class TwoPhaseContract(LinesContract):
         self._expect_added(target, before, Rows.sent([]), "a transaction was aborted", "see abort()")
 
     def test_what_never_was_cannot_be_committed(self, target: Any) -> None:
-        """Such as what another target held, before the sink's address was changed."""
+        """An example is a transaction of another target, after the sink's address was changed."""
         chunks, others = self._two_segments()
         held, aborted = self._prepared(target, chunks), self._prepared(target, others)
         self._abort(target, others[0], aborted)
@@ -115,10 +115,10 @@ class TwoPhaseContract(LinesContract):
             self._abort(target, chunks[0], replace(held, token=token))
         self._expect_added(target, before, rows_of(chunks), "it was aborted after its commit", _KEPT)
         self._again(lambda: self._commit(target, chunks[0], held))
-        self._expect_added(target, before, rows_of(chunks), "and committed once more", _ONCE)
+        self._expect_added(target, before, rows_of(chunks), "it was aborted and committed again", _ONCE)
 
     def test_an_abort_of_nothing_is_harmless(self, target: Any) -> None:
-        """Repeated, and of what was never begun: whoever tidies up cannot know."""
+        """An abort may be repeated, or name a transaction that was never begun: the cleanup cannot know."""
         chunks = self._chunks()
         held = self._prepared(target, chunks)
         never = Held(attempt_at(chunks[0]), "", "")
@@ -129,7 +129,7 @@ class TwoPhaseContract(LinesContract):
                 self._fail(
                     expected=f"no error from abort of what was {what}",
                     found=shown_error(error),
-                    next_step="let abort return where the target has nothing of the transaction",
+                    next_step="let abort return if the target has nothing of the transaction",
                 )
 
     def test_attempts_at_a_segment_do_not_touch_each_other(self, target: Any) -> None:
@@ -142,7 +142,7 @@ class TwoPhaseContract(LinesContract):
         self._abort(target, chunks[0], late)
         self._expect_added(target, before, rows_of(chunks), "one of three attempts was committed", _OWN)
 
-    # How it is done.
+    # Helpers.
 
     def _prepared(self, target: Any, chunks: list[Chunk]) -> Held:
         sink = self._two_phase(target)
@@ -176,7 +176,8 @@ class TwoPhaseContract(LinesContract):
         self._fail(
             expected=f"HandleGoneError from commit of what was {why}",
             found=found,
-            next_step="look for the transaction in the target; raise HandleGoneError if it is neither held nor shown",
+            next_step="look up the transaction in the target; raise HandleGoneError if it is neither prepared nor "
+            "committed",
         )
 
     def _expect_added(self, target: Any, before: Rows, wanted: Rows, when: str, next_step: str) -> None:
@@ -186,7 +187,7 @@ class TwoPhaseContract(LinesContract):
 
 
 _INVISIBLE = "write and prepare where no reader looks: an open upload, a hidden folder, a prepared transaction"
-_COMMITTED = "commit in commit() everything that prepare() ended, whoever calls it"
-_ONCE = "in commit(), return if the target shows this transaction already"
-_KEPT = "in abort(), drop only what is held, never what is shown"
-_OWN = "let transaction.id tell one attempt from another"
+_COMMITTED = "commit in commit() everything that prepare() finished, also if another sink prepared it"
+_ONCE = "in commit(), return if the target has already committed this transaction"
+_KEPT = "in abort(), drop only prepared rows, never committed ones"
+_OWN = "distinguish attempts by transaction.id"

@@ -24,7 +24,7 @@ _PARAMETERS = (("column_type", "column_types", COLUMN_TYPES), ("names", "column_
 
 
 class ValuesContract(ContractBase):
-    """What is written whole, or refused in a way that helps."""
+    """Tests of odd values: a sink writes them completely, or refuses them with a helpful error."""
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test for each type and each kind of name."""
@@ -33,7 +33,7 @@ class ValuesContract(ContractBase):
                 continue
             values = getattr(self, attribute)
             if unknown := [value for value in values if value not in known]:
-                raise pytest.UsageError(f"{type(self).__name__}.{attribute}: {unknown} are none of {list(known)}")
+                raise pytest.UsageError(f"{type(self).__name__}.{attribute}: {unknown} are not in {list(known)}")
             metafunc.parametrize(argument, values)
 
     def test_a_column_of_this_type_is_taken_or_refused_by_name(self, target: Any, column_type: str) -> None:
@@ -56,14 +56,14 @@ class ValuesContract(ContractBase):
         except Exception as error:  # noqa: BLE001 - a user's sink may raise anything
             self._fail(
                 expected=f"{what} is taken, or refused with PermanentError",
-                found=f"{shown_error(error)}: it would be tried again and again, in vain",
-                next_step="raise PermanentError naming the column, or leave the case out of column_types, column_names",
+                found=f"{shown_error(error)}: this error would be retried again and again without success",
+                next_step="raise PermanentError naming the column, or remove the case from column_types, column_names",
             )
         if refused is not None and not any(name in str(refused) for name in names):
             self._fail(
                 expected=f"a message that names {list(names)}",
                 found=f"{str(refused)[:300]!r}",
-                next_step="say which column it is",
+                next_step="name the column in the message",
             )
         self._expect_values(
             chunk.without(_not_written(sink, chunk, refused)), _added(self.rows_in(target), before), what
@@ -72,10 +72,10 @@ class ValuesContract(ContractBase):
     def _expect_values(self, chunk: Chunk, added: list[Any], what: str) -> None:
         if len(added) != chunk.num_rows:
             self._fail(
-                expected=f"{chunk.num_rows} rows with {what}: all but those that were Rejected; none where "
-                "PermanentError was raised, or a transactional sink rejected one",
+                expected=f"{chunk.num_rows} rows with {what}: all except Rejected ones; none if PermanentError was "
+                "raised or a transactional sink rejected a row",
                 found=f"{len(added)} rows",
-                next_step="write every row, or say what is refused: PermanentError naming the column, or Rejected",
+                next_step="write every row, or refuse it with PermanentError naming the column, or with Rejected",
             )
         names = chunk.table.column_names
         if len(set(names)) < len(names) or not all(isinstance(row, Mapping) for row in added):
@@ -85,8 +85,8 @@ class ValuesContract(ContractBase):
             self._fail(
                 expected=f"rows with {what} as they were sent, such as {shown([missing])}",
                 found=shown(added),
-                next_step="write the whole value, or raise PermanentError naming the column; for another form of the "
-                "same value override same_value(sent, found)",
+                next_step="write the whole value, or raise PermanentError naming the column; if the target returns "
+                "another form of the same value, override same_value(sent, found)",
             )
 
 

@@ -1,1 +1,1 @@
-"""Tables that tests send, and the comparison of what a target holds with them."""
+"""Tables that tests send, and their comparison with the contents of a target."""

@@ -1,4 +1,4 @@
-"""What a target should hold and what it holds, compared row by row."""
+"""Row by row comparison of the sent rows with the rows in a target."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MOST_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How what a target holds differs from every row once. Each text shows one row, with how often it is there."""
+    """The difference between a target's rows and every sent row once. Each text shows one row."""
 
     lost: tuple[str, ...] = ()
     repeated: tuple[str, ...] = ()
-    """A row that is there three times stands here twice."""
+    """Repeated rows. A row that the target has three times appears here twice."""
     foreign: tuple[str, ...] = ()
-    """What was never sent, or was altered on its way."""
+    """Rows that were never sent, or that were changed on the way."""
 
     def __bool__(self) -> bool:
         return bool(self.lost or self.repeated or self.foreign)
@@ -36,7 +36,7 @@ class Difference:
 
 
 class Rows:
-    """Rows as they can be counted: by the values of the columns that were sent, in their order."""
+    """Rows with their counts, identified by the values of the sent columns, in order."""
 
     def __init__(self, columns: Sequence[str], counts: Counter[_Key]) -> None:
         self._columns = tuple(columns)
@@ -50,15 +50,15 @@ class Rows:
         return cls(columns, Counter(_key(row, columns) for table in given for row in table.to_pylist()))
 
     def found(self, rows: Iterable[Row]) -> Rows:
-        """What a target holds, seen by the same columns. `AssertionError` for what is no such row."""
+        """The rows of a target, reduced to the same columns. Raises `AssertionError` for anything that is no row."""
         return Rows(self._columns, Counter(_key(row, self._columns) for row in rows))
 
     def added_since(self, before: Rows) -> Rows:
-        """These rows less those that were there before."""
+        """These rows without those that were there before."""
         return Rows(self._columns, self._counts - before._counts)
 
     def difference(self, found: Rows) -> Difference:
-        """How `found` differs from these rows, which were sent."""
+        """The difference between `found` and these rows, which were sent."""
         sent = self._counts
         repeated = Counter({key: times - sent[key] for key, times in found._counts.items() if key in sent})
         return Difference(
@@ -75,7 +75,7 @@ class Rows:
 
 
 def shown(rows: Sequence[object]) -> str:
-    """The first rows, for a message."""
+    """The first rows as text for a message."""
     more = f" and {len(rows) - _MOST_SHOWN} more" if len(rows) > _MOST_SHOWN else ""
     return ", ".join(_short(str(row)) for row in rows[:_MOST_SHOWN]) + more
 
@@ -87,17 +87,16 @@ def _short(text: str, most: int = 160) -> str:
 def _key(row: object, columns: Sequence[str]) -> _Key:
     if not isinstance(row, Mapping) or not all(name in row for name in columns):
         raise AssertionError(
-            f"rows_in(target) gave {_short(repr(row))}: expected one mapping a row, with the columns {list(columns)}"
+            f"rows_in(target) returned {_short(repr(row))}: expected one mapping per row, with the columns "
+            f"{list(columns)}"
         )
     return tuple(_hashable(row[name]) for name in columns)
 
 
 def _hashable(value: Any) -> Any:
-    """Values as Python compares them: 1, 1.0 and Decimal(1) are one number, and so is NaN. What cannot be counted
-    counts as text.
-    """
-    if isinstance(value, float) and value != value:  # noqa: PLR0124 - what makes it NaN
-        return math.nan  # found in a dict since it is the same object
+    """The value as a key of a dict: 1, 1.0 and Decimal(1) are equal, as are all NaN. Unhashable values become text."""
+    if isinstance(value, float) and value != value:  # noqa: PLR0124 - only NaN differs from itself
+        return math.nan  # a dict finds it because it is the same object
     try:
         hash(value)
     except TypeError:

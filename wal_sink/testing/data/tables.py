@@ -1,4 +1,4 @@
-"""Tables the kit sends: three batches of plain rows, a column of every type, and names that sinks stumble over."""
+"""Tables that the kit sends: three batches of plain rows, a column of every type, and difficult column names."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 Partitions: TypeAlias = Sequence[pa.Table]
-"""One table a partition."""
+"""One table per partition."""
 
 LONG_TEXT_BYTES = 1 << 20
 
 
 def three_batches() -> list[pa.Table]:
-    """Rows with a number and a name, each only once."""
+    """Three tables of rows with a number and a name; each row appears only once."""
     return [_people(0, 8), _people(8, 2), _people(10, 5)]
 
 
 def partitioned(batches: Sequence[pa.Table]) -> list[Partitions]:
-    """Cut batches so that they have one, several and empty partitions, and segments of one and of several chunks."""
+    """Split batches into one, several and empty partitions, with segments of one and of several chunks."""
     cuts = (_in_two, _whole, _with_an_empty_one)
     return [cuts[number % len(cuts)](table) for number, table in enumerate(batches)]
 
@@ -73,7 +73,7 @@ COLUMN_TYPES: Mapping[str, Any] = MappingProxyType(
         "void": pa.nulls(3),
     }
 )
-"""Three values of every type that a column staged by Spark may have, edges and NULL among them."""
+"""Three values of every type that a column staged by Spark may have, including edge cases and NULL."""
 
 COLUMN_NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
     {
@@ -88,27 +88,27 @@ COLUMN_NAMES: Mapping[str, Sequence[str]] = MappingProxyType(
         "braces and percents": ("{}", "%s"),
     }
 )
-"""Names that a DataFrame may have, by what is odd about them."""
+"""Column names that a DataFrame may have, by the reason why they are difficult."""
 
 
 def table_of_type(name: str) -> pa.Table:
-    """A table with one column of a type of `COLUMN_TYPES`, beside a plain one."""
+    """A table with one column of a type of `COLUMN_TYPES` and one plain column."""
     return pa.table({"id": pa.array([1, 2, 3], pa.int64()), "odd_one": COLUMN_TYPES[name]})
 
 
 def table_of_names(name: str) -> pa.Table:
-    """A table whose columns are named as `COLUMN_NAMES` has it."""
+    """A table whose columns have the names of an entry of `COLUMN_NAMES`."""
     names = list(COLUMN_NAMES[name])
     return pa.Table.from_arrays([pa.array([f"value {number}"]) for number, _ in enumerate(names)], names=names)
 
 
 def table_with_long_text() -> pa.Table:
-    """One row with a text of a MiB."""
+    """A table of one row with a text of one MiB."""
     return pa.table({"id": pa.array([1], pa.int64()), "name": ["x" * LONG_TEXT_BYTES]})
 
 
 def spark_schema_of(schema: Any) -> str:
-    """The JSON Spark would have written for a batch of this Arrow schema, for sinks that ask for it."""
+    """The JSON that Spark would write for a batch with this Arrow schema, for sinks that need it."""
     fields = [_spark_field(field.name, field.type, nullable=field.nullable) for field in schema]
     return json.dumps({"type": "struct", "fields": fields})
 

@@ -1,4 +1,4 @@
-"""Whether a target holds the value that it was sent, in whatever form it gives it back."""
+"""Comparison of a sent value with the value that a target returns, which may have another form."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 _DURATION = re.compile(r"((?P<days>-?\d+) days?,? )?(?P<minus>-?)(?P<h>\d+):(?P<m>\d\d):(?P<s>\d\d(\.\d+)?)")
-"""As databases show one."""
+"""A duration in the form in which databases show it."""
 
 Same = Callable[[Any, Any], bool]
-"""Called with a value that was sent and one that was found."""
+"""A comparison: it gets a sent value and a found value."""
 
 
 def same_value(sent: Any, found: Any) -> bool:
-    """Equal, or another form of the same: a number or an instant as text, bytes as base64 or hexadecimal digits, what
-    is nested as JSON, NaN as NaN. Nothing that is shorter, rounded, or NULL where a value was sent, and no `repr()`.
+    """Whether two values are equal, or forms of the same value.
+
+    Accepted forms: a number or an instant as text, bytes as base64 or hexadecimal digits, nested values as JSON, NaN as
+    NaN. Not accepted: shortened or rounded values, NULL in place of a value, and a `repr()`.
     """
     if sent is None or found is None:
         return sent is found
     if isinstance(sent, Mapping | list | tuple):
         return _same_nested(sent, found)
-    # The text of bytes is their `repr`. A `repr` is source code of Python, and no value.
+    # `str` of bytes is their `repr`, which is Python source code and not a value.
     has_text = isinstance(found, str) and not isinstance(sent, bytes | bytearray)
     return (has_text and found == str(sent)) or any(
         compare(sent, found) for kind, compare in _COMPARED if isinstance(sent, kind)
@@ -38,9 +40,10 @@ def same_value(sent: Any, found: Any) -> bool:
 def missing_row(
     sent: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], found: Sequence[Mapping[str, Any]], same: Same
 ) -> Mapping[str, Any] | None:
-    """The first row that was sent and is not there. Columns that no row shows are not compared.
+    """The first sent row that is missing in `found`; None if all are there.
 
-    A row is sent in two forms, as Python's values and as JSON has them: each will do for each value.
+    Columns that no found row has are not compared. `sent` has each row in two forms, as Python values and as JSON
+    values; each value must match one of them.
     """
     left = list(found)
     shown = {name for row in found for name in row}
@@ -67,7 +70,7 @@ def _same_number(sent: float | Decimal, found: Any) -> bool:
 
 
 def _same_float(sent: float | Decimal, found: Decimal) -> bool:
-    """Floats of 32 bits are often shown with fewer digits than Python's own."""
+    """Whether two floats are equal. 32-bit floats are often shown with fewer digits than Python uses."""
     if not isinstance(sent, float) or not math.isfinite(sent) or not found.is_finite():
         return False
     if float(found) == sent:
@@ -145,7 +148,7 @@ def _same_nested(sent: Any, found: Any) -> bool:
 
 
 def _items(value: Any) -> list[Any]:
-    """Of a list; of a map as pairs, whichever way it is written."""
+    """The items of a list, or of a map as pairs, in each of the usual notations."""
     if isinstance(value, Mapping):
         return [list(pair) for pair in value.items()]
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
