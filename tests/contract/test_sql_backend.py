@@ -15,7 +15,7 @@ _numbers = itertools.count()
 
 
 class Target:
-    """A table of its own in a database."""
+    """A new table in a database."""
 
     def __init__(self, server: Server, database: str) -> None:
         self.server = server
