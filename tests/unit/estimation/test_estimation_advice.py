@@ -1,4 +1,4 @@
-"""What an estimate says to change first, and that it helps."""
+"""The first change that an estimate proposes helps."""
 
 from __future__ import annotations
 

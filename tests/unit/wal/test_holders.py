@@ -1,4 +1,4 @@
-"""Who holds a term, whether that process lives, and what asking and telling it costs."""
+"""The process that holds a term: its name, whether it lives, and the costs of asking and telling."""
 
 from __future__ import annotations
 
