@@ -62,7 +62,7 @@ def rows_of_parquet(data: bytes) -> list[Any]:
 def rows_of_csv(data: bytes) -> list[Any]:
     whole = pyarrow.csv.ReadOptions(block_size=4 << 20)
     lines = pyarrow.csv.ParseOptions(newlines_in_values=True)
-    # A value between quotes is a text, and an empty field without quotes is NULL.
+    # What stands between quotes is a text, and nothing at all is NULL.
     nulls = pyarrow.csv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
     table = pyarrow.csv.read_csv(io.BytesIO(data), read_options=whole, parse_options=lines, convert_options=nulls)
     rows: list[Any] = table.to_pylist()

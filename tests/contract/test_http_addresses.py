@@ -34,7 +34,7 @@ LOCKED = {"client_kwargs": {"headers": {"Authorization": BASIC}}}
 class Web:
     port: int
     allowed: list[str] = field(default_factory=list)
-    """Paths of the requests that carried the password."""
+    """Paths that were asked for with the password."""
 
     def url(self, user: str = "", *, scheme: str = "http", more: str = "") -> str:
         return f"{scheme}://{user}127.0.0.1:{self.port}/wal{more}"

@@ -1,4 +1,4 @@
-"""`HttpSink` keeps the contract of each kind it can be. The API is a real server that gets real requests."""
+"""`HttpSink` keeps the contract of each kind it can be, against an API that is really asked."""
 
 from __future__ import annotations
 

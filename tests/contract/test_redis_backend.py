@@ -1,4 +1,4 @@
-"""`RedisSink` keeps the contract of a transactional sink. Its Redis is started for these tests."""
+"""`RedisSink` keeps the contract of a transactional sink, on a Redis of its own."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def spec(server: S3Server, s3_url: str) -> StoreSpec:
 
 @dataclass
 class Weather:
-    """Faults at random, while a storm lasts. Each of `kinds` comes as often as the others."""
+    """Faults by chance, while a storm lasts; each of `kinds` as often as the others."""
 
     kinds: tuple[Fault, ...]
     share: float
@@ -207,7 +207,7 @@ def test_credentials_that_are_renewed_in_mid_run_are_taken(
     assert store.list("") == ["a", "b"]
     refused = gate.refused
     assert store.read("a") == b"x"
-    assert gate.refused == refused, "after the renewal, no request carries the old ones"
+    assert gate.refused == refused, "once renewed, nothing is asked with the old ones"
 
 
 def test_many_threads_renew_once(server: S3Server, s3_url: str, profile: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ _numbers = itertools.count()
 
 
 class Target:
-    """A new table in a database."""
+    """A table of its own in a database."""
 
     def __init__(self, server: Server, database: str) -> None:
         self.server = server

@@ -259,7 +259,7 @@ class TestMessages:
 
 
 class TestGenericFailures:
-    """Errors of fsspec's many file systems may hold anything, also the options that were given to them."""
+    """What fsspec's many file systems raise may hold anything, the options they were given among it."""
 
     STEPS: ClassVar[dict[str, Callable[[Store], object]]] = {
         "pipe_file": lambda store: store.create("a", b"x"),

@@ -21,7 +21,7 @@ _numbers = itertools.count()
 
 
 class TwoPhaseFilesContract(SinkContract):
-    """A folder, read through a separate store and pyarrow. Every file that shows there counts."""
+    """A folder, looked at through a store of its own and pyarrow: whatever shows there counts."""
 
     format: Any = "jsonl"
 

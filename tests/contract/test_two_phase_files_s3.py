@@ -1,4 +1,4 @@
-"""`TwoPhaseFilesSink` on S3: a multipart upload for each segment. Any process may complete it, in any state."""
+"""`TwoPhaseFilesSink` on S3: a multipart upload a segment, whoever completes it, and whatever became of it."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Prefix:
         return [found for found in self.server.uploads(f"{self.key}/") if found[0].startswith(f"{self.key}/")]
 
     def drop_uploads(self) -> None:
-        """Drop the uploads, as a lifecycle rule AbortIncompleteMultipartUpload does."""
+        """What a lifecycle rule AbortIncompleteMultipartUpload does."""
         for key, upload in self.uploads():
             self.server.client().abort_multipart_upload(Bucket=self.server.bucket, Key=key, UploadId=upload)
 
@@ -189,7 +189,7 @@ def test_an_object_of_another_transaction_stands_in_for_none(prefix: Prefix, mem
 
 @pytest.fixture(params=["upload first", "name first"])
 def looks_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name the thing that the server looks at first when it completes an upload: MinIO the name, moto the upload."""
+    """What the server looks at first when it completes an upload. MinIO looks at the name, moto at the upload."""
     request_s3 = S3Store.request
 
     def name_first(store: S3Store, operation: str, key: str, **arguments: Any) -> Any:

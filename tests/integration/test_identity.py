@@ -273,7 +273,7 @@ def first_fails(sink: WalSink) -> OnBatch:
 
 
 def first_finds_no_store(sink: WalSink, place: Place) -> OnBatch:
-    """The first batch finds a store that cannot be written. The next ones find it repaired."""
+    """The first batch finds a store that cannot be written, the next ones find it mended."""
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
         if batch_id == 0:

@@ -45,7 +45,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Place, dict[s
 
 
 def run(spark: SparkSession, place: Place, to: object, *columns: str, **options: Any) -> None:
-    """Run the feed's stream once, with `columns` as well as `id`."""
+    """One run of the feed's stream, of `columns` besides `id`."""
     with place.sink(to, **options) as sink:
         sink.run(place.feed.stream(spark).selectExpr("id", *columns).writeStream.trigger(availableNow=True))
 

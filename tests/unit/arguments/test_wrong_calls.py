@@ -1,6 +1,6 @@
 # Functions stand for those that users write.
 # ruff: noqa: ARG001, ARG002, ARG005
-"""Likely mistakes of users are answered at once, in words that name the right call. These tests need no JVM."""
+"""What users most likely get wrong is answered at once, in words that name the right call. Needs no JVM."""
 
 from __future__ import annotations
 
@@ -364,7 +364,7 @@ def test_refused_rows_that_are_no_mapping_are_not_tried_again() -> None:
 
 
 class Ledger(TransactionalSink):
-    """Its `commit` is a private helper: wal-sink calls only methods of the sink's kind."""
+    """Its `commit` is a helper of its own: only methods of a sink's kind are called by wal-sink."""
 
     def write(self, chunk: Chunk) -> None: ...
 

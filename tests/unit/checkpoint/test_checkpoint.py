@@ -53,7 +53,7 @@ def test_an_entry_of_one_line_does_not_tell_when_it_was_planned() -> None:
     assert planned_ms("v1") is None
 
 
-# Complete batches.
+# What is complete.
 
 
 def test_the_newest_commit_is_the_highest_number() -> None:

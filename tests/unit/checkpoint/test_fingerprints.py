@@ -54,7 +54,7 @@ def digest(*lines: str) -> str:
     return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
 
 
-# Entries of Spark.
+# What Spark wrote.
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_only_older_compacted_logs_are_no_log() -> None:
         fingerprint('{"logOffset":4}', before='{"logOffset":3}', files=files)
 
 
-# Entries that leave the answer open.
+# What cannot be told.
 
 
 def test_an_entry_before_that_is_not_there_leaves_open_which_files_are_read() -> None:

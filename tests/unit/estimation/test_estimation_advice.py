@@ -1,4 +1,4 @@
-"""The first change that an estimate proposes helps."""
+"""What an estimate says to change first, and that it helps."""
 
 from __future__ import annotations
 

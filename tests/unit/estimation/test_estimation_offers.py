@@ -15,7 +15,7 @@ from wal_sink.settings import Settings
 
 
 def offered(plan: Plan) -> list[tuple[Any, ...]]:
-    """Return each change with its text, and the plan that it makes."""
+    """What each change says, and what it makes of the plan."""
     return [
         (
             change.what,

@@ -89,7 +89,7 @@ class WholeSegments(Taker, SegmentSink):
 
 class WholeBatches(BatchSink):
     def write_batch(self, batch: ReleasedBatch) -> None:
-        raise AssertionError(f"the dispatcher of these tests writes batch {batch.batch_id}")
+        raise AssertionError(f"the carrier of these tests writes batch {batch.batch_id}")
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Life:
         return ServedSink(name, delivery, kept, dispatcher)
 
     def _reading_once(self, run: Run) -> Callable[[DeliveryContext, Manifest], object]:
-        """Return a writer with the same requests to the WAL as one that evaluates its DataFrame once."""
+        """What a writer that evaluates its DataFrame once asks of the WAL."""
 
         def write(_: DeliveryContext, manifest: Manifest) -> None:
             for segment in manifest.segments:
@@ -189,7 +189,7 @@ class Life:
 
 
 def plain(traffic: Traffic) -> dict[str, Requests]:
-    """Return the traffic without folders that got no request."""
+    """Without folders nothing was asked of."""
     return {folder: requests for folder, requests in sorted(traffic.items()) if requests != Requests()}
 
 
@@ -333,7 +333,7 @@ def test_a_batch_taken_over_after_a_crash(kind: Kind, segments: int, chunks: int
 
 
 def take_over(kind: Kind, segments: int, chunks: int, dies_at: int) -> tuple[object, object]:
-    """Take over a batch whose first run died in its `dies_at`th send. Return the costs and the expected costs."""
+    """What taking over a batch costs whose first run died in its `dies_at`th send, and what it is expected to."""
     life = Life(kind, segments, chunks)
     run = life.open()
     life.live(run, 1)
@@ -379,7 +379,7 @@ def test_a_whole_batch_taken_over_after_a_crash(segments: int) -> None:
 
 
 def done_of(kind: Kind, chunks: int, sent: int) -> Done:
-    """Return the work that is done when a sink crashes after so many chunks, segment after segment."""
+    """What the crash of a sink left that had taken so many chunks, segment after segment."""
     if kind.ability is Ability.SEGMENT_WRITER:
         return Done(begun=sent // chunks, whole=sent // chunks, chunks=sent // chunks * chunks)
     recorded = sent + 1 if kind.at_most_once else sent

@@ -295,7 +295,7 @@ def test_no_sink_by_url_shows_its_password(url: str, password: str, spelling: st
 
 
 def texts_of_store(url: str, password: str) -> list[str]:
-    """Return the texts that show a store, or the reason for which it is refused."""
+    """What shows of a store, or why it is refused."""
     try:
         spec = StoreSpec(url, {"secret": password})
     except ConfigError as error:

@@ -123,7 +123,7 @@ def test_a_sinks_exception_without_text_is_an_outcome(
 
 
 class Returned:
-    """An object that a sink returns by mistake."""
+    """What a sink returns by mistake."""
 
     def __repr__(self) -> str:
         raise ValueError

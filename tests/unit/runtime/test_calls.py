@@ -197,7 +197,7 @@ def test_the_direct_caller_stays_on_the_callers_thread() -> None:
     caller.close()
 
 
-# Returned values.
+# What a call returned.
 
 
 def test_what_a_sink_returned_is_shown_without_secrets_and_shortened() -> None:

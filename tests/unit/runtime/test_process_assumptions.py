@@ -22,7 +22,7 @@ WAIT_S = 10
 
 
 def in_child(work: Callable[[], str]) -> str:
-    """Return the answer of a forked child. The child has only the thread that forked it."""
+    """What a forked child says, which has only the thread that forked it."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -97,7 +97,7 @@ def test_ids_of_forked_processes_differ() -> None:
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has a clock that counts a suspension apart")
 def test_time_in_which_the_machine_was_suspended_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that slept looks at its term again. By the monotonic clock, a suspended machine has not slept."""
+    """Whoever slept looks at its term again: by the monotonic clock, a suspended machine would not have slept."""
     clocks = {time.CLOCK_BOOTTIME: 1000.0, time.CLOCK_MONOTONIC: 10.0}
     monkeypatch.setattr(time, "clock_gettime", clocks.__getitem__)
     assert SYSTEM.monotonic_s() == 1000.0

@@ -1,4 +1,4 @@
-"""The rate at which a sink gets rows, the time until its next attempt, and the probes of an unreachable target."""
+"""How fast a sink is given rows, how soon it is asked again, and how a target that is away is found to be back."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_an_earlier_attempt_sent_is_paid_for_once() -> None:
 
     def fail(_: Chunk) -> None:
         if to.tries == 2:
-            raise ConnectionError("unreachable for a moment")
+            raise ConnectionError("away for a moment")
 
     to.fail = fail
     place.stream(clocked(place, to, rows_per_s=2), 1)
@@ -131,11 +131,11 @@ def test_who_was_succeeded_while_it_waited_for_the_rate_sends_nothing_more() -> 
     committer = run.committers[0]
     wait = committer._rate.wait
 
-    def superseded_meanwhile(sleep: Callable[[float], None]) -> None:
+    def succeeded_meanwhile(sleep: Callable[[float], None]) -> None:
         wait(sleep)
         place.open({"a": Recorder()})
 
-    committer._rate.wait = superseded_meanwhile  # type: ignore[method-assign]
+    committer._rate.wait = succeeded_meanwhile  # type: ignore[method-assign]
     with pytest.raises(FencedError):
         run.deliver_all()
     assert to.batches == [0, 0]
@@ -219,7 +219,7 @@ def test_the_wish_survives_pickling() -> None:
     assert (str(error), error.after_s) == ("busy", 7.5)
 
 
-# An unreachable target.
+# A target that is away.
 
 
 def test_a_target_that_took_nothing_is_asked_with_one_segment_first() -> None:
@@ -245,11 +245,11 @@ def test_a_lost_carrier_says_nothing_about_the_target() -> None:
 
 
 def test_a_probe_that_fails_again_is_the_next_probe_too() -> None:
-    def unreachable(_: Chunk) -> None:
+    def away(_: Chunk) -> None:
         if to.tries <= 3:
-            raise ConnectionError("unreachable")
+            raise ConnectionError("away")
 
-    place, to = Place(rows=lambda _: [2, 2]), Recorder(unreachable)
+    place, to = Place(rows=lambda _: [2, 2]), Recorder(away)
     place.stream(place.open({"a": to}), 0)
     assert len(to.chunks) == 2
     assert pa.concat_tables([chunk.table for chunk in to.chunks]).num_rows == 4
@@ -269,9 +269,8 @@ class Locked(SqlSink):
 
 
 def side_by_side(run: Run) -> None:
-    """Deliver each segment by a separate task, as on executors.
-
-    One process goes from one to the next and ends with the first that fails.
+    """Each segment by a task of its own, as on executors; one process goes from one to the next and ends with the first
+    that fails.
     """
     dispatcher = run.committers[0].served_sink.dispatcher
     deliver = dispatcher.deliver
@@ -288,7 +287,7 @@ def side_by_side(run: Run) -> None:
 
 
 def test_a_database_that_is_away_is_asked_with_one_segment_until_it_is_back(tmp_path: Path) -> None:
-    """Any sink is probed like this, as by a circuit breaker with half-open probes. This sink has no breaker."""
+    """What a circuit breaker with half-open probes does, for any sink: this one has none of its own."""
     sink = Locked(f"sqlite:///{tmp_path}/rows.db", "rows", busy_timeout_s=0.01)
     place = Place(rows=lambda _: [1, 1, 1])
     run = place.open({"a": Delivery(sink)})

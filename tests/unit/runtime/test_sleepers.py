@@ -1,4 +1,4 @@
-"""Committers sleep at the worst moment: meanwhile a newer one delivers or collects, or the checkpoint is restored."""
+"""Committers that sleep at the worst moment, while a successor delivers, collects, or the checkpoint is restored."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SLEPT_S = 60.0
 
 @dataclass
 class Sleepy(Place):
-    """A process that is about to create a certain object falls asleep once, while something else happens."""
+    """Whoever is about to create a certain object falls asleep once, while something else happens."""
 
     before: str = ""
     meanwhile: Callable[[], None] | None = None
@@ -41,10 +41,10 @@ def collecting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wal_sink.committer.collection, "COLLECT_EVERY_BATCHES", 1)
 
 
-def superseded(place: Place, sleeper: Run, to: object, *, planned_anew: bool) -> Callable[[], None]:
-    """Return a call in which a newer process runs batch 0 again, delivers it and two more, and collects it."""
+def succeeded(place: Place, sleeper: Run, to: object, *, planned_anew: bool) -> Callable[[], None]:
+    """Batch 0 runs again, by a successor that delivers it and two more, and collects it."""
 
-    def supersede() -> None:
+    def succeed() -> None:
         if planned_anew:
             place.query().roll_back(-1)
         else:
@@ -53,21 +53,21 @@ def superseded(place: Place, sleeper: Run, to: object, *, planned_anew: bool) ->
         place.stream(place.open({"a": to}, settings=lower_retention(1)), 2)
         assert place.wal.list(paths.batch(0)) == []
 
-    return supersede
+    return succeed
 
 
 @pytest.mark.parametrize("planned_anew", [True, False])
 def test_a_release_that_is_made_once_more_after_its_collection_releases_nothing(planned_anew: bool) -> None:
-    """The sleeper looked at its term before. Then the newer process delivered another attempt of the batch."""
-    place, late, newer = Sleepy(before="release.json"), Recorder(), Recorder()
+    """The sleeper looked at its term before it; the successor has delivered another attempt of the same batch since."""
+    place, late, successors = Sleepy(before="release.json"), Recorder(), Recorder()
     sleeper = place.open({"a": late}, settings=lower_retention(1))
     next(place.query().batches(sleeper, 1))
-    place.meanwhile = superseded(place, sleeper, newer, planned_anew=planned_anew)
+    place.meanwhile = succeeded(place, sleeper, successors, planned_anew=planned_anew)
 
     with pytest.raises(FencedError):
         sleeper.deliver_all()
 
-    assert (late.batches, newer.batches) == ([], [0, 1, 2])
+    assert (late.batches, successors.batches) == ([], [0, 1, 2])
 
 
 @pytest.mark.parametrize("planned_anew", [True, False])
@@ -76,7 +76,7 @@ def test_nor_does_it_commit_what_was_prepared_for_it(planned_anew: bool, vault: 
     place = Sleepy(before="release.json", rows=lambda _: [5])
     sleeper = place.open({"a": VaultSink(vault)}, settings=lower_retention(1))
     next(place.query().batches(sleeper, 1))
-    place.meanwhile = superseded(place, sleeper, VaultSink(vault), planned_anew=planned_anew)
+    place.meanwhile = succeeded(place, sleeper, VaultSink(vault), planned_anew=planned_anew)
 
     with pytest.raises(FencedError):
         sleeper.deliver_all()
@@ -85,7 +85,7 @@ def test_nor_does_it_commit_what_was_prepared_for_it(planned_anew: bool, vault: 
 
 
 def test_a_batch_that_a_sleeper_marked_with_a_later_one_and_its_successor_collected_is_done() -> None:
-    """The newer process was sending the batch before it, and collects by the newest marker there is."""
+    """Its successor was sending the batch before it, and collects by the newest marker there is."""
     place, settings, sent = Place(), lower_retention(1), Recorder()
     sleeper = place.open({"a": ignoring(sent)}, settings=settings)
     for _ in place.query().batches(sleeper, 5):
@@ -100,11 +100,11 @@ def test_a_batch_that_a_sleeper_marked_with_a_later_one_and_its_successor_collec
         if chunk.batch_id == 1:
             sleeper.committers[0].mark_delivered()
 
-    newer = place.open({"a": send}, settings=settings)
-    newer.deliver_all()
+    successor = place.open({"a": send}, settings=settings)
+    successor.deliver_all()
 
     assert sent.batches == [0, 1, 2, 3, 0, 1, 4]
-    assert newer.committers[0].marked_through == 4
+    assert successor.committers[0].marked_through == 4
 
 
 def test_what_a_sleeper_released_of_a_history_that_spark_never_completed_is_delivered_by_nobody() -> None:

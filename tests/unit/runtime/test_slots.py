@@ -125,7 +125,7 @@ def test_a_run_that_ends_waits_no_longer() -> None:
         assert granted == 1
 
 
-# The dispatcher that takes them.
+# The carrier that takes them.
 
 
 class Context:

@@ -12,7 +12,7 @@ from wal_sink.settings import check_chunks
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
 NO_WRITER: Any = object()
-"""No writer: a start that passes the checks of chunks looks at it, and fails."""
+"""Where the query would be started, it would be asked for its session."""
 SMALL = Settings(chunk_rows=99, chunk_bytes=2_000_000)
 
 

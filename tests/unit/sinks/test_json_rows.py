@@ -1,4 +1,4 @@
-"""Each Arrow type has its form as JSON, and nothing else is lost on the way."""
+"""What each Arrow type becomes as JSON, and that nothing else is lost on the way."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_redis(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, maps:
 
 @BOTH
 def test_kafka(maps: Maps, wanted: Any) -> None:
-    """Only the messages are tested here. Sending them is tested with a broker."""
+    """What becomes messages; how they are sent is tested with a broker."""
     sink = KafkaSink("127.0.0.1:1", "rows", key="tags", maps=maps)
     made = sink._format.messages(sink._for_json(chunk()).table, partitions=1, most_bytes=1_000_000, needs_keys=False)
     messages: Messages = made[0]

@@ -1,4 +1,4 @@
-"""A transactional target tells the positions of its slots. An answer that is none is an error."""
+"""What a transactional target says of its slots: how it is asked, and what becomes of an answer that is none."""
 
 from __future__ import annotations
 
@@ -93,11 +93,11 @@ def test_a_segment_that_is_behind_is_told_with_what_the_target_has_of_it() -> No
 
 
 def test_a_last_delivered_that_is_gone_is_history_and_a_target_that_does_not_answer_may_be_asked_again() -> None:
-    stage, unreachable = Stage(), Target()
-    unreachable.happens("last", 1, raising(ConnectionError("unreachable")))
+    stage, away = Stage(), Target()
+    away.happens("last", 1, raising(ConnectionError("away")))
 
     gone = confirmed(stage, Forgetful(Target()), [], LastDelivered(((-1, 2),)))
-    unanswered = confirmed(stage, Forgetful(unreachable), [stage.segment])
+    unanswered = confirmed(stage, Forgetful(away), [stage.segment])
 
     assert [(result.ordinal, result.failure and result.failure.kind) for result in [*gone, *unanswered]] == [
         (-1, FailureKind.HISTORY),
@@ -184,7 +184,7 @@ def test_what_a_target_forgot_is_a_failure_of_its_own_kind() -> None:
     assert kind_of(ForgottenError("it forgot")) is FailureKind.FORGOTTEN
 
 
-# Batches that the newest marker stands for.
+# What the newest marker stands for.
 
 
 @pytest.mark.parametrize("doomed", ["release", "manifest"])
@@ -214,7 +214,7 @@ def test_a_slot_that_the_newest_batch_did_not_use_is_watched_all_the_same() -> N
         run.committers[0].confirm_marked()
 
 
-# Chunks that another process may have sent.
+# Who may have sent what.
 
 
 def test_after_a_lost_job_every_chunk_of_it_may_have_been_sent() -> None:
@@ -245,7 +245,7 @@ def test_who_takes_over_reads_the_names_of_dead_letters_and_of_nothing_else_besi
     target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6])
     first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", max_attempts=1)})
     complete(place, first)
-    target.happens("write", 4, raising(ConnectionError("unreachable")))
+    target.happens("write", 4, raising(ConnectionError("away")))
     with pytest.raises(DeliveryError):
         first.deliver_all()
     place.wal.create(f"{paths.dead_letter_folder('a', 0)}/notes.txt", b"by hand")

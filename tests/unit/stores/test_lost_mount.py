@@ -20,12 +20,12 @@ def test_a_process_whose_mount_was_lost_sends_no_more_than_the_chunk_in_its_hand
     def place(folder: Path) -> Place:
         return Place(wal=LocalStore(StoreSpec(str(folder))), checkpoint=checkpoint, rows=lambda _: [8])  # type: ignore[arg-type]
 
-    newer = Recorder()
+    successor = Recorder()
 
     def lose(chunk: Chunk) -> None:
         if (chunk.batch_id, chunk.start) == (1, 2):
             here.rename(there)
-            place(there).open({"a": newer}).deliver_all()
+            place(there).open({"a": successor}).deliver_all()
 
     sink = Recorder(lose)
     run = place(here).open({"a": sink})
@@ -34,5 +34,5 @@ def test_a_process_whose_mount_was_lost_sends_no_more_than_the_chunk_in_its_hand
         place(here).stream(run, 3)
 
     assert [chunk.start for chunk in sink.chunks if chunk.batch_id == 1] == [0, 2]
-    assert [chunk.start for chunk in newer.chunks] == [2, 4, 6]
+    assert [chunk.start for chunk in successor.chunks] == [2, 4, 6]
     assert not here.exists()

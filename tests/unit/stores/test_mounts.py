@@ -152,7 +152,7 @@ def test_an_executor_that_has_it_mounted_so_says_so(monkeypatch: pytest.MonkeyPa
 
 
 def test_reading_is_not_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A commit of a checkpoint may be seen later, and a process that only reads decides nothing."""
+    """Of a checkpoint a commit is seen later; and whoever only looks decides nothing."""
     store = LocalStore(StoreSpec(str(tmp_path)))
     store.create("commits/0", b"v1")
     on_nfs(monkeypatch, tmp_path)

@@ -1,4 +1,4 @@
-"""The process that holds a term: its name, whether it lives, and the costs of asking and telling."""
+"""Who holds a term, whether that process lives, and what asking and telling it costs."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def test_rows_that_shrink_well_are_looked_at_ever_less_often() -> None:
     assert groups[0] == [10_000, 90_000]
 
 
-# Declarations of fields.
+# What fields declare.
 
 STRICT = pa.struct([pa.field("x", pa.int64(), nullable=False)])
 RELAXED = pa.struct([pa.field("x", pa.int64(), nullable=True)])

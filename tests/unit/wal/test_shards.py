@@ -198,7 +198,7 @@ def test_a_batch_staged_before_there_were_shards_is_taken_over_with_its_progress
     assert not in_shards(place)
 
 
-# Objects that are collected, and others that stay.
+# What is collected, and what is not.
 
 
 @pytest.mark.usefixtures("large_from_2", "collects_often")
