@@ -80,7 +80,7 @@ new_enough = $(1) -c 'import sys; sys.exit(sys.version_info < (3, 11))' > /dev/n
 .PHONY: .make-venv
 .make-venv:
 	@if [ -x $(BIN)/python ] && $(BIN)/python -c '' 2> /dev/null && ! $(call new_enough,$(BIN)/python); then \
-	  echo "wal-sink needs Python 3.11 or newer; .venv holds $$($(BIN)/python --version 2>&1). Move .venv away, then run make again." >&2; exit 1; fi
+	  echo "wal-sink needs Python 3.11 or newer; .venv holds $$($(BIN)/python --version 2>&1). Rename .venv, then run make again." >&2; exit 1; fi
 	@command -v $(PYTHON) > /dev/null || { \
 	  echo "wal-sink needs Python 3.11 or newer; no '$(PYTHON)' was found. Install one, or name one: make PYTHON=/path/to/python3.12" >&2; exit 1; }
 	@$(call new_enough,$(PYTHON)) || { \

@@ -53,7 +53,7 @@ def _place(item: pytest.Item, file: str) -> int:
 
 
 def pytest_collection_finish() -> None:
-    """What thousands of collected tests and their modules hold, no collection of garbage has to look at again."""
+    """Keep the objects of thousands of collected tests out of later garbage collections."""
     gc.collect()
     gc.freeze()
 

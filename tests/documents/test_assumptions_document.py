@@ -45,7 +45,7 @@ class Entry:
 
 
 def parsed(document: str) -> list[Entry]:
-    """Every entry. What stands before the first section is for people."""
+    """Return every entry. The text before the first section is for people."""
     found: list[Entry] = []
     _, *sections = re.split(r"^## ", document, flags=re.MULTILINE)
     names = [section.partition("\n")[0] for section in sections]

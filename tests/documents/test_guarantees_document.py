@@ -25,7 +25,7 @@ class Sentence:
 def sentences(document: str | None = None) -> list[Sentence]:
     """Everything below the first heading of a section is a numbered sentence or one of its checks.
 
-    What is below a heading of the third level promises nothing: there a numbered sentence is an error.
+    Text below a heading of the third level promises nothing: there a numbered sentence is an error.
     """
     found: list[Sentence] = []
     text = (CHECKOUT / "docs/GUARANTEES.md").read_text() if document is None else document

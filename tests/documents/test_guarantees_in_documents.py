@@ -102,7 +102,7 @@ def test_no_text_promises_more_of_a_lookup(name: str) -> None:
 
 
 def test_a_contradiction_is_noticed() -> None:
-    document = "| have this key? | `was_applied(key)` | exactly once, save late requests | one chunk |"
+    document = "| have this key? | `was_applied(key)` | exactly once, except late requests | one chunk |"
 
     [claim] = claims("a.md", document)
 

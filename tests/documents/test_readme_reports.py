@@ -1,4 +1,4 @@
-"""What README tells of the specification, chaos and mutation is what their reports have."""
+"""README tells the same of the specification, chaos and mutation as their reports."""
 
 from __future__ import annotations
 

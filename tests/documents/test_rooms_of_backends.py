@@ -84,7 +84,7 @@ def _is_in(name: str, *packages: str) -> bool:
 
 
 def _names_in(file: Path) -> Iterator[str]:
-    """What a module imports, inside functions and under `TYPE_CHECKING` too, as dotted names."""
+    """List the imports of a module as dotted names, also those inside functions and under `TYPE_CHECKING`."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -26,7 +26,7 @@ def code_of(module: str) -> str:
 
 
 def actions(module: str) -> set[str]:
-    """What `Next` can do, steps of processes resolved to their actions."""
+    """Return the actions that `Next` can take. Steps of processes are resolved to their actions."""
     found: set[str] = set()
     open_names = {"Next"}
     bodies = dict(re.findall(r"(?ms)^(\w+)(?:\([^)]*\))? ==(.*?)(?=^\S|\Z)", code_of(module)))

@@ -63,7 +63,7 @@ of_each = pytest.mark.parametrize("table", TABLES, ids=str)
 
 
 def declared(action: Callable[..., Enum]) -> set[Enum]:
-    """What an action may observe, by its type, to which mypy holds it."""
+    """Return the events that an action may observe, by its type, to which mypy holds it."""
     return set(get_args(get_type_hints(action)["return"]))
 
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a WAL, its store, its sink or its query: a clear error, and nothing lost once it is mended."""
+"""A fault of a WAL, its store, its sink or its query gives a clear error. After its repair, nothing is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of the cluster when a WAL is opened: whether it sees the WAL, and how much of it delivery may take."""
+"""When a WAL is opened, the cluster must see it, and delivery may take only its part of the slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a WAL costs as it grows: requests of a start and of waiting, memory of workers and of the driver.
+"""The costs of a WAL as it grows: requests of a start and of waiting, memory of workers and of the driver.
 
 The requests of a steady batch are counted in `tests/unit/committer/test_retention.py` and, on S3, in `test_s3.py`; the
 memory of staging in `test_staging.py`; what an hour of waiting costs in `tests/unit/lifecycle/test_threads_idle.py`.
@@ -53,7 +53,7 @@ def nothing(chunk: Chunk) -> None:
 # --- requests
 
 LISTED_PER_REQUEST = 1000
-"""What S3 answers in one request."""
+"""As many names as S3 lists in one answer."""
 
 
 class Paged(FaultyStore):
@@ -139,7 +139,7 @@ class Memory:
 
 
 def _give_back_what_is_free() -> None:
-    """What earlier tests left free in this process would hide what is taken from now on."""
+    """Give back memory that earlier tests left free: it would hide memory that is taken from now on."""
     gc.collect()
     pa.default_memory_pool().release_unused()
     with suppress(OSError, AttributeError):  # the C library is glibc, or there is nothing to ask
@@ -180,7 +180,7 @@ class JvmHeap:
             pool.resetPeakUsage()
 
     def kept_mib(self) -> float:
-        """What is still alive of what came since this was made, after a full collection."""
+        """Return how much is still alive, after a full collection, of all that came since this was made."""
         return self._live_mib() - self._before
 
     def peak_mib(self) -> float:
@@ -256,7 +256,7 @@ def written(run: OnExecutors, batches: Iterator[pa.RecordBatch]) -> list[Segment
 
 
 def repeated(segments: list[SegmentRef], times: int) -> list[SegmentRef]:
-    """The same objects under as many references, each with an id of its own: a large batch, quickly made."""
+    """Make a large batch quickly: the same objects under as many references, each with another id."""
     return [replace(ref, id=f"{number:04x}{ref.id[4:]}") for number in range(times) for ref in segments]
 
 

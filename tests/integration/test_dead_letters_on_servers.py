@@ -1,5 +1,6 @@
-"""Rows that real targets refuse: once in the target or once among the dead letters, whoever is killed, and once in the
-target after they were sent again.
+"""Rows that real targets refuse: each is once in the target or once among the dead letters, whatever is killed.
+
+Once they were sent again, each is in the target once.
 """
 
 from __future__ import annotations
@@ -64,14 +65,14 @@ REPLAY_DEATHS = (
 
 @dataclass(frozen=True)
 class Target:
-    """A target that refuses words that are too long, until it is mended."""
+    """A target that refuses words that are too long, until it is repaired."""
 
     url: str
     ids: Callable[[], Sequence[int]]
-    mend: Callable[[], object]
+    repair: Callable[[], object]
     environment: Mapping[str, str] = field(default_factory=dict)
-    mended_url: str = ""
-    """Another one, if it is mended by another table."""
+    repaired_url: str = ""
+    """Another URL, if another table is the repair."""
 
 
 def sqlite_file(request: pytest.FixtureRequest) -> Target:
@@ -86,11 +87,11 @@ def sqlite_file(request: pytest.FixtureRequest) -> Target:
             return [row for (row,) in database.execute("SELECT id FROM orders")]
 
     run("CREATE TABLE orders (id INTEGER, word TEXT CHECK (length(word) < 100))")
-    mend = (
+    repair = (
         "ALTER TABLE orders RENAME TO old; CREATE TABLE orders (id INTEGER, word TEXT); "
         "INSERT INTO orders SELECT * FROM old; DROP TABLE old;"
     )
-    return Target(f"sqlite:///{path}?table=orders", ids, lambda: run(mend))
+    return Target(f"sqlite:///{path}?table=orders", ids, lambda: run(repair))
 
 
 def sql_server(server: Server) -> Target:
@@ -121,19 +122,19 @@ def redis_streams(request: pytest.FixtureRequest) -> Target:
             streams = client.scan_iter(f"{name}:*", count=1000, _type="stream")
             return [int(row["id"]) for key in streams for _, row in client.xrange(key)]
 
-    def mend() -> None:
+    def repair() -> None:
         with server.client() as client:
             client.delete(*keys)
 
     options = {"kind": "stream", "key": f"{name}:{{id}}", "password_env": REDIS_VARIABLE}
-    return Target(f"{server.url}?{urlencode(options)}", ids, mend, {REDIS_VARIABLE: REDIS_PASSWORD})
+    return Target(f"{server.url}?{urlencode(options)}", ids, repair, {REDIS_VARIABLE: REDIS_PASSWORD})
 
 
 def kafka_topic(request: pytest.FixtureRequest) -> Target:
     address = request.getfixturevalue("kafka").address
     topic = new_topic(address, max_message_bytes="2000")
 
-    def mend() -> None:
+    def repair() -> None:
         entry = _ADMIN.ConfigEntry("max.message.bytes", "20000", incremental_operation=_ADMIN.AlterConfigOpType.SET)
         resource = _ADMIN.ConfigResource(_ADMIN.ResourceType.TOPIC, topic, incremental_configs=[entry])
         client = admin(address)
@@ -142,7 +143,7 @@ def kafka_topic(request: pytest.FixtureRequest) -> Target:
     return Target(
         f"kafka://{address}/{topic}?key=id&transaction_timeout_s=20&ledger_topic={topic}-ledger",
         lambda: [json.loads(message.value())["id"] for message in read(address, topic)],
-        mend,
+        repair,
     )
 
 
@@ -157,7 +158,7 @@ def http_api(request: pytest.FixtureRequest) -> Target:
 
 
 def dynamodb_table(request: pytest.FixtureRequest) -> Target:
-    """Too long for a key; mended by a table of another key."""
+    """Words too long for a key. A table with another key is the repair."""
     server = request.getfixturevalue("dynamodb_server")
     first, second = server.new_table(word="S"), server.new_table(id="N")
     options = urlencode({"region": REGION, "endpoint_url": server.endpoint, "ledger_table": f"{first}-ledger"})
@@ -166,7 +167,7 @@ def dynamodb_table(request: pytest.FixtureRequest) -> Target:
         lambda: [*server.ids(first), *server.ids(second)],
         lambda: None,
         {name.upper(): value for name, value in ACCESS.items()},
-        mended_url=f"dynamodb://{second}?{options}",
+        repaired_url=f"dynamodb://{second}?{options}",
     )
 
 
@@ -201,8 +202,8 @@ def test_each_row_is_in_the_target_or_a_dead_letter_and_after_a_replay_in_the_ta
     assert Counter(_ids_in_letters(wal)) == Counter(BAD)
     assert _counted(wal) == [(BATCH_ROWS, sum(map(is_bad, batch_ids(batch))), 0) for batch in range(BATCHES)]
 
-    target.mend()
-    url = target.mended_url or target.url
+    target.repair()
+    url = target.repaired_url or target.url
     assert _replay(wal, url, "--dry-run")["rows"] == len(BAD)
     for death in REPLAY_DEATHS:
         killed = ForkedProcess(replay, tmp_path, url, death, target.environment).was_killed()
@@ -221,7 +222,7 @@ def _ids_in_letters(wal: str) -> Iterator[Any]:
 
 
 def _counted(wal: str) -> list[tuple[int, int, int]]:
-    """What each batch's marker counts: rows, rejected, unknown."""
+    """Return the counts of each batch's marker: rows, rejected, unknown."""
     log = Log(open_store(StoreSpec(wal)), SYSTEM, "the test")
     markers = [log.find(Marker, paths.marker("default", batch)) for batch in range(BATCHES)]
     return [(marker.rows, marker.rejected, marker.unknown) for marker in markers if marker]

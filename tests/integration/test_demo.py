@@ -50,7 +50,7 @@ def stream(tmp_path: Path) -> source.Stream:
 
 
 def enriched(stream: source.Stream) -> list[dict[str, str | int | None]]:
-    """What a right query delivers, in plain Python and apart from the proof's own code."""
+    """Return the rows that a right query delivers, in plain Python and apart from the proof's own code."""
     names = dict(list(csv.reader(stream.airlines.read_text().splitlines()))[1:])
     rows: list[dict[str, str | int | None]] = []
     for path in stream.arrived:

@@ -1,4 +1,4 @@
-"""What readers make of the files that the sinks write."""
+"""Other programs read the files that the sinks write."""
 
 from __future__ import annotations
 

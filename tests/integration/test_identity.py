@@ -57,7 +57,7 @@ def halves(df: DataFrame) -> list[DataFrame]:
 
 
 def side_by_side(*calls: Callable[[], object]) -> list[BaseException | None]:
-    """What calls ended with that begin at the same moment, each on a thread of a pool."""
+    """Begin the calls at the same moment, each on a thread of a pool. Return the error of each, or None."""
     gate = threading.Barrier(len(calls))
 
     def call(each: Callable[[], object]) -> None:
@@ -316,7 +316,7 @@ def test_a_dataframe_of_the_batch_before_is_refused(spark: SparkSession, place: 
 
 
 def raise_with_notes(call: Callable[[], object]) -> None:
-    """What tracebacks, and so Spark's account of it, show."""
+    """Call, and raise an error whose text also holds the notes: tracebacks show them, and so does Spark."""
     try:
         call()
     except Exception as error:

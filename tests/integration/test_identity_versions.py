@@ -1,4 +1,4 @@
-"""Who calls `stage`, and what a writer already has, is told by every version of Spark that wal-sink allows."""
+"""Every version of Spark that wal-sink allows tells which query calls `stage`, and what a writer already has."""
 
 from __future__ import annotations
 

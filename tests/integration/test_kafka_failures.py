@@ -55,7 +55,7 @@ def ids_of(*numbers: int, ordinal: int = 0) -> list[int]:
 
 
 def persistently(call: Callable[[], object], *, attempts: int = 40) -> int:
-    """Call again after errors that a retry may mend, as the core does; how many there were."""
+    """Call again after errors that may pass, as the core does. Return how many there were."""
     for failures in range(attempts):
         try:
             call()
@@ -77,7 +77,7 @@ def test_a_zombie_with_an_open_transaction_commits_nothing_once_its_successor_lo
     commit, moment = SlotProducer.commit, threading.Event()
 
     def late(self: SlotProducer, *args: Any) -> None:
-        """The zombie wakes after its successor has written."""
+        """Commit late: the zombie wakes after the newer process has written."""
         if threading.current_thread() is thread:
             moment.set()
             done.wait(60)
@@ -106,13 +106,13 @@ def test_a_zombie_with_an_open_transaction_commits_nothing_once_its_successor_lo
 
 
 def test_a_zombie_that_knows_of_its_successor_does_not_disturb_it(kafka: KafkaBroker, topic: str) -> None:
-    with opened(successor := sink_of(kafka.address, topic)):
-        successor.write(batch(0, term=2))
+    with opened(newer := sink_of(kafka.address, topic)):
+        newer.write(batch(0, term=2))
         with opened(zombie := sink_of(kafka.address, topic)):
             assert zombie.last(batch(0).position.slot) == batch(0).position
             with pytest.raises(FencedError, match="term 2"):
                 zombie.write(batch(1, term=1))
-        assert successor.write(batch(1, term=2)) is None  # in its first attempt: nobody fenced it
+        assert newer.write(batch(1, term=2)) is None  # in its first attempt: nobody fenced it
     assert stored_ids(kafka, topic) == ids_of(0, 1)
 
 
@@ -163,7 +163,7 @@ def test_a_connection_that_breaks_loses_and_doubles_nothing(
 def test_a_commit_whose_outcome_nobody_told_is_looked_up(
     kafka: KafkaBroker, topic: str, proxy: KafkaProxy, fault: Fault
 ) -> None:
-    """The broker is away from the commit on, for longer than the sink waits."""
+    """From the commit on, the broker is unreachable for longer than the sink waits."""
     with opened(sink := sink_of(proxy.address, topic, transaction_timeout_s=2)):
         sink.write(batch(0))
         proxy.arm(END_TXN, fault, then_refuse=True)
@@ -263,8 +263,8 @@ def test_a_process_that_stood_still_finds_itself_succeeded(kafka: KafkaBroker, t
         zombie.wait_for_output("ready")
         zombie.wait_for_output("wrote 1\n")
         zombie.send_to_all(signal.SIGSTOP)
-        with writer(kafka, topic, tmp_path / "successor.txt", 2, count=20) as successor:
-            successor.succeed()
+        with writer(kafka, topic, tmp_path / "newer.txt", 2, count=20) as newer:
+            newer.succeed()
         zombie.send_to_all(signal.SIGCONT)
         assert zombie.wait() == 1
         assert "FencedError" in zombie.output
@@ -293,7 +293,7 @@ def test_processes_write_side_by_side_and_compete(kafka: KafkaBroker, topic: str
 class Logs:
     """The partitions of a topic and its ledger as they are at some moment, to take them back to it.
 
-    What a leader that is elected unclean does to its partitions, and a loss of power to one without replicas.
+    An unclean election of a leader does so to its partitions; so does a loss of power to a broker without replicas.
     """
 
     def __init__(self, broker: KafkaBroker, folder: Path, topic: str) -> None:
@@ -305,7 +305,7 @@ class Logs:
         self._sizes = {log: log.stat().st_size for log in logs}
 
     def take_back(self) -> None:
-        """The broker is away for a moment, and comes back with another epoch."""
+        """Take them back. The broker is unreachable for a moment, and returns with another epoch."""
         self._broker.kill()
         for log, size in self._sizes.items():
             os.truncate(log, size)

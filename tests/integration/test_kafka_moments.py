@@ -1,4 +1,4 @@
-"""What befalls the brokers of `KafkaSink` between rows and commit: an error in words, or each row once."""
+"""The brokers of `KafkaSink` fail between rows and commit. Either an error says so, or each row is there once."""
 
 from __future__ import annotations
 
@@ -118,10 +118,10 @@ def test_a_coordinator_that_is_lost_before_the_commit(
             assert outcome != "written"
             trouble.ends(broker)
         persistently(lambda: sink.write(batch(1)))
-        successor = stack.enter_context(opened(sink_of(broker.address, topic, transaction_timeout_s=_TIMEOUT_S)))
+        newer = stack.enter_context(opened(sink_of(broker.address, topic, transaction_timeout_s=_TIMEOUT_S)))
         for number in (1, 2):
-            persistently(partial(successor.write, batch(number, term=2)))
-        assert successor.last(batch(2).position.slot) == batch(2).position
+            persistently(partial(newer.write, batch(number, term=2)))
+        assert newer.last(batch(2).position.slot) == batch(2).position
     assert stored_ids(broker, topic) == ids_of(0, 1, 2)
 
 

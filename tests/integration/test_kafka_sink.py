@@ -60,7 +60,7 @@ def transactional(kafka: KafkaBroker, transactional_id: str) -> Producer:
     return producer
 
 
-# What arrives.
+# Rows that arrive.
 
 
 def test_a_row_becomes_a_message_with_key_headers_and_partition(kafka: KafkaBroker, topic: str) -> None:
@@ -91,7 +91,7 @@ def test_a_wide_chunk_goes_through_a_small_queue(kafka: KafkaBroker, topic: str)
     assert sorted(stored_ids(kafka, topic)) == list(range(5_000))
 
 
-# What is refused.
+# Rows and topics that are refused.
 
 
 @pytest.mark.parametrize("conf", [{}, {"message.max.bytes": 5_000_000}], ids=["by the sink", "by the broker"])
@@ -267,7 +267,7 @@ def test_a_batch_that_is_refused_though_each_of_its_messages_is_taken_comes_agai
 
 
 def test_a_topic_that_vanishes_does_not_come_back_by_itself(tmp_path: Path) -> None:
-    """Where the brokers would make one for whoever writes to it, without the partitions of the old one."""
+    """These brokers make a topic at the first write to it, without the partitions of the old one."""
     broker = KafkaBroker(tmp_path, auto_create=True)
     try:
         broker.start()
@@ -456,10 +456,10 @@ def undecided(kafka: KafkaBroker, topic: str) -> Iterator[Producer]:
 
 
 def test_an_open_transaction_of_another_slot_hides_nothing(kafka: KafkaBroker, topic: str) -> None:
-    with undecided(kafka, topic) as other, opened(successor := sink_of(kafka, topic), batch(1)):
+    with undecided(kafka, topic) as other, opened(newer := sink_of(kafka, topic), batch(1)):
         timer = threading.Timer(0.7, other.abort_transaction)
         timer.start()
-        assert successor.last(slot(0)) == batch(1).position
+        assert newer.last(slot(0)) == batch(1).position
         timer.join()
 
 

@@ -84,7 +84,7 @@ def of_steady_batch(spark: SparkSession, place: Home, server: S3Server, to: Deli
 
 
 def settle(server: S3Server, markers: int) -> None:
-    """Wait until so many markers were created and nothing is asked any more."""
+    """Wait until so many markers were created and no more requests come."""
     wait_until(lambda: sum("/markers/" in line for line in puts(server.requests)) >= markers, f"{markers} markers")
     seen = -1
     while seen != len(server.requests):

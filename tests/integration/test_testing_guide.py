@@ -1,4 +1,4 @@
-"""`docs/testing-your-sink.md` as a reader would follow it: the naive sink fails as shown, the mended one passes."""
+"""`docs/testing-your-sink.md` as a reader would follow it: the naive sink fails as shown, the repaired one passes."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_the_naive_sink_fails_with_the_message_that_is_shown(tmp_path: Path) -> 
 
 
 def test_the_mended_sink_passes(tmp_path: Path) -> None:
-    _, mended = files("orders_sink.py")
+    _, repaired = files("orders_sink.py")
 
-    done = contract_of(mended, tmp_path)
+    done = contract_of(repaired, tmp_path)
 
     assert done.returncode == 0, done.stdout
 

@@ -1,4 +1,4 @@
-"""Two-phase sinks under a running query: prepared by the workers that stage, committed by whoever delivers."""
+"""Two-phase sinks under a running query: the workers that stage prepare, the driver or executors commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users most likely get wrong about a query: an answer within seconds, in words. Each needs Spark."""
+"""Likely mistakes of users about a query are answered within seconds, in clear words. Each test needs Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of `SqlSink` on real servers start from: a new database, on either of them unless one is asked for."""
+"""A new database for each test of `SqlSink` on real servers: on both servers, unless the test names one."""
 
 from __future__ import annotations
 

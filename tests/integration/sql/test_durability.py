@@ -1,4 +1,4 @@
-"""What `SqlSink` warns of when it opens a real server that may lose what it acknowledged."""
+"""`SqlSink` warns when it opens a real server that may lose rows that it acknowledged."""
 
 from __future__ import annotations
 

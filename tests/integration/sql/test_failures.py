@@ -25,7 +25,7 @@ from wal_sink.testing import query_into
 from wal_sink_backends.sql.sink import SqlSink
 
 PASSING: tuple[type[Exception], ...] = (psycopg.Error, pymysql.MySQLError, OSError)
-"""What may be tried again: whatever is not of ours."""
+"""Errors after which a write may be tried again: those of the drivers and of the system, none of ours."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def commit_request(server: Server) -> bytes:
 
 
 def rows_request(server: Server) -> bytes:
-    """What is in the request that carries rows: COPY's data message, or an INSERT."""
+    """Return bytes of the request that carries rows: COPY's data message, or an INSERT."""
     return b"d\x00" if isinstance(server, PostgresqlServer) else b"INSERT INTO `db"
 
 
@@ -166,10 +166,10 @@ def test_nobody_passes_while_another_writes_the_slot(server: Server, database: s
 def test_a_process_that_stands_still_in_its_transaction_keeps_nobody_out(
     server: Server, database: str, proxy: SqlProxy, at: str
 ) -> None:
-    """What it sends next never arrives: the server ends its transaction, or its successor does."""
+    """Its next request never arrives: the server ends its transaction, or the newer process does."""
     errors: list[BaseException] = []
-    successor = sink_to(server, database, busy_timeout_s=1)
-    with opened(sink_to(server, database, port=proxy.port, busy_timeout_s=1)) as zombie, opened(successor):
+    newer = sink_to(server, database, busy_timeout_s=1)
+    with opened(sink_to(server, database, port=proxy.port, busy_timeout_s=1)) as zombie, opened(newer):
         zombie.write(chunk(ids(1)))
         swallowed = threading.Event()
         proxy.on_cut = swallowed.set
@@ -184,7 +184,7 @@ def test_a_process_that_stands_still_in_its_transaction_keeps_nobody_out(
         thread = threading.Thread(target=stand_still)
         thread.start()
         assert swallowed.wait(10)
-        write_patiently(successor, chunk(ids(2), first=1, term=2))
+        write_patiently(newer, chunk(ids(2), first=1, term=2))
         assert stored(server, database) == [1, 2]
         proxy.__exit__(None, None, None)
         thread.join(20)
@@ -228,7 +228,10 @@ def test_errors_by_their_number(server: Server, database: str, state: str, numbe
 def test_a_trigger_that_fails_a_row_again_and_again_ends_the_delivery(
     server: Server, database: str, state: str, number: int, on_rejected: Literal["halt", "dead_letter"]
 ) -> None:
-    """What another attempt may not meet is tried again, and no dead letter; the end tells number and rows."""
+    """Another attempt may not meet the failure, so the chunk is tried again and no row is a dead letter.
+
+    The last error names the number and the rows.
+    """
     if isinstance(server, PostgresqlServer):
         fails = f"RAISE EXCEPTION ''made up'' USING ERRCODE = ''{state}''"
         body = f"BEGIN IF NEW.id = 3 THEN {fails}; END IF; RETURN NEW; END"

@@ -47,18 +47,18 @@ def test_kills_at_any_moment_leave_rows_and_ledger_equal(server: Server, databas
 
 
 def test_a_zombie_woken_after_its_successor_wrote_writes_nothing(server: Server, database: str, tmp_path: Path) -> None:
-    """Stopped at random moments: also within its transaction, whose lock the server then takes away."""
+    """The zombie is stopped at random moments, also within its transaction. The server then releases its lock."""
     seed = random.randrange(10**6)
     moments = random.Random(seed)
     terms = [f"0:1000000:{term}" for term in range(1, 7)]
     with writers(server.url(database, password=True), tmp_path, *terms) as lives:
         lives[0].go()
-        for zombie, successor in itertools.pairwise(lives):
+        for zombie, newer in itertools.pairwise(lives):
             zombie.wait_for_output("wrote")
             time.sleep(moments.uniform(0.0, 0.05))
             zombie.signal(signal.SIGSTOP)
-            successor.go()
-            successor.wait_for_output("wrote")
+            newer.go()
+            newer.wait_for_output("wrote")
             zombie.signal(signal.SIGCONT)
             assert zombie.wait() == FENCED, f"seed {seed}: {zombie.output[-500:]}"
         lives[-1].signal(signal.SIGKILL)
@@ -67,7 +67,7 @@ def test_a_zombie_woken_after_its_successor_wrote_writes_nothing(server: Server,
 
 
 def test_two_processes_with_different_terms_at_once(server: Server, database: str, tmp_path: Path) -> None:
-    """From the first row of the slot on: whoever comes first, the lower one ends and nothing is there twice."""
+    """Both begin with the first row of the slot. The lower term ends, in either order, and no row is there twice."""
     with writers(server.url(database, password=True), tmp_path, "0:30:1", "0:30:2") as both:
         for writer in both:
             writer.go()

@@ -1,4 +1,4 @@
-"""What is warned of when a server is set up so that it loses what it acknowledged. No server is needed here."""
+"""Sinks warn of servers that are set up so that they may lose acknowledged rows. No server is needed here."""
 
 from __future__ import annotations
 

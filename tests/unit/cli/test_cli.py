@@ -60,7 +60,7 @@ def rows_of(batch_id: int, _end: int) -> list[pa.Table]:
 
 @pytest.fixture(autouse=True)
 def _no_spark_of_other_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A command is a process of its own; here a session that another test made would be taken for its own."""
+    """A command is a separate process. Here it would find the session that another test made."""
     monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)
 
 
@@ -203,7 +203,7 @@ def test_drain_into_a_table_delivers_everything_once(wal: str, tmp_path: Path) -
     ["reference::file:///tmp/templates.json", "simplecache::http://127.0.0.1:9/x", "http://127.0.0.1:9/x", "zip://x"],
 )
 def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_path: Path, recorded: str) -> None:
-    """Whoever can write to the WAL would choose what code of fsspec reads what; some of it runs templates."""
+    """Anyone who can write to the WAL would choose which code of fsspec reads which file. Some of it runs templates."""
     file = Path(wal) / "wal.json"
     changed = msgspec.structs.replace(decode(WalRecord, file.read_bytes(), "wal.json"), checkpoint=recorded)
     file.write_bytes(encode(changed))
@@ -221,7 +221,7 @@ def test_drain_into_files(wal: str, tmp_path: Path) -> None:
 
 
 def test_drain_into_files_that_appear_at_once(wal: str, tmp_path: Path) -> None:
-    """What was staged without this sink is prepared when it is delivered."""
+    """Rows that were staged without this sink are prepared at delivery."""
     result = drained(wal, f"files://{tmp_path}/out?format=csv&commit=two-phase")
     assert "exactly once: rows stay invisible" in result.stdout
     assert len(list((tmp_path / "out").rglob("*.csv"))) == BATCHES

@@ -28,9 +28,9 @@ def take(chunk):
     pass
 """
 WRITING = {"drain", "dead-letters replay", "sinks retire", "sinks rename"}
-"""What this program is known to have: the search below must find these, and may find more."""
+"""Known commands of this program: the search below must find these, and may find more."""
 VALUES = {"batch": "0", "name": "default", "old": "default", "new": "other", "to": "copied_targets:take"}
-"""What a command is given for a parameter that it requires. A new one needs a value here."""
+"""Values for the parameters that commands require. A new parameter needs a value here."""
 
 
 def refuse_all(chunk: Chunk) -> Rejected:
@@ -66,7 +66,7 @@ OF_A_WAL = {" ".join(names): command for names, command in verbs(main) if "wal" 
 
 
 def arguments(command: click.Command, wal: Path) -> list[str]:
-    """What a command must be given, and the WAL."""
+    """Return the arguments that a command requires, and the WAL."""
     given = {**VALUES, "wal": str(wal)}
     required = [parameter for parameter in command.params if parameter.required]
     options = [(max(each.opts, key=len), given[each.name or ""]) for each in required if isinstance(each, click.Option)]

@@ -168,7 +168,7 @@ def test_who_was_succeeded_collects_nothing() -> None:
     assert place.wal.list(paths.batch(3))
 
 
-# What is deleted.
+# Objects that are deleted.
 
 
 def test_everything_through_low_water_goes_and_everything_above_stays() -> None:

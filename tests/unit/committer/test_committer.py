@@ -65,7 +65,7 @@ def test_a_sink_of_which_nothing_is_held_begins_behind_low_water() -> None:
     assert beginning(first_batch=5, low_water=9, held=[]) == 10
 
 
-# What it may deliver.
+# Batches that it may deliver.
 
 
 def test_what_a_predecessor_released_waits_until_a_checkpoint_that_forgot_it_has_it_complete_again() -> None:
@@ -135,14 +135,14 @@ def test_a_marker_that_was_made_meanwhile_by_nobody_who_succeeded_it_is_as_good_
 
 def test_a_committer_whose_successor_made_the_marker_is_fenced() -> None:
     place = Place()
-    successor = Recorder()
-    sink = Recorder(lambda _: place.open({"a": successor}).deliver_all())
+    newer = Recorder()
+    sink = Recorder(lambda _: place.open({"a": newer}).deliver_all())
     run = with_batch(place, sink)
 
     with pytest.raises(FencedError, match="term 1 of 'committer-a'"):
         run.deliver_all()
 
-    assert successor.batches == [0]
+    assert newer.batches == [0]
     assert marker_of(place, 0).term == 2
 
 
@@ -194,7 +194,7 @@ def test_rows_that_an_at_most_once_delivery_gave_up_are_counted_in_the_marker() 
     assert (marker_of(place, 0).rows, marker_of(place, 0).unknown) == (3, 2)
 
 
-# What an earlier call or process began.
+# Work that an earlier call or process began.
 
 
 class LosesItsAnswer(Sink):

@@ -108,9 +108,9 @@ def test_who_takes_a_batch_over_marks_it_before_it_goes_on() -> None:
     place = Place()
     with pytest.raises(Crash):
         behind(place, ignoring(Recorder(dying)), 3).deliver_all()
-    successor = place.open({"a": ignoring(Recorder())})
+    newer = place.open({"a": ignoring(Recorder())})
 
-    assert successor.deliver_next(successor.committers[0])
+    assert newer.deliver_next(newer.committers[0])
 
     assert markers(place) == [0]
 
@@ -233,7 +233,7 @@ def test_a_batch_with_refused_rows_has_a_marker_of_its_own_that_counts_them() ->
 
 
 def test_who_takes_over_sends_nothing_that_a_later_marker_stands_for() -> None:
-    """The predecessor marks its group between the successor's look at its own standing and its first send."""
+    """The older process marks its group after the newer one has looked at its standing, before its first send."""
     place, first, second = Place(), Recorder(), Recorder()
     old = behind(place, ignoring(first), 3)
     assert old.deliver_next(old.committers[0])

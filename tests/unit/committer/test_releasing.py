@@ -28,7 +28,7 @@ def release_of(place: Place) -> Release:
 
 
 def another(place: Place, **changed: object) -> bytes:
-    """What another run would have released of batch 0, but for what is `changed`."""
+    """Return the release that another run would have made of batch 0, with these fields `changed`."""
     manifest = decode(Manifest, place.wal.read(paths.manifest(0, 1, 1)), "the manifest")
     named = {"term": 1, "attempt": 1, "fingerprint": manifest.fingerprint, "rule": manifest.rule, **changed}
     return encode(Release(batch_id=0, run_id="other", id="x", created="now", **named))  # type: ignore[arg-type]
@@ -147,7 +147,7 @@ def test_anothers_release_stays_anothers() -> None:
     assert released.run_id == "other"
 
 
-# What the checkpoint says once the release is there.
+# The checkpoint, once the release is there.
 
 
 def asked_of_the_checkpoint(place: Place, run: Run) -> list[str]:

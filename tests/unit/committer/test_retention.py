@@ -1,4 +1,4 @@
-"""What is collected, what holds it back, and how few requests a log costs."""
+"""Objects are collected, some are held back, and a log costs few requests."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def keeping(make: Callable[[Target], Sink]) -> Callable[[Target], Delivery]:
 
 
 class SelfDestructing(Sink):
-    """Empties the table that it is given, as pandas does to spare memory. Who reads that table then dies of it."""
+    """Empties the table that it is given, as pandas does to spare memory. Reading that table then ends the process."""
 
     def __init__(self, taken: list[Any]) -> None:
         self.taken = taken
@@ -199,7 +199,7 @@ def test_without_the_empty_refusal_a_predecessor_could_still_keep_what_was_deliv
     assert matrix.repeated > 0
 
 
-# What is kept, and what it costs.
+# The letters that are kept, and their costs.
 
 
 def bad_rows(chunk: Chunk) -> Rejected | None:
@@ -327,7 +327,7 @@ def test_reasons_hold_no_passwords() -> None:
     assert "hunter2" not in letter.reasons[0]
 
 
-# What another policy left.
+# Records of another policy.
 
 
 def refused_before(stage: Stage, *, answered: bool) -> None:

@@ -38,7 +38,7 @@ REFUSED = [1, 4, 7]
 """Of the ids that `place` delivers, those a target of these tests refuses."""
 
 
-class Mended(Plain):
+class Repaired(Plain):
     """A target that takes what it refused."""
 
     def write(self, chunk: Chunk) -> Rejected | None:
@@ -75,7 +75,7 @@ def left(place: Place) -> list[int]:
     return sorted(row for kept in letters(place).due() for row in kept.letter.chunk.rows)
 
 
-# What is sent, and recorded.
+# Rows that are sent, and their records.
 
 
 def test_what_was_refused_is_sent_again_under_lasting_keys() -> None:
@@ -94,9 +94,9 @@ def test_what_was_refused_is_sent_again_under_lasting_keys() -> None:
 
 def test_what_was_sent_again_is_not_sent_a_third_time() -> None:
     place, target = delivered(), Target()
-    letters(place).replay(Mended(target))
+    letters(place).replay(Repaired(target))
 
-    assert letters(place).replay(Mended(target)) == ReplayResult(0, 0, 0)
+    assert letters(place).replay(Repaired(target)) == ReplayResult(0, 0, 0)
     assert len(target["rows"]) == 3
 
 
@@ -174,7 +174,7 @@ def test_every_call_of_a_replay_is_limited_in_time(given: dict[str, Any], limit_
 def test_the_sink_is_told_whose_rows_come_again_and_that_it_is_in_the_driver() -> None:
     contexts: list[SinkContext] = []
 
-    class Opened(Mended):
+    class Opened(Repaired):
         def open(self, context: SinkContext) -> None:
             contexts.append(context)
 
@@ -329,7 +329,7 @@ def test_a_wal_without_such_a_sink_says_which_it_has(tmp_path: Path) -> None:
         DeadLetters(str(tmp_path))
 
 
-class LooksUp(Mended):
+class LooksUp(Repaired):
     def was_applied(self, key: str) -> bool:
         return key == self.target.get("known")
 
@@ -352,7 +352,7 @@ def test_a_target_that_remembers_what_it_refused_is_sent_it_under_another_key() 
 
     place = delivered(refuses_all)
 
-    class Knows(Mended):
+    class Knows(Repaired):
         def was_applied(self, key: str) -> bool:
             return key in keys
 
@@ -372,7 +372,7 @@ def test_a_replay_that_was_broken_off_in_a_transaction_is_finished_by_any_sink()
     with pytest.raises(DeliveryError, match="gone"):
         letters(place).replay(BreaksOff(Target()))
     for _ in range(2):
-        letters(place).replay(Mended(target))
+        letters(place).replay(Repaired(target))
 
     assert len(target["rows"]) == ROWS
     assert left(place) == []
@@ -396,7 +396,7 @@ def test_a_replay_that_a_plain_sink_answered_is_not_sent_to_another() -> None:
     sent = len(target["rows"])
     taken = Target()
     for _ in range(2):
-        letters(place).replay(Mended(taken))
+        letters(place).replay(Repaired(taken))
 
     assert sent + len(taken["rows"]) == ROWS
 

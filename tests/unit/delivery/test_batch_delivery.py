@@ -80,13 +80,13 @@ def carried_by(
 
 
 def record(place: Place, task: SegmentTask, rows: int) -> None:
-    """What a sender that could not tell of it recorded."""
+    """Record these rows, as a sender does that could not tell of them."""
     segment_id, stamp = task.segment.id, Stamp(id="x", created="now")
     made = Progress(batch_id=0, ordinal=task.ordinal, rows=rows, segment_id=segment_id, term=1, run_id="r", **stamp)
     place.wal.create(paths.progress("a", 0, task.ordinal, rows), encode(made))
 
 
-# What is handed over.
+# The context that a dispatcher gets.
 
 
 def test_a_carrier_is_told_what_the_segments_of_a_batch_have_in_common() -> None:

@@ -1,4 +1,4 @@
-"""Carriers: which object is called, and what becomes of one that cannot be made."""
+"""Dispatchers: which object they call, and the result of one that cannot be made."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_a_sink_that_is_of_another_kind_on_executors_is_told(becomes: Callable[[
 
 
 class InTask:
-    """What Spark tells of a task."""
+    """A task, as Spark tells of it."""
 
     def __init__(self, attempt: int) -> None:
         self.attempt = attempt
@@ -276,7 +276,7 @@ def test_a_store_whose_package_is_missing_is_an_outcome(monkeypatch: pytest.Monk
     assert "needs s3fs" in failure.message
 
 
-# What a sink and its carrier are told.
+# The context of a sink and its dispatcher.
 
 
 class Told(Sink):

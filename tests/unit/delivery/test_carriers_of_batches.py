@@ -1,4 +1,4 @@
-"""The carrier of whole batches: one call for all segments, given up for good when it does not return in time."""
+"""The dispatcher of whole batches: one call for all segments, given up for good if it does not return in time."""
 
 from __future__ import annotations
 
@@ -71,11 +71,11 @@ def test_the_writer_of_a_succeeded_process_is_not_called() -> None:
     dispatcher = run.committers[0].served_sink.dispatcher
     deliver = dispatcher.deliver
 
-    def succeeded_just_before(*given: Any, **options: Any) -> list[SegmentResult]:
+    def superseded_just_before(*given: Any, **options: Any) -> list[SegmentResult]:
         place.open({"a": Recorder()})
         return deliver(*given, **options)
 
-    dispatcher.deliver = succeeded_just_before  # type: ignore[method-assign]
+    dispatcher.deliver = superseded_just_before  # type: ignore[method-assign]
 
     with pytest.raises(FencedError, match="batch 0, sink 'a': term 1 of 'committer-a'"):
         run.deliver_all()

@@ -1,4 +1,4 @@
-"""What one delivery makes of everything a sink may do: answer, refuse, raise, hang, fail to open or to close."""
+"""One delivery, and everything a sink may do: answer, refuse, raise, hang, fail to open or to close."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def raising(error: Exception, times: int = 99) -> Callable[[Chunk], object]:
     return fail
 
 
-# What write may answer.
+# Answers of write.
 
 
 def test_none_is_success() -> None:
@@ -106,7 +106,7 @@ def test_rejected_without_rows_cannot_be_made() -> None:
         Rejected({})
 
 
-# What write may raise.
+# Errors of write.
 
 
 def test_a_permanent_error_is_not_retried() -> None:
@@ -279,7 +279,7 @@ def test_a_sink_is_closed_after_a_failure_too() -> None:
     assert sink.calls == ["open", "close"]
 
 
-# Carriers.
+# Dispatchers.
 
 
 class Carrying:

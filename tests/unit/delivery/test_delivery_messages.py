@@ -1,4 +1,4 @@
-"""What a failed call of a sink says: which kind of failure it is, and what was called, without secrets and in short."""
+"""Messages of failed calls of a sink: they name the kind of failure and the call, without secrets and in short."""
 
 from __future__ import annotations
 

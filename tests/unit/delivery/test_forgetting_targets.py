@@ -256,7 +256,7 @@ def test_a_second_process_adopts_what_the_first_one_kept() -> None:
     target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6, 2])
     first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", max_attempts=1)})
     complete(place, first)
-    target.happens("write", 4, raising(ConnectionError("away")))
+    target.happens("write", 4, raising(ConnectionError("unreachable")))
     with pytest.raises(DeliveryError):
         first.deliver_all()
 
@@ -272,7 +272,7 @@ def test_a_second_process_under_another_policy_adopts_it_too() -> None:
     target, place = Target(bad=frozenset({BAD})), Place(rows=lambda _: [6])
     first = place.open({"a": Delivery(Forgetful(target), on_rejected="dead_letter", max_attempts=1)})
     complete(place, first)
-    target.happens("write", 4, raising(ConnectionError("away")))
+    target.happens("write", 4, raising(ConnectionError("unreachable")))
     with pytest.raises(DeliveryError):
         first.deliver_all()
 

@@ -117,7 +117,7 @@ def test_a_record_that_was_listed_and_is_gone_is_worth_another_look() -> None:
         check_recorded(with_record("second"), "a", MANIFEST, 1, 5)
 
 
-# What somebody recorded before sending, and did not live to tell.
+# Records that a process made before sending, and then died.
 
 
 def a_batch() -> tuple[Place, DeliveryContext, SegmentRef, Log]:

@@ -53,7 +53,7 @@ def test_what_succeeds_at_once_neither_waits_nor_counts() -> None:
 
 
 class Rows:
-    """What an attempt holds in its frame, which the traceback of its failure refers to."""
+    """Rows that an attempt holds in its frame. The traceback of its failure refers to that frame."""
 
 
 def test_what_an_attempt_held_is_let_go_of_before_the_next_one(caplog: pytest.LogCaptureFixture) -> None:

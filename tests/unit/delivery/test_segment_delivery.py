@@ -1,4 +1,4 @@
-"""One segment on its way to one sink: what is asked, checked, sent and recorded, in which order, from which row on."""
+"""One segment on its way to one sink: look-ups, checks, sends and records, their order, and the first row of each."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_record_that_a_successor_made_says_so() -> None:
 
     def overtaken(_: Chunk) -> None:
         stage.place.open({"a": Recorder()})
-        stage.place.wal.create(paths.progress("a", 0, 0, 2), b"the successor's")
+        stage.place.wal.create(paths.progress("a", 0, 0, 2), b"the newer one's")
 
     assert kind_of_failure(stage.deliver(Recorder(overtaken))) is FailureKind.FENCED
 
@@ -231,7 +231,7 @@ def _fails_for(part: str, create: Callable[[str, bytes], None]) -> Callable[[str
     return fail
 
 
-# What a failure says.
+# Messages of failures.
 
 
 @pytest.mark.parametrize("to", [Whole(), Noting()], ids=["segment", "chunk"])

@@ -16,11 +16,11 @@ from wal_sink.sinks.failures import FailureKind
 from wal_sink.wal import paths
 from wal_sink.wal.records import Progress, decode, encode
 
-# Targets that can be asked.
+# Targets that answer look-ups.
 
 
 class LookingSink(Sink):
-    """Has some keys already; notes which it was asked for."""
+    """Has some keys already. It notes the keys that are looked up."""
 
     def __init__(self, known: Iterable[str] = ()) -> None:
         self.known = set(known)
@@ -162,7 +162,7 @@ def test_a_position_without_an_answer_is_a_retriable_failure_that_names_the_slot
     assert result.failure.message == "last('w/a/0'): no answer"
 
 
-# What a target must remember of the batch before.
+# The batch before, which a target must remember.
 
 
 def remembered(stage: Stage, *, found: Position | None) -> SegmentResult:

@@ -41,7 +41,7 @@ class Held:
 
 
 class Team:
-    """A crew over some sinks with complete batches to deliver."""
+    """A pool of committers over some sinks, with complete batches to deliver."""
 
     def __init__(
         self, sinks: dict[str, object], *, batches: int = 1, on_failure: Callable[[], None] = lambda: None

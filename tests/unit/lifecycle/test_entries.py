@@ -17,7 +17,7 @@ _wals = itertools.count()
 
 
 class StageFailedError(Exception):
-    """What `stage` raised, and the user's code swallowed."""
+    """An error of `stage` that the user's code swallowed."""
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ _homes = itertools.count()
 
 
 class Interrupted(Exception):
-    """What Spark raises in the stream's thread when the query is stopped; no failure of the query."""
+    """The error that Spark raises in the stream's thread when the query is stopped. The query has not failed."""
 
 
 class Stream:
@@ -116,7 +116,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Identity:
-    """What is told of a caller; see `QueryIdentity`. A stream of the tests is its own DataFrame."""
+    """The query and the batch of a caller; see `QueryIdentity`. A stream of the tests is its own DataFrame."""
 
     query: Stream
     batch_id: int

@@ -286,7 +286,7 @@ def test_it_is_a_daemon_and_does_not_run_on_the_callers_thread() -> None:
     sink = Recorder(lambda _: threads.append(threading.current_thread()))
     run = place.open(
         {"a": sink}, runtime=replace(SYSTEM, new_timed_call=DirectCall)
-    )  # else the sink has a thread of its own
+    )  # else the sink has another thread
     next(place.query().batches(run, 1))
 
     ended(committing(run))

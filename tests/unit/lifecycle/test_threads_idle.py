@@ -1,4 +1,4 @@
-"""What waiting costs, by the hour: the thread waits on a condition whose time is the test's own, and nobody sleeps."""
+"""The costs of waiting, by the hour. The thread waits on a condition whose time belongs to the test: nobody sleeps."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _T = TypeVar("_T")
 
 
 class Hours(threading.Condition):
-    """Whoever waits on it for some seconds has waited so long at once, until as many hours are over.
+    """A condition with its own time: a wait of some seconds is over at once, until as many hours have passed.
 
-    Who waits without an end waits until he is notified: an hour that passes meanwhile changes nothing for him.
+    A wait without an end lasts until it is notified: an hour that passes meanwhile changes nothing for it.
     """
 
     def __init__(self, hours: float = 1.0) -> None:
@@ -150,7 +150,7 @@ def test_for_three_hours_it_searches_twice_besides() -> None:
     thread = waited_with_everything_delivered(here)
 
     searches = [n for n, name in enumerate(here.asked) if name == "list commits"]
-    assert searches == [SEARCH_EVERY_POLLS - 1, 2 * SEARCH_EVERY_POLLS]  # that poll asks for its batch besides
+    assert searches == [SEARCH_EVERY_POLLS - 1, 2 * SEARCH_EVERY_POLLS]  # that poll also asks for its batch
     assert here.place.requests == []
     thread.follow(on=False)
     ended(thread)

@@ -98,14 +98,14 @@ def test_a_store_that_fails_leaves_it_to_the_search_which_repeats_it(
     thread = waiting(follow=follow)
 
     def fails(_: int) -> bool:
-        raise StoreError("away")
+        raise StoreError("unreachable")
 
     monkeypatch.setattr(thread._run.gate, "may_have_passed", fails)
     assert searching(thread, range(16)) == [7, 15]
 
 
 def test_only_who_follows_another_process_leaves_it_at_one_read_a_poll() -> None:
-    """A batch of one's own is urgent."""
+    """A run's own batch is urgent: its thread may search at each poll."""
     for follow in (False, True):
         thread = waiting(follow=follow, pending=not follow)
         assert [n for n in range(16) if _at(thread, n)._is_read_spent()] == ([7, 15] if follow else [])

@@ -1,4 +1,4 @@
-"""What a run knows of its WAL: whose it is, which batches it holds, what of its own is pending."""
+"""The history of a WAL, as a run knows it: its owner, its batches, and which of the run's own batches are pending."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_copy_of_a_wal_that_appeared_meanwhile_is_refused() -> None:
 def test_a_running_query_that_is_not_the_wals_own_is_refused_whatever_the_checkpoint_said_before() -> None:
     place = Place()
     run = place.open({})
-    run.history.refuse_other_query("whoever is first")
+    run.history.refuse_other_query("the first query")
     staged(place, run, 0)
     own = wal_of(place).query_id
     run.history.refuse_other_query(own)
@@ -199,7 +199,7 @@ def test_asked_again_a_checkpoint_that_was_replaced_is_refused() -> None:
         run.history.ask_owner_again()
 
 
-# What it holds.
+# Batches that it holds.
 
 
 def test_the_newest_batch_known_is_the_newest_with_a_trace_or_low_water() -> None:
@@ -232,7 +232,7 @@ def test_an_older_batch_that_is_staged_again_is_not_the_newest() -> None:
     assert run.history.newest_known == 1
 
 
-# What is pending.
+# Pending batches.
 
 
 def test_what_a_run_staged_is_pending_until_every_sink_has_it() -> None:

@@ -282,7 +282,7 @@ def test_a_sink_that_is_not_there_is_not_retired_or_renamed() -> None:
 
 
 def test_a_renamed_sink_goes_on_where_it_was(caplog: pytest.LogCaptureFixture) -> None:
-    """With a name of its own it was new: refused, or, with start_from, given everything a second time."""
+    """Under another name it was new: it was refused, or, with start_from, it got everything a second time."""
     place, sink = two_sinks(), Recorder()
     renamed(place, "b", "c")
 
@@ -403,7 +403,7 @@ def new_sink(place: Place, name: str) -> tuple[Run, Recorder]:
 
 @pytest.mark.usefixtures("collects_often")
 def test_a_rename_to_a_name_that_is_being_registered_leaves_the_name_to_the_new_sink() -> None:
-    """What it had written locked the new sink out at its next start, and nothing was deleted any more."""
+    """Its records locked the new sink out at its next start, and nothing was deleted any more."""
     place = two_sinks()
     begun: list[tuple[Run, Recorder]] = []
     before_create(place, paths.renamed("c"), lambda: begun.append(new_sink(place, "c")))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Target:
-    """What both copies write to: rows, and a ledger that moves with them."""
+    """The target of both copies: rows, and a ledger that moves with them."""
 
     ledger: dict[str, LedgerEntry] = field(default_factory=dict)
     rows: list[tuple[int, int]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What a copy of a delivery task waits for. A real speculative copy: tests/integration/test_speculation.py."""
+"""A copy of a delivery task waits before it sends. A real speculative copy: tests/integration/test_speculation.py."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_only_records_of_the_copys_own_segments_are_news(tmp_path: Path, spread:
 
 
 class Ledger(TransactionalSink):
-    """Has the first rows of some slots, and notes what it is asked."""
+    """Has the first rows of some slots, and notes each question."""
 
     def __init__(self, known: dict[str, Position], *, fails: str = "") -> None:
         self.known = known
@@ -147,7 +147,7 @@ def test_a_copy_waits_while_the_positions_of_a_transactional_target_move(
         known = {"w/a/0": stage.position(rows)} if isinstance(rows, int) else {}
         return Ledger(known, fails="w/a/0" if rows == "fails" else "")
 
-    result = outcome_of_copy(stage, tmp_path, monkeypatch, slept, make_sink)
+    result = result_of_copy(stage, tmp_path, monkeypatch, slept, make_sink)
 
     assert result.failure is not None
     assert result.failure.kind is FailureKind.LOST
@@ -209,13 +209,13 @@ def test_a_copy_answers_that_the_original_is_lost_only_once_it_has_waited(
         monkeypatch.setattr("wal_sink.spark.delivery.executors.open_store", _unreachable)
     slept: list[float] = []
     stage = Stage()
-    result = outcome_of_copy(stage, tmp_path, monkeypatch, slept, lambda: as_sink(Recorder()), copies=runs_copies)
+    result = result_of_copy(stage, tmp_path, monkeypatch, slept, lambda: as_sink(Recorder()), copies=runs_copies)
     assert result.failure is not None
     assert result.failure.kind is FailureKind.LOST
     assert slept == [stage.given.attempt_timeout_s] * windows
 
 
-def outcome_of_copy(
+def result_of_copy(
     stage: Stage,
     folder: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -224,7 +224,7 @@ def outcome_of_copy(
     *,
     copies: bool = True,
 ) -> SegmentResult:
-    """What a task answers that Spark runs for the second time."""
+    """Return the result of a task that Spark runs for the second time."""
     monkeypatch.setattr(
         "wal_sink.spark.delivery.executors.TaskContext.get", lambda: SimpleNamespace(attemptNumber=lambda: 1)
     )

@@ -35,7 +35,7 @@ spark.stop()
 
 
 def _java(home: Path, version: str, modules: str | None = "java.base jdk.incubator.vector") -> Path:
-    """A folder that looks like a Java: its `java` says `version`, and lists modules if it is asked to."""
+    """Make a folder that looks like a Java: its `java` says `version`, and lists modules on request."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     listing = "".join(f"echo {name}@{version}\n" for name in (modules or "").split())

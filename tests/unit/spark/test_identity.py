@@ -1,4 +1,4 @@
-"""Who calls, where Spark answers otherwise than known versions do; and which addresses name the same folder."""
+"""The identity of a calling query where Spark answers unlike known versions, and addresses of the same folder."""
 
 from __future__ import annotations
 

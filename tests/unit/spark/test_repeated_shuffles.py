@@ -1,4 +1,4 @@
-"""What Spark's tables tell of repeated shuffles. Spark is played here; test_cluster_losses has a real one."""
+"""Spark's tables tell of repeated shuffles. Spark is played here; test_cluster_losses has a real one."""
 
 from __future__ import annotations
 

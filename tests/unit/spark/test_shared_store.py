@@ -107,7 +107,7 @@ class RemembersWhatIsMissing(MemoryStore):
 
 
 def test_a_store_that_remembers_what_was_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would hide the term of a successor, whose absence is asked for before each send."""
+    """It would hide the term of a newer process. Each send first checks that no newer term exists."""
     spec = StoreSpec("memory://behind-a-proxy")
     store = RemembersWhatIsMissing(spec)
     monkeypatch.setattr("wal_sink.spark.session.cluster.open_store", lambda _: store)

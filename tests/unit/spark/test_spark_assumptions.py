@@ -165,7 +165,7 @@ class Hadoop:
 
 
 class JavaError(Py4JJavaError):  # type: ignore[misc] # py4j has no types
-    """What py4j raises for an exception of Java's."""
+    """The error that py4j raises for an exception of Java's."""
 
     def __init__(self, kind: str) -> None:
         Exception.__init__(self, kind)
@@ -193,7 +193,7 @@ def test_only_hadoops_own_word_for_a_missing_file_is_absence() -> None:
     ids=str,
 )
 def test_any_other_word_of_hadoop_is_an_error_and_no_absence(error: Exception) -> None:
-    """A name node that is away, or a version that says it in other words, must not look like a batch not committed."""
+    """An unreachable name node, or a version that says it in other words, must not look like a batch not committed."""
     files = Hadoop(error).files
     asked: list[Callable[[], object]] = [lambda: files.read("commits/7"), lambda: files.list("commits")]
     for ask in asked:

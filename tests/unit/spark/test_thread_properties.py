@@ -1,4 +1,4 @@
-"""What Spark is told of a thread's jobs, and that the thread has its own settings back afterwards."""
+"""Spark is told of a thread's jobs, and the thread has its own settings back afterwards."""
 
 from __future__ import annotations
 

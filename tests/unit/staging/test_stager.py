@@ -1,4 +1,4 @@
-"""What a stager writes, and what keeps it from writing."""
+"""A stager writes segments and manifests, and some states keep it from writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `SinkContract` says to who uses it wrongly, and what a user of it may set."""
+"""`SinkContract` explains wrong uses, and a user may set some of its attributes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The kit sees what it is there to see: each sink planted here breaks its contract at one point, and that is reported.
 
-The contract runs as a user runs it: with pytest, in a process of its own.
+The contract runs as a user runs it: with pytest, in a separate process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a two-phase sink is told with each call, how long it may take, and what is said of one that fails."""
+"""Calls of a two-phase sink: their arguments, their time limits, and the messages of those that fail."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def session_of(sink: Sink, caller: DirectCall | None = None) -> SinkSession:
     return SinkSession(sink, caller or DirectCall(), context, timeout_s=1)
 
 
-# What it is told.
+# Arguments.
 
 
 def test_a_chunk_says_where_its_rows_stand_while_they_are_prepared(vault: Vault) -> None:
@@ -118,9 +118,9 @@ def test_what_is_prepared_when_it_is_delivered_is_named_alike(vault: Vault) -> N
 
 def test_who_takes_over_begins_nothing_where_a_predecessor_had_prepared(vault: Vault) -> None:
     where = place(5)
-    away = Delivery(Failing(vault, "commit", times=99), where="driver", max_attempts=1)
+    failing = Delivery(Failing(vault, "commit", times=99), where="driver", max_attempts=1)
     with pytest.raises(DeliveryError, match="away"):
-        where.stream(where.open({"a": away}), 0)
+        where.stream(where.open({"a": failing}), 0)
     sink = Noting(vault)
     where.open({"a": Delivery(sink, where="driver")}).deliver_all()
     assert (sink.begun, shown(vault)) == ([], [0, 1, 2, 3, 4])
@@ -176,7 +176,7 @@ def test_a_call_that_takes_too_long_while_rows_are_held_back_can_be_repeated(vau
     assert caught.value.failure.kind is FailureKind.RETRIABLE
 
 
-# What is said of it.
+# Messages of failures.
 
 
 @pytest.mark.parametrize("call", ["begin", "write", "prepare"])

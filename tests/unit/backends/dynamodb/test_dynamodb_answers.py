@@ -1,4 +1,4 @@
-"""What DynamoDB answers, and what is not there."""
+"""Answers of DynamoDB, also about tables that are not there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from wal_sink_backends.dynamodb import calls as dynamodb_calls
 from wal_sink_backends.dynamodb import client as dynamodb_clients
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink, TryAgainError
 
-# What DynamoDB answers.
+# Answers of DynamoDB.
 
 MAY_PASS = ["ThrottlingException", "ProvisionedThroughputExceededException", "RequestLimitExceeded"]
 

@@ -139,8 +139,8 @@ def test_a_chunk_without_rows_moves_the_ledger(server: DynamoDbServer) -> None:
 
 def test_who_is_overtaken_between_reading_and_writing_looks_again(server: DynamoDbServer) -> None:
     table = server.new_table()
-    with opened(server, table) as zombie, opened(server, table) as successor:
-        client = _Hooked(zombie._calls.client, get_item=overtaken_once(zombie._calls.client, successor))
+    with opened(server, table) as zombie, opened(server, table) as newer:
+        client = _Hooked(zombie._calls.client, get_item=overtaken_once(zombie._calls.client, newer))
         zombie._calls.client = client
         with pytest.raises(FencedError, match="term 2 has written, this sender's is 1"):
             zombie.write(chunk(ids(1), term=1))
@@ -148,7 +148,7 @@ def test_who_is_overtaken_between_reading_and_writing_looks_again(server: Dynamo
 
 
 class _Hooked:
-    """A client, with some methods in place of its own."""
+    """A client, some of whose methods are replaced."""
 
     def __init__(self, client: Any, **methods: Any) -> None:
         self._client = client
@@ -158,14 +158,14 @@ class _Hooked:
         return getattr(self._client, name)
 
 
-def overtaken_once(client: Any, successor: Any) -> Any:
-    """`get_item`, after which a successor writes the same chunk."""
+def overtaken_once(client: Any, newer: Any) -> Any:
+    """Return a `get_item`, after which a newer process writes the same chunk."""
     todo = [chunk(ids(1), term=2)]
 
     def get_item(**arguments: Any) -> Any:
         found = client.get_item(**arguments)
         if todo:
-            successor.write(todo.pop())
+            newer.write(todo.pop())
         return found
 
     return get_item

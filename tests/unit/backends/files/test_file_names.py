@@ -1,4 +1,4 @@
-"""Names of files from templates: whatever is accepted gives every segment a name of its own."""
+"""Names of files from templates: an accepted template gives each segment another name."""
 
 from __future__ import annotations
 

@@ -28,12 +28,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 def lose(folder: Path) -> Path:
-    """What an unmounted folder looks like where nothing lies below."""
+    """Unmount the folder where nothing lies below."""
     return folder.rename(folder.with_name("elsewhere"))
 
 
 def another_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it looks like where the empty mount point lies below."""
+    """Unmount it where the empty mount point lies below."""
     monkeypatch.setattr(LocalStore, "_found_device", lambda _: -1)
 
 

@@ -66,7 +66,7 @@ def aborted(folder: Path, held: Held) -> None:
 
 
 def shown(folder: Path) -> dict[str, bytes]:
-    """What a reader finds."""
+    """Return the files that a reader finds."""
     files = (path for path in folder.rglob("*") if path.is_file() and HELD_FOLDER not in path.parts)
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(files)}
 
@@ -151,7 +151,7 @@ def test_nothing_of_rows_that_are_none(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_same_bytes_under_that_name_is_another_one(tmp_path: Path, way: str) -> None:
-    """A query that began anew: it writes the same rows in its batch 0, and they are rows of their own."""
+    """A query that began anew writes the same rows in its batch 0, and these are other rows."""
     committed(tmp_path, prepared(tmp_path))
     before = shown(tmp_path)
     held = prepared(tmp_path)
@@ -204,7 +204,7 @@ def test_a_handle_of_another_store_is_not_held_in_this_one(tmp_path: Path) -> No
 def test_a_process_that_died_between_link_and_unlink_has_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if its successor runs where files can be renamed."""
+    """Also if the newer process runs where files can be renamed."""
     held = prepared(tmp_path)
     (file,) = held_files(tmp_path)
     os.link(file, tmp_path / "0-0-0.jsonl")
@@ -305,7 +305,7 @@ def test_a_folder_elsewhere_by_url(tmp_path: Path) -> None:
     assert list((tmp_path / "held").iterdir()) == []
 
 
-# What goes wrong.
+# Failures.
 
 
 def test_a_full_disk_is_told_and_may_be_tried_again(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_a_new_transaction_leaves_the_old_one_for_abort(tmp_path: Path) -> None:
     assert READERS["jsonl"](shown(tmp_path)["0-0-0.jsonl"]) == TABLE.to_pylist()
 
 
-# What it is.
+# Its promise and its kind.
 
 
 def test_it_is_exactly_once_and_travels(tmp_path: Path) -> None:

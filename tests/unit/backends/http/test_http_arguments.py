@@ -18,7 +18,7 @@ from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink, Statuses
 from wal_sink_backends.http.urls import http_sink
 
-# What cannot work.
+# Arguments that cannot work.
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_an_answer_that_is_cut_is_no_answer() -> None:
 
 
 def test_where_httpx_hides_what_follows_the_connection_is_closed() -> None:
-    """As a later version may: nothing is known then, and each request gets a connection of its own."""
+    """A later version may hide it. Then nothing is known, and each request gets a new connection."""
     closed: list[bool] = []
 
     class Stream:

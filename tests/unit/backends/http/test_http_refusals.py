@@ -1,4 +1,4 @@
-"""Rows that an API refuses, and APIs that can be asked what they have."""
+"""Rows that an API refuses, and APIs that tell which keys they have."""
 
 from __future__ import annotations
 

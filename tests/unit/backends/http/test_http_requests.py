@@ -1,4 +1,4 @@
-"""What `HttpSink` sends, and what it makes of an answer."""
+"""The requests of `HttpSink`, and its conclusions from answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wal_sink.testing.contract.calls import chunks_of
 from wal_sink_backends.http.lookup_sink import HttpLookupSink
 from wal_sink_backends.http.sink import HttpSink, Statuses, TargetFailedError
 
-# What is sent.
+# Requests.
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_the_chunks_of_a_task_share_a_connection(keyed: Collection, monkeypatch:
     assert len(made) == 1
 
 
-# What the API answers.
+# Answers of the API.
 
 
 @pytest.mark.parametrize("status", [200, 201, 202, 204])

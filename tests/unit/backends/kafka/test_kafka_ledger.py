@@ -1,4 +1,4 @@
-"""Records of Kafka's ledger, without a broker: what is written with a chunk's rows is what the rule is asked with."""
+"""Records of Kafka's ledger, without a broker: the rule reads the same values that were written with a chunk's rows."""
 
 from __future__ import annotations
 

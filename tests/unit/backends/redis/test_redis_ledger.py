@@ -118,7 +118,7 @@ def test_the_script_decides_as_every_ledger_does(server: RedisServer, term: int)
 
 
 def test_a_term_without_a_position_refuses_lower_ones_alone(server: RedisServer) -> None:
-    """What is left of a script that an operator ended between its first write and its rows."""
+    """An operator who ends a script between its first write and its rows leaves such an entry."""
     with opened(server, kind="stream", key="orders") as sink, server.client() as client:
         client.hset(f"{LEDGER}{SLOT}", "term", 5)
         assert sink.last(SLOT) is None

@@ -72,7 +72,7 @@ def test_a_full_redis_may_be_tried_again(server: RedisServer) -> None:
 
 
 def test_a_redis_that_fills_up_takes_whole_chunks(server: RedisServer) -> None:
-    """Memory is asked for before a script's first write only, so no chunk is cut."""
+    """Redis checks its memory only before a script's first write, so no chunk is cut."""
     wide = pa.table({"id": list(range(200)), "text": ["x" * 5000] * 200})
     with opened(server, kind="stream", key="orders") as sink, server.client() as client:
         client.config_set("maxmemory", client.info("memory")["used_memory"] + 3_500_000)

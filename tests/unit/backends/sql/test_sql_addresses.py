@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[4]
 
 
 def parameters(sink: SqlSink) -> dict[str, Any]:
-    """What the driver is given."""
+    """Return the parameters that the driver gets."""
     dialect = sink._dialect
     assert isinstance(dialect, (Postgresql, Mariadb))
     return dialect._parameters()

@@ -1,4 +1,4 @@
-"""`SqlSink` on SQLite: rows and ledger move together or not at all, whoever is killed or late.
+"""`SqlSink` on SQLite: rows and ledger move together or not at all, whichever process is killed or late.
 
 What every transactional sink must do is tested in `tests/contract/test_backends.py`.
 """
@@ -415,7 +415,7 @@ def test_upsert_refuses_a_missing_key(path: Path) -> None:
 
 
 def test_upsert_rejects_null_in_a_lone_integer_key(path: Path) -> None:
-    """SQLite would make a key of its own, and another one for each repetition."""
+    """SQLite would make up a key, and another one for each repetition."""
     for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id")):
         assert sink.write(chunk(ids(1, None, 2))) == Rejected({1: "key column 'id' is NULL"})
         assert sink.last(SLOT) is None
@@ -837,7 +837,7 @@ def test_four_processes_write_side_by_side(path: Path) -> None:
 
 
 def test_two_senders_of_one_chunk_write_it_once(path: Path) -> None:
-    """A zombie and its successor, or a call that was left behind and its repetition."""
+    """A zombie and the newer process, or a call that was left behind and its repetition."""
 
     def send() -> None:
         for sink in opened(SqlSink(f"sqlite:///{path}", "flights")):
