@@ -536,7 +536,7 @@ Kept(s, b, rows) ==
 Reloaded(s, b, rows) ==
     [g \in 1..MaxSegs |-> IF g \in Segs(b) /\ Kind[s] # "transactional" THEN Max({rows[g], Recorded(s, b, g)}) ELSE rows[g]]
 
-\* delivery.batch.BatchDelivery.reload_progress, called by committer.committer.Committer._is_done_after_all
+\* delivery.batch.BatchDelivery.reload_progress, called by committer.committer.Committer._read_progress
 ReadProgress(r, s) ==
     /\ C[r][s].pc \in {"progress", "progress again"}
     /\ LET b == C[r][s].b
@@ -548,7 +548,7 @@ ReadProgress(r, s) ==
           /\ G' = IF ignored THEN G ELSE [G EXCEPT !.dead = @ \cup Kept(s, b, C[r][s].rows)]
     /\ UNCHANGED <<ck, store, R, S, T>>
 
-\* committer.committer.Committer._is_done_after_all: the marker, after progress
+\* committer.committer.Committer._read_markers: the marker, after progress
 ReadMarker(r, s) ==
     /\ C[r][s].pc = "marker"
     /\ LET b == C[r][s].b IN

@@ -5,19 +5,19 @@
     ├── HistoryError          the checkpoint and the WAL tell different stories
     │   ├── DivergentReplay   a known batch id came back with other source offsets
     │   ├── MissingBatch      a completed batch has no manifest
-    │   └── HistoryGone       the batch asked for was already collected
+    │   └── HistoryGone       Spark runs a batch again that was already collected
     ├── CorruptError          stored bytes are not what was written
     │   └── ObjectLost        an object of the WAL that must be there is gone
     ├── StoreError            the store answered with a failure, or not at all
-    ├── FencedError           a successor claimed the role; this process must end
-    ├── HeldError             another process serves the sink, or may do so
-    ├── DeliveryError         the sink refused for good, or the retries ran out
-    ├── UndeliveredError      closed before everything complete was delivered
+    ├── FencedError           a newer process took over the role; this process must end
+    ├── HeldError             another process serves the sink, or may serve it
+    ├── DeliveryError         the sink refused permanently, or the retries ran out
+    ├── UndeliveredError      closed before every completed batch was delivered
     └── OutcomeUnknownError   a request may or may not have had its effect
-        └── ForgottenError    a target no longer has what it acknowledged before; nothing was written
+        └── ForgottenError    a target lost rows that it had acknowledged; nothing was written
     PermanentError            raised *by sinks*: do not retry this chunk
-    RetryLaterError           raised *by sinks*: retry this chunk, but not before so many seconds
-    HandleGoneError           raised *by two-phase sinks*: what was prepared is no longer there to be committed
+    RetryLaterError           raised *by sinks*: retry this chunk, but wait the given number of seconds first
+    HandleGoneError           raised *by two-phase sinks*: the prepared transaction is gone and cannot be committed
 
 Every class takes one message, so that an error survives pickling on its way from an executor.
 """
@@ -29,19 +29,21 @@ from functools import partial
 
 
 class WalSinkError(Exception):
-    """Base of all errors of wal-sink. The message names batch, path, what was expected and found, and the next step."""
+    """Base of all errors of wal-sink. The message names the batch, the path, the expected and the found value, and the
+    next step.
+    """
 
 
 class ConfigError(WalSinkError):
-    """The configuration cannot work. Remedy: change what the message names; nothing was written for it."""
+    """The configuration cannot work. Remedy: change the setting that the message names. Nothing was written."""
 
 
 class HistoryError(WalSinkError):
-    """Checkpoint and WAL disagree about the past. Remedy: find out which is right before going on."""
+    """Checkpoint and WAL disagree about the past. Remedy: find out which one is right before you continue."""
 
 
 class DivergentReplay(HistoryError):
-    """Spark replays a batch id the WAL knows, with other source offsets.
+    """Spark replays a batch id that the WAL knows, with other source offsets.
 
     Remedy: restore the checkpoint that belongs to this WAL, or start a new WAL.
     """
@@ -55,31 +57,34 @@ class MissingBatch(HistoryError):
 
 
 class HistoryGone(HistoryError):
-    """A checkpoint rolled back beyond the retention asks for a batch that was delivered and collected.
+    """The checkpoint was rolled back beyond the retention: Spark runs a batch that was delivered and collected.
 
     Remedy: restore a newer checkpoint, or start a new WAL.
     """
 
 
 class CorruptError(WalSinkError):
-    """Stored bytes differ from what was written. Remedy: restore the object the message names; nothing was skipped."""
+    """Stored bytes differ from the written ones. Remedy: restore the object that the message names. Nothing was
+    skipped.
+    """
 
 
 class ObjectLost(CorruptError):
-    """An object of the WAL is gone, although something exists that is made after it.
+    """An object of the WAL is gone, although a later object exists that was made after it.
 
-    Remedy: stop what deletes objects of the WAL (a bucket's life-cycle rule, most often), and restore the object.
+    Remedy: stop the process that deletes objects of the WAL (most often a life-cycle rule of the bucket), and restore
+    the object.
     """
 
 
 class StoreError(WalSinkError):
-    """The store failed or did not answer. Remedy: check address, credentials and rights; the run can be repeated."""
+    """The store failed or did not answer. Remedy: check address, credentials and rights. The run can be repeated."""
 
 
 class FencedError(WalSinkError):
-    """A successor claimed this role. Remedy: none here; the successor goes on, this process must end.
+    """A newer process took over this role. Remedy: end this process; the newer one continues the work.
 
-    `term` is the higher term, where a transactional target names it; 0 where the WAL's own terms tell.
+    `term` is the higher term if a transactional target names it, and 0 if the WAL's own terms show it.
     """
 
     def __init__(self, message: str, *, term: int = 0) -> None:
@@ -91,37 +96,39 @@ class FencedError(WalSinkError):
 
 
 class HeldError(WalSinkError):
-    """Another process serves the sink, or may do so. Remedy: stop that process, or take over if it is gone."""
+    """Another process serves the sink, or may serve it. Remedy: stop that process, or take over if it is gone."""
 
 
 class DeliveryError(WalSinkError):
-    """A sink refused for good or kept failing until its budget ended. Remedy: mend the target, then start again."""
+    """A sink refused permanently, or kept failing until its retry budget ended. Remedy: repair the target, then start
+    again.
+    """
 
 
 class UndeliveredError(WalSinkError):
-    """Not everything that is complete was delivered in time. Remedy: start again; the rest is kept in the WAL."""
+    """Some completed batches were not delivered in time. Remedy: start again; the WAL keeps them."""
 
 
 class OutcomeUnknownError(WalSinkError):
-    """A request may have had its effect. Remedy: look at the object the message names before repeating anything."""
+    """A request may have had its effect. Remedy: look at the object that the message names before you repeat anything."""
 
 
 class ForgottenError(OutcomeUnknownError):
-    """A transactional target no longer has what it acknowledged: rows that come before the chunk at hand.
+    """A transactional target lost rows that it had acknowledged, and that come before the present chunk.
 
-    Nothing of the chunk was written. Delivery asks the target for all positions of the batch and sends again what is
-    missing. Remedy, where that is not enough: restore the newer target, and let it acknowledge only what it keeps.
+    Nothing of the chunk was written. Delivery reads all positions of the batch from the target and sends the missing
+    rows again. Remedy, if that is not enough: restore the newer target, and let it acknowledge only what it keeps.
     """
 
 
 class PermanentError(Exception):
-    """For sinks to raise: this chunk can never succeed, so retrying it is pointless."""
+    """For sinks to raise: this chunk can never succeed, so a retry is pointless."""
 
 
 class RetryLaterError(Exception):
-    """For sinks to raise: this chunk did not arrive, and the target named the seconds after which to try again.
+    """For sinks to raise: this chunk did not arrive, and the target named the seconds to wait before a retry.
 
-    The sink's delivery waits at least `after_s` then, in the driver and without a task slot, but no longer than
+    Delivery then waits at least `after_s`, in the driver and without a task slot, but no longer than
     `Delivery.budget_s` permits.
     """
 
@@ -134,11 +141,12 @@ class RetryLaterError(Exception):
 
 
 class HandleGoneError(Exception):
-    """For a `TwoPhaseSink` to raise in `commit`: what it prepared is not there any more, and never will be again.
+    """For a `TwoPhaseSink` to raise in `commit`: the prepared transaction is gone from the target and will not come
+    back.
 
-    `never_committed`: the target knows for certain that it was not committed either (it timed out, say). Leave it False
-    where the target cannot tell that from what was committed and has gone since. `never_published` is its earlier name,
-    and means the same.
+    `never_committed`: True if the target knows for certain that the transaction was not committed either (for example,
+    it timed out). Leave it False if the target cannot tell this from a transaction that was committed and has gone
+    since. `never_published` is its earlier name, and means the same.
     """
 
     def __init__(self, message: str, *, never_committed: bool = False, never_published: bool = False) -> None:
@@ -147,5 +155,5 @@ class HandleGoneError(Exception):
 
     @property
     def never_published(self) -> bool:
-        """The earlier name of `never_committed`."""
+        """Earlier name of `never_committed`."""
         return self.never_committed

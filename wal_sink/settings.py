@@ -1,4 +1,4 @@
-"""How the log is written (`Settings`) and how one sink is served (`Delivery`): plain, frozen, validated values."""
+"""Settings of the log (`Settings`) and of the delivery to one sink (`Delivery`): plain, frozen, validated values."""
 
 from __future__ import annotations
 
@@ -14,34 +14,38 @@ GuaranteeName = Literal["exactly_once", "at_least_once", "at_most_once"]
 Where = Literal["auto", "driver", "executors"]
 
 MAX_SEGMENT_BYTES = 512 << 20
-"""A delivery task reads a segment whole, in one request; more than this has no place in a worker's memory."""
+"""Upper limit of `segment_bytes`. A delivery task reads a whole segment in one request, and more would not fit into a
+worker's memory.
+"""
 
 MIN_RETENTION_BATCHES = 100
-"""What Spark keeps of its own checkpoint (`spark.sql.streaming.minBatchesToRetain`)."""
+"""Number of batches that Spark keeps in its checkpoint (`spark.sql.streaming.minBatchesToRetain`)."""
 
 
 @spelled_class
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The log's own settings. They apply to batches staged from now on; what is staged keeps its chunks and keys."""
+    """Settings of the log. They apply to batches staged from now on; batches already staged keep their chunks and keys."""
 
     chunk_rows: int = 10_000
-    """Most rows handed to a sink in one call."""
+    """Maximum number of rows handed to a sink in one call."""
     chunk_bytes: int = 32 << 20
-    """Most bytes (as Arrow holds them) handed to a sink in one call; a larger single row goes alone."""
+    """Maximum number of bytes (as Arrow holds them) handed to a sink in one call. A single larger row is sent alone."""
     segment_bytes: int = 64 << 20
     """Parquet bytes after which a staging task starts its next segment."""
     max_pending_batches: int | None = None
-    """Staging waits while so many batches are staged and not delivered by every sink of this run."""
+    """Staging waits while this many batches are staged but not yet delivered by every sink of this run."""
     max_pending_bytes: int | None = None
-    """The same, in segment bytes. One batch may always be pending."""
+    """The same limit in segment bytes. One batch may always be pending."""
     max_delivery_tasks: int | None = None
-    """Most Spark task slots delivery takes; None: one less than the cluster has, at least one."""
+    """Maximum number of Spark task slots for delivery. None: one less than the cluster has, at least one."""
     retention_batches: int = 200
-    """Delivered batches whose markers and segments are kept, so that a rolled back checkpoint is recognised."""
+    """Number of delivered batches whose markers and segments are kept, so that a rolled-back checkpoint is recognised.
+    """
 
     single_writer: bool = False
-    """Accepts a store that cannot create-if-absent: then nothing but you keeps two drivers off one WAL."""
+    """True accepts a store without create-if-absent. You must then make sure that two drivers never write to one WAL.
+    """
 
     def __post_init__(self) -> None:
         _at_least_1(self, "chunk_rows", "chunk_bytes", "segment_bytes", "retention_batches")
@@ -52,67 +56,75 @@ class Settings:
         if self.retention_batches < MIN_RETENTION_BATCHES:
             raise ConfigError(
                 f"retention_batches={self.retention_batches}: expected at least {MIN_RETENTION_BATCHES}, because "
-                "Spark keeps that many batches of its checkpoint and a roll-back to any of them must be recognised"
+                "Spark keeps that many batches in its checkpoint, and a roll-back to any of them must be recognised"
             )
 
 
 def check_chunks(settings: Settings, what: str, max_rows: int | None, max_bytes: int | None) -> None:
-    """Refuse settings that make larger chunks than a sink takes; None: it takes any."""
+    """Refuse settings that make larger chunks than a sink takes. None: the sink takes chunks of any size."""
     rows = min(settings.chunk_rows, max_rows or settings.chunk_rows)
     size = min(settings.chunk_bytes, max_bytes or settings.chunk_bytes)
     if (rows, size) != (settings.chunk_rows, settings.chunk_bytes):
         raise ConfigError(
-            f"{what}: its target takes no chunks of chunk_rows={settings.chunk_rows}, "
+            f"{what}: its target does not take chunks of chunk_rows={settings.chunk_rows}, "
             f"chunk_bytes={settings.chunk_bytes}. Pass settings=Settings(chunk_rows={rows}, chunk_bytes={size}) to "
-            "WalSink, or choose a sink that takes more at once"
+            "WalSink, or choose a sink that takes larger chunks"
         )
 
 
 @spelled_class
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How one sink is served: the sink itself and the policies around it."""
+    """Settings of the delivery to one sink: the sink itself and the policies around it."""
 
     to: object
-    """A callable of one `Chunk`, a `Sink`, a wrapped writer, or the URL of a backend. Shown without credentials."""
+    """A callable that takes one `Chunk`, a `Sink`, a wrapped writer, or the URL of a backend. `repr` shows it without
+    credentials.
+    """
     guarantee: GuaranteeName | None = None
-    """None: the strongest the sink can honour. Asking for more than that is refused at start."""
+    """Requested guarantee. None: the strongest one that the sink supports. If you request a stronger one, startup fails
+    and the error lists your options.
+    """
     where: Where = "auto"
-    """Where the sink runs. `auto`: on executors, and small batches in the driver with an unpickled copy of the sink.
+    """Place where the sink runs. `auto`: on executors, and small batches in the driver with an unpickled copy of the
+    sink.
 
-    `driver`: in the driver's process, this very object. While a call that timed out still runs in it, a copy of it is
-    called; one that cannot be pickled has then failed for good.
+    `driver`: in the driver's process, with this very object. If a call timed out and still runs, a copy of the object
+    is called instead; if the object cannot be pickled, delivery fails permanently.
     """
     order: Literal["batch", "total"] = "batch"
-    """`batch`: the segments of a batch side by side; `total`: one after the other. Batches are always in order."""
+    """`batch`: the segments of a batch are delivered in parallel. `total`: one after the other. Batches are always in
+    order.
+    """
     max_concurrency: int | None = None
-    """Most segments of a batch on their way to the sink at once; None: as many as there are task slots for them."""
+    """Maximum number of segments of a batch in flight at once. None: as many as there are task slots for them."""
     rows_per_s: float | None = None
-    """Most rows a second the sink is given, on average, by all tasks together; None: no limit. Each task sends one
-    chunk at once and waits after it; a sink of whole segments or batches waits between those. Not of `TwoPhaseSink`.
+    """Maximum average rows per second over all tasks together. None: no limit. Each task sends one chunk at once and
+    then waits; a sink of whole segments or batches waits between those. A `TwoPhaseSink` does not support it.
     """
     max_attempts: int = 8
-    """Tries of a batch in a row without any progress before the committer gives up."""
+    """Number of consecutive attempts of a batch without any progress before the committer gives up."""
     budget_s: float = 600
     """Seconds of a batch without any progress before the committer gives up."""
     attempt_timeout_s: float = 120
-    """Seconds one call of the sink may take; after that its outcome is unknown."""
+    """Maximum seconds for one call of the sink. After that, the outcome of the call is unknown."""
     on_rejected: Literal["halt", "dead_letter"] = "halt"
-    """What happens when the sink returns `Rejected`. `halt`: delivery stops, and a new start sends the chunk again.
-    `dead_letter`: the rows are kept beside the WAL under their keys (`DeadLetters`), and delivery goes on.
+    """Reaction when the sink returns `Rejected`. `halt`: delivery stops, and a new start sends the chunk again.
+    `dead_letter`: the rows are kept beside the WAL under their keys (`DeadLetters`), and delivery continues.
     """
     keep_segments: bool = True
-    """Of a `TwoPhaseSink`: whether the WAL keeps the rows besides, against a target that loses what it prepared. False
-    saves writing them twice, and is permitted where every sink of the WAL is a two-phase one that says so.
+    """For a `TwoPhaseSink`: True if the WAL keeps the rows too, against a target that loses a prepared transaction.
+    False avoids writing the rows twice. It is permitted only if every sink of the WAL is a two-phase sink with this
+    setting.
     """
     on_gone: Literal["halt", "prepare_again"] = "halt"
-    """Of a `TwoPhaseSink`: what happens when a handle is gone that may have been committed before. `halt`: delivery
-    stops. `prepare_again`: the kept rows are prepared and committed again, which repeats what was committed before.
+    """For a `TwoPhaseSink`: reaction when a handle is gone that may have been committed before. `halt`: delivery stops.
+    `prepare_again`: the kept rows are prepared and committed again. This repeats rows that were committed before.
     """
     on_failure: Literal["stop", "park"] = "stop"
-    """What a committer that gave up does: stop the query, or only this sink's delivery."""
+    """Reaction when the committer gives up: stop the query, or only this sink's delivery."""
     start_from: Literal["earliest", "next"] | None = None
-    """Where a new name begins on a WAL that has history; required there."""
+    """First batch of a new sink name on a WAL that has history. Required in that case."""
 
     def __post_init__(self) -> None:
         _one_of(self, "guarantee", None, "exactly_once", "at_least_once", "at_most_once")

@@ -1,4 +1,4 @@
-"""`WalSink`: the one object a user holds. It joins a run of the core with Spark, threads and the user's settings."""
+"""`WalSink`: the object a user holds. It connects one run of the core with Spark, threads and the user's settings."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
 from wal_sink.arguments.values import check_timeout, spelled, spelled_as
-from wal_sink.errors import ConfigError, MissingBatch, UndeliveredError, WalSinkError
+from wal_sink.errors import ConfigError, MissingBatch, WalSinkError
 from wal_sink.inspection import Status, read_status
 from wal_sink.lifecycle.committer_pool import CommitterPool
+from wal_sink.lifecycle.ended import raise_again
 from wal_sink.lifecycle.given import (
     ELSEWHERE,
     check_arguments,
     deliveries_of,
     folder_of,
+    refuse_large_chunks,
     refuse_shared_folder,
     sinks_of,
 )
 from wal_sink.lifecycle.run import Run
 from wal_sink.reporting.logs import logger_of
-from wal_sink.reporting.texts import name_of, text_of
+from wal_sink.reporting.texts import text_of
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.runtime.exit_hooks import Owner, at_exit
-from wal_sink.settings import GuaranteeName, Settings, check_chunks
-from wal_sink.sinks.base import Sink
+from wal_sink.settings import GuaranteeName, Settings
 from wal_sink.sinks.guarantees import promise
 from wal_sink.sinks.held import hold
 from wal_sink.spark.placement import Placement, check_environment
@@ -47,9 +48,9 @@ if TYPE_CHECKING:
 _logger = logger_of(__name__)
 
 GRACE_S = 30.0
-"""How long a run that ends by an exception waits for the chunk in hand."""
+"""How long a run that ends by an exception waits for the chunks in flight."""
 CANCEL_S = 5.0
-"""How long it then waits for cancelled Spark jobs; what goes on after that is left behind."""
+"""How long it then waits for cancelled Spark jobs. A call that takes longer is left running."""
 _DEFAULT_SETTINGS = Settings()
 _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 
@@ -57,8 +58,8 @@ _NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
 class WalSink:
     """A write-ahead log between a streaming query and its sinks. Lives on the driver (or in a draining process).
 
-    No I/O happens before the `with` block is entered or the first method is called: then the store is probed, the
-    committers' terms are claimed, and what earlier runs left is delivered, before Spark runs.
+    The constructor does no I/O. Entering the `with` block, or the first call of a method, probes the store, claims the
+    committers' terms and delivers the batches that earlier runs left. Spark starts after that.
     """
 
     @spelled_as("WalSink", ELSEWHERE)
@@ -77,15 +78,15 @@ class WalSink:
         moved_from: str | None = None,
         take_over: TakeOver = TakeOver.ALWAYS,
     ) -> None:
-        """Describe what goes where; raises `ConfigError` for what can be seen to be wrong without I/O.
+        """Describe what goes where. Raises `ConfigError` for every mistake that shows without I/O.
 
         `to`: a function of one `Chunk`, a `Sink`, a wrapped writer, the URL of a backend, a `Delivery` of one of these,
         None (staged here, drained elsewhere), or a mapping from names to these. `wal`: the URL of the log's folder on
-        any fsspec store. `checkpoint`: the query's checkpointLocation, as Spark is given it. The options are fsspec's;
-        without `checkpoint_options` a checkpoint on the same kind of store is read with `storage_options`. They are
-        never shown. `moved_from`: the URL at which the WAL lay before it was moved here, to be said once; a copy must
-        not be opened, since it delivers what the other delivers too. `take_over`: which other processes that serve one
-        of these sinks are fenced; by default all, and with "if_gone" only those that are gone for sure (`HeldError`).
+        any fsspec store. `checkpoint`: the query's checkpointLocation, as Spark gets it. The options are fsspec's and
+        are never shown. Without `checkpoint_options`, a checkpoint on the same kind of store is read with
+        `storage_options`. `moved_from`: the URL from which the WAL was moved here; pass it once. Never open a copy of
+        a WAL: it delivers the same rows as the original. `take_over`: which other processes that serve one of these
+        sinks are fenced. Default: all; "if_gone": only those that certainly ended (`HeldError` for the others).
         """
         check_arguments(
             settings=settings,
@@ -106,7 +107,7 @@ class WalSink:
         self._promises = {each: promise(self._sinks[each], given, each) for each, given in self._deliveries.items()}
         self._own_query = OwnQuery(repr(self), self._spec.url)
         self._stopping = threading.Event()
-        """The committers are to finish the chunk in hand and keep the rest."""
+        """Set: the committers finish the chunks in flight and keep the rest."""
         self._opening = threading.Lock()
         self._closing = threading.RLock()
         self._pool: CommitterPool | None = None
@@ -114,33 +115,33 @@ class WalSink:
         self._cancel_jobs: Callable[[], None] = _nothing
         self._leave_exit: Callable[[], None] = _nothing
         self._let_go: Callable[[], None] = _nothing  # of the sinks' objects
-        self._owner = Owner()  # once it is open, the process that opened it: a forked child has none of its threads
+        self._owner = Owner()  # the process that opened it: a forked child has none of its threads
         self._closed = False
         self._failure: BaseException | None = None
-        """What ended it before everything was delivered."""
+        """The error that ended it before everything was delivered."""
 
     def __repr__(self) -> str:
         return f"WalSink(wal={self._spec.safe_url!r}, sinks={sorted(self._sinks)})"
 
     def guarantee(self) -> Mapping[str, str]:
-        """What holds for each sink, and what may repeat, in a sentence each. No I/O."""
+        """The guarantee of each sink and the rows that may repeat, one sentence for each name. No I/O."""
         return {name: kept.sentence for name, kept in self._promises.items()}
 
     # --- with a streaming query
 
     @spelled
     def run(self, writer: DataStreamWriter) -> None:
-        """Start the query, wait for its end, deliver everything it completed, close. Raises every failure."""
+        """Start the query, wait until it ends, deliver everything it completed, close. Raises every failure."""
         try:
             self.start(writer).awaitTermination()
         except Exception as error:
             self._end_early()
             self._failure = self._cause_of(error)
             if self._failure is not error:
-                # Spark's account of an error of ours is a page around its text.
+                # Spark puts a page of text around the message of our error.
                 raise self._failure from (None if text_of(self._failure) in text_of(error) else error)
             raise
-        except BaseException as error:  # Ctrl-C: nothing may stand before it
+        except BaseException as error:  # Ctrl-C is raised as it is
             self._end_early()
             self._failure = error
             raise
@@ -150,58 +151,60 @@ class WalSink:
     def start(self, writer: DataStreamWriter) -> StreamingQuery:
         """Start a query into this WAL: sets its `foreachBatch` and `checkpointLocation`. Returns Spark's query.
 
-        The writer keeps its trigger, output mode and query name. Raises `ConfigError` if it was given another
-        checkpointLocation, or a target such as a format.
-        `query.awaitTermination()` returns normally after a stop, whoever stopped it: only `close()`, `run()` or
-        leaving the `with` block tell that everything was delivered.
+        The writer keeps its trigger, output mode and query name. Raises `ConfigError` if the writer already has
+        another checkpointLocation, or a target such as a format.
+        `query.awaitTermination()` returns normally after every stop, also when delivery failed. Only `close()`, `run()`
+        and leaving the `with` block confirm that everything was delivered.
         """
         self._refuse_fork()
         from wal_sink.spark.session.leftovers import refuse_leftovers  # noqa: PLC0415 - draining needs no Spark
         from wal_sink.spark.session.query import session_of  # noqa: PLC0415
 
-        self._refuse_large_chunks()
+        refuse_large_chunks(self._settings, self._sinks)
         spark = session_of(writer)
         refuse_leftovers(writer, spark, checkpoint_location(self._checkpoint, spark), self._sinks)
         pool = self._opened(spark)
         pool.run.become_stager()
         query = self._own_query.start(writer, self._checkpoint, self._on_batch)
-        if pool.error is not None or self._own_query.is_leaving:  # since before there was a query to stop
+        if pool.error is not None or self._own_query.is_leaving:  # this came before there was a query to stop
             self._own_query.stop()
         pool.wake()
         return query
 
     @spelled
     def stage(self, df: DataFrame, batch_id: int) -> None:
-        """Stage one batch, from inside `foreachBatch`; for own `writeStream` chains, whose checkpoint must be this one.
+        """Stage one batch, from inside `foreachBatch`. For your own `writeStream` chain; it must use this checkpoint.
 
-        Once a batch: union the DataFrames first, or give each a WAL of its own. On any thread, if the DataFrame was
-        made of the one that `foreachBatch` was given; another one is staged on the thread that calls `foreachBatch`.
-        Raises what made delivery give up, and `HistoryError` before anything is written if this batch contradicts the
-        WAL. Let `foreachBatch` raise it too: if it swallows the error, the next call and `close` raise it again.
+        Call it once per batch. If you have several DataFrames, union them first, or use one WAL for each. It runs on
+        any thread if the DataFrame was made from the one that `foreachBatch` got. Any other DataFrame must be staged on
+        the thread that calls `foreachBatch`.
+        Raises the error that made delivery give up, and `HistoryError`, before anything is written, if this batch
+        contradicts the WAL. Let `foreachBatch` raise it too. A swallowed error is raised again by the next call and by
+        `close`.
         """
         self._refuse_fork()
-        with self._own_query.entered(df, batch_id, self._checkpoint) as (caller, entry):
-            # Entered before anything that waits, so that no stop waits for it.
-            pool = self._open(caller.session)
+        with self._own_query.entered(df, batch_id, self._checkpoint) as (identity, entry):
+            # The batch is entered before anything waits, so that `stop` never waits for this thread.
+            pool = self._open(identity.session)
             self._own_query.hold(df, pool, until=lambda: pool.is_caught_up)
             if not entry.has_term:
-                self._refuse_large_chunks()
+                refuse_large_chunks(self._settings, self._sinks)
                 pool.run.become_stager()
                 entry.has_term = True
-            self._stage(df, caller, pool)
+            self._stage(df, identity, pool)
 
     # --- without one
 
     @spelled
     def drain(self, *, follow: bool = False, timeout_s: float | None = None) -> None:
-        """Deliver what is complete; with `follow`, go on as batches complete, until stopped or `timeout_s` have passed.
+        """Deliver all complete batches. With `follow`, go on as batches complete, until stopped or `timeout_s` passed.
 
-        Needs no pyspark, unless a sink does. Raises what made a committer give up, and `UndeliveredError` for a parked
-        sink; without `follow`, also when time ran out.
+        Needs no pyspark, unless a sink does. Raises the error that made a committer give up, and `UndeliveredError` for
+        a parked sink; without `follow`, also when the time is over.
         """
         check_timeout("timeout_s", timeout_s)
         if not self._sinks:
-            raise ConfigError(f"{self!r} only stages: to drain, say where the rows go, WalSink(to, …)")
+            raise ConfigError(f"{self!r} only stages: it has no sink. To drain, pass the target: WalSink(to, …)")
         began_s = SYSTEM.monotonic_s()
         pool = self._open()
         left_s = None if timeout_s is None else max(0.0, timeout_s - (SYSTEM.monotonic_s() - began_s))
@@ -217,16 +220,16 @@ class WalSink:
 
     @spelled
     def close(self, timeout_s: float | None = None) -> None:
-        """Stop the own query, deliver what is complete, or raise.
+        """Stop the query of this object and deliver all complete batches, or raise.
 
-        What it or `run` raised once it raises again, so that leaving a `with` block in which that was caught does not
-        pass for a success.
+        An error that `run` or `close` raised before is raised again. So a `with` block that caught it does not end like
+        a success.
         """
         check_timeout("timeout_s", timeout_s)
         self._refuse_fork()
         with self._closing:
             if self._closed:
-                self._raise_failure()
+                raise_again(self._failure, repr(self))
                 return
             try:
                 self._own_query.refuse_inside(self._is_complete)
@@ -242,7 +245,7 @@ class WalSink:
     def __enter__(self) -> Self:
         try:
             self._opened()
-        except BaseException:  # Ctrl-C while the past is delivered: `with` calls no `__exit__` for it
+        except BaseException:  # Ctrl-C during the first delivery: `with` does not call `__exit__` for it
             self._end_early()
             raise
         return self
@@ -258,7 +261,7 @@ class WalSink:
     # --- opening
 
     def _opened(self, spark: SparkSession | None = None) -> CommitterPool:
-        """The run's threads once they have delivered what earlier runs left. Raises what kept a sink from that."""
+        """The committer pool, after it delivered what earlier runs left. Raises the error that prevented this."""
         pool = self._open(spark)
         pool.wait_caught_up()
         pool.raise_error()
@@ -266,9 +269,10 @@ class WalSink:
         return pool
 
     def _open(self, spark: SparkSession | None = None) -> CommitterPool:
-        """The run's threads, made and started at the first call.
+        """The committer pool, made and started at the first call.
 
-        Waits for no sink: one that gives up stops the query, which waits for `stage`, which comes through here.
+        Waits for no sink, or it could wait for ever: a sink that gives up stops the query, the stop waits for `stage`,
+        and `stage` calls this method.
         """
         self._refuse_fork()
         with self._opening:
@@ -286,27 +290,20 @@ class WalSink:
                 self._pool.start()
             elif spark is not None and not self._knows_spark:
                 raise ConfigError(
-                    f"{self!r} was opened before there was a SparkSession, so its sinks were placed in this process "
-                    "and its checkpoint was looked for without Spark: create the SparkSession before entering the with "
-                    "block, or before whatever is called first"
+                    f"{self!r} was opened before there was a SparkSession. So its sinks run in this process, and its "
+                    "checkpoint was looked for without Spark. Create the SparkSession before you enter the with block "
+                    "and before you call any method"
                 )
             return self._pool
 
     def _refuse_fork(self) -> None:
-        """Before any lock: one that a thread of the parent held at the fork is never let go here."""
+        """Call it before taking a lock: a lock that a thread of the parent held at the fork stays locked here."""
         if self._pool is not None:
             self._owner.refuse_child(repr(self))
 
     def _refuse_closed(self) -> None:
         if self._closed:
             raise ConfigError(f"{self!r} was closed: make a new one")
-
-    def _refuse_large_chunks(self) -> None:
-        """Before anything is staged: what is staged keeps its chunks for ever."""
-        settings = self._settings
-        for name, sink in self._sinks.items():
-            if isinstance(sink, Sink):
-                check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:
@@ -324,25 +321,28 @@ class WalSink:
     # --- while it runs
 
     def _on_batch(self, df: DataFrame, batch_id: int) -> None:
-        """`stage` for the query of `start`, which has claimed the stager's term."""
-        with self._own_query.entered(df, batch_id, self._checkpoint) as (caller, _):
-            self._stage(df, caller, self._open())
+        """Stage a batch of the query that `start` started; `start` has claimed the stager's term already."""
+        with self._own_query.entered(df, batch_id, self._checkpoint) as (identity, _):
+            self._stage(df, identity, self._open())
 
-    def _stage(self, df: DataFrame, caller: QueryIdentity, pool: CommitterPool) -> None:
+    def _stage(self, df: DataFrame, identity: QueryIdentity, pool: CommitterPool) -> None:
         from wal_sink.spark.stage_batch import stage_batch  # noqa: PLC0415 - there is a DataFrame, so there is Spark
 
-        self._own_query.hold(df, pool, until=lambda: pool.has_room(caller.batch_id, self._spec.safe_url))
-        stage_batch(pool.run, self._spec, df, caller)
+        self._own_query.hold(df, pool, until=lambda: pool.has_room(identity.batch_id, self._spec.safe_url))
+        stage_batch(pool.run, self._spec, df, identity)
         pool.wake()
 
     def _is_complete(self, batch_id: int) -> bool:
-        """Whether Spark may have completed the batch. One that failed before the checkpoint could be asked may be."""
+        """Whether Spark may have completed the batch; true if the checkpoint was never opened, since it may have."""
         return self._pool is None or self._pool.run.gate.is_open_now(batch_id)
 
     # --- ending
 
     def _finish(self, timeout_s: float | None) -> None:
-        """Deliver what is complete, then raise what failed. What was not staged for an error is missing for that."""
+        """Deliver all complete batches, then raise what failed.
+
+        A batch that an error kept from being staged is missing for that reason: then the error is raised.
+        """
         unstaged = self._own_query.unstaged_error(self._is_complete)
         try:
             if self._pool is not None:
@@ -359,43 +359,37 @@ class WalSink:
         if unstaged is not None:
             raise unstaged
 
-    def _stop_crew(self) -> None:
-        """Finish the chunks in hand and keep the rest."""
+    def _stop_committers(self) -> None:
+        """Finish the chunks in flight and keep the rest."""
         if self._pool is not None and not self._pool.stop(GRACE_S):
             self._cancel_jobs()
             if not self._pool.stop(CANCEL_S):
-                _logger.warning("%r: a sink is still busy; what it sent last has an unknown outcome", self)
-                return  # it stays held: nobody else may call it meanwhile
+                _logger.warning("%r: a sink is still busy. Whether the target took its last chunks is unknown", self)
+                return  # the sink stays held, so that no other WalSink calls it meanwhile
         self._let_go()
 
     def _end_early(self) -> None:
-        """Once: stop the query, finish the chunks in hand, keep the rest. Raises nothing: an error is under way."""
+        """Stop the query, finish the chunks in flight, keep the rest; only once.
+
+        Raises nothing: another error is being raised already.
+        """
         if not self._closed and (self._pool is None or self._owner.is_here):
             self._closed = True
             self._leave_exit()
             self._own_query.leave()
             self._try_to(self._own_query.stop)
-            self._try_to(self._stop_crew)
+            self._try_to(self._stop_committers)
 
     def _try_to(self, end: Callable[[], None]) -> None:
         try:
             end()
-        except Exception:  # whatever it is, it must not hide the error that led here
-            _logger.warning("%r did not end cleanly; what is not delivered stays in the WAL", self, exc_info=True)
+        except Exception:  # no error of the end may hide the error that led here
+            _logger.warning("%r did not end cleanly. Undelivered batches stay in the WAL", self, exc_info=True)
 
     def _cause_of(self, error: Exception) -> Exception:
-        """What lies behind Spark's account of it, if this object knows better."""
+        """The error of ours that Spark's error reports, if there is one; else `error`."""
         known = (self._own_query.stage_error, self._pool.error if self._pool is not None else None)
         return next((cause for cause in known if isinstance(cause, WalSinkError)), error)
-
-    def _raise_failure(self) -> None:
-        if isinstance(self._failure, Exception):
-            raise self._failure
-        if self._failure is not None:
-            raise UndeliveredError(
-                f"{self!r} was ended by {type(self._failure).__name__} before everything complete was delivered. The "
-                "rest is kept in the WAL; start again"
-            ) from self._failure
 
     def _refuse_given_up(self, pool: CommitterPool) -> None:
         pool.raise_error()

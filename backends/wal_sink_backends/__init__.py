@@ -1,6 +1,7 @@
-"""Ready sinks, one file each.
+"""The ready sinks, one package per target: `files`, `sql`, `kafka`, `redis`, `http`, `dynamodb`; `common` is for all.
 
-A sink whose driver is an optional dependency is imported from its own module, and that names the extra to install.
+Each target has its sink in `sink` (files: `chunk_sink`, `two_phase_sink`) and its options in URLs in `urls`. A sink
+whose client is an optional dependency is imported from its own package, and an error names the extra to install.
 """
 
 from __future__ import annotations

@@ -9,24 +9,33 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
+import wal_sink.walsink
 from examples.demo import command, proof, source
 from examples.demo.controller import Killed, Result, Wishes
-from examples.demo.job import CARRIER_NAME, DELAY_CLASS, DELIVERED_COLUMNS
+from examples.demo.folder import Folder
+from examples.demo.job import CARRIER_NAME, DELAY_CLASS, DELIVERED_COLUMNS, EXACT, PLAIN
 from examples.demo.plain_sink import ROW_KEY
 from examples.demo.plan import Aim, planned_kills
 from examples.demo.stage import make_folder
-from examples.demo.watch import Seen
+from examples.demo.watch import Seen, Watch
 from tests.support.components import require
 from tests.support.fixtures.spark import JAVA_HINT
 from tests.support.processes import Child, python_environment
 from tests.support.programs.quick_workers import SUBMIT
-from wal_sink import ConfigError
+from wal_sink import Chunk, ConfigError, Delivery, DeliveryError, PermanentError, Settings, Sink, WalSink
+from wal_sink.inspection import read_batches, read_status
+from wal_sink.lifecycle.run import Run
+from wal_sink.stores.opening import open_store
+from wal_sink.stores.spec import StoreSpec
+from wal_sink.testing import FakeQuery
 
 ROWS = 50
 
@@ -188,6 +197,119 @@ def test_files_that_share_a_batch_are_counted() -> None:
         return Seen(files, started, started, started, {"plain": started}, takeovers=0, queries=1)
 
     assert [seen(0, -1).merged, seen(5, 4).merged, seen(6, 4).merged] == [0, 0, 1]
+
+
+# --- the look at the store, against wal-sink's own
+
+
+class Taking(Sink):
+    """Takes every chunk, or refuses the second one of each segment."""
+
+    def __init__(self, *, refuses_second: bool = False) -> None:
+        self._refuses_second = refuses_second
+
+    def write(self, chunk: Chunk) -> None:
+        if self._refuses_second and chunk.start:
+            raise PermanentError("not this one")
+
+
+@dataclass
+class Watched:
+    """A log of batches with two segments of two chunks each, and two looks at it: the demo's and wal-sink's."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.checkpoint, self.log = (open_store(StoreSpec(str(self.folder / name))) for name in ("checkpoint", "wal"))
+        self.watch = Watch(Folder(self.log.root), Folder(self.checkpoint.root))
+        run = Run(self.log, self.checkpoint, Settings(chunk_rows=1))
+        run.open()
+        run.become_stager()
+        self.batches = FakeQuery(self.checkpoint, lambda *_: [pa.table({"id": [1, 2]})] * 2).batches(run, 3)
+
+    def drain(self, plain: Sink) -> None:
+        targets = {EXACT: Delivery(Taking(), start_from="earliest"), PLAIN: Delivery(plain, start_from="earliest")}
+        WalSink(targets, wal=self.log.root, checkpoint=self.checkpoint.root).drain()
+
+    def look(self) -> Seen:
+        """The demo's look, held to each number that wal-sink tells as well."""
+        seen, status, batches = self.watch.look(), read_status(self.log), read_batches(self.log)
+        assert seen.staged == status.newest_batch
+        assert seen.queries == status.stager_term
+        through = {sink.name: sink.delivered_through for sink in status.sinks}
+        assert seen.delivered == {name: through.get(name, -1) for name in (EXACT, PLAIN)}
+        assert seen.takeovers == max((sink.term for sink in status.sinks if sink.name == PLAIN), default=0)
+        assert self.watch.attempts() == {batch.batch_id: batch.attempts for batch in batches}
+        return seen
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    monkeypatch.setattr(wal_sink.walsink, "current_session", lambda: None)  # one that another test made
+    return Watched(tmp_path)
+
+
+def test_a_look_at_an_empty_log_finds_nothing(watched: Watched) -> None:
+    seen = watched.look()
+    assert (seen.started, seen.staged, seen.completed, seen.delivered_to_all) == (-1, -1, -1, -1)
+    assert seen.is_idle
+    assert watched.watch.moment(seen) == "between two batches"
+    assert watched.watch.segments_in_delivery(seen, PLAIN) == 0
+
+
+def test_a_look_at_a_delivery_under_way_tells_its_batch_and_its_chunks(watched: Watched) -> None:
+    next(watched.batches)
+    seen = watched.look()
+    assert watched.watch.moment(seen) == "batch 0 complete, its delivery not begun"
+    assert watched.watch.segments_in_delivery(seen, PLAIN) == 2
+
+    watched.drain(Taking())
+    seen = watched.look()
+    assert (seen.completed, seen.delivered_to_all, seen.is_idle) == (0, 0, True)
+
+    next(watched.batches)
+    with pytest.raises(DeliveryError):
+        watched.drain(Taking(refuses_second=True))
+    seen = watched.look()
+    chunks = len(list((watched.folder / f"wal/sinks/plain/progress/{1:019}").iterdir()))
+    assert seen.delivered[PLAIN] == 0
+    assert chunks > 0
+    assert f"delivering batch 1 to the plain folder, chunks recorded: {chunks}" in watched.watch.moment(seen)
+
+
+def test_a_batch_that_spark_began_is_told(watched: Watched) -> None:
+    next(watched.batches)
+    watched.drain(Taking())
+    (watched.folder / "checkpoint/offsets/1").touch()
+    seen = watched.look()
+    assert (seen.started, seen.is_idle) == (1, False)
+    assert watched.watch.moment(seen) == "staging batch 1"
+    assert watched.watch.moment(replace(seen, staged=1)) == "batch 1 staged, its checkpoint not complete"
+
+
+def test_every_attempt_is_counted_and_the_released_manifest_counts(watched: Watched) -> None:
+    next(watched.batches)
+    (first,) = (watched.folder / "wal/batches" / f"{0:019}").glob("manifest-*")
+    record = json.loads(first.read_text())
+    record["body"]["segments"] *= 2
+    newer = first.with_name(f"{first.stem[:-10]}{int(first.stem[-10:]) + 1:010}.json")
+    newer.write_text(json.dumps(record))
+    seen = watched.watch.look()
+    assert watched.watch.attempts() == {0: 2}
+    assert watched.watch.segments_in_delivery(seen, PLAIN) == 4  # nothing is released: the newest counts
+
+    newer.unlink()
+    watched.drain(Taking())  # which releases the first
+    newer.write_text(json.dumps(record))
+    assert watched.watch.segments_in_delivery(seen, PLAIN) == 2
+
+
+def test_temporaries_and_missing_folders_are_in_no_listing(tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    for name in (".7.tmp", "3.compact", "4"):
+        (tmp_path / "offsets" / name).touch()
+    assert sorted(Folder(str(tmp_path)).names("offsets")) == ["3.compact", "4"]
+    assert Folder(str(tmp_path)).names("commits") == []
 
 
 # --- what it prints

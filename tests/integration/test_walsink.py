@@ -113,7 +113,7 @@ def test_a_sink_opened_before_spark_was_there_is_refused_when_spark_comes(
 ) -> None:
     place.feed.add(range(5))
     monkeypatch.setattr("wal_sink.walsink.current_session", lambda: None)
-    early = "create the SparkSession before entering the with block"
+    early = "Create the SparkSession before you enter the with block"
     with place.sink() as sink, pytest.raises(ConfigError, match=early):
         sink.start(place.writer(spark))
     assert not place.checkpoint.exists()

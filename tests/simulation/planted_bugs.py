@@ -20,6 +20,7 @@ from wal_sink.checkpoint.reader import Gate
 from wal_sink.committer.collection import Collector
 from wal_sink.committer.committer import Committer
 from wal_sink.committer.release import Released, Releaser
+from wal_sink.committer.states import DueBatch, Seen, State
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.segment import SegmentDelivery
 from wal_sink.errors import StoreError
@@ -125,11 +126,12 @@ def dead_letters_not_kept_at_takeover(patch: Patch) -> None:
 
 
 def no_second_read_at_takeover(patch: Patch) -> None:
-    def never(_: Committer, delivery: BatchDelivery, batch_id: int) -> bool:  # noqa: ARG001
-        delivery.reload_progress()
-        return False
+    def progress_alone(_: Committer, due: DueBatch) -> Seen:
+        due.delivery.reload_progress()
+        return Seen.PROGRESS_READ
 
-    patch.setattr(Committer, "_is_done_after_all", never)
+    patch.setitem(Committer._ACTIONS, State.BEGUN, progress_alone)
+    patch.setitem(Committer._ACTIONS, State.INFORMED, lambda *_: Seen.NO_MARKER)
 
 
 def batches_start_at_the_newest(patch: Patch) -> None:

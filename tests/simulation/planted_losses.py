@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from wal_sink.committer.committer import Committer
+from wal_sink.committer.states import State
 from wal_sink.dead_letters.rejections import Rejections
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.positions import Positions
@@ -100,7 +101,7 @@ def only_the_chunk_in_hand_may_have_been_sent(patch: Patch) -> None:
 def last_delivered_not_read_at_the_start(patch: Patch) -> None:
     def made(self: Committer, *args: Any) -> None:
         real(self, *args)
-        self._is_confirmed = True
+        self._state = State.READY
 
     real = Committer.__init__
     patch.setattr(Committer, "__init__", made)
@@ -108,7 +109,7 @@ def last_delivered_not_read_at_the_start(patch: Patch) -> None:
 
 def last_delivered_not_read_at_the_end(patch: Patch) -> None:
     def confirm_marked(self: Committer) -> None:
-        if not self._is_confirmed:
+        if self._state is State.UNCONFIRMED:
             real(self)
 
     real = Committer.confirm_marked

@@ -11,11 +11,14 @@ under the same keys, which such a target ignores. Every other sink gets a marker
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Literal
 
 import msgspec
 
 from wal_sink.committer.context import CommitContext
+from wal_sink.committer.markers import MarkedSlots, find_marker, last_delivered_through, read_marked
+from wal_sink.committer.states import ENDS, NEXT, DueBatch, Seen, State
 from wal_sink.dead_letters.files import Kept
 from wal_sink.delivery.batch import BatchDelivery
 from wal_sink.delivery.progress import recorded_chunks
@@ -23,11 +26,9 @@ from wal_sink.delivery.retry import Budget
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import CorruptError, DeliveryError, FencedError, HistoryError, OutcomeUnknownError, StoreError
 from wal_sink.recovery.inventory import (
-    Lost,
     check_marked_batch,
     check_marker,
     check_not_marked,
-    find_again,
     newest_marker,
 )
 from wal_sink.reporting.logs import logger_of
@@ -38,14 +39,12 @@ from wal_sink.two_phase.abort import ABORT_EVERY_BATCHES, abort_abandoned
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term, claim_above_seen, renew
 from wal_sink.wal.log import NOTHING
-from wal_sink.wal.records import Manifest, Marker, OlderSlots, Release, SinkRecord
+from wal_sink.wal.records import Manifest, Marker, SinkRecord
 
 GROUP_BATCHES = 8
 """The most batches that share a marker."""
 GROUP_S = 1.0
 """For how long they may, by the monotonic clock: a process that slept in between looks at its term again."""
-MOST_LAST_DELIVERED_SLOTS = 1024
-"""Of slots that the newest batch with rows did not use, those from here on are not watched: a marker stays small."""
 RELEASE_S = 5.0
 """For how long a look at the term is good while a batch is released: a successor collects no batch so soon."""
 
@@ -71,7 +70,7 @@ class Committer:
         self._has_delivered = False  # whether this run delivered a batch: the next was begun by nobody before
         self._tidied_through: int | None = None
         self._marked_manifest: Manifest | None = None  # of the newest marked batch, without its segments
-        self._is_confirmed = False  # whether the target had what was marked when this run began
+        self._state = State.UNCONFIRMED
         self._rate = RowRate(served_sink.delivery.rows_per_s, shared.log.runtime)
         self.term = term
 
@@ -139,8 +138,11 @@ class Committer:
             # What a successor did or collected looks like damage to whom it succeeded: then that is what to say.
             self.term.check(self._log.store)
             self.mark_delivered()
-            if not self._is_marked_after_all():
+            marker = self._marker_of_missing()
+            if marker is None:
                 raise
+            self._go_on_from(marker)
+            self._underway = None
             return True
         except (DeliveryError, StoppedError):
             self.mark_delivered()
@@ -160,21 +162,15 @@ class Committer:
             or self._served_sink.promise.ability is not Ability.TRANSACTIONAL
         ):
             return  # nothing that had rows was marked, or the target has no positions that could tell
-        manifest = self._marked_manifest or self._read_marked(marker.batch_id)
+        manifest = self._marked_manifest or read_marked(self._log, self.name, marker.batch_id)
         self._marked_manifest = msgspec.structs.replace(manifest, segments=(), prepared={})
         self._delivery(self._marked_manifest, taken_over=False).ask()
-
-    def _read_marked(self, batch_id: int) -> Manifest:
-        """The manifest of the newest marked batch, which no collection takes. Two reads."""
-        path, marker = paths.release(batch_id), paths.marker(self.name, batch_id)
-        release = self._log.find(Release, path) or find_again(self._log, Release, path, Lost.RELEASE, marker)
-        path = paths.manifest(batch_id, release.term, release.attempt)
-        return self._log.find(Manifest, path) or find_again(self._log, Manifest, path, Lost.MANIFEST, marker)
 
     def mark_delivered(self) -> None:
         """End the group under way: what the sink has is marked, if the store lets us. Without it, it is sent again."""
         try:
-            self._mark_rest()
+            if self._unmarked:
+                self._mark(self._unmarked, {})
         except (StoreError, OutcomeUnknownError, CorruptError, FencedError) as error:
             _logger.warning("sink %s: %d batches stay unmarked: %s", self.name, len(self._unmarked), error)
 
@@ -197,37 +193,133 @@ class Committer:
             _logger.warning("sink %s: aborting what was abandoned failed: %s", self.name, error)
 
     def _deliver_next(self, *, search: bool) -> bool:
-        if not self._is_confirmed:
-            self.confirm_marked()
-            self._is_confirmed = True
-        if search:
+        """Walk the table of `states` to one of its ends."""
+        if self._state is not State.UNCONFIRMED:
+            self._state = State.READY  # the walk before this one came to an end, or an error ended it
+        due = DueBatch(search)
+        while self._state not in ENDS:
+            self._state = NEXT[self._state][self._ACTIONS[self._state](self, due)]
+        return self._state is State.DELIVERED
+
+    def _confirm(self, _: DueBatch) -> Literal[Seen.CONFIRMED]:
+        self.confirm_marked()
+        return Seen.CONFIRMED
+
+    def _ask_gate(self, due: DueBatch) -> Literal[Seen.GATE_OPEN, Seen.GATE_CLOSED]:
+        if due.search:
             self._shared.history.load_owner()
             self._shared.gate.search()
         batch_id = self.next_batch()
-        staged = None if batch_id is None else self._shared.history.staged(batch_id)
+        if batch_id is None:
+            return Seen.GATE_CLOSED
+        due.batch_id = batch_id
+        due.staged = self._shared.history.staged(batch_id)
         # A checkpoint that was rolled back must complete the batch again, though it may be released.
-        if batch_id is None or not self._shared.gate.is_open(batch_id):
-            return self._mark_rest()
-        self._check_term()  # a succeeded process must not decide which attempt is delivered
-        released = self._shared.releaser.release(batch_id, staged, sink=self.name)
-        if released is None:
-            return self._mark_rest()
-        if not (released.is_present_plan and self._is_in_time(RELEASE_S)):
-            # It may have slept since: then a successor may have delivered another attempt and collected its release.
+        return Seen.GATE_OPEN if self._shared.gate.is_open(batch_id) else Seen.GATE_CLOSED
+
+    def _check_term(self, _: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
+        """A superseded process must not decide which attempt is delivered. One read; none within a group, since a
+        target that ignores what it has is not harmed by the rest of it.
+        """
+        if not (self._unmarked and self._is_in_time()):
             self._look_at_term()
-        delivery = self._underway
-        begun = delivery is not None or released.run_id != self._log.run_id
-        if staged is None and not (begun or self._has_delivered):
-            begun = self._has_progress(released.manifest)  # then its release was lost
-        if delivery is None:
-            delivery = self._underway = self._delivery(released.manifest, taken_over=begun)
-        if not (begun and self._is_done_after_all(delivery, batch_id)):
-            if not released.manifest.passed_over:  # Spark called no sink for it either
-                delivery.run(self._renew_term)
-            self._settle(released.manifest, delivery.kept_rows(), begun=begun)
+        return Seen.NOT_SUPERSEDED
+
+    def _release(self, due: DueBatch) -> Literal[Seen.RELEASE_HOLDS, Seen.RELEASE_IN_DOUBT, Seen.GATE_CLOSED]:
+        released = self._shared.releaser.release(due.batch_id, due.staged, sink=self.name)
+        if released is None:
+            return Seen.GATE_CLOSED
+        due.released = released
+        # This process may have slept since: a newer one may have delivered another attempt and collected its release.
+        holds = released.is_present_plan and self._is_in_time(RELEASE_S)
+        return Seen.RELEASE_HOLDS if holds else Seen.RELEASE_IN_DOUBT
+
+    def _check_term_again(self, _: DueBatch) -> Literal[Seen.NOT_SUPERSEDED]:
+        self._look_at_term()
+        return Seen.NOT_SUPERSEDED
+
+    def _begin(self, due: DueBatch) -> Literal[Seen.NEW, Seen.MAYBE_BEGUN]:
+        due.is_begun = self._may_be_begun(due)
+        if self._underway is None:
+            self._underway = self._delivery(due.released.manifest, taken_over=due.is_begun)
+        due.delivery = self._underway
+        return Seen.MAYBE_BEGUN if due.is_begun else Seen.NEW
+
+    def _read_progress(self, due: DueBatch) -> Literal[Seen.PROGRESS_READ]:
+        due.delivery.take_over()
+        seen_in = f"progress of batch {due.batch_id}"
+        self.term = claim_above_seen(self._log, self.term, due.delivery.seen_term, seen_in)
+        due.delivery.go_on_under(self.term)
+        return Seen.PROGRESS_READ
+
+    def _read_markers(self, due: DueBatch) -> Literal[Seen.MARKER_FOUND, Seen.NO_MARKER]:
+        if (marker := find_marker(self._log, self.name, due.batch_id)) is not None:
+            self._go_on_from(marker)
+            return Seen.MARKER_FOUND
+        if not (self._has_delivered or self._shares_markers):
+            check_not_marked(self._log, self.name, due.batch_id)
+        return Seen.NO_MARKER
+
+    def _send(self, due: DueBatch) -> Literal[Seen.ALL_SENT]:
+        if not due.released.manifest.passed_over:  # Spark called no sink for such a batch either
+            due.delivery.run(self._renew_term)
+        return Seen.ALL_SENT
+
+    def _choose_marker(self, due: DueBatch) -> Literal[Seen.MARKER_SHARED, Seen.MARKER_DUE]:
+        due.kept = due.delivery.kept_rows()
+        shares_marker = (
+            self._shares_markers
+            and not (due.is_begun or due.kept)
+            and len(self._unmarked) + 1 < GROUP_BATCHES
+            and self._is_in_time()
+            and self._shared.gate.is_known_open(due.batch_id + 1)
+        )
+        return Seen.MARKER_SHARED if shares_marker else Seen.MARKER_DUE
+
+    def _join_group(self, due: DueBatch) -> Literal[Seen.JOINED]:
+        self._unmarked.append(due.released.manifest)
+        return Seen.JOINED
+
+    def _mark_batch(self, due: DueBatch) -> Literal[Seen.MARKED]:
+        self._mark([*self._unmarked, due.released.manifest], due.kept)
+        return Seen.MARKED
+
+    def _forget_delivery(self, _: DueBatch) -> Literal[Seen.FORGOTTEN]:
         self._underway = None
         self._has_delivered = True
-        return True
+        return Seen.FORGOTTEN
+
+    def _close_group(self, _: DueBatch) -> Literal[Seen.MARKED, Seen.NO_GROUP]:
+        if not self._unmarked:
+            return Seen.NO_GROUP
+        self._mark(self._unmarked, {})
+        return Seen.MARKED
+
+    _ACTIONS: ClassVar[dict[State, Callable[[Committer, DueBatch], Seen]]] = {
+        State.UNCONFIRMED: _confirm,
+        State.READY: _ask_gate,
+        State.COMPLETE: _check_term,
+        State.ENTITLED: _release,
+        State.DOUBTFUL: _check_term_again,
+        State.RELEASED: _begin,
+        State.BEGUN: _read_progress,
+        State.INFORMED: _read_markers,
+        State.UNSENT: _send,
+        State.SENT: _choose_marker,
+        State.SHARING: _join_group,
+        State.MARKABLE: _mark_batch,
+        State.SETTLED: _forget_delivery,
+        State.CLOSED: _close_group,
+    }
+    """The action of each state; `states.NEXT` says which state follows its observation."""
+
+    def _may_be_begun(self, due: DueBatch) -> bool:
+        """Whether an earlier call or another process may have begun the delivery."""
+        if self._underway is not None or due.released.run_id != self._log.run_id:
+            return True
+        if due.staged is not None or self._has_delivered:
+            return False
+        return self._has_progress(due.released.manifest)  # if it has, its release was lost
 
     def _has_progress(self, manifest: Manifest) -> bool:
         """Whether the sink has a part of the batch. One listing, or none where progress is kept elsewhere."""
@@ -235,72 +327,26 @@ class Committer:
             return False
         return bool(recorded_chunks(self._log.store, self.name, manifest))
 
-    def _check_term(self) -> None:
-        """One read; none within a group, since a target that ignores what it has is not harmed by the rest of it."""
-        if not (self._unmarked and self._is_in_time()):
-            self._look_at_term()
-
     def _look_at_term(self) -> None:
         now_s = self._log.runtime.monotonic_s()
         self.term.check(self._log.store)
         self._looked_s = now_s
 
-    def _settle(self, manifest: Manifest, kept: Mapping[Kept, int], *, begun: bool) -> None:
-        """Mark a batch that was delivered, unless the next one will be marked with it."""
-        shares_marker = (
-            self._shares_markers
-            and not (begun or kept)
-            and len(self._unmarked) + 1 < GROUP_BATCHES
-            and self._is_in_time()
-            and self._shared.gate.is_known_open(manifest.batch_id + 1)
-        )
-        if shares_marker:
-            self._unmarked.append(manifest)
-        else:
-            self._mark([*self._unmarked, manifest], kept)
-
     def _is_in_time(self, limit_s: float = GROUP_S) -> bool:
         """Whether the term was looked at so short a while ago."""
         return self._log.runtime.monotonic_s() - self._looked_s < limit_s
 
-    def _mark_rest(self) -> bool:
-        """Mark the group under way; False if there is none."""
-        if not self._unmarked:
-            return False
-        self._mark(self._unmarked, {})
-        return True
-
-    def _is_done_after_all(self, delivery: BatchDelivery, batch_id: int) -> bool:
-        """Progress first, then markers: absent progress may mean "not begun" or "done and collected"."""
-        delivery.take_over()
-        self.term = claim_above_seen(self._log, self.term, delivery.seen_term, f"progress of batch {batch_id}")
-        delivery.go_on_under(self.term)
-        if self._adopt_marker(batch_id):
-            return True
-        if not (self._has_delivered or self._shares_markers):
-            check_not_marked(self._log, self.name, batch_id)
-        return False
-
-    def _is_marked_after_all(self) -> bool:
-        """Whether what is missing was collected, since a predecessor that woke up had marked it or a later batch."""
+    def _marker_of_missing(self) -> Marker | None:
+        """The marker from which to go on if what is missing was collected: an older process that woke up had marked
+        the batch or a later one.
+        """
         batch_id = self.next_batch()
-        if batch_id is None or not self._adopt_marker(batch_id):
-            return False
-        self._underway = None
-        return True
+        return None if batch_id is None else find_marker(self._log, self.name, batch_id)
 
-    def _adopt_marker(self, batch_id: int) -> bool:
-        """Go on from the marker of the batch, or a later one: the newest is never collected. False if there is none."""
-        marker = self._log.find(Marker, paths.marker(self.name, batch_id))
-        if marker is None:
-            newest = max(self._log.numbers(paths.markers(self.name)), default=NOTHING)
-            marker = self._log.find(Marker, paths.marker(self.name, newest)) if newest >= batch_id else None
-        if marker is None:
-            return False
+    def _go_on_from(self, marker: Marker) -> None:
         self._marker = marker
         self._marked_manifest = None
         self._unmarked.clear()
-        return True
 
     def _renew_term(self, above: int) -> Term:
         """What was sent out under the present term may still be under way: from now on it is a succeeded one's.
@@ -329,7 +375,9 @@ class Committer:
 
     def _mark(self, group: Sequence[Manifest], kept: Mapping[Kept, int]) -> None:
         manifest = group[-1]
-        last_delivered_batch, last_delivered_rows, last_delivered_older = self._last_delivered(manifest)
+        last_delivered: MarkedSlots = (NOTHING, (), ())
+        if self._served_sink.promise.ability is Ability.TRANSACTIONAL:
+            last_delivered = last_delivered_through(manifest, self._marker)
         marker = Marker(
             batch_id=manifest.batch_id,
             term=self.term.number,
@@ -337,9 +385,9 @@ class Committer:
             rows=sum(each.rows for each in group),
             rejected=kept.get("rejected", 0),
             unknown=kept.get("unknown", 0),
-            last_delivered_batch=last_delivered_batch,
-            last_delivered_rows=last_delivered_rows,
-            last_delivered_older=last_delivered_older,
+            last_delivered_batch=last_delivered[0],
+            last_delivered_rows=last_delivered[1],
+            last_delivered_older=last_delivered[2],
             **self._log.stamp(),
         )
         if not self._log.create(paths.marker(self.name, manifest.batch_id), marker):
@@ -349,37 +397,3 @@ class Committer:
         self._marked_manifest = manifest
         self._shared.history.note_marked(marker.batch_id)
         self._unmarked.clear()
-
-    def _last_delivered(self, manifest: Manifest) -> tuple[int, tuple[int, ...], tuple[OlderSlots, ...]]:
-        """The newest batch that had rows, how many in each segment, and the slots after these: what a transactional
-        target must remember.
-        """
-        before = self._marker
-        if self._served_sink.promise.ability is not Ability.TRANSACTIONAL:
-            return NOTHING, (), ()
-        if manifest.segments:
-            rows = tuple(segment.rows for segment in manifest.segments)
-            return manifest.batch_id, rows, _slots_after(len(rows), before)
-        return (
-            (before.last_delivered_batch, before.last_delivered_rows, before.last_delivered_older)
-            if before
-            else (NOTHING, (), ())
-        )
-
-
-def _slots_after(used: int, before: Marker | None) -> tuple[OlderSlots, ...]:
-    """What the marker before says of slots from number `used` on, which the batch at hand did not use."""
-    if before is None:
-        return ()
-    parts = [
-        OlderSlots(batch_id=before.last_delivered_batch, rows=before.last_delivered_rows),
-        *before.last_delivered_older,
-    ]
-    left, first = [], 0
-    for part in parts:
-        end = min(first + len(part.rows), MOST_LAST_DELIVERED_SLOTS)
-        if end > max(first, used):
-            rows = part.rows[max(0, used - first) : end - first]
-            left.append(OlderSlots(batch_id=part.batch_id, rows=rows))
-        first += len(part.rows)
-    return tuple(left)

@@ -77,9 +77,9 @@ class Releaser:
             sink=sink,
             **self._log.stamp(),
         )
-        if self._log.create(paths.release(batch_id), release):
+        existing, is_own = self._log.create_or_find(paths.release(batch_id), release)
+        if is_own:
             return Released(manifest, self._log.run_id)
-        existing = self._log.require(Release, paths.release(batch_id))
         self._refuse_other_release(existing, manifest)
         return self._adopt(existing)
 

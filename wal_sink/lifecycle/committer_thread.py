@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import ClassVar, Literal
 
 from wal_sink.committer.committer import Committer
 from wal_sink.errors import DeliveryError, WalSinkError
 from wal_sink.lifecycle.run import Run
+from wal_sink.lifecycle.thread_states import NEXT, Seen, State
 from wal_sink.reporting.logs import logger_of
 from wal_sink.runtime.stopped import StoppedError
 
@@ -53,8 +55,9 @@ class CommitterThread:
         self._woken = False
         self._follow = False
         self._finishing = False
-        self._asked = 0
-        self._answered = 0
+        self._asked = 0  # how often callers asked for an answer
+        self._heard = 0  # how many of these the thread has noticed
+        self._answered = 0  # and how many it has answered
         self._polls = 0
         self._staged_s = -math.inf  # when a batch was last staged
         self.caught_up = threading.Event()
@@ -159,25 +162,102 @@ class CommitterThread:
             self._changed.notify_all()
 
     def _drive(self) -> None:
-        idle = True
-        while True:
-            self._run.shared.sleep_s(0)  # raises once the run is ending
-            asked = self._heard()
-            unanswered = asked > self._answered
-            if not unanswered and (early_s := self._early_s()) > 0:
-                self._pause(early_s)
-                continue
-            # A search finds all that is complete, and the gate remembers: the next is due when that is delivered.
-            search = idle and (unanswered or self._is_time_to_search())
-            in_vain = self._has_asked() and not search if idle else not unanswered and self._has_all()
-            idle = in_vain or not self._run.deliver_next(self._committer, search=search)
-            if not idle:
-                self._polls = 0
-            elif search or not unanswered:
-                if unanswered and self._finishing:
-                    self._committer.confirm_marked()  # the last look: who closes this run is told what was lost
-                if not self._wait(asked):
-                    return
+        """Walk the table of `thread_states` to its end."""
+        state = State.QUIET
+        while state is not State.ENDED:
+            state = NEXT[state][self._ACTIONS[state](self)]
+
+    def _decide_quiet(
+        self,
+    ) -> Literal[Seen.ANSWER_DUE, Seen.PAUSED, Seen.SEARCH_DUE, Seen.READ_SPENT, Seen.LOOK_DUE]:
+        self._listen()
+        if self._is_answer_due:
+            return Seen.ANSWER_DUE
+        if (early_s := self._early_s()) > 0:
+            self._pause(early_s)
+            return Seen.PAUSED
+        if self._find_out_whether_to_search():
+            return Seen.SEARCH_DUE
+        return Seen.READ_SPENT if self._is_read_spent() else Seen.LOOK_DUE
+
+    def _decide_busy(self) -> Literal[Seen.ANSWER_DUE, Seen.PAUSED, Seen.ALL_DELIVERED, Seen.LOOK_DUE]:
+        """It never searches: a search finds all that is complete, and the gate remembers it until that is delivered."""
+        self._listen()
+        if self._is_answer_due:
+            return Seen.ANSWER_DUE
+        if (early_s := self._early_s()) > 0:
+            self._pause(early_s)
+            return Seen.PAUSED
+        return Seen.ALL_DELIVERED if self._has_all() else Seen.LOOK_DUE
+
+    def _look(self) -> Literal[Seen.DELIVERED, Seen.NOTHING, Seen.NOTHING_YET]:
+        if self._deliver_next(search=False):
+            return Seen.DELIVERED
+        return Seen.NOTHING_YET if self._is_answer_due else Seen.NOTHING
+
+    def _search(self) -> Literal[Seen.DELIVERED, Seen.NOTHING, Seen.NOTHING_LEFT]:
+        if self._deliver_next(search=True):
+            return Seen.DELIVERED
+        return Seen.NOTHING_LEFT if self._is_answer_due and self._finishing else Seen.NOTHING
+
+    def _confirm(self) -> Literal[Seen.CONFIRMED]:
+        """A caller that closes the run is told what the target has lost."""
+        self._committer.confirm_marked()
+        return Seen.CONFIRMED
+
+    def _wait(self) -> Literal[Seen.WOKEN, Seen.POLL_DUE, Seen.OVER]:
+        """One lock for all of it: a caller that asks from now on either wakes this thread or starts a new one."""
+        with self._changed:
+            was_due = self._is_answer_due
+            self._answer()
+            poll_s = self._poll_s()
+            if self._is_over(was_due=was_due, poll_s=poll_s):
+                self._running = False
+                return Seen.OVER
+            if self._changed.wait_for(lambda: self._woken, poll_s):
+                return Seen.WOKEN
+            self._polls += 1
+            return Seen.POLL_DUE
+
+    _ACTIONS: ClassVar[Mapping[State, Callable[[CommitterThread], Seen]]] = {
+        State.QUIET: _decide_quiet,
+        State.BUSY: _decide_busy,
+        State.LOOKING: _look,
+        State.SEARCHING: _search,
+        State.CONFIRMING: _confirm,
+        State.WAITING: _wait,
+    }
+    """The action of each state; `thread_states.NEXT` says which state follows its observation."""
+
+    def _listen(self) -> None:
+        """Take notice of what callers asked for. Raises `StoppedError` if the run is ending."""
+        self._run.shared.sleep_s(0)
+        with self._changed:
+            self._woken = False
+            self._heard = self._asked
+
+    @property
+    def _is_answer_due(self) -> bool:
+        """Whether a caller was heard that waits until everything complete is delivered."""
+        return self._heard > self._answered
+
+    def _deliver_next(self, *, search: bool) -> bool:
+        delivered = self._run.deliver_next(self._committer, search=search)
+        if delivered:
+            self._polls = 0
+        return delivered
+
+    def _answer(self) -> None:
+        """Tell every caller that was heard that all is done."""
+        self._answered = self._heard
+        self.caught_up.set()
+        self._changed.notify_all()
+
+    def _is_over(self, *, was_due: bool, poll_s: float | None) -> bool:
+        """Whether the thread ends: the run is finishing, or a caller has its answer and no poll is due."""
+        if self._heard != self._asked:
+            return False
+        return self._finishing or (poll_s is None and was_due and not self._woken)
 
     def _has_all(self) -> bool:
         """Whether the sink has every batch that anybody is known to have staged, and others stage none."""
@@ -199,27 +279,6 @@ class CommitterThread:
     def _now_s(self) -> float:
         return self._run.log.runtime.monotonic_s()
 
-    def _heard(self) -> int:
-        with self._changed:
-            self._woken = False
-            return self._asked
-
-    def _wait(self, asked: int) -> bool:
-        """Wait until there may be something to do; False if there is nothing to wait for and the thread has ended."""
-        with self._changed:
-            answering = asked > self._answered
-            self._answered = asked
-            self.caught_up.set()
-            self._changed.notify_all()
-            poll_s = self._poll_s()
-            forsaken = poll_s is None and answering and not self._woken
-            if asked == self._asked and (self._finishing or forsaken):
-                self._running = False
-                return False
-            if not self._changed.wait_for(lambda: self._woken, poll_s):
-                self._polls += 1
-            return True
-
     def _poll_s(self) -> float | None:
         """How long until the gate is asked again; None: until somebody wakes this thread."""
         longest = LONGEST_FOLLOWING_POLL_S if self._follow else LONGEST_POLL_S
@@ -227,7 +286,7 @@ class CommitterThread:
             return min(longest, FIRST_POLL_S * 2.0 ** (min(self._polls, 16) - 1))
         return None
 
-    def _is_time_to_search(self) -> bool:
+    def _find_out_whether_to_search(self) -> bool:
         """Whether a later entry is to be looked for, which takes a listing. Asks with one read at most."""
         if self._polls % SEARCH_EVERY_POLLS == SEARCH_EVERY_POLLS - 1:
             return True
@@ -238,7 +297,7 @@ class CommitterThread:
         except WalSinkError:
             return True  # who searches meets it too, and repeats or raises it
 
-    def _has_asked(self) -> bool:
+    def _is_read_spent(self) -> bool:
         """Whether this poll's one read was spent on looking whether to search. Another process stages then; a batch of
         one's own is urgent.
         """

@@ -9,7 +9,8 @@ from wal_sink.arguments.values import check_options, check_text
 from wal_sink.errors import ConfigError
 from wal_sink.recovery.location import canonical
 from wal_sink.redaction import mask_url
-from wal_sink.settings import Delivery, GuaranteeName, Settings
+from wal_sink.reporting.texts import name_of
+from wal_sink.settings import Delivery, GuaranteeName, Settings, check_chunks
 from wal_sink.sinks.base import BatchSink, Sink, as_sink
 from wal_sink.sinks.held import refuse_shared
 from wal_sink.sinks.urls import sink_from_url
@@ -72,6 +73,13 @@ def sinks_of(deliveries: Mapping[str, Delivery]) -> dict[str, Sink | BatchSink]:
     sinks = {name: _sink(delivery) for name, delivery in deliveries.items()}
     refuse_shared(sinks)
     return sinks
+
+
+def refuse_large_chunks(settings: Settings, sinks: Mapping[str, Sink | BatchSink]) -> None:
+    """Refuse chunks larger than a sink takes: `ConfigError`. Call it before staging; staged chunks keep their size."""
+    for name, sink in sinks.items():
+        if isinstance(sink, Sink):
+            check_chunks(settings, f"sink {name!r}, {name_of(sink)}", sink.max_chunk_rows, sink.max_chunk_bytes)
 
 
 def _sink(delivery: Delivery) -> Sink | BatchSink:

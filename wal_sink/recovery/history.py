@@ -236,9 +236,8 @@ class History:
             sinks=tuple(sink_folders(self._log)),
             **self._log.stamp(),
         )
-        if self._log.create(paths.WAL, record):
-            return record
-        return self._made_meanwhile(self._log.require(WalRecord, paths.WAL))
+        found, is_own = self._log.create_or_find(paths.WAL, record)
+        return found if is_own else self._made_meanwhile(found)
 
     def _made_meanwhile(self, wal: WalRecord) -> WalRecord:
         """Another process made it, or somebody copied a WAL to this place since this run opened it."""

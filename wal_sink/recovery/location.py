@@ -146,13 +146,16 @@ def _is_copy(wal: WalRecord, here: Path, said: Path) -> bool:
 def _note_move(log: Log, here: str, said: str) -> None:
     """Create the next move. Of two who do so at once, the other may have moved it elsewhere."""
     number = max(log.numbers(paths.MOVES), default=0) + 1
-    if log.create(paths.move(number), Move(number=number, location=here, moved_from=said, **log.stamp())):
+    move = Move(number=number, location=here, moved_from=said, **log.stamp())
+    found, is_own = log.create_or_find(paths.move(number), move)
+    if is_own:
         _logger.warning(
             "the WAL of %s lies at %s from now on. No run at the old place notices that: end those that still live, "
             "and open it there no more, or its batches are delivered from both places",
             said, here,
         )  # fmt: skip
         return
-    other = log.require(Move, paths.move(number)).location
-    if other != here:
-        raise ConfigError(f"{here}: another process has just moved this WAL from {said} to {other}; open it there")
+    if found.location != here:
+        raise ConfigError(
+            f"{here}: another process has just moved this WAL from {said} to {found.location}; open it there"
+        )

@@ -7,7 +7,6 @@ goes on with the next number. An empty manifest stands for it, so that release, 
 from __future__ import annotations
 
 from wal_sink.checkpoint.reader import Checkpoint
-from wal_sink.errors import CorruptError
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
@@ -40,10 +39,4 @@ def pass_over(log: Log, checkpoint: Checkpoint, batch_id: int) -> Manifest | Non
         passed_over=True,
         **log.stamp(),
     )
-    path = paths.manifest(batch_id, _LOWEST, _LOWEST)
-    if log.create(path, manifest):
-        return manifest
-    found = log.find(Manifest, path)
-    if found is None:
-        raise CorruptError(f"{log.store.url_of(path)} vanished while it was created; is somebody deleting the WAL?")
-    return found
+    return log.create_or_find(paths.manifest(batch_id, _LOWEST, _LOWEST), manifest)[0]

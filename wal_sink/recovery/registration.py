@@ -61,7 +61,7 @@ def register(
     known = [_known(log, history, inventory, sink) for sink in sinks]
     planned = [record or _plan(log, history, gate, sink) for record, sink in zip(known, sinks, strict=True)]
     return [
-        Registered(record or _create(log, plan), is_old=record is not None)
+        Registered(record or log.create_or_find(paths.sink(plan.name), plan)[0], is_old=record is not None)
         for record, plan in zip(known, planned, strict=True)
     ]
 
@@ -104,11 +104,6 @@ def _plan(log: Log, history: History, gate: Gate, sink: Registration) -> SinkRec
         identity=sink.identity,
         **log.stamp(),
     )
-
-
-def _create(log: Log, record: SinkRecord) -> SinkRecord:
-    path = paths.sink(record.name)
-    return record if log.create(path, record) else log.require(SinkRecord, path)
 
 
 def _first_batch(log: Log, history: History, gate: Gate, name: str, delivery: Delivery) -> int:

@@ -137,8 +137,8 @@ def _take_name(log: Log, folder: str, new: str) -> None:
     Who registers a sink looks for `renamed.json` after it made `sink.json`, and here it is the other way round: one of
     the two sees the other. Both may; then the first to say whose the name is decides, and both go by that.
     """
-    log.create(paths.renamed(new), RenamedRecord(name=new, folder=folder, **log.stamp()))
-    if log.require(RenamedRecord, paths.renamed(new)).folder != folder:
+    record, _ = log.create_or_find(paths.renamed(new), RenamedRecord(name=new, folder=folder, **log.stamp()))
+    if record.folder != folder:
         raise _taken(log, new)
     is_registered = paths.SINK_RECORD in log.store.list(f"{paths.SINKS}/{new}")
     if settle(log, new, new if is_registered else folder) != folder:

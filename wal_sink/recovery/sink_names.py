@@ -90,9 +90,8 @@ def _owner(log: Log, name: str, names: Sequence[str]) -> str | None:
 
 def settle(log: Log, name: str, folder: str) -> str:
     """The folder of the sink whose name it is: this one, unless another was first. One create, and perhaps a read."""
-    if log.create(paths.owner(name), OwnerRecord(name=name, folder=folder, **log.stamp())):
-        return folder
-    return log.require(OwnerRecord, paths.owner(name)).folder
+    record, _ = log.create_or_find(paths.owner(name), OwnerRecord(name=name, folder=folder, **log.stamp()))
+    return record.folder
 
 
 def keep_name(log: Log, names: SinkNames, name: str) -> None:

@@ -126,13 +126,14 @@ class SegmentCommit:
         except Exception:
             opened.abort()
             raise
-        if self._record(task, mine):
+        found, is_own = self._log.create_or_find(self._path(task, number), self._record(task, mine))
+        if is_own:
             return mine
         opened.abort()
-        return self._of_record(task, number, self._log.require(PreparedRecord, self._path(task, number)))
+        return self._of_record(task, number, found)
 
-    def _record(self, task: SegmentTask, prepared: _Prepared) -> bool:
-        record = PreparedRecord(
+    def _record(self, task: SegmentTask, prepared: _Prepared) -> PreparedRecord:
+        return PreparedRecord(
             batch_id=self._given.batch_id,
             ordinal=task.ordinal,
             number=prepared.number,
@@ -143,7 +144,6 @@ class SegmentCommit:
             run_id=self._log.run_id,
             **self._log.stamp(),
         )
-        return self._log.create(self._path(task, prepared.number), record)
 
     def _path(self, task: SegmentTask, number: int) -> str:
         given = self._given

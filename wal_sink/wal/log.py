@@ -48,6 +48,13 @@ class Log:
         """
         return create_once(self.store, path, encode(record), runtime=self.runtime)
 
+    def create_or_find(self, path: str, record: R) -> tuple[R, bool]:
+        """Create a record, or read the one that is there: the record under `path`, and whether it is the given one.
+
+        Raises `ObjectLost` if another's record vanished before it could be read, and what `create` and `find` raise.
+        """
+        return (record, True) if self.create(path, record) else (self.require(type(record), path), False)
+
     def find(self, kind: type[R], path: str) -> R | None:
         """The record under `path`, None if there is none; `CorruptError` if it is not as written, or written for
         another place.

@@ -13,7 +13,7 @@ _IS: Any = pa.types
 
 
 def stored_type(arrow_type: ArrowType) -> ArrowType:
-    """The type of the values, whatever they are wrapped in."""
+    """The type of the values inside extension types and dictionaries."""
     if isinstance(arrow_type, pa.BaseExtensionType):
         return stored_type(arrow_type.storage_type)
     return stored_type(arrow_type.value_type) if _IS.is_dictionary(arrow_type) else arrow_type

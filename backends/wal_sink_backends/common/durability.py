@@ -1,7 +1,7 @@
-"""What all targets share that tell of settings under which a server loses what it acknowledged.
+"""Warnings about settings under which a server loses rows that it acknowledged.
 
-Such a setting is a warning, never an error: exactly once still holds until the server loses something, and what it
-loses together with its position is noticed. The warning names the setting, what it may lose, and what to set.
+Such a setting is a warning, never an error: exactly once still holds until the server loses something, and a loss of
+rows together with their position is noticed. The warning names the setting, the possible loss, and the setting to use.
 """
 
 from __future__ import annotations
@@ -25,5 +25,5 @@ def warn_of(losses: Iterable[str], address: str) -> None:
 
 @lru_cache(maxsize=1024)
 def warn_once(message: str) -> None:
-    """The same message is logged once, however often a sink is opened."""
+    """Log a message once in this process, however often a sink is opened."""
     _logger.warning("%s", message)

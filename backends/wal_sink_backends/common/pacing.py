@@ -1,7 +1,7 @@
-"""How fast and how often a target is asked: a rate limit, a circuit breaker and `Retry-After`, for any backend.
+"""Limits on how fast and how often a target is called: a rate, a circuit breaker and `Retry-After`, for any backend.
 
-What they remember belongs to the process: a sink is opened anew for each delivery task. Processes know nothing of each
-other, so on a cluster each executor's worker has a rate and a breaker of its own.
+Their state belongs to the process, because a sink is opened anew for each delivery task. Processes know nothing of each
+other, so on a cluster each executor's worker has a separate rate and breaker.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from wal_sink.runtime.clock import SYSTEM, Runtime
 
 
 class NotNowError(RetryLaterError):
-    """Nothing was sent: the breaker is open, or the rate leaves no room in time. `after_s` tells when to come back."""
+    """Nothing was sent: the breaker is open, or the rate leaves no room in time. Try again after `after_s` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pacing:
-    """How fast one target is asked, in one process. Plain data. Raises `ConfigError` for what cannot work."""
+    """How fast one target is called, in one process. Plain data. Raises `ConfigError` for values that cannot work."""
 
     rows_per_s: float | None = None
-    """Most rows a second, on average; up to those of one second may go at once, and a chunk always goes whole."""
+    """Most rows a second, on average. The rows of one second may go at once, and a chunk always goes whole."""
     breaker_failures: int | None = None
-    """After so many failures in a row every call fails at once, without asking the target."""
+    """After so many failures in a row, every call fails at once, without a request to the target."""
     breaker_pause_s: float = 30.0
-    """So long; then one call is let through to see whether the target is back."""
+    """Seconds for which calls fail so. Then one call is let through to see whether the target is back."""
     max_wait_s: float = 60.0
-    """The most seconds one call of the sink may wait in all, for the rate or because the target said when to come back.
+    """Most seconds that one call of the sink may wait in all: for the rate, or because the target said when to retry.
     Keep it below `Delivery.attempt_timeout_s`.
     """
 
@@ -47,14 +47,14 @@ class Pacing:
 
 
 class Patience:
-    """What one call of a sink may still wait."""
+    """The seconds that one call of a sink may still wait."""
 
     def __init__(self, most_s: float, runtime: Runtime = SYSTEM) -> None:
         self._left_s = most_s
         self._runtime = runtime
 
     def wait(self, seconds: float) -> bool:
-        """Sleep; False at once if that is longer than what is left, and from then on."""
+        """Sleep. False at once if that is longer than the seconds left, and from then on."""
         if seconds > self._left_s:
             self._left_s = 0.0
             return False
@@ -75,7 +75,7 @@ class Pace:
         self._breaker = Breaker(failures, pause_s, runtime) if failures else None
 
     def check_chunk(self, rows: int, what: str) -> None:
-        """`PermanentError` for a chunk that the rate never lets through in time, whatever is tried."""
+        """Raise `PermanentError` for a chunk that the rate can never let through in time."""
         rate, most_s = self._pacing.rows_per_s, self._pacing.max_wait_s
         if rate is not None and rows / rate > most_s:
             raise PermanentError(
@@ -85,10 +85,11 @@ class Pace:
             )
 
     def admit(self, rows: int, patience: Patience) -> None:
-        """Return when so many rows may be sent; `NotNowError` while the breaker is open, or when patience is over."""
+        """Return when so many rows may be sent. `NotNowError` while the breaker is open, or when patience is over."""
         if self._breaker and (left_s := self._breaker.closed_in_s()) > 0:
             raise NotNowError(
-                f"{self._target} failed {self._pacing.breaker_failures} times in a row and is not asked for another "
+                f"{self._target} failed {self._pacing.breaker_failures} times in a row, so it gets no request for "
+                "another "
                 f"{left_s:.1f} s (breaker_pause_s={self._pacing.breaker_pause_s:g})",
                 after_s=left_s,
             )
@@ -100,13 +101,15 @@ class Pace:
                 )
 
     def note(self, *, alive: bool) -> None:
-        """How a call went: whether the target answered in a way that shows it at work."""
+        """Record a call; `alive` tells whether the target answered in a way that shows it at work."""
         if self._breaker:
             self._breaker.note(alive=alive)
 
 
 class TokenBucket:
-    """So many rows a second, those of one second at once. What is larger waits for a full bucket and goes into debt."""
+    """Lets so many rows a second through, those of one second at once. A larger chunk waits for a full bucket, then the
+    bucket goes into debt.
+    """
 
     def __init__(self, rows_per_s: float, runtime: Runtime = SYSTEM) -> None:
         self._rate = rows_per_s
@@ -117,7 +120,7 @@ class TokenBucket:
         self._lock = threading.Lock()
 
     def take(self, rows: int) -> float:
-        """0.0 if the rows may go now, and were taken; else how many seconds to wait before asking again."""
+        """0.0 if the rows may go now, and were taken; else the seconds to wait before the next call."""
         with self._lock:
             now_s = self._runtime.monotonic_s()
             self._rows = min(self._most, self._rows + (now_s - self._at_s) * self._rate)
@@ -141,7 +144,10 @@ class Breaker:
         self._lock = threading.Lock()
 
     def closed_in_s(self) -> float:
-        """0.0 if a call may go; else the seconds until the next probe. One nobody reports on holds for a pause."""
+        """0.0 if a call may go; else the seconds until the next probe.
+
+        A probe without an outcome counts for one pause.
+        """
         with self._lock:
             if self._failures < self._limit:
                 return 0.0
@@ -152,7 +158,7 @@ class Breaker:
             return 0.0
 
     def note(self, *, alive: bool) -> None:
-        """The outcome of a call."""
+        """Record the outcome of a call."""
         with self._lock:
             self._failures = 0 if alive else self._failures + 1
             if self._failures >= self._limit:
@@ -164,9 +170,9 @@ _paces_lock = threading.Lock()
 
 
 def pace_of(url: str, pacing: Pacing) -> Pace:
-    """The one pace of a target in this process. Its whole URL tells it from others, the query included.
+    """The one pace of a target in this process. A target is known by its whole URL, the query included.
 
-    Only a digest of the URL is kept, and messages show it without what may be secret.
+    Only a digest of the URL is kept, and messages show the URL without secrets.
     """
     digest = hashlib.blake2b(url.encode(), digest_size=16).hexdigest()
     with _paces_lock:
@@ -190,7 +196,7 @@ def own_pause_s(
 
 
 def retry_after_s(value: str | None, now: datetime) -> float | None:
-    """The seconds a `Retry-After` header asks to wait: a number, or an HTTP date. None if there is none to be read.
+    """The seconds that a `Retry-After` header asks to wait: a number, or an HTTP date. None if it cannot be read.
 
     RFC 9110, section 10.2.3.
     """

@@ -1,4 +1,4 @@
-"""Rows whose text is none: a Spark string may hold any bytes, and JSON shows those that are no UTF-8 as U+FFFD."""
+"""Columns of text, and rows whose text is not UTF-8: a Spark string may hold any bytes, which JSON shows as U+FFFD."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _IS: Any = pa.types
 
 
 def is_text(kind: Any) -> bool:
-    """Whether a column of this type holds texts, wrapped or not. Not what is within arrays, maps and structs."""
+    """Whether a column of this type holds texts, wrapped or not. Texts within arrays, maps and structs do not count."""
     stored = stored_type(kind)
     return bool(_IS.is_string(stored) or _IS.is_large_string(stored) or _IS.is_string_view(stored))
 
@@ -24,7 +24,7 @@ def text_bytes(column: Any) -> list[bytes | None]:
 
 
 def rows_without_utf8(table: pa.Table) -> dict[int, str]:
-    """Why rows are no text where a column should be, by row. Of two such values JSON may make one."""
+    """Rows with a text that is not UTF-8, and the reason by row. JSON may turn two such values into one."""
     refused: dict[int, str] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         if is_text(column.type) and not _is_utf8(array_of(column)):
@@ -41,7 +41,7 @@ def _is_utf8(array: Any) -> bool:
 
 
 def texts_of(array: Array, name: str, refused: dict[int, str]) -> list[str | None]:
-    """Text, without the rows that are none: a Spark string may hold any bytes, lone surrogates among them."""
+    """The texts of a column. Rows that are not UTF-8 become None and are added to `refused`."""
     try:
         texts: list[str | None] = array.to_pylist()
     except UnicodeDecodeError:

@@ -32,18 +32,18 @@ from wal_sink_backends.dynamodb.tables import (
 )
 
 _USABLE = ("ACTIVE", "UPDATING")
-"""States of a table that takes requests."""
+"""States in which a table takes requests."""
 _CONDITION = "ConditionalCheckFailed"
 MOST_KEYS = 100
-"""Of one BatchGetItem: the service's quota."""
+"""Most keys of one BatchGetItem: the service's quota."""
 
 
 class ItemsRefusedError(Exception):
-    """One of some items was refused, and the server did not say which. Never leaves this package."""
+    """One of several items was refused, and the server did not tell which. Never leaves this package."""
 
 
 class Calls:
-    """A connected client, and the table's keys. Not pickled; for one thread at a time."""
+    """A connected client and the table's keys. Not pickled; for one thread at a time."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -52,13 +52,13 @@ class Calls:
         self._identity = Identity("", "")
         self.recreated_is_fine = False
         self._is_renewed = False
-        """Whether the credentials were read anew, and nothing has succeeded since."""
+        """Whether the credentials were read anew, and no request was successful since."""
 
     @classmethod
     def connect(cls, target: Target) -> Calls:
         calls = cls(target)
         try:
-            with suppress(StaleCredentialsError):  # it has read new ones by then
+            with suppress(StaleCredentialsError):  # the call has read new credentials by then
                 return calls.look()
             return calls.look()
         except BaseException:
@@ -66,18 +66,18 @@ class Calls:
             raise
 
     def look(self) -> Calls:
-        """Take the table as it is now, in one request. `PermanentError` if it is missing or does not fit."""
+        """Read the table's keys and identity, in one request. `PermanentError` if it is missing or does not fit."""
         with self._asking(repr(self.target)):
             self.keys, self._identity = _keys_and_identity(self.client, self.target)
         return self
 
     def check_unchanged(self, what: str) -> None:
-        """Raise `TryAgainError` if the table's keys are others by now, for which no row is to blame."""
+        """Raise `TryAgainError` if the table's keys have changed: then no row is at fault."""
         before = self.keys
         self.look()
         if self.keys != before:
             raise TryAgainError(
-                f"{what}: the table's keys were {before}, and are {self.keys}: it was altered meanwhile"
+                f"{what}: the table's keys were {before}, and are {self.keys}: the table was altered meanwhile"
             )
 
     def close(self) -> None:
@@ -90,7 +90,8 @@ class Calls:
             found = _described(self.client, table, what)
             if found is None and not create:
                 raise PermanentError(
-                    f"{what}: there is none; create it with the string partition key 'slot', or let us"
+                    f"{what}: there is no such table; create it with the string partition key 'slot', or pass "
+                    "create_ledger=True"
                 )
             if found is None:
                 self._create_ledger(table)
@@ -103,7 +104,7 @@ class Calls:
                 waiter.wait(TableName=table, WaiterConfig={"Delay": 1, "MaxAttempts": 60})
 
     def _create_ledger(self, table: str) -> None:
-        with suppress(self.client.exceptions.ResourceInUseException):  # another task makes it at this moment
+        with suppress(self.client.exceptions.ResourceInUseException):  # another task makes it at the same moment
             self.client.create_table(
                 TableName=table,
                 KeySchema=[{"AttributeName": "slot", "KeyType": "HASH"}],
@@ -112,7 +113,7 @@ class Calls:
             )
 
     def ledger(self, table: str, slot: str) -> LedgerEntry | None:
-        """What the ledger tells of a slot, read consistently."""
+        """The ledger's entry of a slot, read consistently; None if there is none."""
         what = f"slot {slot!r} of table {table!r}"
         with self._asking(what):
             try:
@@ -122,9 +123,9 @@ class Calls:
         return self._entry_in(found["Item"]) if "Item" in found else None
 
     def ledgers(self, table: str, slots: Sequence[str], patience: Patience) -> dict[str, LedgerEntry]:
-        """The same of any number of slots, 100 in a request; those that hold nothing are left out."""
+        """The entries of any number of slots, 100 in a request; slots without an entry are left out."""
         found: dict[str, LedgerEntry] = {}
-        names = list(dict.fromkeys(slots))  # the service refuses a key that comes twice
+        names = list(dict.fromkeys(slots))  # the service refuses repeated keys
         for first in range(0, len(names), MOST_KEYS):
             left = [{"slot": {"S": slot}} for slot in names[first : first + MOST_KEYS]]
             for wait_s in waits():
@@ -134,12 +135,14 @@ class Calls:
                     break
                 if not patience.wait(wait_s):
                     raise TryAgainError(
-                        f"table {table!r}: DynamoDB left {len(left)} slots unread for too long: it is throttled"
+                        f"table {table!r}: DynamoDB throttles it and left {len(left)} slots unread for longer than "
+                        "timeout_s; raise "
+                        "its capacity"
                     )
         return found
 
     def _entries(self, table: str, keys: list[dict[str, Any]]) -> tuple[list[LedgerEntry], list[dict[str, Any]]]:
-        """What the ledger tells of up to 100 slots, read consistently, and the keys that were left unread."""
+        """The entries of up to 100 slots, read consistently, and the keys that were left unread."""
         what = f"{len(keys)} slots of table {table!r}, from {keys[0]['slot']['S']!r} on"
         with self._asking(what):
             try:
@@ -150,7 +153,7 @@ class Calls:
         return [self._entry_in(item) for item in answer.get("Responses", {}).get(table, [])], left
 
     def _entry_in(self, item: Mapping[str, Any]) -> LedgerEntry:
-        """What an item of the ledger tells. `HistoryError` if it tells of rows that went with their table."""
+        """The entry in an item of the ledger. `HistoryError` if its rows are gone with their table."""
         entry = entry_in(item, repr(self.target))
         if not self.recreated_is_fine:
             self._identity.check(item, repr(self.target))
@@ -159,11 +162,11 @@ class Calls:
     def transact(
         self, items: Sequence[Item], ledger_table: str, stored: LedgerEntry | None, due: LedgerEntry, what: str
     ) -> bool:
-        """Put rows and ledger, if the ledger still is as it was read; False if it is not.
+        """Put rows and ledger if the ledger is unchanged since it was read; False if it is not.
 
-        botocore sends a token of its own with the call and repeats it when it tries again by itself. We give none that
-        lasts: DynamoDB would answer a repeat with success for ten minutes without looking, even after a table was
-        emptied. The condition on the ledger is what keeps a repeat harmless.
+        botocore sends a random token with each call, and the same token when it repeats the call by itself. We set no
+        lasting token: for ten minutes DynamoDB would report success for a repeat without checking anything, even after
+        a table was emptied. The condition on the ledger makes a repeat harmless.
         """
         puts = [{"Put": {"TableName": self.target.table, "Item": item.attributes}} for item in items]
         ledger = {
@@ -188,7 +191,7 @@ class Calls:
         return True
 
     def put(self, requests: list[dict[str, Any]], what: str) -> list[dict[str, Any]]:
-        """Put up to 25 items; those that were left unprocessed. Raises `ItemsRefusedError` if one cannot be put."""
+        """Put up to 25 items; returns those left unprocessed. Raises `ItemsRefusedError` if one cannot be put."""
         with self._asking(what):
             try:
                 answer = self.client.batch_write_item(RequestItems={self.target.table: requests})
@@ -201,13 +204,16 @@ class Calls:
 
     @contextmanager
     def _asking(self, what: str) -> Iterator[None]:
-        """`translated`, and after stale credentials a client with what is found now; if that is no better, an end."""
+        """`translated`; after stale credentials also a new client.
+
+        `PermanentError` if the new credentials are refused too.
+        """
         try:
             with translated(what):
                 yield
         except StaleCredentialsError as error:
-            if self._is_renewed and not error.expired:  # expired ones are replaced in time, by whoever issued them
-                raise PermanentError(f"{error}; nor are those that are found now: correct them") from error
+            if self._is_renewed and not error.expired:  # expired credentials are replaced by their issuer
+                raise PermanentError(f"{error}; the credentials found now are refused too: correct them") from error
             self._renew()
             raise
         self._is_renewed = False
@@ -220,24 +226,29 @@ class Calls:
 
 
 def waits() -> Iterator[float]:
-    """Backoff with jitter, without end; patience ends it."""
+    """Growing pauses with jitter, without end; patience ends them."""
     return (own_pause_s(pauses, first_s=0.05, growth=2.0, longest_s=5.0) for pauses in count())
 
 
 def _ledger_missing(what: str, error: Exception) -> TryAgainError:
-    """It was there when the sink was opened: servers that do not know yet of a new table, or it was deleted."""
-    return TryAgainError(f"{what}: the ledger's table is not found, or not yet: {error}")
+    """The error for a ledger that existed when the sink was opened: not every server knows a new table, or it is
+    deleted.
+    """
+    return TryAgainError(f"{what}: the ledger's table is not found: it was just made, or it was deleted: {error}")
 
 
 def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what: str) -> bool:
-    """Why a transaction was cancelled: one reason an item, the ledger's last. False if the ledger moved."""
+    """Raise why a transaction was cancelled; False if the ledger moved.
+
+    There is one reason per item, the ledger's last.
+    """
     codes = [str(reason.get("Code")) for reason in reasons]
     if len(codes) > len(items) and codes[len(items)] == _CONDITION:
         return False
     wrong = cancelled_for(reasons, items)
     if wrong:
         raise RowsRefusedError(wrong)
-    told = ", ".join(sorted(set(codes).difference({"None"}))) or "for no reason it told"
+    told = ", ".join(sorted(set(codes).difference({"None"}))) or "it gave no reason"
     raise TryAgainError(f"{what}: DynamoDB cancelled the transaction: {told}")
 
 
@@ -248,14 +259,14 @@ def _keys_and_identity(client: Any, target: Target) -> tuple[Keys, Identity]:
     keys = keys_of(found)
     if target.row_key is not None and keys.types != {target.row_key: "S"}:
         raise PermanentError(
-            f"{target!r}: its key is {keys.types}; row_key={target.row_key!r} needs a table whose key is that string "
-            "alone"
+            f"{target!r}: its key is {keys.types}; row_key={target.row_key!r} needs a table whose only key is that "
+            "string"
         )
     return keys, Identity.of(found, repr(target))
 
 
 def _described(client: Any, table: str, what: str) -> dict[str, Any] | None:
-    """What the service tells of a table; None without such a table."""
+    """The service's description of a table; None if there is no such table."""
     with translated(what):
         try:
             found: dict[str, Any] = client.describe_table(TableName=table)["Table"]

@@ -1,4 +1,4 @@
-"""A client of DynamoDB: how the table is reached, credentials, and errors in words. All that knows boto3."""
+"""A client of DynamoDB: the address of the table, credentials, errors. Only this module knows boto3."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _NEVER = frozenset(
         "ValidationException",
     }
 )
-"""Codes that another attempt meets again."""
+"""Codes of errors that every attempt meets again."""
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException"})
 _UNKNOWN = frozenset({"InvalidClientTokenId", "UnrecognizedClientException"})
-"""Credentials that are no longer, or not known: others may be found where these were."""
+"""Codes for credentials that are expired or unknown. boto3 may find newer ones in the same place."""
 
 
 class TryAgainError(Exception):
-    """DynamoDB has no room for this now. A later attempt may succeed."""
+    """DynamoDB cannot take the request now. A later attempt may succeed."""
 
 
 class StaleCredentialsError(TryAgainError):
-    """The service does not take these credentials (any more). Others may be found where these were."""
+    """The service refuses these credentials. boto3 may find newer ones in the same place."""
 
     def __init__(self, told: str, *, expired: bool) -> None:
         super().__init__(told)
@@ -46,7 +46,7 @@ class StaleCredentialsError(TryAgainError):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Target:
-    """Which table, and how it is reached. Plain data without secrets."""
+    """A table and the way to reach it. Plain data without secrets."""
 
     table: str
     row_key: str | None
@@ -77,7 +77,7 @@ def code_of(error: Any) -> str:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """boto3's errors become `PermanentError`, or pass if a retry may help."""
+    """A context that turns boto3's errors into `PermanentError`, unless a retry may help."""
     from botocore import exceptions as errors  # noqa: PLC0415 - an extra
 
     try:
@@ -89,7 +89,9 @@ def translated(what: str) -> Iterator[None]:
             raise StaleCredentialsError(f"{what}: {error}", expired=code_of(error) in _EXPIRED) from error
         raise
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.NoRegionError) as error:
-        raise PermanentError(f"{what}: {error} Set them where the sink runs, as boto3 looks for them") from None
+        raise PermanentError(
+            f"{what}: {error} Set them where the sink runs, in a place where boto3 looks for them"
+        ) from None
     except errors.ParamValidationError as error:
         raise PermanentError(f"{what}: {error}") from error
     except errors.SSLError as error:
@@ -115,14 +117,14 @@ def session() -> Any:
 
 
 def forget_session(old: Any) -> None:
-    """Make the next client read the credentials anew, unless another sink saw to that."""
+    """Make the next client read the credentials anew, unless another sink did that already."""
     with _session_lock:
         if session() is old:
             session.cache_clear()
 
 
 def new_client(target: Target) -> tuple[Any, Any]:
-    """A client, and the session whose credentials it has."""
+    """A client and its session, which has the credentials."""
     with _session_lock:  # sessions are for one thread at a time, clients are not
         shared = session()
         from botocore.config import Config  # noqa: PLC0415 - boto3 brings it

@@ -1,4 +1,4 @@
-"""Rows as DynamoDB items, and which rows can be none."""
+"""Rows as DynamoDB items, and the rows that no item can hold."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from wal_sink.errors import ConfigError, PermanentError
 from wal_sink.sinks.chunk import Chunk
+from wal_sink_backends.common.columns import stored_type
 from wal_sink_backends.common.texts import rows_without_utf8
 from wal_sink_backends.dynamodb.tables import MOST_KEY_BYTES, IndexKey, Keys
 
@@ -20,9 +21,9 @@ Nulls: TypeAlias = Literal["null", "omit"]
 MOST_ITEM_BYTES = 400 * 1024
 _DIGITS = 38
 _SMALLEST, _LARGEST = -130, 125
-"""Decimal exponents of the first digit of a number: the service's range."""
+"""Decimal exponents of a number's first digit: the service's range."""
 _EXACT = Context(prec=100)
-"""Rounds no number that Arrow has; the usual one keeps 28 digits."""
+"""Rounds no number that Arrow has; the default context keeps 28 digits."""
 _IS: Any = pa.types
 
 
@@ -50,7 +51,7 @@ class _UnfitError(Exception):
 def encoded(
     chunk: Chunk, row_key: str | None, nulls: Nulls, keys: Keys, what: str
 ) -> tuple[list[Item], dict[int, str]]:
-    """Items by key, the last of each, and why some rows can be none.
+    """Items, the last one of each key, and the reasons of rows that no item can hold.
 
     Raises `PermanentError` for columns that cannot be carried, or that do not fit a key of the table.
     """
@@ -58,7 +59,7 @@ def encoded(
         lines = chunk.to_json(lines=True, maps="entries").split(b"\n")[:-1]
     except ConfigError as error:
         raise PermanentError(f"{what}: {error}") from error
-    fields = {field.name: _bare(field.type) for field in chunk.table.schema}
+    fields = {field.name: stored_type(field.type) for field in chunk.table.schema}
     _check_columns(list(fields), row_key, keys.types, what)
     items: dict[str, Item] = {}
     refused = rows_without_utf8(chunk.table)
@@ -82,7 +83,7 @@ def encoded(
 def _check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping[str, str], what: str) -> None:
     listed = ", ".join(names)
     if "" in names:
-        raise PermanentError(f"{what}: a column has no name ({listed}), which no attribute may; rename it")
+        raise PermanentError(f"{what}: a column has an empty name ({listed}), which no attribute may have; rename it")
     if row_key is not None:
         if row_key in names:
             raise PermanentError(f"{what}: column {row_key!r} has the name of row_key; rename it ({listed})")
@@ -91,7 +92,7 @@ def _check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping
     if missing:
         raise PermanentError(
             f"{what}: the table's key {missing[0]!r} is not among the columns {listed}; rename one in the query, or "
-            "use row_key with a table for it"
+            "use row_key with a table that has such a key"
         )
 
 
@@ -138,7 +139,7 @@ class _Place:
         """Raise `_UnfitError` for a value, `PermanentError` for a column that cannot be such a key."""
         ((kind, value),) = attribute.items()
         if self.expected == "N" and kind == "S" and _is_number(field):
-            raise _UnfitError(f"{self.subject} is {value}, which no number of DynamoDB is")
+            raise _UnfitError(f"{self.subject} is {value}, which DynamoDB cannot hold as a number")
         if kind != self.expected:
             raise PermanentError(
                 f"{what}: column {name!r} would be stored as {kind}, {self.key} is {self.expected}; cast it in the "
@@ -156,7 +157,7 @@ def _same_for_equals(digits: str) -> str:
 def _checked_size(attributes: Mapping[str, Any]) -> int:
     size = sum(len(name.encode()) + _size(value) for name, value in attributes.items())
     if size > MOST_ITEM_BYTES:
-        raise _UnfitError(f"it has about {size} bytes, and an item at most {MOST_ITEM_BYTES}")
+        raise _UnfitError(f"it has about {size} bytes, and an item has at most {MOST_ITEM_BYTES}")
     return size
 
 
@@ -176,14 +177,7 @@ def _bytes(value: str | bytes) -> bytes:
     return value.encode() if isinstance(value, str) else value
 
 
-# Values: what stands in JSON to attributes, by the type of the column.
-
-
-def _bare(kind: Any) -> Any:
-    """The type of the values themselves."""
-    if isinstance(kind, pa.BaseExtensionType):
-        return _bare(kind.storage_type)
-    return _bare(kind.value_type) if _IS.is_dictionary(kind) else kind
+# Values: from JSON to attributes, by the type of the column.
 
 
 def _is_number(kind: Any) -> bool:
@@ -206,12 +200,12 @@ def _nested(value: Any, kind: Any) -> dict[str, Any]:
     if _IS.is_map(kind):
         return _map(value, kind)
     if isinstance(value, dict):
-        return {"M": {field.name: _attribute(value[field.name], _bare(field.type)) for field in kind}}
-    return {"L": [_attribute(one, _bare(kind.value_type)) for one in value]}
+        return {"M": {field.name: _attribute(value[field.name], stored_type(field.type)) for field in kind}}
+    return {"L": [_attribute(one, stored_type(kind.value_type)) for one in value]}
 
 
 def _map(entries: Sequence[Mapping[str, Any]], kind: Any) -> dict[str, Any]:
-    key_kind, item_kind = _bare(kind.key_type), _bare(kind.item_type)
+    key_kind, item_kind = stored_type(kind.key_type), stored_type(kind.item_type)
     if "string" in str(key_kind):
         keys = [entry["key"] for entry in entries]
         if len(set(keys)) < len(keys):
@@ -223,7 +217,10 @@ def _map(entries: Sequence[Mapping[str, Any]], kind: Any) -> dict[str, Any]:
 
 
 def _is_held(digits: str) -> bool:
-    """Whether DynamoDB has such a number, to its last digit. Of Spark's, only some floating ones are beyond."""
+    """Whether DynamoDB holds a number to its last digit.
+
+    Of Spark's numbers, only some floating ones are beyond that.
+    """
     number = Decimal(digits)
     few = len(number.normalize(_EXACT).as_tuple().digits) <= _DIGITS
     return not number or (_SMALLEST <= number.adjusted() <= _LARGEST and few)

@@ -1,4 +1,4 @@
-"""An item of the ledger in DynamoDB: what it tells of a slot, and the condition that nobody wrote it meanwhile."""
+"""Items of the ledger in DynamoDB: the entry of a slot, and the condition that it is unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal_sink.sinks.ledger import LedgerEntry
 
 
 def entry_in(item: Mapping[str, Any], what: str) -> LedgerEntry:
-    """The entry of a slot. `PermanentError` for an item that no sink wrote whole: nothing is sent on a guess."""
+    """The entry of a slot. `PermanentError` for a damaged item: nothing is sent on a guess."""
     try:
         batch_id, rows = int(item["batch_id"]["N"]), int(item["rows"]["N"])
         at = Position(item["slot"]["S"], batch_id, rows, item["segment_id"]["S"])
@@ -35,7 +35,7 @@ def attributes(entry: LedgerEntry) -> dict[str, Any]:
 
 
 def unchanged(stored: LedgerEntry | None) -> dict[str, Any]:
-    """The condition that an item of the ledger is as it was read."""
+    """The condition that an item of the ledger is unchanged since it was read."""
     if stored is None:
         return {"ConditionExpression": "attribute_not_exists(#slot)", "ExpressionAttributeNames": {"#slot": "slot"}}
     compared = {name: value for name, value in attributes(stored).items() if name != "slot"}

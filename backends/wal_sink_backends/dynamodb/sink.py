@@ -1,4 +1,4 @@
-"""Rows as DynamoDB items: with the position in one transaction, exactly once, or by puts that may be repeated."""
+"""Rows as DynamoDB items: exactly once, in one transaction with the position, or by puts that may be repeated."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["DynamoDbPutSink", "DynamoDbSink", "TryAgainError"]
 RecreatedTable: TypeAlias = Literal["refuse", "accept"]
 
 MOST_ROWS = 99
-"""A transaction has at most 100 items, one of which is the ledger's: the service's quota."""
+"""The service's quota is 100 items in a transaction, one of which is the ledger's."""
 MOST_BYTES = 4_000_000
-"""And 4 MB in all."""
+"""The service's quota for all items of a transaction is 4 MB."""
 _MOST_CHUNK_BYTES = 2_000_000
-"""Of a chunk as Arrow holds it: names and numbers take more in DynamoDB."""
+"""Most bytes of a chunk as Arrow holds it: names and numbers take more in DynamoDB."""
 _LOOKS = 3
 _PUTS = 25
 """Most items of one BatchWriteItem."""
@@ -49,9 +49,9 @@ class DynamoDbSink(TransactionalSink):
     key or an index's NULL or empty, nested too deep) is returned as `Rejected`.
 
     The ledger is the table `ledger_table`, of string key `slot`, made on demand unless `create_ledger=False`.
-    `recreated_table="accept"` goes on where the table was deleted and created again, and what was delivered is gone.
-    Credentials and region come from where boto3 looks for them, on the machine where the sink runs. `timeout_s`: for an
-    answer. Only ever tried against moto and DynamoDB Local. Raises `ConfigError` for arguments that cannot work.
+    `recreated_table="accept"`: go on if the table was deleted and created again, without the rows delivered before.
+    boto3 finds credentials and region on the machine where the sink runs. `timeout_s` is the limit for an answer.
+    Tested against moto and DynamoDB Local only. Raises `ConfigError` for arguments that cannot work.
 
         sink = DynamoDbSink("orders", region="eu-central-1")
     """
@@ -89,8 +89,8 @@ class DynamoDbSink(TransactionalSink):
     def __repr__(self) -> str:
         return f"DynamoDbSink({self._target!r})"
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
-        """Look at both tables; make a missing ledger. `PermanentError`, or an error that a retry may help with."""
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs no context
+        """Check both tables; make a missing ledger. `PermanentError`, or an error that a retry may help."""
         calls = Calls.connect(self._target)
         try:
             calls.check_ledger(self._ledger_table, create=self._create_ledger)
@@ -114,7 +114,7 @@ class DynamoDbSink(TransactionalSink):
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
         """The positions in the ledger, read consistently, 100 in a request.
 
-        The table is looked at again, in one request: rows that it had when this sink was opened may be gone since.
+        The table is checked again, in one request: rows that it had when this sink was opened may be gone since.
 
         Raises `HistoryError` if it was deleted and created again, `TryAgainError` if DynamoDB leaves some positions
         unread for longer than `timeout_s`.
@@ -129,8 +129,8 @@ class DynamoDbSink(TransactionalSink):
         """Rows and position in one transaction; nothing if the ledger is there already.
 
         Raises `FencedError` for a lower term than the ledger's, `HistoryError` for other rows than the ledger tells
-        of, `PermanentError` for a chunk that fits no transaction and for what no retry changes; anything else may be
-        tried again.
+        of, `PermanentError` for a chunk that fits no transaction and if no retry can help; anything else may be tried
+        again.
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {self._target!r}"
         calls = self._opened()
@@ -148,7 +148,7 @@ class DynamoDbSink(TransactionalSink):
             except RowsRefusedError as error:
                 calls.check_unchanged(what)
                 return Rejected(error.reasons)
-        raise TryAgainError(f"{what}: others move the ledger of {chunk.position.slot} at the same time")
+        raise TryAgainError(f"{what}: other processes move the ledger of {chunk.position.slot} at the same time")
 
     def _opened(self) -> Calls:
         if self._calls is None:
@@ -160,13 +160,13 @@ class DynamoDbSink(TransactionalSink):
 class DynamoDbPutSink(Sink):
     """A DynamoDB table that gets rows by `BatchWriteItem`, in chunks of any size. Runs anywhere.
 
-    Repeats put the same items again. That is exactly once in effect with `row_key`, or where no key comes twice, which
-    you say by `idempotent=True`. Otherwise it delivers at least once: where later rows replace earlier ones of a key, a
-    repeated chunk may put an older item back until the newer chunk, which follows, is there again; and a process that
-    was succeeded may, with the chunk it still held, for good. `DynamoDbSink` refuses that.
+    Repeats put the same items again. That is exactly once in effect with `row_key`, or if no key occurs twice, which
+    you declare by `idempotent=True`. Otherwise it delivers at least once: if later rows replace earlier ones of a key,
+    a repeated chunk may restore an older item until the newer chunk is sent again. A superseded process may restore an
+    older item for good, with the chunk it still holds. `DynamoDbSink` refuses that.
 
-    Arguments, types and keys as with `DynamoDbSink`. `max_wait_s`: so long does one call wait for items that DynamoDB
-    leaves unprocessed, in all.
+    Arguments, types and keys as with `DynamoDbSink`. `max_wait_s`: the most seconds that one call waits in
+    all for items that DynamoDB leaves unprocessed.
     """
 
     def __init__(
@@ -193,8 +193,8 @@ class DynamoDbPutSink(Sink):
     def __repr__(self) -> str:
         return f"DynamoDbPutSink({self._target!r})"
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - puts need nothing of it
-        """Look at the table. `PermanentError`, or an error a retry may help with."""
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - puts need no context
+        """Check the table. `PermanentError`, or an error that a retry may help."""
         self._calls = Calls.connect(self._target)
 
     def close(self) -> None:
@@ -206,7 +206,7 @@ class DynamoDbPutSink(Sink):
     def write(self, chunk: Chunk) -> Rejected | None:
         """Put every row that DynamoDB can hold, 25 in a request, and return the others.
 
-        Raises `PermanentError` for what no retry changes, `TryAgainError` if DynamoDB leaves items unprocessed for too
+        Raises `PermanentError` if no retry can help, `TryAgainError` if DynamoDB leaves items unprocessed for too
         long; anything else may be tried again.
         """
         if self._calls is None:
@@ -222,7 +222,7 @@ class DynamoDbPutSink(Sink):
         return Rejected(refused | told) if refused or told else None
 
     def _put_or_tell(self, calls: Calls, items: Sequence[Item], patience: Patience, what: str) -> dict[int, str]:
-        """Put items, one by one if one of them is refused; why some were."""
+        """Put items, one by one if one of them is refused; the reasons of the refused ones by row."""
         try:
             self._put(calls, items, patience, what)
         except ItemsRefusedError as error:
@@ -240,7 +240,8 @@ class DynamoDbPutSink(Sink):
                 return
             if not patience.wait(wait_s):
                 raise TryAgainError(
-                    f"{what}: DynamoDB left {len(left)} items unprocessed for too long: it is throttled"
+                    f"{what}: DynamoDB throttles the table and left {len(left)} items unprocessed; raise its "
+                    "capacity, or max_wait_s"
                 )
 
 

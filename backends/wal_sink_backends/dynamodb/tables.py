@@ -1,4 +1,4 @@
-"""What a table says of its keys, and which rows of a refused transaction are to blame."""
+"""The keys and the identity of a table, and the rows for which it refuses a transaction."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ if TYPE_CHECKING:
     from wal_sink_backends.dynamodb.items import Item
 
 MOST_KEY_BYTES = (2048, 1024)
-"""Of the partition key and of the sort key, of a table and of an index."""
+"""Most bytes of the partition key and of the sort key, of a table and of an index."""
 ROW_IS_WRONG = frozenset({"ValidationError", "ItemCollectionSizeLimitExceeded"})
-"""Of a transaction's reasons."""
+"""Reasons of a cancelled transaction that are about its rows."""
 ITEM_IS_WRONG = frozenset({"ValidationException", "ItemCollectionSizeLimitExceededException"})
-"""Of the errors of a PutItem or a BatchWriteItem."""
+"""Errors of PutItem and BatchWriteItem that are about their items."""
 _NAME = re.compile(r"(arn:[a-z0-9-]+:dynamodb:[a-z0-9-]*:[0-9]*:table/)?[A-Za-z0-9_.-]+")
 """A name, or an ARN: the service's own rule."""
 
 
 def check_name(table: str, argument: str) -> None:
-    """Raise `ConfigError` for what cannot be a table's name. It is not shown: it may hold credentials."""
+    """Raise `ConfigError` for text that cannot be a table's name. It is not shown, as it may hold credentials."""
     if not table:
         raise ConfigError(f"{argument}='': expected the name of a DynamoDB table")
     if not _NAME.fullmatch(table):
@@ -37,8 +37,8 @@ def check_name(table: str, argument: str) -> None:
 def is_same_table(one: str, other: str) -> bool:
     """Whether two tables of one client are the same.
 
-    A name is in the client's own account and region, and a transaction reaches no other ones. So an ARN that ends with
-    that name is the same table.
+    A name is in the client's account and region, and a transaction reaches no others. So an ARN that ends with that
+    name is the same table.
     """
     if ":" in one and ":" in other:  # two ARNs: no name has a colon
         return one == other
@@ -66,7 +66,7 @@ class IndexKey:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The attributes of a table whose types the table prescribes."""
+    """The attributes for which a table prescribes types."""
 
     types: Mapping[str, str]
     """S, N or B by the name of each attribute of the primary key."""
@@ -75,31 +75,31 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which table this is: one that is deleted and created again has the same name and another id."""
+    """The identity of a table: after it is deleted and created again, it has the same name and another id."""
 
     table: str
     id: str
 
     @classmethod
     def of(cls, found: Mapping[str, Any], what: str) -> Self:
-        """What a description tells. Where a server tells no id (DynamoDB always does), the time of creation is one."""
+        """The identity in a description. DynamoDB always tells an id; for other servers the time of creation serves."""
         told = found.get("TableId") or found.get("CreationDateTime")
         if not told:
             raise PermanentError(
-                f"{what}: its description has neither TableId nor CreationDateTime, so a table that was emptied by "
-                "creating it again could not be told; use a server that tells one of them"
+                f"{what}: its description has neither TableId nor CreationDateTime, so a table that was deleted "
+                "and created again could not be noticed; use a server that tells one of them"
             )
         return cls(found["TableName"], str(told))
 
     def attributes(self) -> dict[str, Any]:
-        """What the ledger holds of it, beside the position."""
+        """The attributes that a ledger item holds of it, beside the position."""
         return {"table": {"S": self.table}, "table_id": {"S": self.id}}
 
     def check(self, item: Mapping[str, Any], what: str) -> None:
-        """Raise `HistoryError` if an item of the ledger tells of a table of this name that is gone.
+        """Raise `HistoryError` if an item of the ledger names a former table of this name.
 
-        An item without a table was written by an older version, which noted none: its slot is as it always was, and
-        the next chunk notes the table. One with another name tells of the table that the sink had before.
+        An item without a table was written by an older version, which noted none: its slot is valid, and the next chunk
+        notes the table. An item with another name is about the table that the sink had before.
         """
         noted = item.get("table_id")
         if noted is not None and "table" not in item:
@@ -118,7 +118,7 @@ class Identity:
 
 
 def keys_of(found: Mapping[str, Any]) -> Keys:
-    """What the description of a table tells of its keys."""
+    """The keys in the description of a table."""
     types = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
     own = {one["AttributeName"]: types[one["AttributeName"]] for one in found["KeySchema"]}
     return Keys(own, tuple(_index_keys(found, types, own)))
@@ -129,12 +129,12 @@ def _index_keys(found: Mapping[str, Any], types: Mapping[str, str], own: Mapping
     for index in indexes:
         for one, most_bytes in zip(index["KeySchema"], MOST_KEY_BYTES, strict=False):
             name = one["AttributeName"]
-            if name not in own:  # which is checked as the table's
+            if name not in own:  # the table's keys are checked anyway
                 yield IndexKey(name, types[name], index["IndexName"], most_bytes)
 
 
 def cancelled_for(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item]) -> dict[int, str]:
-    """The rows that a cancelled transaction blames, and why. It tells a reason an item, in their order."""
+    """The rows that a cancelled transaction blames, and the reasons. It gives one reason per item, in order."""
     return {
         item.row: f"{reason['Code']}: {reason.get('Message', '')}"
         for item, reason in zip(items, reasons, strict=False)
@@ -143,11 +143,11 @@ def cancelled_for(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item]) -
 
 
 def refused_alone(client: Any, table: str, keys: Keys, items: Sequence[Item]) -> dict[int, str]:
-    """The rows that DynamoDB refuses by themselves, and why, asked one by one. Nothing is written.
+    """The rows that DynamoDB refuses by themselves, and the reasons, found one by one. Nothing is written.
 
-    It refuses a transaction for an item that is nested too deep, and for much else, without a word of which item. So
-    each item is put under a condition that no item fulfils: one that could be put fails the condition, another is
-    refused as the transaction was. Raises what else the client raises.
+    DynamoDB refuses a transaction for an item that is nested too deep, for example, without naming the item. So each
+    item is put under a condition that no item fulfils: an acceptable one fails the condition, a wrong one is refused as
+    in the transaction. Other errors of the client are raised.
     """
     refused: dict[int, str] = {}
     name = {"#key": next(iter(keys.types))}

@@ -1,4 +1,4 @@
-"""Every chunk as one object in a folder of any store: once in effect, since a name always means the same rows."""
+"""Every chunk as one object in a folder of any store: once in effect, because a name always means the same rows."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class FilesSink(Sink):
         self._folder.open(repr(self), context)
 
     def close(self) -> None:
-        """Forget what came from the environment."""
+        """Forget the values from the environment."""
         self._folder.close()
 
     def write(self, chunk: Chunk) -> None:
@@ -115,8 +115,10 @@ class FilesSink(Sink):
 
 
 def _check_there(store: Store, name: str, data: bytes, what: str) -> None:
-    """A name that is taken is a repeat's own. It is looked at where something else may have it: a crash may have left
-    a part where creating is not atomic, and on a local file system a folder, a link or an emptied file may be there.
+    """Check the object of a taken name, which is normally the repeated chunk's own.
+
+    It may be another object: a crash leaves a part of it if creating is not atomic, and on a local file system a
+    folder, a link or an emptied file may have the name.
     """
     if not (store.create_doubt or isinstance(store, LocalStore)):
         return
@@ -124,8 +126,8 @@ def _check_there(store: Store, name: str, data: bytes, what: str) -> None:
         found = store.read(name)
     except ObjectMissing as error:
         raise StoreError(
-            f"{what}: the name {store.url_of(name)} is taken, and no file can be read there: expected none, or the "
-            "file of this chunk. Move away the folder, or the link that leads nowhere"
+            f"{what}: the name {store.url_of(name)} is taken, and no file can be read there: expected no file, or the "
+            "file of this chunk. Move the folder elsewhere, or remove the link that leads nowhere"
         ) from error
     if store.create_doubt and found != data:
         with store.segment(name) as stream:
@@ -133,6 +135,6 @@ def _check_there(store: Store, name: str, data: bytes, what: str) -> None:
             stream.commit()
     elif not found:
         raise PermanentError(
-            f"{what}: {store.url_of(name)} is there and empty: expected none, or the file of this chunk, which is "
-            "written whole or not at all. Somebody emptied it, or made it: move it away"
+            f"{what}: {store.url_of(name)} exists and is empty: expected no file, or the file of this chunk, which is "
+            "written whole or not at all. Another program emptied or made it: move it elsewhere"
         )

@@ -1,4 +1,4 @@
-"""The folder that files are written to: its address, what is needed to reach it, and its store while a sink is open."""
+"""The folder that files are written to: its address, the options to reach it, and its store while a sink is open."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from wal_sink.stores.base import Store
 
 _in_use: dict[tuple[StoreSpec, str, int], LocalStore] = {}
-"""Local folders by WAL and term. Each attempt opens its sink anew, and has to know which disk the run began with: the
-disk below a lost mount would pass for the target. A new start has a new term, and takes the folder as it is.
+"""Local folders by WAL and term. Each attempt opens its sink anew, and has to know the disk with which the run began:
+else the disk below a lost mount would be taken for the target. A new start has a new term, and takes the folder as it
+is.
 """
 
 
 class Folder:
-    """Plain data that travels with a sink. What it read from the environment is forgotten when it is closed."""
+    """Plain data that travels with a sink. Closing it forgets the values from the environment."""
 
     def __init__(
         self, url: str, storage_options: Mapping[str, object] | None, options_from_env: Mapping[str, str] | None
@@ -32,17 +33,20 @@ class Folder:
         self._options_from_env = dict(options_from_env or {})
         self._opened: tuple[StoreSpec, str, int] | None = None
 
-    def open(self, who: str, context: SinkContext) -> Store:
-        """Read the environment, open the store; `who` is for messages. `PermanentError` if either lacks something."""
-        options = from_environment(self._options_from_env, who)
+    def open(self, sink: str, context: SinkContext) -> Store:
+        """Read the environment and open the store; `sink` is for messages.
+
+        `PermanentError` if either lacks something.
+        """
+        options = from_environment(self._options_from_env, sink)
         spec = StoreSpec(self.spec.url, {**self.spec.options, **options})
         self._opened = (spec, context.wal_id, context.term)
-        return self.store(who)
+        return self.store(sink)
 
-    def store(self, who: str) -> Store:
-        """The store, once this is open. A local folder that is lost since makes it raise `StoreError`."""
+    def store(self, sink: str) -> Store:
+        """The store, once this is open. Raises `StoreError` for a local folder that was lost since."""
         if self._opened is None:
-            raise RuntimeError(f"{who} is not open: call open() first")
+            raise RuntimeError(f"{sink} is not open: call open() first")
         try:
             store = open_store(self._opened[0])
         except ConfigError as error:
@@ -59,5 +63,5 @@ def _local(key: tuple[StoreSpec, str, int]) -> LocalStore:
     if store is None:
         begun = LocalStore(key[0])
         begun.begin()
-        store = _in_use.setdefault(key, begun)  # another thread may have been faster: all go by what it saw
+        store = _in_use.setdefault(key, begun)  # another thread may have been faster: all use the disk that it saw
     return store

@@ -52,7 +52,7 @@ def new_file(format: Format, write: Write) -> RowsFile:  # noqa: A002 - what Spa
 
 
 def encoded(format: Format, chunk: Chunk) -> bytes:  # noqa: A002
-    """A chunk as a file of its own."""
+    """A chunk as one whole file."""
     parts: list[bytes] = []
     file = new_file(format, parts.append)
     file.add(chunk)
@@ -61,12 +61,12 @@ def encoded(format: Format, chunk: Chunk) -> bytes:  # noqa: A002
 
 
 def written_as(format: Format, chunk: Chunk, maps: Maps) -> Chunk:  # noqa: A002
-    """The chunk with its maps as JSON is to have them; Parquet has maps, and CSV refuses what is nested."""
+    """The chunk with its maps in the form that JSON takes. Parquet has maps, and CSV refuses nested values."""
     return chunk.maps_as(maps) if format in ("json", "jsonl") else chunk
 
 
 def check_format(format: str) -> None:  # noqa: A002
-    """Raise `ConfigError` for a format that is none."""
+    """Raise `ConfigError` for an unknown format."""
     if format not in _FILES:
         raise ConfigError(f"format={format!r}: expected one of {', '.join(map(repr, _FILES))}")
 
@@ -143,7 +143,7 @@ class _Parquet(RowsFile):
 
 
 class _Output:
-    """What pyarrow takes for a file. A `ParquetWriter` writes its footer even when it is collected as garbage."""
+    """A file object for pyarrow. A `ParquetWriter` writes its footer even when it is collected as garbage."""
 
     closed = False
 
@@ -157,10 +157,10 @@ class _Output:
         return len(data)
 
     def flush(self) -> None:
-        """Nothing to do: who takes the bytes makes them durable."""
+        """Nothing to do: the owner of `write` makes the bytes durable."""
 
     def close(self) -> None:
-        """Nothing to do: the file ends where its owner says so."""
+        """Nothing to do: the owner of `write` ends the file."""
 
 
 def _refuse_equal_names(table: pa.Table) -> None:
@@ -174,7 +174,7 @@ def _refuse_equal_names(table: pa.Table) -> None:
 def _csv_cells(column: Any, name: str) -> Any:
     """A column as cells of a CSV file: numbers and booleans bare, all else in quotes, NULL as nothing.
 
-    A quote within quotes is doubled, as RFC 4180 has it and pandas, Arrow and DuckDB read it.
+    A quote within quotes is doubled, as in RFC 4180; pandas, Arrow and DuckDB read it so.
     """
     types: Any = pa.types
     kind = column.type

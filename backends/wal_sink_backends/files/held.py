@@ -1,4 +1,4 @@
-"""What `TwoPhaseFilesSink` needs of a store: files that are held back, then get their name at once or never."""
+"""The interface between `TwoPhaseFilesSink` and a store: held files, which get their names at once or never."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _Handle = TypeVar("_Handle", bound=msgspec.Struct)
 
 
 class HeldFile(Protocol):
-    """A file that nobody sees, being written by this process. Every method raises `StoreError`."""
+    """An invisible file that this process is writing. Every method raises `StoreError`."""
 
     @property
     def token(self) -> str:
-        """What `FileHolder.drop` needs besides the transaction's id to find it after a crash."""
+        """Finds the file after a crash, together with the transaction's id: an argument of `FileHolder.drop`."""
         ...
 
     def write(self, data: bytes) -> object:
@@ -33,7 +33,7 @@ class HeldFile(Protocol):
 
 
 class FileHolder(Protocol):
-    """Where files are held back, and committed from. Any number of processes may use one at the same time."""
+    """Holds files until they are committed or dropped. Any number of processes may use one at the same time."""
 
     def hold(self, transaction_id: str, name: str) -> HeldFile:
         """Begin a file that is to be called `name`, a path in the folder. Raises `StoreError`."""
@@ -48,7 +48,7 @@ class FileHolder(Protocol):
         ...
 
     def drop(self, transaction_id: str, token: str) -> None:
-        """Free what is held; nothing happens where nothing is. A committed file stays. Raises `StoreError`."""
+        """Free what is held; nothing happens if nothing is held. A committed file stays. Raises `StoreError`."""
         ...
 
 
@@ -58,7 +58,7 @@ def handle_text(handle: msgspec.Struct) -> str:
 
 
 def handle_of(kind: type[_Handle], text: str) -> _Handle:
-    """The handle behind a text. Another store's, from before the sink's address changed, is not held in this one."""
+    """The handle behind a text. Raises `HandleGoneError` for the handle of another kind of store."""
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:

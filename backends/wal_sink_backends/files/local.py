@@ -1,6 +1,7 @@
-"""Files held back under hidden names of a local file system, and committed by one rename that replaces nothing.
+"""Files held under hidden names of a local file system, and committed by one rename that replaces nothing.
 
-While the held file exists its rows were never committed: a reader that takes new files away at once gets no second one.
+While the held file exists, its rows were never committed. So a reader that removes new files at once gets no second
+one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from wal_sink.stores.local import LocalStore, sync_folder
 from wal_sink_backends.files.held import handle_of, handle_text
 
 HELD_FOLDER = ".wal-sink-held"
-"""Hidden from Spark, Arrow and `LocalStore`, on the same file system as what is committed from it.
+"""Hidden from Spark, Arrow and `LocalStore`, on the same file system as the files that are committed from it.
 
 The files in it are hidden by their own names too: a glob of Hadoop (`folder/*`) matches hidden folders, and Spark then
 reads every file in them that is not hidden itself.
@@ -31,14 +32,14 @@ _BUFFER_BYTES = 1 << 20
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _NO_SUCH_RENAME = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
-"""What kernels and file systems (NFS, for one) say that cannot rename without replacing."""
+"""Errors of kernels and file systems (NFS, for one) that cannot rename without replacing."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 _T = TypeVar("_T")
 
 
 class _Handle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Says which file is meant: neither name nor content would, since other queries may have written the same."""
+    """Identifies one held file. Name and content do not, since other queries may have written the same."""
 
     name: str
     bytes: int
@@ -52,10 +53,10 @@ class _Handle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class LocalHolder:
-    """A `FileHolder` in a folder: `folder` as its `LocalStore` has it.
+    """A `FileHolder` in a folder: `folder` is the path that `store` has.
 
-    `held_folder`: where new files are held; empty for `HELD_FOLDER` in the folder. Handles and tokens tell where older
-    ones are.
+    `held_folder` is where new files are held; empty means `HELD_FOLDER` in the folder. Handles and tokens name the
+    folders of older files.
     """
 
     def __init__(self, store: LocalStore, folder: Path, held_folder: str = "") -> None:
@@ -68,14 +69,14 @@ class LocalHolder:
 
     def commit(self, transaction_id: str, handle: str) -> None:
         given = handle_of(_Handle, handle)
-        self._store.refuse_lost_root()  # what lies there would pass for gone
+        self._store.refuse_lost_root()  # without its disk, the folder would show no held file
         held, final = self._held(transaction_id, given.held_in), self._folder / check_path(given.name)
         try:
             self._commit(held, final, given)
         except _NameTakenError as error:
             raise PermanentError(
-                f"{final} is there, and it is not the file of transaction {transaction_id}: another query, another "
-                "sink or a user wrote it. Move it away, or give this sink a folder or a name_template of its own "
+                f"{final} exists, and it is not the file of transaction {transaction_id}: another query, another "
+                "sink or a user wrote it. Move it elsewhere, or give this sink another folder or name_template "
                 f"({{wal_id}} in it tells queries apart). Nothing was replaced; the rows are held in {held}"
             ) from error
         except OSError as error:
@@ -84,8 +85,10 @@ class LocalHolder:
     def drop(self, transaction_id: str, token: str) -> None:
         if token and not Path(token).is_absolute():
             raise ConfigError(f"{token[:80]!r} is no token of a held file: expected the absolute path of a folder")
-        self._store.refuse_lost_root()  # what lies there would pass for dropped
-        for folder in dict.fromkeys(("", self._held_folder, token)):  # a process may have died before it told its token
+        self._store.refuse_lost_root()  # without its disk, the folder would show no held file
+        for folder in dict.fromkeys(
+            ("", self._held_folder, token)
+        ):  # a process may have died before it recorded its token
             self._unlink(self._hidden(transaction_id, folder))
         self._unlink(self._once(transaction_id))
 
@@ -93,7 +96,8 @@ class LocalHolder:
         found = _stat(held)
         if found is not None and found.st_size != given.bytes:
             raise HandleGoneError(
-                f"{held} is not what was prepared for {final}: expected {given.bytes} bytes, found {found.st_size}",
+                f"{held} is not the file that was prepared for {final}: expected {given.bytes} bytes, found "
+                f"{found.st_size}",
                 never_committed=True,
             )
         if found is None or not self._store.in_folder(final.parent, lambda: _move(held, final)):
@@ -104,10 +108,10 @@ class LocalHolder:
         if found is None or not given.is_of(found):
             there = "there is no such file" if found is None else "the file of that name is another one, or was altered"
             raise HandleGoneError(
-                f"{held}, prepared for {final}, is gone, and {there}: it was removed before it was committed, or taken "
-                "away since"
+                f"{held}, prepared for {final}, is gone, and {there}: the held file was removed before its commit, "
+                "or the committed file was removed or altered since"
             )
-        sync_folder(final.parent)  # whoever moved it may have died before
+        sync_folder(final.parent)  # the process that moved it may have died before it synced the folder
 
     def _unlink(self, held: Path) -> None:
         try:
@@ -118,7 +122,7 @@ class LocalHolder:
             raise self._failure("drop", held, error) from error
 
     def _held(self, transaction_id: str, held_folder: str) -> Path:
-        """Where a prepared file is: under its hidden name, unless an older version held it."""
+        """The path of a prepared file: its hidden name, unless an older version held it."""
         hidden, once = self._hidden(transaction_id, held_folder), self._once(transaction_id)
         return once if not held_folder and _stat(hidden) is None and _stat(once) is not None else hidden
 
@@ -126,21 +130,21 @@ class LocalHolder:
         return (Path(held_folder) if held_folder else self._folder / HELD_FOLDER) / f".{check_path(transaction_id)}"
 
     def _once(self, transaction_id: str) -> Path:
-        """Where an older version held the file of this transaction."""
+        """The path where an older version held the file of this transaction."""
         return self._folder / HELD_FOLDER / check_path(transaction_id)
 
     def _failure(self, action: str, file: Path, error: OSError) -> Exception:
         if error.errno == errno.EXDEV:
             return ConfigError(
-                f"cannot commit {file}: it lies on another file system than the folder where it is held "
-                f"({self._held_folder or self._folder / HELD_FOLDER}), and a file cannot appear at once from there; "
-                "mount nothing inside of the folder, and name a held_folder on its file system"
+                f"cannot commit {file}: it lies on another file system than the folder that holds files "
+                f"({self._held_folder or self._folder / HELD_FOLDER}), so a rename cannot move it. Mount nothing "
+                "inside the folder, and choose a held_folder on the same file system"
             )
         return self._store.failure(action, str(file), error)
 
 
 class HeldLocalFile:
-    """A file under a hidden name, being written. Its token is the folder where it is held, "" for the usual one."""
+    """A file that is being written under a hidden name. Its token is the folder that holds it, "" for `HELD_FOLDER`."""
 
     def __init__(self, store: LocalStore, held: Path, name: str, held_folder: str) -> None:
         self.token = held_folder
@@ -162,7 +166,7 @@ class HeldLocalFile:
     def close(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            with contextlib.suppress(OSError):  # only of what was not prepared: nobody relies on it
+            with contextlib.suppress(OSError):  # only of a file that was not prepared, on which nothing relies
                 file.close()
 
     def _open(self) -> IO[bytes]:
@@ -196,7 +200,7 @@ class _NameTakenError(Exception):
 
 
 def _move(held: Path, final: Path) -> bool:
-    """Give a held file its name, durably. False if it is not held any more: another process was faster, or dropped it.
+    """Give a held file its name, durably. False if it is no longer held: another process was faster, or dropped it.
 
     Raises `FileNotFoundError` if the folder is gone, `_NameTakenError` if another file has the name.
     """
@@ -213,12 +217,14 @@ def _move(held: Path, final: Path) -> bool:
         if found is None or not os.path.samestat(mine, found):
             raise _NameTakenError from error
     sync_folder(final.parent)
-    held.unlink(missing_ok=True)  # where it got its name by a hard link, now or from a process that died here
+    held.unlink(
+        missing_ok=True
+    )  # its hidden name, after a hard link gave it the other: now, or by a process that died here
     return True
 
 
 def _rename(held: Path, final: Path) -> None:
-    """One name for another, in one step and replacing nothing; by a hard link where the system cannot."""
+    """Rename in one step without replacing a file; by a hard link where the system cannot rename so."""
     if _renameat2 is not None:
         if _renameat2(_AT_FDCWD, os.fsencode(held), _AT_FDCWD, os.fsencode(final), _RENAME_NOREPLACE) == 0:
             return
@@ -237,7 +243,7 @@ def _rename(held: Path, final: Path) -> None:
 
 
 def _find_renameat2() -> Any:
-    """Linux has it; Python does not offer it."""
+    """The system call of Linux, which Python does not offer; None where it does not exist."""
     try:
         function = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):

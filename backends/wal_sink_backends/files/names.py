@@ -16,9 +16,9 @@ from wal_sink.sinks.base import Transaction
 from wal_sink.stores.listing import check_path
 
 CHUNK_TEMPLATE = "batch={batch:019d}/{ordinal:06d}-{rows:012d}-{key}.{ext}"
-"""Zero-padded, so that a listing is in the order of batches, of their segments, of the rows in them."""
+"""Zero-padded, so that a listing has the order of batches, of their segments and of the rows in them."""
 SEGMENT_TEMPLATE = "batch={batch_id:019d}/{partition:06d}-{file_index:04d}-{wal_id}.{ext}"
-"""The same for whole segments. The WAL's id keeps a query that begins anew apart from an earlier one."""
+"""The same for whole segments. The WAL's id tells a new query from an earlier one in the same folder."""
 
 _CHUNK_SAMPLE = {"batch": 0, "ordinal": 0, "rows": 1, "key": "key", "ext": "ext"}
 _NUMBERS = ("batch_id", "partition", "file_index")
@@ -36,7 +36,9 @@ def check_chunk_template(template: str) -> None:
     except (StoreError, ValueError, LookupError) as error:
         raise ConfigError(f"name_template={template!r}: {error}; expected something like {CHUNK_TEMPLATE!r}") from error
     if "key" not in fields:
-        raise ConfigError(f"name_template={template!r}: expected {{key}} in it, since only the key tells chunks apart")
+        raise ConfigError(
+            f"name_template={template!r}: expected {{key}} in it, because only the key tells chunks apart"
+        )
     if any(fields["key"]):
         raise ConfigError(
             f"name_template={template!r}: expected {{key}} without ':' or '!', which could cut it short: two chunks "
@@ -47,8 +49,8 @@ def check_chunk_template(template: str) -> None:
 def check_columns(columns: Sequence[str], path: str, what: str) -> None:
     """Raise `ConfigError` for a column that has the name of a folder `name=…` in the path of its file.
 
-    Spark, Arrow and DuckDB read such a folder as a partition column. They take its value, not the file's, without a
-    word. Spark compares names without regard to case, and undoes `%` escapes.
+    Spark, Arrow and DuckDB read such a folder as a partition column. They silently take its value, not the file's.
+    Spark compares names without regard to case, and undoes `%` escapes.
     """
     folders = {unquote(part.partition("=")[0]).casefold(): part for part in path.split("/")[:-1] if "=" in part}
     for column in columns:
@@ -131,7 +133,7 @@ class SegmentNames:
 @dataclass(frozen=True, slots=True)
 class _Field:
     literal: str
-    """What stands before it."""
+    """The text before the field."""
     name: str
 
 

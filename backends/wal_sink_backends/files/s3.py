@@ -1,4 +1,4 @@
-"""Files held back as multipart uploads of S3, which shows nothing of an object before its upload is completed."""
+"""Files held as multipart uploads of S3, which shows nothing of an object before its upload is completed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from wal_sink_backends.files.held import handle_of, handle_text
 MAX_PARTS = 10_000
 PARTS_PAGE = 1_000
 MAX_ETAG_CHARS = 2_000
-"""What a handle may spend on the parts; the more of them are listed when they are committed."""
+"""Most characters of ETags in a handle; if the parts need more, they are listed at the commit instead."""
 
 METADATA_KEY = "wal-sink-transaction"
-"""Tells by whom an object was written, which its name alone does not."""
+"""Names the transaction that wrote an object, which the object's name does not."""
 
 _GONE = "NoSuchUpload"
 _TAKEN = {"PreconditionFailed", "412"}
@@ -40,11 +40,11 @@ class _Handle(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str
     """Of the parts' ETags, in order."""
     etags: tuple[str, ...] | None
-    """None where they are too many."""
+    """None if they are too many."""
 
 
 class S3Holder:
-    """A `FileHolder` in a bucket, below a prefix. `part_bytes` is what a file being written takes of memory."""
+    """A `FileHolder` in a bucket, below a prefix. A file that is being written takes `part_bytes` of memory."""
 
     def __init__(self, store: S3Store, part_bytes: int) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class S3Holder:
                 raise
             self._check_committed(transaction_id, given, error)
 
-    def drop(self, transaction_id: str, token: str) -> None:  # noqa: ARG002 - uploads have ids of their own
+    def drop(self, transaction_id: str, token: str) -> None:  # noqa: ARG002 - an upload has its own id
         if not token:
             return
         try:
@@ -99,17 +99,17 @@ class S3Holder:
         return etags
 
     def _check_committed(self, transaction_id: str, given: _Handle, error: S3Error) -> None:
-        """Whether the object of that name is this transaction's, which S3 knows by its metadata."""
+        """Return if the object of that name is this transaction's, by its metadata; else raise why it is not."""
         url = self._store.url_of(given.name)
         owner = self._owner(given.name)
         if owner == transaction_id:
             return
         if error.code in _TAKEN and owner is None:
-            raise error  # it was deleted a moment ago
+            raise error  # it was deleted between the two requests: another attempt commits
         if error.code in _TAKEN and self._is_open(given):  # some servers look at the name before the upload
             raise PermanentError(
-                f"{url} is there, and it is not the object of transaction {transaction_id}: another query, another "
-                "sink or a user wrote it. Move it away, or give this sink a prefix or a name_template of its own "
+                f"{url} exists, and it is not the object of transaction {transaction_id}: another query, another "
+                "sink or a user wrote it. Move it elsewhere, or give this sink another prefix or name_template "
                 "({wal_id} in it tells queries apart). Nothing was replaced; the rows are held in the upload "
                 f"{given.upload}"
             ) from error
@@ -130,7 +130,7 @@ class S3Holder:
         return True
 
     def _owner(self, name: str) -> str | None:
-        """The transaction that wrote an object, "" if it does not say; None if there is none."""
+        """The transaction that wrote an object, "" if its metadata names none; None if there is no object."""
         try:
             answer = self._store.request("head_object", name)
         except S3Error as error:
@@ -142,14 +142,14 @@ class S3Holder:
 
     def _other_parts(self, given: _Handle, found: str) -> HandleGoneError:
         return HandleGoneError(
-            f"the upload {given.upload} for {self._store.url_of(given.name)} is open, and not what was prepared: "
-            f"expected {given.parts} parts with the ETags of the handle, {found}",
+            f"the upload {given.upload} for {self._store.url_of(given.name)} is open, and not the upload that was "
+            f"prepared: expected {given.parts} parts with the ETags of the handle, {found}",
             never_committed=True,
         )
 
 
 class HeldUpload:
-    """An upload under way. Keeps less than a part of it in memory, besides what is written at a time."""
+    """An upload under way. Keeps less than one part in memory, plus the bytes of one call of `write`."""
 
     def __init__(self, store: S3Store, upload: _Upload, part_bytes: int) -> None:
         self._store = store
@@ -163,7 +163,7 @@ class HeldUpload:
         return handle_text(self._upload)
 
     def write(self, data: bytes) -> None:
-        """Append bytes; every part but the last has the same size, which some servers ask for."""
+        """Append bytes. Every part but the last has the same size, which some servers require."""
         self._rest += data
         while len(self._rest) >= self._part_bytes:
             self._send(bytes(memoryview(self._rest)[: self._part_bytes]))

@@ -1,4 +1,4 @@
-"""Every segment as one file that appears at once: prepared while its batch is staged, committed when it is complete."""
+"""Every segment as one file that appears at once: prepared while its batch is staged, committed with the batch."""
 
 from __future__ import annotations
 
@@ -44,14 +44,16 @@ class TwoPhaseFilesSink(TwoPhaseSink):
     other than a digit between them), `wal_id`, `sink`, `ext`, and `date`, the day in UTC on which the file was begun.
     Numbers may be padded, `{batch_id:06d}`; a date may be written as `{date:%Y/%m/%d}`. `roll` is the earlier name of
     `file_index`.
-    `part_bytes`: of a multipart upload to S3; so much memory an open file takes besides a chunk. At least 5 MiB.
+    `part_bytes`: the size of each part of a multipart upload to S3. An open file takes so much memory, plus one chunk.
+    At least 5 MiB.
 
-    `held_folder`: for local folders, the absolute path of another folder, outside of the first and on its file system,
-    in which files are held. Give one where readers show hidden files, as fsspec's `**` and `Path.rglob` do.
+    `held_folder`: for local folders, the absolute path of another folder that holds files until they are committed. It
+    lies outside the first folder and on the same file system. Set it if readers show hidden files, as fsspec's `**` and
+    `Path.rglob` do.
 
-    On a local file system a file is held in the folder `.wal-sink-held`, and renamed when it is committed. On S3 it is
-    a multipart upload, completed when it is committed. A file of another writer is never replaced. Chunks without rows
-    write nothing. Columns are refused as by `FilesSink`. Raises `ConfigError` for arguments that cannot work.
+    On a local file system a file is held in the folder `.wal-sink-held`, and its commit is a rename. On S3 it is a
+    multipart upload, and its commit completes the upload. A file of another writer is never replaced. Chunks without
+    rows write nothing. Columns are refused as by `FilesSink`. Raises `ConfigError` for arguments that cannot work.
     """
 
     def __init__(
@@ -88,12 +90,12 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         self._folder.open(repr(self), context)
 
     def close(self) -> None:
-        """Forget what came from the environment, and a file that was not prepared."""
+        """Forget the values from the environment, and a file that was not prepared."""
         self._leave()
         self._folder.close()
 
     def begin(self, transaction: Transaction) -> str:
-        """Begin a file that nobody sees. Raises `StoreError`."""
+        """Begin an invisible file. Raises `StoreError`."""
         self._leave()
         self._writing = _Writing.begun(transaction, self._holder(), self._names.name_of(transaction), self._format)
         return self._writing.held.token
@@ -147,7 +149,7 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         self._holder().drop(transaction.id, token)
 
     def _leave(self) -> None:
-        """Stop writing; what is held of it stays until it is aborted."""
+        """Stop writing; the held part stays until it is aborted."""
         if self._writing is not None:
             self._writing.file.drop()
             self._writing.held.close()
@@ -173,8 +175,9 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         spec = self._folder.spec
         if spec.scheme not in {LOCAL, S3} or "::" in spec.url:
             raise ConfigError(
-                f"{spec.safe_url}: files can be held back on a local file system and on S3 only; use FilesSink, which "
-                "writes each chunk once in effect on any store"
+                f"{spec.safe_url}: two-phase commit of files works on a local file system and on S3 only; use "
+                "FilesSink, "
+                "which writes each chunk once in effect on any store"
             )
         if self._held_folder is not None:
             _check_held_folder(self._held_folder, spec)
@@ -188,12 +191,14 @@ class TwoPhaseFilesSink(TwoPhaseSink):
 
 def _check_held_folder(given: str, spec: StoreSpec) -> None:
     if spec.scheme != LOCAL:
-        raise ConfigError(f"{spec.safe_url}: held_folder is for local folders: S3 shows nothing of an upload")
+        raise ConfigError(
+            f"{spec.safe_url}: held_folder is for local folders, since S3 shows nothing of an upload; leave it out"
+        )
     folder, held = Path(spec.location).resolve(), Path(given).resolve()
     if not Path(given).is_absolute() or folder in [held, *held.parents]:
         raise ConfigError(
             f"held_folder={given!r}: expected the absolute path of a local folder outside of {spec.location}, and on "
-            "its file system; readers of the folder would find what is held"
+            "its file system; else readers of the folder would find the held files"
         )
 
 

@@ -21,7 +21,7 @@ class FilesOptions:
 
     format: Format | None = None
     commit: Literal["chunk", "two-phase"] | None = None
-    """Which of the two: `chunk` (the default) or `two-phase`. No argument of either."""
+    """Names the sink: `chunk` (the default) is `FilesSink`, `two-phase` is `TwoPhaseFilesSink`."""
     maps: Maps | None = None
 
 

@@ -1,4 +1,8 @@
-"""`HttpSink` and `HttpLookupSink`: rows to a web API, by idempotency keys or look-ups."""
+"""Rows to a web API: `HttpSink`, by idempotency keys, and `HttpLookupSink`, by look-ups.
+
+`api` sends one request and interprets its answer, `answers` reads bodies and runs a user's check, `ends` finds out
+where an answer ends, `secrets` finds the texts that no message may show. Only `api` knows httpx.
+"""
 
 from wal_sink_backends.common.pacing import Pacing
 from wal_sink_backends.http.api import Statuses

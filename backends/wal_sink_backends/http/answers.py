@@ -1,4 +1,4 @@
-"""What an API answered: how much of it is read, how it is decoded, and what a user's check says of it."""
+"""Bodies of answers: how much is read, how they are decoded, and how a user's check judges them."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Check: TypeAlias = Callable[[int, Mapping[str, str], bytes], Mapping[int, str] |
 """A user's function of status, headers (names in lower case) and whole body of an answer that would count as done."""
 
 ACCEPTED_ENCODINGS = "gzip, deflate"
-"""Those that can be decoded piece by piece, so that no piece grows beyond what is wanted of it."""
+"""Encodings that can be decoded piece by piece, so that no piece grows beyond the bytes that are wanted."""
 _AUTO = zlib.MAX_WBITS | 32
-"""A header of gzip or of zlib, whichever comes."""
+"""Accepts a header of gzip or of zlib."""
 _MOST_GROWTH = 2
-"""An encoding may make a body longer, but not by so much: an endless one that decodes to nothing is left."""
+"""Reading ends at so many times the wanted bytes: a body may be endless and decode to nothing."""
 _OURS = (ConfigError, OutcomeUnknownError, PermanentError, RetryLaterError)
 
 
 class DecodingError(Exception):
-    """A body that is not in the encoding that its header names."""
+    """The body is not in the encoding that its header names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +32,15 @@ class Body:
     content: bytes
     is_whole: bool
     encoding: str
-    """The Content-Encoding that could not be decoded, in which the content is left; else empty."""
+    """The Content-Encoding of the content, if it could not be decoded; else empty."""
     doubt: str = ""
-    """Why a body that was read to its end may not be all of it; else empty."""
+    """Why a body that was read to its end may be incomplete; else empty."""
 
 
 def body_of(pieces: Iterable[bytes], encoding: str, most_bytes: int) -> Body:
     """Read and decode at most `most_bytes`, and not much more than that from the connection.
 
-    Raises `DecodingError`. An encoding that was not asked for is left as it is, and named.
+    Raises `DecodingError`. A body in an encoding that was not requested stays encoded, and `encoding` names it.
     """
     name = encoding.strip().lower()
     decode = _DECODERS.get(name)
@@ -72,7 +72,7 @@ class _Zlib:
         self._decoder: Any = None
 
     def decode(self, piece: bytes, most_bytes: int) -> bytes:
-        """What a piece decodes to. No more than `most_bytes`: the rest is dropped, so that is the last call then."""
+        """Decode a piece to at most `most_bytes`. The rest is dropped, so no call may follow then."""
         decoded = bytearray()
         while piece and len(decoded) < most_bytes:
             if self._decoder is None or self._decoder.eof:
@@ -81,7 +81,7 @@ class _Zlib:
                 decoded += self._decoder.decompress(piece, most_bytes - len(decoded))
             except zlib.error as error:
                 raise DecodingError(f"the body is not gzip or deflate: {error}") from None
-            # What follows the end of a part is another one, or zeros, which gzip permits as padding.
+            # Behind the end of a part comes another one, or zeros, which gzip permits as padding.
             piece = self._decoder.unused_data.lstrip(b"\0") if self._decoder.eof else self._decoder.unconsumed_tail
         return bytes(decoded)
 
@@ -105,7 +105,7 @@ _DECODERS: dict[str, type[_Zlib | _Identity]] = {
 }
 
 
-# What a check says.
+# The user's check.
 
 
 def check_answer(
@@ -119,10 +119,11 @@ def check_answer(
     most_bytes: int,
     clean: Callable[[str], str],
 ) -> dict[int, str]:
-    """Why rows of the request were refused, by their index in it, as the user's check tells; empty: none was.
+    """The rows that the user's check finds refused: reasons by index in the request; empty if there are none.
 
-    Raises `PermanentError` if there is no whole body to be judged, or if the check answers anything else than None or
-    reasons; `OutcomeUnknownError` if it fails. What it raises of ours passes. `clean` takes secrets out of its texts.
+    Raises `PermanentError` if the body is incomplete, or if the check returns anything else than None or reasons;
+    `OutcomeUnknownError` if the check fails. Errors of wal-sink that it raises pass. `clean` takes secrets out of
+    texts.
     """
     if not body.is_whole:
         raise PermanentError(
@@ -137,7 +138,8 @@ def check_answer(
     if body.encoding:
         raise PermanentError(
             f"{what} {status} with Content-Encoding {body.encoding!r}, expected one of {ACCEPTED_ENCODINGS} or none: "
-            "the check cannot read it. The rows may have been taken. Let the API answer in an encoding it is offered"
+            "the check cannot read it. The rows may have been taken. Let the API answer in an encoding that the "
+            "request accepts"
         )
     try:
         found: Any = check(status, headers, body.content)

@@ -1,4 +1,4 @@
-"""One request to an API and what its answer means; all that knows httpx."""
+"""One request to an API and the meaning of its answer. Only this module knows httpx."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ _KEPT_BYTES = 1 << 16
 
 
 class TargetFailedError(RetryLaterError):
-    """The API could not be reached, or answered with what may pass. A later attempt may succeed, after `after_s`."""
+    """The API could not be reached, or answered with an error that may pass. Try again after `after_s` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statuses:
-    """What statuses mean, besides 2xx (done), 5xx (try again) and anything else (never try again). Plain data.
+    """The meaning of statuses other than 2xx (done) and 5xx (try again). Any other status is never tried again.
 
-    207 is not done: its body says what became of each part, so only a check of the body can tell.
+    Plain data. 207 is not done: its body tells the outcome of each part, so only a check of the body can decide.
     """
 
     done: tuple[int, ...] = ()
-    """The API has these rows already: 409 with some."""
+    """The API has these rows already; some APIs say so by 409."""
     retry: tuple[int, ...] = (408, 409, 425, 429)
-    """Trying the same again later may help. 409 is "a request of this key is under way" to many."""
+    """A later attempt may help. Many APIs use 409 for "a request with this key is under way"."""
     refused: tuple[int, ...] = (400, 413, 422)
-    """The API took nothing of the request, and never will: its rows are wrong, or too large."""
+    """The API took nothing of the request, and never will: its rows are wrong or too large."""
 
     def __post_init__(self) -> None:
         for status in (*self.done, *self.retry, *self.refused):
             if not 300 <= status <= 599:
                 raise ConfigError(f"status {status!r}: expected a number from 300 to 599")
         if len(self.done) + len(self.refused) != len({*self.done, *self.refused}):
-            raise ConfigError(f"statuses {self!r}: expected each to mean one thing")
+            raise ConfigError(f"statuses {self!r}: expected each status in one of done and refused")
 
     def meaning(self, status: int) -> Meaning:
         """`done` and `refused` come before `retry`, so that naming a status there is enough."""
@@ -70,14 +70,14 @@ class Call:
     content: bytes
     headers: Mapping[str, str]
     rows: int
-    """How many rows it carries, for the rate."""
+    """The number of rows that it carries, for the rate."""
     what: str
-    """What it carries, for messages."""
+    """A name of its content, for messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back; `text` is the beginning of the body, cleaned for messages."""
+    """An answer; `text` is the beginning of its body, cleaned for messages."""
 
     status: int
     reason: str
@@ -93,24 +93,24 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """An API that is connected to. Not pickled."""
+    """A connected API. Not pickled."""
 
     client: Any
     statuses: Statuses
     pace: Pace
     repeats_are_harmless: bool
     redactor: Redactor
-    """Takes secrets out of what the API says."""
+    """Takes secrets out of the API's answers."""
     most_bytes: int
-    """So much of an answer is read and decoded."""
+    """Most bytes of an answer that are read and decoded."""
     check: Check | None = None
 
     def send(self, call: Call, patience: Patience) -> dict[int, str] | str:
-        """Send rows. The reasons of those that the check finds refused, none of them if the API has all; or the API's
-        words if it refuses the whole request. Raises for all else.
+        """Send rows. Returns the reasons of those that the check finds refused, or the API's words if it refuses all.
 
-        An answer that tells how long to wait is waited for, as long as patience lasts. The same request then goes again
-        if the answer means that it had no effect (429), or if repeats are harmless; else the core sends it again.
+        Returns an empty mapping if the API has all rows; raises for all other answers. If an answer says how long to
+        wait, this waits as long as patience lasts. Then the same request goes again if the answer means that it had no
+        effect (429), or if repeats are harmless. Otherwise the core sends it again.
         """
         for pauses in count():
             answer = self._ask(call, patience)
@@ -126,7 +126,7 @@ class Api:
         raise AssertionError("unreachable: count() never ends")
 
     def _checked(self, call: Call, answer: Answer) -> dict[int, str]:
-        """What the check says. Without one an answer is taken for what its status says, which a 207 never does."""
+        """The refused rows by the check. Without a check the status decides, which a status of 207 cannot."""
         if self.check is not None:
             return check_answer(
                 self.check,
@@ -142,11 +142,11 @@ class Api:
             return {}
         raise PermanentError(
             f"{_told(call)} {answer}; expected an answer for the whole request: with 207 rows may have been refused, "
-            "and only its body tells which. Pass check=, a function that reads it"
+            "and only its body tells which. Pass check=, a function that reads the body"
         )
 
     def knows(self, call: Call, patience: Patience) -> bool:
-        """Ask whether the API has something: 200 and 404 are the two answers. Waits as `send` does."""
+        """Whether the API has a chunk: it answers 200 or 404. Waits as `send` does."""
         pauses = 0
         while (answer := self._ask(call, patience)).status not in (200, 404):
             if self.statuses.meaning(answer.status) != "retry":
@@ -177,7 +177,7 @@ class Api:
             raise PermanentError(f"{call.what}: {mask_url(call.url)}: {self._clean(str(error))}") from None
         except (sent.HTTPError, DecodingError) as error:
             raise OutcomeUnknownError(
-                f"{call.what}: {call.method} {mask_url(call.url)}: no answer that could be read, so it may or may not "
+                f"{call.what}: {call.method} {mask_url(call.url)}: no readable answer, so the request may or may not "
                 f"have taken effect: {type(error).__name__} {self._clean(str(error))}"
             ) from None
 
@@ -197,12 +197,12 @@ class Api:
         )
 
     def _clean(self, text: str) -> str:
-        """Without secrets, in one line, shortened."""
+        """The text without secrets, in one line, shortened."""
         line = re.sub(r"[\s\0-\x1f\x7f]+", " ", self.redactor(text)).strip()
         return line if len(line) <= _SHOWN_CHARACTERS else f"{line[: _SHOWN_CHARACTERS - 1]}…"
 
     def _address(self, location: str) -> str:
-        """A URL, relative ones too, without what may be secret in it: user, query and fragment."""
+        """A URL, absolute or relative, without the parts that may be secret: user, query and fragment."""
         bare = re.split(r"[?#]", self.redactor.known(location), maxsplit=1)[0]
         return self._clean(re.sub(r"^(\s*//)[^/]*@", r"\1", bare))
 
@@ -210,7 +210,7 @@ class Api:
 def _wait_as_told(call: Call, answer: Answer, patience: Patience, pauses: int, *, may_repeat: bool) -> None:
     """Return when the request may go again. `TargetFailedError` if the API does not say when, or patience ends.
 
-    An API that names a time that is too short, or past, does not shorten our own pauses, which grow.
+    A time that is too short, or past, does not shorten our own pauses, which grow.
     """
     wait_s = retry_after_s(answer.retry_after, SYSTEM.now())
     if wait_s is None or not may_repeat or not patience.wait(max(wait_s, own_pause_s(pauses))):
@@ -229,7 +229,10 @@ def _permanent(call: Call, answer: Answer) -> str:
         return f"{told}; check the credentials, which headers_from_env takes from the environment"
     if answer.status in (404, 405, 410):
         return f"{told}; check URL and method"
-    return f"{told}; no retry will change that. Mend the request or the API (Statuses tells what its answers mean)"
+    return (
+        f"{told}; no retry will change that. Correct the request or the API, or pass Statuses if the answer means "
+        "something else"
+    )
 
 
 def _unreachable(call: Call, text: str) -> Exception:
@@ -262,12 +265,12 @@ _MASK_URLS = _MaskUrls()
 
 
 def mask_logged_urls() -> None:
-    """Once in a process; another call changes nothing. The logger's level and handlers stay as they are."""
+    """Mask the URLs that httpx logs, once in a process. The logger's level and handlers stay as they are."""
     logging.getLogger("httpx").addFilter(_MASK_URLS)  # noqa: TID251 - nothing is logged to it here
 
 
 def tls_context(*, verify: bool | str, plain: bool) -> Any:
-    """What httpx takes as `verify`. The usual authorities are read once in a process, which takes 50 ms."""
+    """The value of `verify` for httpx. The usual authorities are read once in a process, which takes 50 ms."""
     if plain:
         return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # never used, and httpx would read the authorities for it
     if isinstance(verify, str):

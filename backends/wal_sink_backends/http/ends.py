@@ -1,4 +1,4 @@
-"""Where an answer ends: what follows it on its connection is no answer to the next request."""
+"""The end of an answer: bytes that follow it on its connection are no answer to the next request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ _WITHOUT_BODY = (204, 304)
 
 
 def doubt_of_end(response: Any) -> str:
-    """Why the body that was read to its end may not be all of it; empty if it is. The connection is closed where more
-    than the answer came, since the next request would take that for its own answer.
+    """Why a body that was read to its end may be incomplete; empty if it is complete.
+
+    If more than the answer came, the connection is closed: the next request would take the rest for its own answer.
     """
     more = _bytes_behind(response)
     if more != b"" and (stream := response.extensions.get("network_stream")) is not None:
@@ -26,8 +27,9 @@ def doubt_of_end(response: Any) -> str:
 
 
 def _bytes_behind(response: Any) -> bytes | None:
-    """What was received with an answer and lies behind it. Only h11 has it, and httpx shows it to nobody. None where it
-    is not found: there may be some.
+    """The bytes that were received behind an answer. Only h11 has them, and httpx does not expose them.
+
+    None if they cannot be looked up, which counts as a doubt: there may be some.
     """
     try:
         state = response.stream._stream._httpcore_stream._stream._connection._h11_state  # noqa: SLF001

@@ -13,16 +13,16 @@ from wal_sink_backends.http.api import Call
 from wal_sink_backends.http.sink import HttpSink, checked_url
 
 _NO_CACHE = {"Cache-Control": "no-cache"}
-"""A cache on the way may keep a 404, which was true before the chunk was sent."""
+"""A cache on the way may keep a 404 that was true before the chunk was sent."""
 
 
 @spelled_class
 class HttpLookupSink(HttpSink):
-    """An `HttpSink` whose API tells whether it has a chunk: at least once, where only late requests repeat.
+    """An `HttpSink` whose API tells whether it has a chunk: at least once, and only late requests repeat rows.
 
     `lookup_url` holds `{key}`, which becomes the chunk's key: `https://api.example.com/chunks/{key}`. GET has to answer
     with 200 if the API has the whole chunk of that key, and with 404 if it has nothing of it; anything else is an
-    error. It gets the same headers. Not for `body="rows"`, whose requests carry the keys of rows.
+    error. The look-up has the same headers. `body="rows"` is refused, because its requests carry the keys of rows.
     """
 
     _is_looked_up = True
@@ -34,7 +34,10 @@ class HttpLookupSink(HttpSink):
         if "{key}" not in lookup_url:
             raise ConfigError(f"lookup_url={mask_url(lookup_url)!r}: expected {{key}} in it, for the key of a chunk")
         if self._body == "rows":
-            raise ConfigError("lookup_url with body='rows': the API sees keys of rows, never that of a chunk; use one")
+            raise ConfigError(
+                "lookup_url with body='rows': the API sees keys of rows, never that of a chunk; leave one of the "
+                "two out"
+            )
 
     def _urls(self) -> list[str]:
         return [self._url, self._lookup_url]
@@ -42,16 +45,16 @@ class HttpLookupSink(HttpSink):
     def was_applied(self, key: str) -> bool:
         """Ask the API, and not a cache before it. Raises what `write` raises.
 
-        `PermanentError` if it also says to have what nobody sent, as a page for a login does that stands in its way.
+        `PermanentError` if the API also answers 200 for a key that was never sent, as a login page in front of it does.
         """
         if not self._knows(key):
             return False
         never_sent = f"{SYSTEM.new_id()}-0-1"  # an API may look at the form of a key
         if self._knows(never_sent):
             raise PermanentError(
-                f"chunk {key}: {mask_url(self._lookup_url)} answered 200 for it, and for {never_sent}, which nobody "
-                "sent: expected 404 there. Its 200 says nothing, so the chunk may be missing: correct lookup_url, or "
-                "what answers in place of the API"
+                f"chunk {key}: {mask_url(self._lookup_url)} answered 200 for it, and for {never_sent}, which was "
+                "never sent: expected 404 there. So its 200 proves nothing, and the chunk may be missing. Correct "
+                "lookup_url, or the server that answers in place of the API"
             )
         return True
 

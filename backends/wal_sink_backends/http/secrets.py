@@ -1,4 +1,4 @@
-"""What an API may echo and nobody may read."""
+"""Secrets that an API may echo in its answers, and that no message may show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wal_sink.redaction import Redactor, secrets_in_url
 
 
 def hider_of(urls: Iterable[str], headers: Mapping[str, str]) -> Redactor:
-    """Takes the credentials of these URLs and the values of these headers out of texts."""
+    """A redactor that takes the credentials of these URLs and the values of these headers out of texts."""
     found = {part for value in headers.values() for part in (value, *value.split())}
     for url in urls:
         found |= secrets_in_url(url) | _sent(url)

@@ -1,4 +1,4 @@
-"""Rows to a web API: once in effect where it ignores keys it has seen, with a lookup nearly so, else at least once."""
+"""Rows to a web API: once in effect if the API ignores keys that it has seen, else at least once."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _CONTENT_TYPES: dict[str, str] = {
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _CONTROL = re.compile(r"[\0-\x1f\x7f]")
 MOST_REFUSED = 100
-"""So many refused rows are looked for in a chunk that was refused as a whole."""
+"""Most refused rows that are searched for in a chunk that was refused as a whole."""
 
 
 @spelled_class
 class HttpSink(Sink):
-    """An API that takes rows as JSON, in requests of its own for each chunk or each row. Runs anywhere.
+    """An API that takes rows as JSON, with one request for each chunk or each row. Runs anywhere.
 
     `body`: `"json"` sends a chunk as an array of objects, `"jsonl"` as one object a line, `"rows"` each row as one
-    object in a request of its own, one after the other. Values look as `Chunk.to_json` tells, with `maps` too.
+    object in a separate request, one after the other. Values and `maps` look as `Chunk.to_json` describes.
 
     Each request carries a key that never changes in the header `idempotency_header`: the chunk's, or with `"rows"` the
     row's. Say `idempotent=True` if the API does a request of a known key only once: exactly once in effect, for as long
@@ -47,20 +47,21 @@ class HttpSink(Sink):
 
     `headers` travel with the sink, so keep secrets out of them: `headers_from_env={"Authorization": "ORDERS_AUTH"}`
     reads whole header values where the sink runs, when it is opened. Neither is ever shown.
-    `statuses`: what the API's answers mean. `pacing`: how fast it is asked, in each process.
-    `timeout_s`: the most seconds between two signs of life of the API, and for connecting.
-    `verify`: False for no check of its certificate, or a file of certificates to trust.
+    `statuses`: the meaning of the API's answers. `pacing`: how fast it is called, in each process.
+    `timeout_s`: the most seconds without any data from the API, and for connecting.
+    `verify`: False turns off the check of its certificate; or a file of certificates to trust.
 
-    `check`: reads answers that would count as done, those with 207 too, which are an error without it. It is called
-    with status, headers (names in lower case) and the whole body, of at most `max_answer_bytes`, and returns None or
-    `{}` if the API has all rows, else the reasons of those that it refused, by their index in the request. It may raise
-    `PermanentError`, `RetryLaterError` or `OutcomeUnknownError`; anything else that it raises is an unknown outcome. It
-    travels with the sink, so it has to be picklable. An idempotent API has to answer a known key as it did first.
+    `check`: a function that reads answers which would count as done, and those with 207, which are an error without it.
+    It is called with status, headers (names in lower case) and the whole body, of at most `max_answer_bytes`, and
+    returns None or `{}` if the API has all rows, else the reasons of those that it refused, by their index in the
+    request. It may raise `PermanentError`, `RetryLaterError` or `OutcomeUnknownError`; anything else that it raises is
+    an unknown outcome. It travels with the sink, so it has to be picklable. An idempotent API has to answer a known key
+    as it did first.
 
-    A row refused for good is returned as `Rejected` with the answer's text, and the others are written: with `"rows"`;
-    else, where at least once is all that is kept, by halving a refused chunk until the rows are found. An idempotent
-    sink and one with a lookup never halve: the API may yet take the whole chunk, as it comes again after a crash or by
-    a request that was late, and could not know it from its halves, which have other keys. Use `"rows"` there.
+    A row that is refused for good is returned as `Rejected` with the answer's text, and the others are written. With
+    `"rows"` each answer tells this. Otherwise a sink that delivers at least once halves a refused chunk until the rows
+    are found. An idempotent sink and one with a lookup never halve: after a crash or a late request, the API may still
+    take the whole chunk, and its halves have other keys. Use `"rows"` there.
 
     Redirects are not followed. Raises `ConfigError` for arguments that cannot work.
 
@@ -111,8 +112,8 @@ class HttpSink(Sink):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({mask_url(self._url)!r}, body={self._body!r}, idempotent={self.idempotent})"
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - requests need nothing of it
-        """Read the environment, make a client; nothing is sent. `PermanentError` if a variable is not set."""
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - requests need no context
+        """Read the environment and make a client; nothing is sent. `PermanentError` if a variable is not set."""
         headers = {**self._headers, **self._environment()}
         client = self._client(headers)
         self._api = Api(
@@ -126,13 +127,13 @@ class HttpSink(Sink):
         )
 
     def close(self) -> None:
-        """Close the connections; forget what came from the environment."""
+        """Close the connections; forget the values from the environment."""
         if self._api is not None:
             self._api.client.close()
             self._api = None
 
     def write(self, chunk: Chunk) -> Rejected | None:
-        """Send the rows. Nothing is sent for a chunk without any.
+        """Send the rows. Nothing is sent for a chunk without rows.
 
         Raises `PermanentError` for an answer that no retry changes and for columns JSON cannot carry;
         `TargetFailedError` and `NotNowError` if a later attempt may succeed; `OutcomeUnknownError` if no answer came.
@@ -147,7 +148,7 @@ class HttpSink(Sink):
         return Rejected(refused) if refused else None
 
     def _write_rows(self, chunk: Chunk, patience: Patience) -> dict[int, str]:
-        """Each row in a request of its own; the reasons of those that were refused."""
+        """Send each row in a separate request; the reasons of those that were refused."""
         refused: dict[int, str] = {}
         lines = _json_of(chunk, lines=True).split(b"\n")[:-1]
         for index, (line, key) in enumerate(zip(lines, chunk.row_keys(), strict=True)):
@@ -157,7 +158,7 @@ class HttpSink(Sink):
         return refused
 
     def _write_whole(self, chunk: Chunk, patience: Patience) -> dict[int, str]:
-        """The chunk in one request, or, where the rows may repeat, its refused rows found by halving."""
+        """Send the chunk in one request; if rows may repeat, find its refused rows by halving."""
         refused: dict[int, str] = {}
         parts = [range(chunk.num_rows)]
         while parts:
@@ -186,19 +187,20 @@ class HttpSink(Sink):
         if self.idempotent or self._is_looked_up:
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, which "
-                f"names none: {reason}. It is not halved: the API may yet take it whole, and not know it from its "
-                "halves, which have other keys. With body='rows' each row goes alone and the refused ones are told; or "
-                "let the API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
+                f"names none: {reason}. The chunk is not halved, because the API may still take it whole, and its "
+                "halves have other keys. Use body='rows' to send each row alone and find the refused ones; or let the "
+                "API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
             )
 
     def _check_named(self, part: Chunk, found: Mapping[int, str]) -> None:
-        """A check may name some rows of a chunk, unless a process that never heard of it only asks for the chunk."""
+        """Refuse a check that names some rows of a chunk, if a later process can only ask for the whole chunk."""
         if self._is_looked_up and 0 < len(found) < part.num_rows:
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: {len(found)} of {part.num_rows} rows were refused, the "
-                f"first with: {next(iter(found.values()))}. A look-up cannot tell which: after a crash they would "
-                "count as delivered, or the others would be sent twice. Let the API take chunks whole or not at "
-                "all, or use HttpSink with body='rows'"
+                f"first with: {next(iter(found.values()))}. A look-up cannot tell which rows: after a crash, these "
+                "would "
+                "count as delivered, or the others would be sent twice. Let the API take chunks whole or not at all, "
+                "or use HttpSink with body='rows'"
             )
 
     def _opened(self) -> Api:
@@ -210,7 +212,7 @@ class HttpSink(Sink):
         return [self._url]
 
     def _client(self, headers: Mapping[str, str]) -> Any:
-        """A client of the whole task, so that its chunks share a connection."""
+        """A client for the whole task, so that its chunks share a connection."""
         mask_logged_urls()
         if "accept-encoding" not in {name.lower() for name in headers}:
             headers = {"Accept-Encoding": ACCEPTED_ENCODINGS, **headers}
@@ -233,7 +235,7 @@ class HttpSink(Sink):
             if _CONTROL.search(value) or not value.isascii():
                 raise PermanentError(
                     f"{self!r}: the environment variable {self._headers_from_env[header]} is no header value: it has "
-                    "line breaks, control characters or letters beyond ASCII"
+                    "line breaks, control characters or letters beyond ASCII; correct it"
                 )
         return values
 
@@ -256,7 +258,9 @@ class HttpSink(Sink):
                 raise ConfigError(f"header {name!r}: expected names of headers, each once, other than Content-Type")
         for name, value in self._headers.items():
             if _CONTROL.search(value) or not value.isascii():
-                raise ConfigError(f"header {name!r}: its value has control characters or letters beyond ASCII")
+                raise ConfigError(
+                    f"header {name!r}: its value has control characters or letters beyond ASCII; remove them"
+                )
 
 
 def _json_of(chunk: Chunk, *, lines: bool) -> bytes:
@@ -269,8 +273,8 @@ def _json_of(chunk: Chunk, *, lines: bool) -> bytes:
 def _check_refused(refused: Mapping[int, str], what: str) -> None:
     if len(refused) > MOST_REFUSED:
         raise PermanentError(
-            f"{what}: more than {MOST_REFUSED} rows are refused, the last with: {list(refused.values())[-1]}. Mend the "
-            "request or the API; with body='rows' any number of rows may be refused"
+            f"{what}: more than {MOST_REFUSED} rows are refused, the last with: {list(refused.values())[-1]}. Correct "
+            "the rows or the API; with body='rows' any number of rows may be refused"
         )
 
 

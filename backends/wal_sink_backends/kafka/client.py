@@ -1,4 +1,4 @@
-"""What `KafkaSink` needs of a cluster, over librdkafka: its clients, what is to be known of topics, errors in words.
+"""The clients of a Kafka cluster, over librdkafka: topics and their settings, and the translation of errors.
 
 Every wait is bounded, and no message shows a secret of the configuration.
 """
@@ -25,7 +25,7 @@ except ImportError as error:
     raise ConfigError("KafkaSink needs confluent-kafka: pip install 'wal-sink[kafka]'") from error
 
 _logger = logger_of(__name__)
-_ADMIN: Any = _admin  # whose types name only a part of what it holds
+_ADMIN: Any = _admin  # its type stubs lack some of its names
 T = TypeVar("T")
 Conf: TypeAlias = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ _SHARED = (
     ),
     *("metadata.", "oauth", "reconnect.", "retry.", "sasl.", "security.", "socket.", "ssl"),
 )
-"""How the properties begin that every client takes; the others are the producer's."""
+"""Prefixes of the properties that every client takes; the others belong to the producer."""
 _NO_RIGHT = "grant the rights that docs/sinks/kafka.md lists"
 _REMEDIES: Mapping[int, str] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: _NO_RIGHT,
@@ -68,22 +68,24 @@ _REMEDIES: Mapping[int, str] = {
     KafkaError._INVALID_ARG: "correct conf",  # noqa: SLF001
     KafkaError._UNSUPPORTED_FEATURE: "the brokers are too old: Kafka 2.5 or newer is needed",  # noqa: SLF001
 }
-"""What no retry mends."""
+"""Remedies for errors that no retry can help."""
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})  # noqa: SLF001
 
 
 CLIENT_ERRORS = (KafkaException, SystemError)
-"""SystemError: confluent-kafka reports on messages while an error of its own is on its way, which becomes the cause."""
+"""confluent-kafka raises `SystemError` if it reports on messages while another error is being raised, which is its
+cause.
+"""
 
 
 class KafkaAttemptError(Exception):
-    """An attempt failed, and another one may not: nothing of its chunk was committed."""
+    """An attempt failed, and another may succeed: nothing of its chunk was committed."""
 
 
 class KafkaFencedError(OutcomeUnknownError):
-    """Another producer took the transactional id over, which ended the transaction one way or the other.
+    """Another producer took over the transactional id, which committed or aborted the transaction.
 
-    Or the transaction outlived its time-out: the brokers do not say which.
+    Or the transaction outlived its time-out: the brokers do not tell the two apart.
     """
 
 
@@ -93,13 +95,13 @@ class Topic:
 
     name: str
     id: str
-    """Another one after it was deleted and created again; empty on brokers older than 2.8."""
+    """Changes if the topic is deleted and created again; empty on brokers older than 2.8."""
     partitions: int
     config: Mapping[str, str]
 
     @property
     def most_bytes(self) -> int:
-        """The largest batch the brokers take for it."""
+        """The largest batch that the brokers take for the topic."""
         return int(self.config.get("max.message.bytes", _DEFAULT_MESSAGE_BYTES))
 
     @property
@@ -108,7 +110,7 @@ class Topic:
 
     @property
     def what_counts(self) -> tuple[object, ...]:
-        """What rows are refused by, and which topic it is. Brokers may tell different numbers of settings."""
+        """The parts that decide which rows are refused, and the topic's id. Brokers may list different settings."""
         return self.id, self.partitions, self.most_bytes, self.needs_keys
 
 
@@ -130,12 +132,12 @@ class Cluster:
     # Clients.
 
     def consumer(self, own: Conf) -> Consumer:
-        """A consumer with some properties of its own."""
+        """A consumer with these properties and the shared ones."""
         with self.translated("making a consumer"):
             return Consumer({**self._common(), **own})
 
     def producer_conf(self, own: Conf) -> dict[str, Any]:
-        """All that a producer is made of; `own` cannot be overridden."""
+        """All properties of a producer; those in `own` cannot be overridden."""
         return {**self._conf, **self._common(), **own}
 
     def _common(self) -> dict[str, Any]:
@@ -146,9 +148,9 @@ class Cluster:
     # Topics.
 
     def topic(self, name: str, *, attempts: int = _UNKNOWN_ATTEMPTS) -> Topic | None:
-        """The topic, which is never created by asking; None if there is none. Warns of settings that lose messages.
+        """The topic; None if there is none. The request never creates it. Warns of settings that lose messages.
 
-        Asks again for a moment: a broker may learn late of a topic that was just created.
+        The request is repeated for a moment, because a broker may learn late of a topic that was just created.
         """
         what, names = f"topic {name!r}", TopicCollection([name])
         options: dict[str, Any] = {**self._limit(), "include_authorized_operations": True}
@@ -163,7 +165,7 @@ class Cluster:
                     SYSTEM.sleep_s(_UNKNOWN_WAIT_S)
                 continue
             if _ADMIN.AclOperation.WRITE not in (found.authorized_operations or [_ADMIN.AclOperation.WRITE]):
-                raise PermanentError(f"{self._name(what)}: no right to write to it; {_NO_RIGHT}")
+                raise PermanentError(f"{self._name(what)}: this user may not write to it; {_NO_RIGHT}")
             unique = str(found.topic_id).removeprefix(_NO_ID)
             config = self._config_of(name)
             replicas = min((len(partition.replicas) for partition in found.partitions), default=0)
@@ -184,7 +186,7 @@ class Cluster:
                     raise
 
     def high_watermark(self, topic: str) -> int:
-        """Behind the newest message, those of open transactions included."""
+        """The offset behind the newest message, those of open transactions included."""
         return self._offset(topic, _ADMIN.OffsetSpec.latest())
 
     def first_offset(self, topic: str) -> int:
@@ -192,14 +194,16 @@ class Cluster:
 
     def _offset(self, topic: str, spec: Any) -> int:
         what = f"offsets of the topic {topic!r}"
-        isolation = IsolationLevel.READ_UNCOMMITTED  # the committed end hides what a transaction under way holds back
+        isolation = IsolationLevel.READ_UNCOMMITTED  # the committed end hides messages of open transactions
         wanted = {TopicPartition(topic, 0): spec}
         futures = self._ask(what, lambda: self._admin.list_offsets(wanted, isolation_level=isolation, **self._limit()))
         with self.translated(what):
             try:
                 return int(self._answer(next(iter(futures.values())), what).offset)
             except (KafkaException, KafkaAttemptError):
-                self._admin = _admin.AdminClient(self._common())  # this one asks a former leader for minutes on end
+                self._admin = _admin.AdminClient(
+                    self._common()
+                )  # the old client sends requests to a former leader for minutes
                 raise
 
     def _config_of(self, name: str) -> dict[str, str]:
@@ -219,13 +223,16 @@ class Cluster:
             return request()
 
     def _answer(self, future: Future[T], what: str) -> T:
-        """What the brokers answer. A refused login or certificate is none, and would never show: it is listened for."""
+        """The brokers' answer.
+
+        A refused login or certificate brings none, so librdkafka's reports are checked for one.
+        """
         deadline_s = SYSTEM.monotonic_s() + self.timeout_s + 1
         while True:
             try:
                 return future.result(timeout=_POLL_S)
             except TimeoutError:
-                self._admin.poll(0)  # only then librdkafka says what is the matter
+                self._admin.poll(0)  # librdkafka reports problems only during this call
                 if self._heard.refusals >= _REFUSALS:
                     raise PermanentError(
                         self.scrub(f"{self._name(what)}: {self._heard.last}; {self._heard.remedy}")
@@ -239,21 +246,21 @@ class Cluster:
 
     @contextmanager
     def translated(self, what: str) -> Iterator[None]:
-        """A context in which the client's errors become one of those `translate` makes."""
+        """A context that turns the client's errors into those of `translate`."""
         try:
             yield
         except CLIENT_ERRORS as error:
             raise self.translate(what, kafka_error(error)) from self.cause(error)
 
     def translate(self, what: str, error: KafkaError) -> Exception:
-        """An error of the client as the sink raises it."""
+        """The error of the sink for an error of the client."""
         text = f"{self._name(what)}: {error.str()} ({error.name()})"
         remedy = _REMEDIES.get(error.code())
         if remedy is not None:
             return PermanentError(self.scrub(f"{text}; {remedy}"))
         if error.code() in _FENCED:
             return KafkaFencedError(
-                self.scrub(f"{text}: another process delivers this slot, or transaction_timeout_s went by")
+                self.scrub(f"{text}: another process delivers this slot, or transaction_timeout_s has passed")
             )
         return KafkaAttemptError(self.scrub(f"{text}{self._heard}"))
 
@@ -271,7 +278,7 @@ class Cluster:
 
 @dataclass
 class _Heard:
-    """What librdkafka says besides, on whatever thread: why it does not reach a broker."""
+    """Problems that librdkafka reports on any thread, such as why it does not reach a broker."""
 
     last: str = ""
     refusals: int = 0
@@ -293,16 +300,18 @@ class _Heard:
 
 
 def _remedy_heard(error: KafkaError) -> str:
-    """What helps where no retry does: a refused login, a certificate that is not trusted. Empty for all else."""
+    """The remedy for a refused login or an untrusted certificate, which no retry can help. Empty for other errors."""
     if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001
         return "correct the login in conf or conf_from_env"
     if error.code() == KafkaError._SSL and "certificate" in error.str().lower():  # noqa: SLF001
-        return "correct ssl.ca.location or bootstrap_servers: the broker has to prove the name that it is reached by"
+        return (
+            "correct ssl.ca.location or bootstrap_servers: the broker's certificate must match the name of its address"
+        )
     return ""
 
 
 def kafka_error(raised: BaseException) -> KafkaError:
-    """What is the matter when a call of the client raised one of `CLIENT_ERRORS`."""
+    """The Kafka error inside one of `CLIENT_ERRORS`. Raises the exception itself if there is none inside."""
     error = raised.__cause__ if isinstance(raised, SystemError) else raised
     if not isinstance(error, KafkaException):
         raise raised

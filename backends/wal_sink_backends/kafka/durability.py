@@ -1,7 +1,7 @@
 """Settings of a topic under which Kafka loses messages that it acknowledged.
 
-Rows and ledger are in different topics. So Kafka may lose rows and keep their position, which no one notices, or lose
-the position and keep the rows.
+Rows and ledger are in different topics. So Kafka may lose rows and keep their position, which remains unnoticed, or
+lose the position and keep the rows.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 
 def losses(name: str, config: Mapping[str, str], replicas: int) -> Iterator[str]:
-    """Why the topic may lose what it acknowledged. `replicas`: of the partition that has the fewest."""
+    """Why the topic may lose acknowledged messages. `replicas`: those of the partition with the fewest."""
     unclean = config.get("unclean.leader.election.enable", "unknown")
     least = config.get("min.insync.replicas", "unknown")
     if unclean != "false":
@@ -25,6 +25,6 @@ def losses(name: str, config: Mapping[str, str], replicas: int) -> Iterator[str]
         )
     elif least in ("1", "unknown"):
         yield (
-            f"topic {name!r}: min.insync.replicas is {least}: a message may be acknowledged that one broker alone has, "
-            "and whose loss then loses rows without their position; set it to 2"
+            f"topic {name!r}: min.insync.replicas is {least}: a message may be acknowledged that only one broker has, "
+            "and losing that broker loses rows without their position; set it to 2"
         )

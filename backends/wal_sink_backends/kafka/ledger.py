@@ -1,9 +1,9 @@
-"""How far each slot is, kept in a compacted topic: a record keyed by the slot, written in the transaction of its rows.
+"""The positions of slots in a compacted topic: a record per slot, written in the transaction of its rows.
 
     key   the slot, UTF-8
     value {"format":1,"term":…,"batch_id":…,"rows":…,"segment_id":…,"topic":…,"topic_id":…}
 
-Committed offsets of a consumer group would not do: they expire.
+Committed offsets of a consumer group would not do, because they expire.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ _LEDGER_CONFIG = {
     "delete.retention.ms": "3600000",  # transaction markers go after that time
 }
 _READER = {
-    "group.id": "wal-sink-ledger",  # the client asks for one; nothing is committed to it
+    "group.id": "wal-sink-ledger",  # the client requires one; nothing is committed to it
     "enable.auto.commit": False,
     "isolation.level": "read_committed",
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
-    "fetch.wait.max.ms": 20,  # how late it learns that it reached the end
+    "fetch.wait.max.ms": 20,  # the delay with which it learns that it reached the end
     "check.crcs": True,
 }
 _WINDOW = 2_000
-"""Offsets that are read first, from the end: what a running query looks for is among the newest."""
+"""Offsets that are read first, from the end: the records of a running query are among the newest."""
 _WIDER = 8
 _POLL_S = 0.1
 _END = KafkaError._PARTITION_EOF  # noqa: SLF001 - its public name; looked up when the module is imported
-_GONE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - of an offset that the topic does not have, or not any more
+_GONE = KafkaError._AUTO_OFFSET_RESET  # noqa: SLF001 - the topic does not have, or no longer has, the offset
 _ABORT_WAIT_S = 15.0
-"""How long past its time-out a broker may leave a transaction of a dead process open."""
+"""Seconds after its time-out for which a broker may leave a transaction of a dead process open."""
 
 
 class _OffsetGoneError(KafkaAttemptError):
-    """The topic does not begin before an offset that was to be read, or ends before it."""
+    """An offset that is needed lies before the topic's beginning or behind its end."""
 
 
 class LedgerRecord(msgspec.Struct, frozen=True):
-    """What the ledger holds of a slot."""
+    """The ledger's record of a slot."""
 
     format: int
     term: int
@@ -61,12 +61,12 @@ class LedgerRecord(msgspec.Struct, frozen=True):
     rows: int
     segment_id: str
     topic: str
-    """Where the rows went."""
+    """The topic that has the rows."""
     topic_id: str
 
     @classmethod
     def of(cls, chunk: Chunk, topic: Topic) -> Self:
-        """What to write with a chunk's rows."""
+        """The record to write with a chunk's rows."""
         at = chunk.position
         return cls(FORMAT, chunk.term, at.batch_id, at.rows, at.segment_id, topic.name, topic.id)
 
@@ -74,19 +74,19 @@ class LedgerRecord(msgspec.Struct, frozen=True):
         return LedgerEntry(self.term, Position(slot, self.batch_id, self.rows, self.segment_id))
 
     def check_topic(self, now: Topic, what: str) -> None:
-        """Refuse a topic that was emptied by creating it again."""
+        """Raise `HistoryError` if the topic was deleted and created again."""
         if self.topic != now.name or self.topic_id == now.id or "" in (self.topic_id, now.id):
             return
         raise HistoryError(
-            f"{what}: the topic was deleted and created again since batch {self.batch_id}, row {self.rows}; what was "
-            "delivered until then is gone. Nothing was sent. Restore the topic, or go on without those rows: "
+            f"{what}: the topic was deleted and created again since batch {self.batch_id}, row {self.rows}; the rows "
+            "delivered until then are gone. Nothing was sent. Restore the topic, or go on without those rows: "
             "recreated_topic='accept'"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One message of the ledger, which no other one is taken for. Where a log has it, it has all that came before."""
+    """Identifies one message of the ledger. A log that has it also has all messages before it."""
 
     offset: int
     timestamp_ms: int
@@ -99,7 +99,7 @@ class Mark:
 
 
 class Ledger:
-    """Reads the ledger topic, and no more of it than it has to: from its end backwards, until the slot is found."""
+    """Reads the ledger topic from its end backwards, until the slot is found."""
 
     def __init__(self, cluster: Cluster, topic: str, replication: int) -> None:
         self._cluster = cluster
@@ -119,23 +119,23 @@ class Ledger:
             self._uncommitted.close()
 
     def known(self, slot: str) -> LedgerRecord | None:
-        """What was read of this slot before."""
+        """The record of this slot that was read last; None if none was read."""
         mark = self.mark(slot)
         return self._decoded(mark) if mark else None
 
     def mark(self, slot: str) -> Mark | None:
-        """The message in which that was read."""
+        """The message of that record."""
         return self._marks.get(slot.encode())
 
     def newest(self, slot: str) -> LedgerRecord | None:
         """The committed record of this slot as of now; None if there is none.
 
-        What a transaction under way hides is waited for, be it of another slot: a committed record may lie behind it.
+        Waits for open transactions, those of other slots too: a committed record may lie behind them.
         """
         return self.newest_of([slot])[slot]
 
     def newest_of(self, slots: Sequence[str]) -> dict[str, LedgerRecord | None]:
-        """The same of several slots, in one reading of the ledger."""
+        """The committed records of several slots, from one reading of the ledger."""
         self._read_on()
         missing, width = {slot.encode() for slot in slots}.difference(self._marks), _WINDOW
         first = self._cluster.first_offset(self.topic) if missing and self._start else 0
@@ -147,11 +147,11 @@ class Ledger:
         return {slot: self.known(slot) for slot in slots}
 
     def appended(self, key: bytes, value: bytes, after: Mark | None, since: int, what: str) -> Mark:
-        """The message that a transaction, not committed yet, has added for a slot.
+        """The message that an uncommitted transaction has added for a slot.
 
-        `after` is the message that told where the slot was, None if there was none when the ledger was read up to
-        `since`. `KafkaAttemptError` if the log does not have it any more, so that this message follows a gap: another
-        leader may lack what the one before had, and so may a broker that lost power. If the log has both, nobody can
+        `after` is the message with the slot's position; None if there was none when the ledger was read up to `since`.
+        `KafkaAttemptError` if the log no longer has `after`, so that the new message follows a gap: a new leader may
+        lack messages of the former one, and so may a broker that lost power. If the log has both messages, it cannot
         lose the earlier one without the later one.
         """
         start, end = after.offset if after else since, self._cluster.high_watermark(self.topic)
@@ -159,13 +159,13 @@ class Ledger:
         mine = [mark for mark in found if (mark.key, mark.value) == (key, value)]
         if not mine or (after is not None and found[0] != after):
             raise KafkaAttemptError(
-                f"{what}: the ledger topic {self.topic!r} has lost what it had at offset {start} when the slot was "
-                "read; nothing was committed, and the ledger is read again"
+                f"{what}: the ledger topic {self.topic!r} has lost the message at offset {start} since the slot was "
+                "read; nothing was committed, and the next attempt reads the ledger again"
             )
-        return mine[-1]  # an attempt that was aborted may have added the same
+        return mine[-1]  # an aborted attempt may have added the same message
 
     def _read_on(self) -> None:
-        """Read what was added since, from the newest message on that is known: all of it anew if that is gone."""
+        """Read on from the newest known message; if that is gone, read the ledger anew."""
         end = self._cluster.high_watermark(self.topic)
         if self._newest is not None and self._newest.offset < end:
             with suppress(_OffsetGoneError):
@@ -178,7 +178,10 @@ class Ledger:
         self._marks, self._newest, self.stop = _by_key(found), found[-1] if found else None, end
 
     def _last_window(self, end: int) -> tuple[int, list[Mark]]:
-        """The newest messages, and where they begin. The topic may begin later: it was one that deletes once."""
+        """The newest messages and the offset where they begin.
+
+        The topic may begin later than that, if its cleanup policy deleted messages once.
+        """
         start = max(0, end - _WINDOW)
         try:
             return start, self._read(start, end) if end else []
@@ -193,7 +196,7 @@ class Ledger:
         return [Mark.of(message) for message in self._messages(consumer, start, end) if message.value()]
 
     def _messages(self, consumer: Consumer, start: int, end: int) -> Iterator[Message]:
-        """The messages of these offsets, many of which are compacted, aborted, or markers."""
+        """The messages at these offsets, many of which are compacted, aborted, or transaction markers."""
         deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s + _ABORT_WAIT_S
         what = f"offsets {start} to {end} of the ledger topic {self.topic!r}"
         consumer.assign([TopicPartition(self.topic, 0, start)])
@@ -217,43 +220,44 @@ class Ledger:
                 return
         raise KafkaAttemptError(
             f"{what}, {self._cluster!r}: could not be read to the end; a process that died or stands still holds a "
-            "transaction open until its transaction_timeout_s has passed, or a broker is away"
+            "transaction open until its transaction_timeout_s has passed, or a broker is unreachable"
         )
 
     def _decoded(self, mark: Mark) -> LedgerRecord:
-        """What is wrong with a record is told to whom it concerns: several WALs share a ledger."""
+        """The record of a message. It is decoded only for its own slot, because several WALs share a ledger."""
         where = f"offset {mark.offset} of the ledger topic {self.topic!r}, key {mark.key!r}"
         try:
             record = msgspec.json.decode(mark.value, type=LedgerRecord)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptError(
-                f"{where}: {error}; expected a record of wal-sink. Find out what else writes there"
+                f"{where}: {error}; expected a record of wal-sink. Find the program that writes to this topic"
             ) from error
         if record.format != FORMAT:
             raise PermanentError(f"{where}: format {record.format}, expected {FORMAT}; a newer wal-sink wrote it")
         return record
 
     def _check(self, replication: int) -> None:
-        """Create the topic if it is missing; refuse one that would forget."""
+        """Create the topic if it is missing; refuse one that would forget records."""
         name = self.topic
         found = self._cluster.topic(name, attempts=1)
         if found is None:
             self._cluster.create_topic(name, replication, _LEDGER_CONFIG)
             found = self._cluster.topic(name)
         if found is None:
-            raise KafkaAttemptError(f"the ledger topic {name!r} was created and is not there yet, {self._cluster!r}")
+            raise KafkaAttemptError(f"the ledger topic {name!r} was created and is not visible yet, {self._cluster!r}")
         if (policy := found.config.get("cleanup.policy")) != "compact":
             raise PermanentError(
-                f"ledger topic {name!r}, {self._cluster!r}: cleanup.policy is {policy!r}, expected 'compact', since "
+                f"ledger topic {name!r}, {self._cluster!r}: cleanup.policy is {policy!r}, expected 'compact', because "
                 "the position of a slot must never expire; change it, or pass another ledger_topic"
             )
         if found.partitions != 1:
             raise PermanentError(
-                f"ledger topic {name!r}, {self._cluster!r}: it has {found.partitions} partitions, expected 1, where "
-                "every position is found whatever happens to the topic; pass another ledger_topic"
+                f"ledger topic {name!r}, {self._cluster!r}: it has {found.partitions} partitions, expected 1, "
+                "because a "
+                "slot could change its partition with their number; pass another ledger_topic"
             )
 
 
 def _by_key(marks: Iterable[Mark]) -> dict[bytes, Mark]:
-    """The newest of each slot."""
+    """The newest mark of each slot."""
     return {mark.key: mark for mark in marks}

@@ -17,14 +17,14 @@ from wal_sink.sinks.json_rows import plain_values, to_json_lines
 
 _VALUE = re.compile(r"(json)|(json|bytes|string):(.+)", re.DOTALL)
 _OVERHEAD_BYTES = 61 + 7
-"""Of a batch and of a record, at least; see https://kafka.apache.org/documentation/#recordbatch"""
+"""Least overhead of a batch and of a record; see https://kafka.apache.org/documentation/#recordbatch"""
 _TYPES: Any = pa.types
 
 Bytes: TypeAlias = "bytes | None"
 
 
 class Message(NamedTuple):
-    """One row on its way."""
+    """One row as a message."""
 
     value: Bytes
     key: Bytes
@@ -34,19 +34,19 @@ class Message(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """What it takes at least, in a batch of its own and not compressed."""
+        """The least size of the message, alone in a batch and without compression."""
         headers = sum(len(name) + len(value or b"") + 2 for name, value in self.headers)
         return len(self.value or b"") + len(self.key or b"") + headers + _OVERHEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """The rows of a chunk on their way, column by column: an object for each would cost as much as sending it."""
+    """The rows of a chunk as messages, column by column: an object per message would cost as much as sending it."""
 
     values: list[Bytes]
     keys: list[Bytes]
     headers: list[list[tuple[str, Bytes]]] | None
-    """None: no message has any."""
+    """None if no message has headers."""
     partitions: list[int | None] | None
     """None: the partitioner decides for all."""
 
@@ -60,13 +60,13 @@ class Messages:
 
     @property
     def are_plain(self) -> bool:
-        """Whether each of them is its value and its key and nothing else."""
+        """Whether every message has only a value and a key."""
         return self.headers is None and self.partitions is None
 
 
 @dataclass(frozen=True)
 class MessageFormat:
-    """How a row becomes a message. Plain data; raises `ConfigError` for what cannot work."""
+    """The columns that make a message. Plain data; raises `ConfigError` for values that cannot work."""
 
     value: str = "json"
     key: str | None = None
@@ -86,23 +86,26 @@ class MessageFormat:
     def messages(
         self, table: pa.Table, *, partitions: int, most_bytes: int, needs_keys: bool = False
     ) -> tuple[Messages, dict[int, str]]:
-        """A message for each row, and why some rows can be none, by row. Raises `PermanentError`, naming the column."""
+        """A message for each row, and the reasons of rows that cannot be sent.
+
+        Raises `PermanentError`, naming the column.
+        """
         try:
             values = self._values(table)
             keys: list[Bytes] = [None] * table.num_rows if self.key is None else _texts(table, self.key)
             messages = Messages(values, keys, self._headers(table), self._partitions(table))
-        except ConfigError as error:  # a type nobody can carry, or names that stand twice: no retry will help
+        except ConfigError as error:  # a type that cannot be sent, or a repeated name: no retry will help
             raise PermanentError(str(error)) from error
         missing = None in values or (needs_keys and None in keys)
         if messages.are_plain and not missing and _longest(values) + _longest(keys) <= most_bytes - _OVERHEAD_BYTES:
-            return messages, {}  # what most chunks are, without a call for each row
+            return messages, {}  # most chunks, without a call for each row
         refusal = partial(self._refusal, partitions=partitions, most_bytes=most_bytes, needs_keys=needs_keys)
         reasons = {row: refusal(message) for row, message in enumerate(messages)}
         return messages, {row: reason for row, reason in reasons.items() if reason}
 
     def _refusal(self, message: Message, *, partitions: int, most_bytes: int, needs_keys: bool) -> str:
         if needs_keys and message.key is None:
-            return "no key, which a compacted topic asks for"
+            return "it has no key, which a compacted topic requires"
         if message.value is None and not self.tombstones:
             return f"{self.value} is null; leave such rows out, or pass tombstones=True to delete by key"
         if message.partition is not None and not 0 <= message.partition < partitions:
@@ -116,7 +119,7 @@ class MessageFormat:
         if kind == "json":
             chosen = table.select([_index(table, some) for some in name.split(",")]) if name else table
             lines: list[Bytes] = [*to_json_lines(chosen).split(b"\n")]
-            lines.pop()  # what follows the last newline
+            lines.pop()  # the empty text behind the last newline
             return lines
         column = _column(table, name)
         expected = _is_binary if kind == "bytes" else _is_text
@@ -158,7 +161,7 @@ def _index(table: pa.Table, name: str) -> int:
 
 
 def _texts(table: pa.Table, name: str) -> list[Bytes]:
-    """A column as bytes: text as it is stored, binary as it is, all else as JSON writes it, without quotes."""
+    """A column as bytes: text and binary as they are stored, other types as JSON writes them, without quotes."""
     column = _column(table, name)
     if _is_text(column.type) or _is_binary(column.type):
         values: list[Bytes] = column.cast(pa.large_binary()).to_pylist()

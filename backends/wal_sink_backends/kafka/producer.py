@@ -26,24 +26,27 @@ from wal_sink_backends.kafka.messages import Message, Messages
 
 _logger = logger_of(__name__)
 TRANSACTIONAL_IDS = "wal-sink/"
-"""How every transactional id begins; the slot follows."""
+"""The prefix of every transactional id; the slot follows."""
 _ABORT_S = 5.0
 _CONNECT_S = 0.01
-"""Asked for its transactions before it knows a broker, librdkafka often waits half a second (measured with 2.16)."""
+"""If transactions begin before librdkafka knows a broker, it often waits half a second (measured with 2.16)."""
 _FULL_WAIT_S = 0.1
 _FLUSH_S = 0.2
 _TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG_SIZE})
 _REFUSALS = _TOO_LARGE | {KafkaError.INVALID_RECORD}
-"""What is wrong with one message, and will be wrong with it again."""
+"""Errors about a single message, which it meets again in every attempt."""
 _PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})  # noqa: SLF001 - their public names
-"""What librdkafka threw out without a broker's word. It empties its queues when a transaction is aborted, and does so a
-little later: it may still throw out messages of the next transaction."""
+"""Errors of messages that librdkafka dropped by itself. It empties its queues shortly after a transaction is aborted,
+so it may still drop messages of the next transaction.
+"""
 _AFTER_PURGE = frozenset({KafkaError._STATE, KafkaError.OUT_OF_ORDER_SEQUENCE_NUMBER})  # noqa: SLF001 - as above
-"""How a transaction breaks whose messages were purged: librdkafka skips their sequence numbers, and takes no other."""
+"""Errors that break a transaction whose messages were purged: librdkafka skips their sequence numbers, and then
+takes no other messages.
+"""
 _BATCH_BYTES = 1_000_000
 _BATCH_MARGIN_BYTES = 512
 _LEAST_BYTES, _MOST_BYTES = 1_000, 1_000_000_000
-"""What librdkafka takes as `message.max.bytes`."""
+"""The range that librdkafka takes for `message.max.bytes`."""
 
 
 _Numbered: TypeAlias = tuple[int, Message]
@@ -51,7 +54,10 @@ _Report: TypeAlias = Callable[[KafkaError | None, Report | None], None]
 
 
 class _Reports:
-    """Delivery reports of what was not taken. Refers to no producer, which is to end as soon as its slot does."""
+    """Delivery reports of messages that were not taken.
+
+    Refers to no producer, so that a producer ends with its slot.
+    """
 
     def __init__(self) -> None:
         self.problems: list[KafkaError] = []
@@ -63,7 +69,7 @@ class _Reports:
     def numbered(
         self, problems: dict[int, KafkaError], number: int, error: KafkaError | None, _: Report | None
     ) -> None:
-        """The same of a message that has a number."""
+        """The report of a message that has a number."""
         if error is not None:
             self.problems.append(error)
             problems[number] = error
@@ -75,8 +81,8 @@ class _Reports:
 class SlotProducer:
     """The producer of one slot.
 
-    Once it is made, no other producer of the slot can commit any more, and whatever they had open is committed or
-    aborted: only now the ledger tells the truth. The same holds for this one as soon as another is made.
+    Once it is made, no other producer of the slot can commit, and their open transactions are committed or aborted:
+    from then on the ledger is final. The same happens to this producer as soon as another is made.
     """
 
     def __init__(self, cluster: Cluster, slot: str, topic: Topic, conf: Conf) -> None:
@@ -102,10 +108,10 @@ class SlotProducer:
             self._producer.init_transactions(cluster.timeout_s)
 
     def send(self, messages: Messages, what: str) -> dict[int, str]:
-        """Begin a transaction and write the messages, all of which the brokers then have.
+        """Begin a transaction and write the messages. Returns an empty mapping if the brokers have all of them.
 
-        Or end it at once: which of them are refused for good, and why, by number. `KafkaAttemptError` if they are
-        refused together, though each of them is taken.
+        Otherwise the transaction is aborted, and the mapping holds the reasons of the refused messages by number.
+        `KafkaAttemptError` if the messages are refused together although each of them is taken alone.
         """
         if self._all_taken(messages, what):
             return {}
@@ -117,7 +123,7 @@ class SlotProducer:
             return {}
         self._abort(what)
         guilty = self._guilty([pair for pair in numbered if pair[0] in refused], refused, what, deadline_s)
-        if not guilty:  # nothing is left to be committed either: another attempt is to send them all
+        if not guilty:  # the transaction was aborted: another attempt sends all messages
             reason = next(iter(refused.values()))
             raise KafkaAttemptError(
                 f"{what}: the brokers refused a batch and then took each of its messages: {reason.str()} "
@@ -128,11 +134,14 @@ class SlotProducer:
     def _guilty(
         self, suspects: Sequence[_Numbered], refused: dict[int, KafkaError], what: str, deadline_s: float
     ) -> dict[int, KafkaError]:
-        """Of messages refused as a batch those that are refused alone, by halves, in transactions that are aborted."""
+        """The messages of a refused batch that are refused alone, found by halving, in aborted transactions."""
         if len(suspects) == 1 or all(error.code() in _TOO_LARGE for error in refused.values()):
-            return refused  # what is too large stands in a batch alone
+            return refused  # a message that is too large has a batch for itself
         if SYSTEM.monotonic_s() > deadline_s:
-            raise PermanentError(f"{what}: {next(iter(refused.values())).str()}; too many rows to name them")
+            raise PermanentError(
+                f"{what}: {next(iter(refused.values())).str()}; too many rows to find the refused ones in time; "
+                "stage smaller chunks"
+            )
         guilty: dict[int, KafkaError] = {}
         for half in (suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]):
             found = self._try(half, what, deadline_s)
@@ -144,7 +153,7 @@ class SlotProducer:
     def _all_taken(self, messages: Messages, what: str) -> bool:
         """Begin a transaction and write; False if a message was refused for good.
 
-        Which one it was only `_try` tells: a callback for each message would double what sending costs.
+        Only `_try` finds out which one: a callback for each message would double the cost of sending.
         """
         self._reports.forget()
         with self._in_transaction(what):
@@ -158,9 +167,9 @@ class SlotProducer:
         return not self._refused(dict(enumerate(self._reports.problems)), what)
 
     def _try(self, messages: Sequence[_Numbered], what: str, deadline_s: float) -> dict[int, KafkaError]:
-        """Begin a transaction and write; which messages were refused for good.
+        """Begin a transaction and write; the messages that were refused for good.
 
-        It follows a transaction that was aborted: while messages are only purged, it begins again.
+        An aborted transaction came before, so messages may be purged. As long as that is the only error, this repeats.
         """
         while True:
             problems = self._problems(messages, what)
@@ -170,7 +179,7 @@ class SlotProducer:
             self._abort(what)
 
     def _problems(self, messages: Sequence[_Numbered], what: str) -> dict[int, KafkaError]:
-        """Begin a transaction and write; what became of the messages that were not taken."""
+        """Begin a transaction and write; the errors of the messages that were not taken."""
         self._reports.forget()
         problems: dict[int, KafkaError] = {}
         with self._in_transaction(what):
@@ -181,16 +190,19 @@ class SlotProducer:
         return problems
 
     def _refused(self, problems: Mapping[int, KafkaError], what: str) -> dict[int, KafkaError]:
-        """The problems that are a message's own fault. Raises if none of them is: why the transaction cannot go on."""
+        """The errors about single messages.
+
+        If there are only other errors, raises the one that broke the transaction.
+        """
         refused = {number: error for number, error in problems.items() if error.code() in _REFUSALS}
         if problems and not refused:
             raise self._cluster.translate(what, self._broken() or next(iter(problems.values())))
         return refused
 
     def _broken(self) -> KafkaError | None:
-        """Why the transaction can only be aborted, such as a right that is gone: its messages say "purged" alone.
+        """Why the transaction can only be aborted, such as a revoked right, where its messages report only "purged".
 
-        None if it can go on. Beginning another one is refused within a transaction, and changes nothing.
+        None if it can go on. Beginning another transaction within this one is refused, and changes nothing.
         """
         try:
             self._producer.begin_transaction()
@@ -201,10 +213,10 @@ class SlotProducer:
 
     @contextmanager
     def _in_transaction(self, what: str) -> Iterator[None]:
-        """As `Cluster.translated`, by what broke the transaction: `produce` may say "fatal error" alone.
+        """As `Cluster.translated`, with the error that broke the transaction: `produce` may only report "fatal error".
 
-        No error if a message was refused meanwhile: librdkafka then takes no other one, and the reports tell which it
-        was. No error either if messages were only purged, and that alone broke it: no broker judged them.
+        No error if a message was refused meanwhile: librdkafka then takes no further messages, and the reports name the
+        refused one. No error either if messages were only purged, and that alone broke it: no broker judged them.
         """
         try:
             yield
@@ -221,12 +233,12 @@ class SlotProducer:
         return bool(problems) and all(error.code() in _PURGED for error in problems)
 
     def _has_refused(self) -> bool:
-        """Whether the brokers refused a message. Its report may come a little after the error that follows from it."""
+        """Whether the brokers refused a message. Its report may come a little after the error that it causes."""
         deadline_s = SYSTEM.monotonic_s() + _ABORT_S
         while True:
             try:
                 left = self._producer.flush(_FLUSH_S)
-            except CLIENT_ERRORS:  # fatal: this producer reports no message any more, and `_broken` tells why
+            except CLIENT_ERRORS:  # fatal: this producer sends no more reports, and `_broken` finds the reason
                 return False
             if any(error.code() in _REFUSALS for error in self._reports.problems):
                 return True
@@ -236,7 +248,7 @@ class SlotProducer:
     def put_record(self, ledger: str, key: bytes, value: bytes, what: str) -> None:
         """Add the ledger's record and wait until the brokers have it, uncommitted. Raises if they refuse it.
 
-        It comes last: while it waits for the commit, nobody can read the ledger to its end.
+        It comes last: until the commit, no reader can read the ledger to its end.
         """
         self._reports.forget()
         what = f"{what}, record in the ledger topic {ledger!r}"
@@ -247,7 +259,7 @@ class SlotProducer:
             raise self._cluster.translate(what, self._broken() or problems[0])
 
     def commit(self, what: str) -> None:
-        """Commit. `OutcomeUnknownError` if the brokers did not say what became of it."""
+        """Commit. `OutcomeUnknownError` if the brokers did not report the outcome."""
         deadline_s = SYSTEM.monotonic_s() + self._cluster.timeout_s
         while True:
             try:
@@ -255,25 +267,25 @@ class SlotProducer:
             except CLIENT_ERRORS as error:
                 problem = kafka_error(error)
                 if problem.retriable() and SYSTEM.monotonic_s() < deadline_s:
-                    continue  # takes up the same commit again
+                    continue  # the next call continues the same commit
                 raise self._commit_error(problem, what) from self._cluster.cause(error)
 
     def _abort(self, what: str) -> None:
-        """End the transaction; nothing of it can be read."""
+        """Abort the transaction; nothing of it can be read."""
         with self._cluster.translated(what):
             self._producer.abort_transaction(self._cluster.timeout_s)
 
     def abandon(self) -> None:
-        """Abort what may be open, if the brokers can be reached now: if not, the slot's next producer does."""
+        """Abort an open transaction if the brokers can be reached now; else the slot's next producer aborts it."""
         try:
             self._producer.abort_transaction(_ABORT_S)
         except CLIENT_ERRORS as error:
-            _logger.debug("abort: %s", self._cluster.scrub(str(error)))
+            _logger.debug("the transaction could not be aborted: %s", self._cluster.scrub(str(error)))
 
     def _flush(self, what: str) -> None:
         """Wait until the brokers have all messages, or refused one.
 
-        Not after one is refused: librdkafka then holds others back until they time out.
+        After a refusal it does not wait: librdkafka then keeps other messages until they time out.
         """
         deadline_s, problems = SYSTEM.monotonic_s() + self._cluster.timeout_s, self._reports.problems
         while (left := self._producer.flush(_FLUSH_S)) and not problems and SYSTEM.monotonic_s() < deadline_s:
@@ -285,7 +297,7 @@ class SlotProducer:
         produce, topic = self._producer.produce, self._topic
         for value, key in zip(messages.values, messages.keys, strict=True):
             try:
-                produce(topic, value, key)  # the reports are the producer's own
+                produce(topic, value, key)  # the producer's callback gets its report
             except (BufferError, KafkaException):  # it was not taken
                 self._produce(Message(value, key, [], None), self._reports, what)
 
@@ -300,7 +312,9 @@ class SlotProducer:
             except BufferError:
                 deadline_s = deadline_s or SYSTEM.monotonic_s() + self._cluster.timeout_s
                 if SYSTEM.monotonic_s() > deadline_s:
-                    raise KafkaAttemptError(f"{what}: librdkafka's queue stayed full") from None
+                    raise KafkaAttemptError(
+                        f"{what}: librdkafka's queue stayed full for {self._cluster.timeout_s:g} s"
+                    ) from None
                 self._producer.poll(_FULL_WAIT_S)
             except KafkaException as error:
                 if kafka_error(error).code() not in _REFUSALS:
@@ -311,15 +325,15 @@ class SlotProducer:
         problem = self._cluster.translate(what, error)
         if error.txn_requires_abort() or isinstance(problem, KafkaFencedError | PermanentError):
             return problem
-        return OutcomeUnknownError(f"{problem}; the ledger will tell")
+        return OutcomeUnknownError(f"{problem}; the next attempt reads the outcome from the ledger")
 
 
 def most_bytes(topic: Topic, conf: Conf) -> int:
-    """The largest message to be tried: what the topic takes, unless the user trusts in compression."""
+    """The largest message that is tried: the topic's limit, unless `message.max.bytes` in conf sets another."""
     return min(max(int(conf.get("message.max.bytes", topic.most_bytes)), _LEAST_BYTES), _MOST_BYTES)
 
 
 def _sizes(topic: Topic, conf: Conf) -> dict[str, int]:
-    """Batches that the topic takes: one refused for its size is then a single message."""
+    """Sizes of batches that the topic takes, so that a batch refused for its size is a single message."""
     batch = min(int(conf.get("batch.size", _BATCH_BYTES)), max(topic.most_bytes - _BATCH_MARGIN_BYTES, 1))
     return {"message.max.bytes": most_bytes(topic, conf), "batch.size": batch}

@@ -1,4 +1,4 @@
-"""Messages and position in one Kafka transaction: exactly once for whoever reads committed messages only."""
+"""Messages and position in one Kafka transaction: exactly once for consumers that read only committed messages."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ class KafkaSink(TransactionalSink):
       `murmur2_random` agrees with Java's producers and Spark's. Rows of a segment keep their order in each partition.
 
     `transaction_timeout_s`: after so many seconds (1 to 900, and at most the brokers' `transaction.max.timeout.ms`) the
-    brokers end a transaction whose process fell silent. It is also the most that each step waits for them.
+    brokers end a transaction whose process sends nothing. Each step waits at most so long for the brokers.
 
     `conf`: properties of librdkafka, for instance for SASL and TLS. They travel to the executors with the sink, secrets
     included, but are never shown; `conf_from_env` names environment variables instead, read in `open`, where the sink
-    runs. Raises `ConfigError` for arguments that cannot work, properties the guarantee rests on among them.
+    runs. Raises `ConfigError` for arguments that cannot work, and for properties that the guarantee depends on.
 
-    `recreated_topic="accept"` goes on where the topic was deleted and created again, and what was delivered is gone.
+    `recreated_topic="accept"`: go on if the topic was deleted and created again, without the rows delivered before.
 
         sink = KafkaSink("broker-1:9092,broker-2:9092", "flights", key="id")
     """
@@ -108,8 +108,8 @@ class KafkaSink(TransactionalSink):
         texts = (f"{name}={value!r}" for name, value in options.items() if value)
         return f"KafkaSink({self._spec.servers!r}, {self._topic!r}, {', '.join(texts)})"
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - slots tell all it needs
-        """Connect, look at the topic, make the ledger if it is missing. Raises `PermanentError`, or may be repeated."""
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the slots are enough
+        """Connect, check the topic, make the ledger if it is missing. Any error but `PermanentError` may pass."""
         self.close()
         cluster = self._spec.connect()
         topic = _found(cluster, self._topic, repr(self))
@@ -119,7 +119,7 @@ class KafkaSink(TransactionalSink):
         self._target = _Target(repr(self), cluster, topic, ledger, self._format, conf, recreated_is_fine=accept)
 
     def close(self) -> None:
-        """Close the clients and forget what came from the environment."""
+        """Close the clients and forget the values from the environment."""
         target, self._target = self._target, None
         if target is not None:
             target.close()
@@ -127,13 +127,14 @@ class KafkaSink(TransactionalSink):
     def last(self, slot: str) -> Position | None:
         """The position in the ledger as of now; None if the slot never wrote. `HistoryError` if its rows are gone.
 
-        A predecessor may still be writing: `write` shuts it out first and then looks again.
+        An older process may still be writing: `write` fences it first and then reads again.
         """
         return self.positions([slot])[slot]
 
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The same of several slots, in one reading of the ledger. The topic is looked at again: rows that it had when
-        this sink was opened may be gone since.
+        """The positions of several slots, from one reading of the ledger.
+
+        The topic is checked again: rows that it had when this sink was opened may be gone since.
         """
         target = self._opened()
         target.look_again()
@@ -145,7 +146,7 @@ class KafkaSink(TransactionalSink):
 
         Rows that Kafka cannot take (too large, a partition that does not exist, a null value) are returned, with
         nothing committed. Raises `FencedError` for a lower term than the ledger's, `HistoryError` for other rows than
-        it tells of, `PermanentError` for columns that do not fit and for missing rights, `OutcomeUnknownError` if the
+        it records, `PermanentError` for columns that do not fit and for missing rights, `OutcomeUnknownError` if the
         brokers did not answer a commit; anything else may be tried again. After any error the slot starts afresh.
         """
         target, what = self._opened(), f"batch {chunk.batch_id}, chunk {chunk.key}: {self!r}"
@@ -179,7 +180,7 @@ class KafkaSink(TransactionalSink):
             if not _TOPIC.fullmatch(value):
                 raise ConfigError(f"{name}={value!r}: expected 1 to 249 letters, digits or any of ._-")
         if topic == ledger_topic:
-            raise ConfigError(f"topic and ledger_topic are both {topic!r}: expected two")
+            raise ConfigError(f"topic and ledger_topic are both {topic!r}: expected two different topics")
         if partitioner not in get_args(Partitioner):
             raise ConfigError(f"partitioner={partitioner!r}: expected one of {', '.join(get_args(Partitioner))}")
         if replication != -1 and replication < 1:
@@ -190,23 +191,23 @@ class KafkaSink(TransactionalSink):
 
 @dataclass(slots=True)
 class _Slot:
-    """A slot that is being written to."""
+    """The slot that is being written."""
 
     name: str
     producer: SlotProducer
     stored: LedgerRecord | None
-    """What the ledger holds, as it was read or as this producer wrote it: no other producer can write to the slot. The
-    ledger may have lost it since, so `mark` is looked for again before each commit.
+    """The ledger's record, as it was read or as this producer wrote it: no other producer can write to the slot. The
+    ledger may have lost it since, so `mark` is searched again before each commit.
     """
     mark: Mark | None
-    """The message of the ledger that says so; None if it held nothing."""
+    """The message of that record; None if there is none."""
     since: int
-    """Up to where the ledger had been read when the slot was."""
+    """The offset up to which the ledger had been read when the slot was read."""
 
 
 @dataclass(slots=True)
 class _Target:
-    """What an open sink holds."""
+    """The parts of an open sink."""
 
     sink: str
     cluster: Cluster
@@ -216,10 +217,10 @@ class _Target:
     producer_conf: Conf = field(repr=False)
     recreated_is_fine: bool
     slot: _Slot | None = None
-    """The last one written to: a delivery task delivers one segment after the other."""
+    """The slot that was written last: a delivery task delivers one segment after the other."""
 
     def newest(self, slots: Sequence[str]) -> dict[str, LedgerRecord | None]:
-        """What the ledger holds of some slots as of now. `HistoryError` if it tells of a topic that is gone."""
+        """The ledger's records of some slots as of now. `HistoryError` if one is about a topic that is gone."""
         found = self.ledger.newest_of(slots)
         for slot, stored in found.items():
             if stored is not None and not self.recreated_is_fine:
@@ -228,9 +229,12 @@ class _Target:
 
     @contextmanager
     def writing(self, chunk: Chunk) -> Iterator[_Slot]:
-        """The chunk's slot, alone in using its transactional id. Whatever is raised inside, it is not used again."""
+        """The chunk's slot, whose transactional id no other producer can use.
+
+        After an error inside, it is not used again.
+        """
         name = chunk.position.slot
-        self._check_term(self.ledger.known(name), chunk)  # a succeeded process should not disturb its successor
+        self._check_term(self.ledger.known(name), chunk)  # a superseded process must not fence the newer one
         slot = self._take(name) or self._start(name)
         try:
             yield slot
@@ -243,27 +247,27 @@ class _Target:
         self.slot = slot
 
     def look_again(self) -> bool:
-        """Whether the topic is another than it was, which it then is for this sink too. `PermanentError` without it."""
+        """Describe the topic anew; whether it has changed. `PermanentError` if there is none."""
         before, self.topic = self.topic, _found(self.cluster, self.topic.name, self.sink)
         if before.what_counts == self.topic.what_counts:
             return False
-        self.slot = None  # its producer was made for the topic as it was
+        self.slot = None  # its producer was made for the former state
         return True
 
     def check_unaltered(self, what: str) -> None:
-        """`KafkaAttemptError` if rows were refused by what is known of a topic that was altered since."""
+        """Raise `KafkaAttemptError` if rows were refused by the former state of an altered topic."""
         if self.look_again():
             raise KafkaAttemptError(
                 f"{what}: rows were refused while the topic was altered (its limits, its partitions, or all of it); "
-                "nothing was committed; another attempt sees it as it is now"
+                "nothing was committed; another attempt uses its present state"
             )
 
     def appended(self, slot: _Slot, record: LedgerRecord, what: str) -> Mark:
-        """The record just written, if the ledger still has what it follows."""
+        """The message just written, if the ledger still has the one that it follows."""
         return self.ledger.appended(slot.name.encode(), msgspec.json.encode(record), slot.mark, slot.since, what)
 
     def messages(self, chunk: Chunk, what: str) -> tuple[Messages, dict[int, str]]:
-        """The chunk's messages, and why some of its rows can be none."""
+        """The chunk's messages, and the reasons of rows that cannot be sent."""
         topic, most = self.topic, most_bytes(self.topic, self.producer_conf)
         try:
             return self.format.messages(
@@ -273,7 +277,7 @@ class _Target:
             raise PermanentError(f"{what}: {error}") from error
 
     def close(self) -> None:
-        self.slot = None  # between two calls of write it has nothing under way
+        self.slot = None  # between two calls of write it has no open transaction
         self.ledger.close()
 
     def _check_term(self, stored: LedgerRecord | None, chunk: Chunk) -> None:
@@ -281,13 +285,13 @@ class _Target:
             stored.entry(chunk.position.slot).check_term(chunk, self.sink)
 
     def _take(self, name: str) -> _Slot | None:
-        """The slot of this name, if it is at hand; another one is dropped, as it has nothing under way."""
+        """The slot of this name, if it was written last; another one is dropped, as it has no open transaction."""
         slot, self.slot = self.slot, None
         return slot if slot is not None and slot.name == name else None
 
     def _start(self, name: str) -> _Slot:
-        """Fence first, read then: what the ledger says now is final, until this producer writes or is fenced itself, or
-        the ledger loses it.
+        """Fence first, then read: the ledger's record is then final, until this producer writes or is fenced itself, or
+        the ledger loses the record.
         """
         producer = SlotProducer(self.cluster, name, self.topic, self.producer_conf)
         stored = self.newest([name])[name]

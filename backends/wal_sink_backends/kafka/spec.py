@@ -1,4 +1,4 @@
-"""How a Kafka cluster is reached: plain data that is checked where a sink is made, before any client of it is."""
+"""The address and properties of a Kafka cluster: plain data, checked when a sink is made, before it connects."""
 
 from __future__ import annotations
 
@@ -32,21 +32,24 @@ _RESERVED: Mapping[str, str] = {
     ),
     "",
 )
-"""Properties the guarantee rests on, and the argument that sets them, if there is one."""
+"""Properties that the guarantee depends on, and the argument that sets them, if there is one."""
 
 _BYTES = ("batch.size", "message.max.bytes")
-"""Properties the sink itself counts with."""
+"""Properties with which the sink itself calculates."""
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """How to reach a cluster: plain data that travels with the sink. Raises `ConfigError` for what cannot work."""
+    """The way to reach a cluster: plain data that travels with the sink.
+
+    Raises `ConfigError` for values that cannot work.
+    """
 
     servers: str
     conf: Conf = field(default_factory=dict, repr=False)
     conf_from_env: Mapping[str, str] = field(default_factory=dict, repr=False)
     timeout_s: float = 45.0
-    """The most that one step waits for the brokers."""
+    """Most seconds that one step waits for the brokers."""
 
     def __post_init__(self) -> None:
         if not self.servers.strip(", ") or "/" in self.servers or "@" in self.servers:
@@ -54,15 +57,18 @@ class ClusterSpec:
         for name in (*self.conf, *self.conf_from_env):
             if name in _RESERVED:
                 instead = f"; pass {_RESERVED[name]} instead" if _RESERVED[name] else ""
-                raise ConfigError(f"conf[{name!r}] is the sink's own: its guarantee rests on it{instead}")
+                raise ConfigError(f"conf[{name!r}] is set by the sink, because its guarantee depends on it{instead}")
         for name, value in self.conf.items():
             if not (isinstance(value, str | int | float) or (name.endswith("_cb") and callable(value))):
-                raise ConfigError(f"conf[{name!r}]: expected a text, a number or a bool, found {type(value).__name__}")
+                raise ConfigError(f"conf[{name!r}]: expected text, a number or a bool, found {type(value).__name__}")
             if name in _BYTES and not _is_number_of_bytes(value):
                 raise ConfigError(f"conf[{name!r}]={value!r}: expected a whole number of bytes, such as 1000000")
 
     def connect(self) -> Cluster:
-        """Clients of the cluster; reads the environment. `PermanentError` for what is missing there or is refused."""
+        """Read the environment and connect.
+
+        `PermanentError` for a variable that is not set or a property that is refused.
+        """
         from_env = from_environment(self.conf_from_env, f"Kafka at {self.servers}")
         redactor = Redactor(named_secrets(self.conf) | set(from_env.values()))
         return Cluster(self.servers, {**self.conf, **from_env}, redactor, self.timeout_s)

@@ -36,8 +36,8 @@ class KafkaOptions:
 def kafka_sink(url: str) -> KafkaSink:
     """`kafka://host:9092,host2:9092/topic?key=id&value=json`: the arguments of `KafkaSink` as options.
 
-    `conf.NAME=value` sets a property of librdkafka, `env.NAME=VARIABLE` takes it from the environment, where secrets
-    have to be.
+    `conf.NAME=value` sets a property of librdkafka. `env.NAME=VARIABLE` takes it from the environment; secrets have to
+    come from there.
     """
     if re.search(r"\s", url):  # before any part of it is shown: masking a password ends at a blank
         raise ConfigError("kafka://…: the URL has blanks or line breaks; write a blank as %20")
@@ -48,7 +48,9 @@ def kafka_sink(url: str) -> KafkaSink:
     arguments = UrlOptions(parts.query, url, KafkaOptions).arguments(KafkaOptions)
     secret = next(filter(is_secret_name, arguments["conf"]), "sasl.password" if "@" in servers + topic else None)
     if secret is not None:
-        raise ConfigError(f"{mask_url(url)}: no secrets in a URL; say ?env.{secret}=VARIABLE, read where the sink runs")
+        raise ConfigError(
+            f"{mask_url(url)}: no secrets in a URL; write ?env.{secret}=VARIABLE, which is read where the sink runs"
+        )
     if not servers or not topic:
         raise ConfigError(f"{mask_url(url)}: expected kafka://host:9092,host2:9092/topic?key=COLUMN")
     return KafkaSink(servers, topic, **arguments)

@@ -1,4 +1,9 @@
-"""`RedisSink`: rows and position in one script of Redis."""
+"""`RedisSink`: rows and position in one script of Redis.
+
+`rows` turns rows into keys and values, `script` is the Lua script, `server` connects and translates errors,
+`durability` warns of settings that lose acknowledged rows. The keys of the ledger and the meaning of the script's
+arguments must stay as they are: older versions wrote them.
+"""
 
 from wal_sink_backends.redis.sink import RedisSink
 

@@ -1,4 +1,4 @@
-"""Which addresses of Redis can be a target."""
+"""Checks of the addresses of Redis servers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _SCHEMES = ("redis", "rediss", "unix")
 
 
 def refuse_sentinel(url: str) -> None:
-    """Raise `ConfigError` for a URL of Sentinel, which knows servers and is none."""
+    """Raise `ConfigError` for a URL of Sentinel, which knows servers but holds no rows."""
     if "sentinel" in urlsplit(url).scheme:
         raise ConfigError(
-            f"{mask_url(url)}: Sentinel is not supported: nothing here asks it for the primary. Give "
+            f"{mask_url(url)}: Sentinel is not supported, so it cannot be used to find the primary. Give "
             "redis://host:6379/0 with a name or a proxy that follows the primary; a replica refuses writes, and "
             "delivery tries again"
         )
 
 
 def check_address(url: str) -> None:
-    """Raise `ConfigError` for a URL that names no single server."""
+    """Raise `ConfigError` for a URL that does not name exactly one server."""
     refuse_sentinel(url)
     parts = urlsplit(url)
     if "," in parts.netloc:

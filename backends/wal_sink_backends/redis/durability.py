@@ -1,4 +1,4 @@
-"""Settings of a Redis server under which a write is lost that was acknowledged, or rows without their position."""
+"""Settings of a Redis server under which it loses an acknowledged write, or rows without their position."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import Any
 from wal_sink_backends.common.durability import warn_of, warn_once
 
 _CONFIG = (
-    "its CONFIG GET is refused ({}), so make sure of appendonly yes, appendfsync always and "
-    "no-appendfsync-on-rewrite no"
+    "CONFIG GET is refused ({}), so make sure of appendonly yes, appendfsync always and no-appendfsync-on-rewrite no"
 )
 
 
 def warn_of_losses(
     client: Any, info: Mapping[str, Any], address: str, *, wait_replicas: int, refused: type[Exception]
 ) -> None:
-    """Warn of what this server may lose. `info` is its INFO, `refused`: what the client raises if it may not ask."""
+    """Warn of possible losses on this server.
+
+    `info` is its INFO, `refused` the client's error for a forbidden command.
+    """
     warn_of(_of_info(info, wait_replicas), address)
     warn_of(_of_files(client, info, refused), address)
 
@@ -25,8 +27,8 @@ def _of_info(info: Mapping[str, Any], wait_replicas: int) -> Iterator[str]:
     policy = str(info.get("maxmemory_policy", "unknown"))
     if policy.startswith("volatile-") and info.get("maxmemory") != 0:
         yield (
-            f"maxmemory-policy is {policy}: once memory is full, rows are dropped whose keys were given an expiry, "
-            "while the position stays, so that delivery cannot notice; set noeviction, or give rows no expiry"
+            f"maxmemory-policy is {policy}: once memory is full, Redis drops rows whose keys have an expiry and keeps "
+            "the position, so delivery cannot notice; set noeviction, or give rows no expiry"
         )
     elif policy == "unknown":
         yield "INFO tells no maxmemory-policy: make sure that the server drops neither rows nor the ledger"
@@ -34,8 +36,8 @@ def _of_info(info: Mapping[str, Any], wait_replicas: int) -> Iterator[str]:
     if replicas != 0 and not wait_replicas:
         yield (
             f"it has {replicas} replica(s) and acknowledges before they have a write: a fail-over may lose it. "
-            "Delivery notices that at its next look at the ledger, not after its last; pass wait_replicas to make it "
-            "unlikely"
+            "Delivery notices that when it next reads the ledger, but not after its last read; pass wait_replicas to "
+            "make a loss unlikely"
         )
 
 
@@ -62,12 +64,12 @@ def _told(ask: Callable[[], str | None], refused: type[Exception]) -> Iterator[s
 def _of_snapshots(config: Mapping[str, str]) -> str | None:
     if config.get("save"):
         return (
-            "it keeps no append-only file: a crash takes back all since its last snapshot. Delivery then refuses to go "
-            "on; set appendonly yes, and appendfsync always to lose nothing"
+            "it keeps no append-only file: a crash loses all writes since its last snapshot, and delivery then stops; "
+            "set appendonly yes, and appendfsync always to lose nothing"
         )
     return (
-        "it keeps neither an append-only file nor snapshots: a restart loses all rows and the ledger. Delivery then "
-        "refuses to go on; set appendonly yes, and appendfsync always to lose nothing"
+        "it keeps neither an append-only file nor snapshots: a restart loses all rows and the ledger, and delivery "
+        "then stops; set appendonly yes, and appendfsync always to lose nothing"
     )
 
 
@@ -85,10 +87,10 @@ def _of_append_only_file(config: Mapping[str, str]) -> str | None:
 
 
 def warn_of_truncation(client: Any, address: str, *, refused: type[Exception]) -> None:
-    """Warn of a server that shortens a torn append-only file itself, for it leaves some of a script's writes there.
+    """Warn of a server that shortens a torn append-only file by itself: it keeps some of a script's writes there.
 
-    The next start but one then reads those rows and, behind them, the same rows as they came again. Hashes and sets do
-    not mind. Seen in Redis 7.0.15; Valkey mended its own (github.com/valkey-io/valkey/pull/4342).
+    The second start after that reads those rows, and behind them the same rows as they were sent again. Hashes and sets
+    are not affected. Seen in Redis 7.0.15; Valkey fixed it (github.com/valkey-io/valkey/pull/4342).
     """
     try:
         found = client.config_get("aof-load-truncated")
@@ -96,6 +98,6 @@ def warn_of_truncation(client: Any, address: str, *, refused: type[Exception]) -
         return
     if "yes" in found.values():
         warn_once(
-            f"{address} has aof-load-truncated yes: killed in the middle of a write, it may repeat rows of a stream "
-            "after its next start but one; set it to no, and run redis-check-aof --fix where it then refuses to start"
+            f"{address} has aof-load-truncated yes: if it is killed during a write, it may repeat rows of a stream "
+            "after its second start; set it to no, and run redis-check-aof --fix if it then refuses to start"
         )

@@ -1,4 +1,4 @@
-"""Rows as Redis takes them: keys from a template, values as bytes."""
+"""Rows for Redis: keys from a template, values as bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wal_sink_backends.common.texts import is_text, rows_without_utf8, text_byte
 from wal_sink_backends.redis.script import LEDGER
 
 MOST_COLUMNS = 3_000
-"""A script hands over twice as many texts in one call, and Lua takes 8,000."""
+"""A script passes twice as many texts in one call, and Lua takes 8,000."""
 MOST_ARGUMENTS = 1_000_000
 """Keys and values of one call; before Redis 7 the protocol ends at 1,048,576."""
 MOST_BYTES = 512 << 20
@@ -27,7 +27,7 @@ Value: TypeAlias = bytes | None
 _MOST_SHOWN = 80
 _IS: Any = pa.types
 _MOMENT = re.compile(rb"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\d(\.\d+)?Z?)?|\d\d:\d\d:\d\d(\.\d+)?")
-"""A date, a timestamp or a time of day, of the years 1 to 9999: those of a column all have one length."""
+"""A date, a timestamp or a time of day, of the years 1 to 9999: all values of one column have the same length."""
 
 
 class KeyTemplate:
@@ -40,11 +40,11 @@ class KeyTemplate:
         except ValueError as error:
             raise ConfigError(f"key={text!r}: {error}; expected something like 'orders:{{id}}'") from error
         if not text or any(spec or conversion for _, _, spec, conversion in parsed):
-            raise ConfigError(f"key={text!r}: expected a text with names of columns in braces, as 'orders:{{id}}'")
+            raise ConfigError(f"key={text!r}: expected a text with names of columns in braces, such as 'orders:{{id}}'")
         self.parts: list[tuple[str, str | None]] = [(literal, column) for literal, column, _, _ in parsed]
         self.columns = [column for _, column in self.parts if column is not None]
         self.between = self._between()
-        """Each field but the last, with the text between it and the next one."""
+        """Each field except the last, with the text between it and the next one."""
 
     def _between(self) -> list[tuple[str, str, str]]:
         """(column, text, next column). Raises `ConfigError` where nothing stands between two fields."""
@@ -56,9 +56,9 @@ class KeyTemplate:
                 continue
             if before is not None and not text:
                 raise ConfigError(
-                    f"key={self.text!r}: {{{before}}} and {{{column}}} need a text between them, since 'a' and 'bc' "
-                    f"would have the key of 'ab' and 'c'; to keep such keys where the lengths are fixed, make one "
-                    f"column in the query, concat({before}, {column})"
+                    f"key={self.text!r}: {{{before}}} and {{{column}}} need a text between them, because 'a' and 'bc' "
+                    f"would have the key of 'ab' and 'c'; if the lengths are fixed, make one column in the query, "
+                    f"concat({before}, {column})"
                 )
             if before is not None:
                 between.append((before, text, column))
@@ -68,8 +68,9 @@ class KeyTemplate:
     def shared(self, row: int, columns: Mapping[str, Sequence[Value]], kinds: Mapping[str, Any]) -> str:
         """Why another row could have this row's key; empty if none can.
 
-        A key is read from the left: a field ends where the text after it first comes. So no field but the last may hold
-        that text, nor end with its beginning ("a:" before "::"). Whole numbers and moments end by themselves.
+        A key is read from the left: a field ends where the text after it first occurs. So no field except the last may
+        hold that text, nor end with its beginning ("a:" before "::"). The end of whole numbers and moments shows
+        without that text.
         """
         for column, text, following in self.between:
             value, after = columns[column][row] or b"", text.encode()
@@ -165,7 +166,9 @@ def _check_names(names: list[str], template: KeyTemplate, what: str) -> None:
             f"{what}: expected columns with names that differ, found {', '.join(twice) or 'none'}; rename them"
         )
     if len(names) > MOST_COLUMNS:
-        raise PermanentError(f"{what}: {len(names)} columns ({names[0]!r}, …); expected at most {MOST_COLUMNS}")
+        raise PermanentError(
+            f"{what}: {len(names)} columns ({names[0]!r}, …); expected at most {MOST_COLUMNS}; select fewer"
+        )
     missing = [name for name in template.columns if name not in names]
     if missing:
         raise PermanentError(
@@ -174,7 +177,7 @@ def _check_names(names: list[str], template: KeyTemplate, what: str) -> None:
 
 
 def _values(column: Any, name: str) -> list[Value]:
-    """Text as it is stored, UTF-8 or not: two texts never become one."""
+    """A column as bytes. Text is taken as it is stored, UTF-8 or not, so that two texts never become one."""
     if is_text(column.type):
         return text_bytes(column)
     return [_value(value) for value in plain_values(column, name)]

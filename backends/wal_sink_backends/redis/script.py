@@ -1,12 +1,12 @@
 """The script that puts a chunk into Redis.
 
-Scripts run alone, but what they wrote before an error stays. So everything that can fail is tried first: the term is
-written before any row (which shows whether the ledger may be written, and whether there is memory; Redis asks that of a
-script only before its first write), and the type of every key is looked at. What follows cannot fail. On disk and on
-replicas a script's writes are one transaction. Where keys have the wrong type, nothing is written, and their rows are
-named: the chunk comes again without them.
+Scripts run alone, but their writes before an error stay. So everything that can fail is tried first: the term is
+written before any row, which shows whether the ledger may be written and whether there is memory (Redis checks that
+only before a script's first write), and the type of every key is checked. The later writes cannot fail. On disk and on
+replicas a script's writes are one transaction. If keys have the wrong type, nothing is written, and the script returns
+their rows: the chunk is sent again without them.
 
-Which chunk is known, and which is refused, is the rule of `LedgerEntry.is_known`, once more in Lua.
+The script repeats the rule of `LedgerEntry.is_known` in Lua: it decides which chunk is known and which is refused.
 """
 
 from __future__ import annotations

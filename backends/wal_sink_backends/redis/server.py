@@ -1,4 +1,7 @@
-"""One server of Redis: the connection, the kinds of servers that are refused, and errors in words. All of redis-py."""
+"""A Redis server: its connection, the kinds of servers that are refused, and errors.
+
+Only this module knows redis-py.
+"""
 
 from __future__ import annotations
 
@@ -17,27 +20,32 @@ from wal_sink_backends.redis.durability import warn_of_losses
 _MAY_PASS = re.compile(
     r"\b(OOM|READONLY|LOADING|BUSY|UNKILLABLE|MISCONF|NOREPLICAS|MASTERDOWN|TRYAGAIN|max number of clients)\b"
 )
-"""Error codes of Redis that another attempt may not meet. redis-py knows some of them; others it leaves in the text, as
-older servers do with the errors of what a script called.
+"""Error codes of Redis that may pass. redis-py has classes for some of them. Others stand in the text only, and so do
+all errors of a script's calls on older servers.
 """
 _IS_CLUSTER = re.compile(r"\b(MOVED|ASK|CROSSSLOT)\b")
 
 
 def connect(url: str, options: Mapping[str, Any]) -> Any:
     library = redis_library()
-    never = library.retry.Retry(library.backoff.NoBackoff(), 0)  # the core repeats, and says so
+    never = library.retry.Retry(library.backoff.NoBackoff(), 0)  # the core repeats attempts, and logs them
     with translated(mask_url(url)):
         return library.Redis.from_url(url, single_connection_client=False, retry=never, **options)
 
 
 def check_server(client: Any, address: str, wait_replicas: int) -> int:
-    """Refuse a server that cannot keep the promise; what it does not tell is warned of. Its version, 0 if not told."""
+    """The server's major version, 0 if it does not tell. Refuses a server that cannot keep the guarantee.
+
+    Warns of settings that it does not tell.
+    """
     library = redis_library()
     try:
         info = client.info("all")
     except library.exceptions.NoPermissionError:
         client.ping()
-        warn_once(f"{address}: INFO is forbidden; make sure that it evicts no keys without expiry and is no cluster")
+        warn_once(
+            f"{address}: INFO is forbidden; make sure that the server evicts no keys without expiry and is no cluster"
+        )
         return 0
     if info.get("redis_mode") == "sentinel":
         raise PermanentError(
@@ -51,7 +59,7 @@ def check_server(client: Any, address: str, wait_replicas: int) -> int:
     policy = str(info.get("maxmemory_policy", ""))
     if policy.startswith("allkeys-"):
         raise PermanentError(
-            f"{address} has maxmemory-policy {policy}, so it may drop the ledger with no word; set noeviction or "
+            f"{address} has maxmemory-policy {policy}, so it may silently drop the ledger; set noeviction or "
             "volatile-lru, or use another server"
         )
     refused = library.exceptions.ResponseError
@@ -62,7 +70,7 @@ def check_server(client: Any, address: str, wait_replicas: int) -> int:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Errors of redis-py become `PermanentError`, or pass if a retry may help."""
+    """A context that turns errors of redis-py into `PermanentError`, unless a retry may help."""
     errors = redis_library().exceptions
     try:
         yield
@@ -70,7 +78,7 @@ def translated(what: str) -> Iterator[None]:
         raise PermanentError(f"{what}: {error}; check user, password and rights") from None
     except (errors.ConnectionError, errors.TimeoutError) as error:
         if is_certificate_error(error):
-            raise PermanentError(f"{what}: {error}; pass ca_file= if its authority is to be trusted") from error
+            raise PermanentError(f"{what}: {error}; pass ca_file= to trust its authority") from error
         raise
     except (errors.ReadOnlyError, errors.OutOfMemoryError, errors.TryAgainError, errors.MasterDownError):
         raise
@@ -78,7 +86,7 @@ def translated(what: str) -> Iterator[None]:
         elsewhere = isinstance(error, errors.MovedError | errors.AskError | errors.ClusterCrossSlotError)
         if elsewhere or _IS_CLUSTER.search(str(error)):
             raise PermanentError(
-                f"{what}: it is a Redis Cluster ({error}); use a server without cluster mode"
+                f"{what}: the server is a Redis Cluster ({error}); use a server without cluster mode"
             ) from error
         if _MAY_PASS.search(str(error)):
             raise

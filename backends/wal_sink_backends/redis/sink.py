@@ -25,7 +25,7 @@ from wal_sink_backends.redis.server import check_server, connect, redis_library,
 
 Kind: TypeAlias = Literal["hash", "stream", "set"]
 _NOTHING = (-1, 0, "")
-"""What the script is told where the slot held nothing."""
+"""The position that the script gets for a slot without one."""
 _TAKES_MANY = 7
 """The major version since which a command may have more than a million arguments."""
 
@@ -42,14 +42,14 @@ class RedisSink(TransactionalSink):
     - `set`: `SADD` of the row as a JSON object; equal rows are one member.
 
     Texts are UTF-8, binary is bytes, numbers are decimal digits, booleans true and false, the rest as `Chunk.to_json`
-    has it. A row is returned as `Rejected`, with nothing written, if a column of `key` is NULL in it, if a value of
+    writes it. A row is returned as `Rejected`, with nothing written, if a column of `key` is NULL in it, if a value of
     `key` holds the text between its field and the next one, or if Redis has something of another type under its key.
 
-    Each chunk is one Lua script: rows and position at once, a lower term refused. Redis serves nobody else meanwhile,
-    so keep `chunk_rows` moderate. Redis acknowledges before it has written to disk unless it runs with `appendonly yes`
-    and `appendfsync always`; what a crash takes from it, it takes together with the position, and delivery refuses to
-    go on if that was marked already. With `wait_replicas=n`, `write` returns only when n replicas have the chunk.
-    A stream needs `aof-load-truncated no` besides: see docs/sinks/redis.md.
+    Each chunk is one Lua script: rows and position at once, a lower term refused. Redis serves no other client
+    meanwhile, so keep `chunk_rows` moderate. Redis acknowledges before it has written to disk unless it runs with
+    `appendonly yes` and `appendfsync always`. A crash that loses rows loses their position too, and delivery stops if
+    that position was marked already. With `wait_replicas=n`, `write` returns only when n replicas have the chunk. A
+    stream also needs `aof-load-truncated no`: see docs/sinks/redis.md.
 
     A Redis that may evict the ledger (`maxmemory-policy allkeys-…`) and a Redis Cluster are refused. `password_env`
     names an environment variable that is read where the sink runs. Raises `ConfigError` for arguments that cannot work.
@@ -90,8 +90,8 @@ class RedisSink(TransactionalSink):
     def __repr__(self) -> str:
         return f"RedisSink({mask_url(self._url)!r}, kind={self._kind!r}, key={self._template.text!r})"
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
-        """Connect and look at what kind of server it is. `PermanentError`, or redis-py's error if a retry may help."""
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs no context
+        """Connect and check the kind of the server. `PermanentError`, or redis-py's error if a retry may help."""
         self._client = connect(self._url, self._connection_options())
         try:
             with translated(f"opening {mask_url(self._url)}"):
@@ -116,7 +116,7 @@ class RedisSink(TransactionalSink):
         return self.positions([slot])[slot]
 
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        """The positions in the ledger, asked together on one connection."""
+        """The positions in the ledger, read together on one connection."""
         what = f"{len(slots)} slots in {LEDGER}… in {mask_url(self._url)}, from {slots[:1]} on"
         with translated(what), self._opened().pipeline(transaction=False) as questions:
             for slot in slots:
@@ -127,8 +127,8 @@ class RedisSink(TransactionalSink):
         """Rows and position in one script; nothing if the ledger is there already.
 
         Returns `Rejected` for rows that Redis cannot take, with nothing written. Raises `FencedError` for a lower term
-        than the ledger's, `HistoryError` for other rows than the ledger tells of, `PermanentError` for what no retry
-        changes; anything else may be tried again.
+        than the ledger's, `HistoryError` for other rows than the ledger records, `PermanentError` if no retry can help;
+        anything else may be tried again.
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: {mask_url(self._url)}"
         keys, values, refused = encoded(chunk.maps_as(self._maps), self._kind, self._template, what)
@@ -150,16 +150,16 @@ class RedisSink(TransactionalSink):
         return None
 
     def _head(self, chunk: Chunk) -> tuple[Any, ...]:
-        """What the script is told of the chunk, before its rows."""
+        """The arguments of the script that describe the chunk, before those of its rows."""
         at, before = chunk.position, chunk.follows
         follows = (before.batch_id, before.rows, before.segment_id) if before else _NOTHING
         return (chunk.term, at.batch_id, at.rows, at.segment_id, chunk.start, self._kind, self._maxlen or 0, *follows)
 
     def _run_script(self, keys: int, arguments: Sequence[Any], what: str) -> tuple[list[bytes], Any]:
-        """What the script answers, and of `wait_replicas`, how many replicas have its writes, or the error of WAIT.
+        """The script's answer; and, with `wait_replicas`, the number of replicas with its writes, or the error of WAIT.
 
-        WAIT speaks of what its own connection wrote: on another one it counts replicas that may lack the rows. So both
-        are sent together, and nothing of redis-py can connect anew between them.
+        WAIT counts the writes of its own connection: on another connection it counts replicas that may lack the rows.
+        So both are sent together, and redis-py cannot connect anew between them.
         """
         client, errors = self._opened(), redis_library().exceptions
         if not self._wait_replicas:
@@ -174,24 +174,24 @@ class RedisSink(TransactionalSink):
             except (errors.ConnectionError, errors.TimeoutError) as error:
                 raise OutcomeUnknownError(
                     f"{what}: the connection failed before {self._wait_replicas} replicas acknowledged: {error}; the "
-                    "chunk comes again, and is written where the server does not have it"
+                    "chunk is sent again, and written if the server does not have it"
                 ) from error
         if isinstance(answer, Exception):
             raise answer
         return answer, replicas
 
     def _reasons(self, keys: Sequence[bytes], found: Sequence[str], what: str) -> dict[int, str]:
-        """Why rows are refused, given pairs of their numbers and the types of what Redis has under their keys."""
+        """Why rows are refused; `found` holds pairs of a row's number and the type that its key has in Redis."""
         reasons = {
             int(row): f"key {keys[int(row)].decode('utf-8', 'replace')!r} is a {kind} already; expected a {self._kind}"
             for row, kind in zip(found[::2], found[1::2], strict=True)
         }
-        if not self._template.columns:  # the key of every row, now and later: that is no fault of theirs
+        if not self._template.columns:  # every row has this key, now and later, so no row is at fault
             raise PermanentError(f"{what}: {reasons[0]}, or no key")
         return reasons
 
     def _check_verdict(self, verdict: str, details: list[str], chunk: Chunk, what: str) -> None:
-        """What the script found, as an error; `DONE` and `KNOWN` are none."""
+        """Raise the error for the script's verdict; `DONE` and `KNOWN` are none."""
         if verdict == "BAD LEDGER":
             slot = f"{LEDGER}{chunk.position.slot}"
             raise PermanentError(f"{what}: key {slot!r} is a {details[0]} already; expected a hash, or no key")
@@ -211,8 +211,8 @@ class RedisSink(TransactionalSink):
             raise replicas
         if replicas < self._wait_replicas:
             raise OutcomeUnknownError(
-                f"{what}: {replicas} replicas have the rows, wait_replicas={self._wait_replicas}; the server itself "
-                "has them, and does nothing when they come again"
+                f"{what}: {replicas} replicas have the rows, expected wait_replicas={self._wait_replicas}. The server "
+                "has them, and ignores them when they are sent again"
             )
 
     def _opened(self) -> Any:
@@ -244,23 +244,28 @@ class RedisSink(TransactionalSink):
         if self._maxlen is not None and (self._kind != "stream" or self._maxlen < 1):
             raise ConfigError(f"maxlen={self._maxlen!r}: expected a number above 0, and kind='stream'")
         if self._wait_replicas < 0 or not self._timeout_s > 0:
-            raise ConfigError("expected wait_replicas of 0 or more, and timeout_s above 0")
+            raise ConfigError(
+                f"wait_replicas={self._wait_replicas!r}, timeout_s={self._timeout_s!r}: expected wait_replicas of 0 or "
+                "more, and timeout_s above 0"
+            )
         if self._password_env is not None and parts.password:
             raise ConfigError(
-                f"{mask_url(self._url)}: a password stands in the URL, and password_env is given; use one"
+                f"{mask_url(self._url)}: it holds a password, and password_env is given too; use one of them"
             )
         if self._ca_file is not None and parts.scheme != "rediss":
-            raise ConfigError(f"ca_file={self._ca_file!r}: expected a rediss:// URL, which is checked with it")
+            raise ConfigError(
+                f"ca_file={self._ca_file!r}: expected a rediss:// URL, because the file verifies TLS certificates"
+            )
 
 
 def _position(slot: str, found: Sequence[bytes | None]) -> Position | None:
-    """What HMGET answers as a position. `PermanentError` for what the script never writes."""
+    """The answer of HMGET as a position. `PermanentError` for values that the script never writes."""
     batch_id, rows, segment_id = found
     if batch_id is None:
         return None
     if rows is None or segment_id is None or not (batch_id.isdigit() and rows.isdigit()):
         raise PermanentError(
             f"key {LEDGER + slot!r} has batch_id, rows and segment_id {list(found)}: expected two whole numbers and a "
-            "text. Somebody altered the ledger: restore it together with the rows"
+            "text. Another program altered the ledger: restore it together with the rows"
         )
     return Position(slot, int(batch_id), int(rows), segment_id.decode())

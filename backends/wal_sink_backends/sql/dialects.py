@@ -1,4 +1,4 @@
-"""The choice of the dialect by the URL of a database."""
+"""The choice of a dialect by the URL of a database."""
 
 from __future__ import annotations
 

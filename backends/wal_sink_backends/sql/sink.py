@@ -1,11 +1,10 @@
-"""Rows and position in one transaction of an SQL database: exactly once, with nothing to repeat.
+"""Rows and position in one transaction of an SQL database: exactly once.
 
-The ledger is the table `wal_sink_ledger`, one row per slot, made beside the target table:
+The ledger is the table `wal_sink_ledger`, with one row per slot, in the same schema as the target table:
 
     slot TEXT PRIMARY KEY, term, batch_id, segment_id, rows
 
-`SqlSink` holds what is the same for every database; all that knows a driver is in its `Dialect`: `sql_sqlite`,
-`sql_postgresql`, `sql_mariadb`.
+This module is the same for every database; code that knows a driver is in its `Dialect`.
 """
 
 from __future__ import annotations
@@ -49,26 +48,26 @@ class SqlSink(TransactionalSink):
     `url`: `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://user:password@host:port/database` or
     `mariadb://…` (`mysql://…`). A password in it travels to the executors with the sink and is never shown;
     `password_env` names an environment variable instead, read where the sink runs, and the drivers' own ways
-    (PGPASSWORD, pgpass, an option file) work too. `schema`: where table and ledger are, if not in the first schema of
-    the user's search path (MariaDB: in the URL's database).
+    (PGPASSWORD, pgpass, an option file) work too. `schema`: the schema of table and ledger, if it is not the first
+    one of the user's search path (MariaDB: the URL's database).
 
     A missing table is made from the chunk's columns, unless `create_table=False`. A missing ledger is made in any case;
-    `docs/sinks/sql.md` has its DDL, the rights that are needed, and what each type becomes.
+    `docs/sinks/sql.md` has its DDL, the rights that are needed, and the type for each column.
 
     `mode="upsert"` replaces the row with the same `key` columns, which need a primary key or unique index (a table made
-    here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments it is open
-    which does, unless the `Delivery` has `order="total"`. With `newer_by`, a column of numbers or moments, a row
-    replaces another only if it is as new or newer, wherever the two come from. NULL is the oldest.
+    here has it). Of two rows with one key in one batch, the last one wins within a segment; across segments either
+    may win, unless the `Delivery` has `order="total"`. With `newer_by`, a column of numbers or moments, a row
+    replaces another only if it is as new or newer, whatever their segments. NULL is the oldest.
 
-    Columns go by name. What a column would alter is refused before anything is written. Rows that the
-    database refuses one by one (a constraint, a value out of range) are returned as `Rejected`, with nothing committed,
-    and so are strings that are no UTF-8, and NULLs in a key or where the database would generate a value. So are rows
-    that the table drops without an error (a trigger of PostgreSQL that returns NULL, RAISE(IGNORE) of SQLite), unless
-    `may_drop_rows=True` says that it is meant to: they then count as delivered, and the log tells how many.
+    Columns are matched by name. Values that a column would alter are refused before anything is written. `Rejected`
+    names rows that the database refuses one by one (a constraint, a value out of range), strings that are no UTF-8, and
+    NULLs in a key or in a column for which the database would generate a value; nothing is committed then. It also
+    names rows that the table drops without an error (a trigger of PostgreSQL that returns NULL, RAISE(IGNORE) of
+    SQLite). With `may_drop_rows=True` such rows count as delivered, and the log tells their number.
 
     No call hangs: `connect_timeout_s`, `statement_timeout_s` for each statement and `busy_timeout_s` for a lock bound
     them, in seconds. Runs on the driver or on executors, in any number of processes; SQLite on one machine only, with
-    one writer at a time. What `write` returned from survives a loss of power if the server is configured so.
+    one writer at a time. Rows survive a loss of power once `write` has returned, if the server is configured so.
 
     Raises `ConfigError` for arguments that cannot work.
 
@@ -116,7 +115,7 @@ class SqlSink(TransactionalSink):
         key = f", key={self._key!r}" if self._key else ""
         return f"SqlSink({self._dialect.address!r}, {self._table!r}, mode={self._mode!r}{key})"
 
-    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs nothing of it
+    def open(self, context: SinkContext) -> None:  # noqa: ARG002 - the ledger needs no context
         """Connect; make the ledger if it is missing. `PermanentError`, or the driver's error if a retry may help."""
         self.close()
         self._connection = self._connect()
@@ -134,8 +133,8 @@ class SqlSink(TransactionalSink):
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
         """The positions in the ledger, in one statement; MariaDB takes 1,000 slots in each, SQLite 500.
 
-        On a server, a transaction that may write stands around it: a proxy that splits reads from writes leads such a
-        transaction to the primary. An answer of a server that is read only is refused, and may be tried again
+        On a server, the statement runs in a transaction that may write: a proxy that splits reads from writes sends
+        such a transaction to the primary. An answer of a read-only server is refused, and may be tried again
         (`ConnectionError`).
         """
         connection, found = self._connected(), dict[str, LedgerEntry]()
@@ -152,7 +151,7 @@ class SqlSink(TransactionalSink):
         """Insert the rows and move the ledger on, in one transaction; nothing if the ledger is there already.
 
         Returns `Rejected` for rows that the database refuses for good, with nothing committed. Raises `FencedError` for
-        a lower term than the ledger's, `HistoryError` for other rows than the ledger tells of, `PermanentError` if
+        a lower term than the ledger's, `HistoryError` for other rows than the ledger records, `PermanentError` if
         table and rows do not fit; anything else may be tried again.
         """
         what = f"batch {chunk.batch_id}, chunk {chunk.key}: table {self._table!r} in {self._dialect.address}"
@@ -162,7 +161,7 @@ class SqlSink(TransactionalSink):
         with self._dialect.translated(what, _range_of(chunk)):
             try:
                 rows = self._dialect.encode(connection, chunk.table, self._key)
-            except (ConfigError, PermanentError) as error:  # a type nobody can carry: no retry will help
+            except (ConfigError, PermanentError) as error:  # a type that the database cannot hold: no retry will help
                 raise PermanentError(f"{what}: {error}") from error
             try:
                 self._write_and_make_table(connection, chunk, rows, what)
@@ -171,7 +170,7 @@ class SqlSink(TransactionalSink):
         return None
 
     def _write_and_make_table(self, connection: Connection, chunk: Chunk, rows: Rows, what: str) -> None:
-        """Once more if the table has to be made first, or was altered meanwhile: that may happen at a start."""
+        """Write; make the table first if it is missing, and write again if it was altered meanwhile."""
         try:
             self._write(connection, chunk, rows, what)
         except TableMissing:
@@ -193,14 +192,16 @@ class SqlSink(TransactionalSink):
             found = self._dialect.insert(connection, rows, put, may_drop=self._may_drop_rows, what=what)
             refused = {**found, **rows.refused}
             if refused:
-                self._target.confirm(connection, known, what)  # they may be refused for what the table is no more
+                self._target.confirm(connection, known, what)  # the table may have changed since it refused them
                 raise RowsRefused(refused)
             self._dialect.move_ledger(connection, LedgerEntry.of(chunk))
             self._target.confirm(connection, known, what)
         self._target.remember(known)
 
     def _refuse_by_value(self, chunk: Chunk, rows: Rows, known: Known) -> None:
-        """Before rows are sent: a generated value might meet a later row's, a row of a wrong age replace another."""
+        """Refuse rows before they are sent: a generated value could equal a later row's, a row without age replace
+        another.
+        """
         refused = dict(rows.refused)
         for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
             if self._dialect.fold(name) in known.replaces_nulls:
@@ -231,7 +232,7 @@ class SqlSink(TransactionalSink):
     # The connection.
 
     def _connected(self) -> Connection:
-        """The open connection; a new one in place of one that was lost."""
+        """The open connection, or a new one if that was lost."""
         if not self._opened:
             raise RuntimeError(f"{self!r} is not open: call open() first")
         if self._connection is not None and not self._dialect.is_usable(self._connection):
@@ -279,11 +280,12 @@ class SqlSink(TransactionalSink):
             raise PermanentError(f"{what}: newer_by column {name!r} is not among the columns {schema.names}")
         if not self._dialect.tells_age(kind := schema.field(name).type):
             raise PermanentError(
-                f"{what}: newer_by column {name!r} is {kind} in the query, of which values as {self._dialect.address} "
-                "keeps them are texts, or have no order, which cannot be compared; cast it to a number or a timestamp"
+                f"{what}: newer_by column {name!r} is {kind} in the query. {self._dialect.address} keeps such "
+                "values as "
+                "texts or without an order, so their age cannot be compared; cast it to a number or a timestamp"
             )
 
 
 def _range_of(chunk: Chunk) -> str:
-    """Where the rows of a chunk are, for messages; some between them may have been refused before."""
+    """The range of a chunk's rows, for messages. Some rows between may have been refused before."""
     return f"rows {chunk.rows[0]} to {chunk.rows[-1]} of the segment" if chunk.rows else "no rows of the segment"

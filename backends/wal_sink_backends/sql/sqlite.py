@@ -1,4 +1,4 @@
-"""SQLite for `SqlSink`."""
+"""SQLite for `SqlSink`, through the standard library: one file, one writer at a time."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _MAY_PASS = frozenset(
         sqlite3.SQLITE_PROTOCOL,
     }
 )
-"""Primary result codes another attempt may not meet: https://www.sqlite.org/rescode.html"""
+"""Primary result codes that may pass: https://www.sqlite.org/rescode.html"""
 _ABOUT_ROWS = frozenset({sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG})
-"""Those of a single row: a constraint or a trigger, no number where a rowid is due, a text above SQLite's limit."""
+"""Codes about single rows: a constraint or a trigger, a rowid that is no number, a text above SQLite's limit."""
 _UNFIT = (OverflowError, UnicodeEncodeError)
-"""What Python's driver raises for a value that it cannot hand over."""
+"""Errors of Python's driver for a value that it cannot pass on."""
 
 _SWITCH_ATTEMPTS = 20
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
@@ -69,7 +69,7 @@ _FITTING: dict[Kind, frozenset[str]] = {
     "moment": frozenset({"TEXT", "NUMERIC", "BLOB"}),
     "binary": frozenset({"BLOB"}),
 }
-"""Affinities that keep a value: text in a numeric column loses leading zeros, a decimal its digits."""
+"""Affinities that keep a value: in a numeric column, text loses leading zeros and a decimal loses digits."""
 
 _AFFINITIES = {"INT": "INTEGER", "CHAR": "TEXT", "CLOB": "TEXT", "TEXT": "TEXT", "BLOB": "BLOB"} | dict.fromkeys(
     ("REAL", "FLOA", "DOUB"), "REAL"
@@ -80,12 +80,12 @@ _DEFINITIONS = """
 """
 _REPLACES = re.compile(r"\bON\s+CONFLICT\s+REPLACE\b", re.IGNORECASE)
 _NO_WORDS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|`[^`]*`|\[[^\]]*\]|--[^\n]*|/\*.*?\*/", re.DOTALL)
-"""Texts, names and remarks of a definition."""
+"""Texts, names and comments of a definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sqlite(Dialect):
-    """SQLite through the standard library's driver. `path` is absolute, `host` the machine that has the file."""
+    """SQLite through the standard library's driver. `path` is absolute, `host` is the machine that has the file."""
 
     path: str
     host: str
@@ -120,7 +120,8 @@ class Sqlite(Dialect):
     def connect(self) -> Connection:
         if socket.gethostname() != self.host:
             raise PermanentError(
-                f"{self.address} is a file of the machine {self.host!r}, this is {socket.gethostname()!r}: "
+                f"{self.address} is a file on the machine {self.host!r}, but the sink runs on "
+                f"{socket.gethostname()!r}: "
                 'pass where="driver" to the Delivery'
             )
         if not Path(self.path).parent.is_dir():
@@ -140,19 +141,20 @@ class Sqlite(Dialect):
                 raise
         return connection
 
-    def is_usable(self, connection: Connection) -> bool:  # noqa: ARG002 - a file does not hang up
+    def is_usable(self, connection: Connection) -> bool:  # noqa: ARG002 - a file cannot be disconnected
         return True
 
     def _enforce_foreign_keys(self, connection: Connection) -> None:
-        """SQLite checks none unless a connection says so, nor if it was built without."""
+        """Turn on foreign keys, which SQLite checks only on request, and only if it was built with them."""
         connection.execute("PRAGMA foreign_keys = ON")
         if connection.execute("PRAGMA foreign_keys").fetchone() != (1,):
-            _logger.warning("%s: this SQLite was built without foreign keys: none is checked", self.address)
+            _logger.warning("%s: this SQLite was built without foreign keys, so it checks none", self.address)
 
     def _use_journal(self, connection: Connection) -> None:
-        """Switch a file to a write-ahead log if it is empty. The mode of a file of others stays: it is kept in the
-        file, for all its users. EXTRA makes a commit as durable there, by one more sync:
-        https://www.sqlite.org/pragma.html#pragma_synchronous. SQLite does not wait when two processes switch at once.
+        """Switch an empty file to a write-ahead log. A file with tables keeps its mode, which all its users share.
+
+        EXTRA makes a commit as durable there, by one more sync: https://www.sqlite.org/pragma.html#pragma_synchronous.
+        SQLite does not wait if two processes switch at the same time.
         """
         for attempt in range(_SWITCH_ATTEMPTS):
             if connection.execute("PRAGMA journal_mode").fetchone() == ("wal",):
@@ -166,7 +168,7 @@ class Sqlite(Dialect):
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or attempt == _SWITCH_ATTEMPTS - 1:
                     raise
-                with self.transaction(connection):  # waits until the other one has done
+                with self.transaction(connection):  # waits until the other process has switched
                     pass
 
     @contextmanager
@@ -196,7 +198,7 @@ class Sqlite(Dialect):
         return {row[0]: entry_in(row, slots) for row in connection.execute(query, tuple(slots)).fetchall()}
 
     def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:  # noqa: ARG002
-        """The transaction holds the one lock there is already."""
+        """The entry of the slot. The transaction already holds the only lock."""
         return self.stored(connection, [slot]).get(slot)
 
     def move_ledger(self, connection: Connection, entry: LedgerEntry) -> None:
@@ -209,32 +211,32 @@ class Sqlite(Dialect):
             return {self.fold(name): declared for name, declared in found}
 
     def look(self, connection: Connection, table: str) -> Look:
-        """The transaction holds the one lock for writing, so that nothing can be altered until its end."""
+        """The table and the ledger. The transaction holds the only write lock, so both stay unaltered until its end."""
         with closing(connection.execute(_DEFINITIONS, (table, LEDGER))) as found:
             rows = found.fetchall()
         problems = (problem for row in rows if (problem := _problem(*row)))
         return Look(repr(rows), next(problems, None))
 
     def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> None:  # noqa: ARG002
-        """A missing index shows when it is needed. A table that replaces rows or NULLs is warned of."""
+        """Warn of a table that replaces rows or NULLs. A missing index shows when an upsert needs it."""
         with closing(connection.execute(_DEFINITIONS, (table, table))) as found:
             definitions = [definition for _, _, definition in found]
         if any(_REPLACES.search(_NO_WORDS.sub(" ", definition)) for definition in definitions):
             _logger.warning(
-                "table %r of %s is made with ON CONFLICT REPLACE: a row deletes every other row that it collides with, "
-                "delivered ones too, and a NULL becomes the default, of which nobody is told; with ABORT such a row is "
+                "table %r of %s is made with ON CONFLICT REPLACE: a row silently deletes every other row that it "
+                "collides with, delivered ones too, and a NULL silently becomes the default; with ABORT such a row is "
                 "refused and named",
                 table,
                 self.address,
             )
 
     def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:
-        """`INTEGER PRIMARY KEY` is another name of the rowid: https://www.sqlite.org/lang_createtable.html#rowid"""
+        """The column of an `INTEGER PRIMARY KEY`, which is another name of the rowid: https://www.sqlite.org/lang_createtable.html#rowid"""
         with closing(connection.execute("SELECT name, type FROM pragma_table_info(?) WHERE pk", (table,))) as found:
             key = found.fetchall()
         return frozenset(self.fold(name) for name, declared in key if len(key) == 1 and declared.upper() == "INTEGER")
 
-    def create_table(self, connection: Connection, table: str, statement: str) -> None:  # noqa: ARG002 - it is in it
+    def create_table(self, connection: Connection, table: str, statement: str) -> None:  # noqa: ARG002 - the statement names the table
         connection.execute(statement)
 
     def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:  # noqa: ARG002
@@ -248,9 +250,9 @@ class Sqlite(Dialect):
             try:
                 kept = sum(map(counted, rows)) if counted else connection.executemany(insert, rows).rowcount
             except sqlite3.IntegrityError as error:
-                if not connection.in_transaction:  # what follows would be committed row by row
+                if not connection.in_transaction:  # further rows would be committed one by one
                     raise PermanentError(
-                        f"table {table!r}: {error}, and it then undoes the whole transaction (ON CONFLICT ROLLBACK, or "
+                        f"table {table!r}: {error}, which rolls back the whole transaction (ON CONFLICT ROLLBACK, or "
                         "RAISE(ROLLBACK) of a trigger); change that to ABORT"
                     ) from error
                 raise
@@ -261,8 +263,10 @@ class Sqlite(Dialect):
     def _replaced(
         self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing
     ) -> Callable[[Sequence[Any]], int]:
-        """What writes one row and tells how many are there: 0 if the table drops it. SQLite's count leaves out a row
-        that is older than the stored one, or that adds nothing to its key, too: it is written in the way that counts.
+        """A function that writes one row and returns 1 if the table has it, 0 if the table drops it.
+
+        SQLite does not count a row that is older than the stored one or has only key columns, so such a row is written
+        again in the way that counts.
         """
         insert = self._upsert(table, columns, replacing)
         insist = f"{self._inserting(table, columns)} {self.insisting(columns, replacing)}"
@@ -282,8 +286,10 @@ class Sqlite(Dialect):
         return count
 
     def tells_age(self, kind: ArrowType) -> bool:
-        """Decimals and durations are texts here, and moments are texts of one length only in microseconds and years of
-        four digits.
+        """Whether the values of a type keep their order.
+
+        Decimals and durations are texts here. Moments are texts of one length only in microseconds and in years of four
+        digits.
         """
         known = stored_type(kind)
         if kind_of(kind) == "moment":
@@ -298,7 +304,7 @@ class Sqlite(Dialect):
                 refused.setdefault(row, f"newer_by column {name!r} is beyond the years 0000 to 9999: {text}")
 
     def _upsert(self, table: str, columns: Sequence[str], replacing: Replacing) -> str:
-        """The statement that inserts a row, replacing one with the same key if there are key columns."""
+        """The statement that inserts a row and replaces one with the same key if there are key columns."""
         insert = self._inserting(table, columns)
         return f"{insert} {self.on_conflict(columns, replacing)}" if replacing.key else insert
 
@@ -315,12 +321,12 @@ class Sqlite(Dialect):
     # Names.
 
     def fold(self, name: str) -> str:
-        """SQLite folds the letters of ASCII only: `Ä` and `ä` are two columns."""
+        """Fold the letters of ASCII only, as SQLite does: `Ä` and `ä` are two columns."""
         return name.translate(_LOWER)
 
 
 def _problem(name: str, kind: str, definition: str) -> str | None:
-    """Why a table is refused: a module behind a virtual table may keep rows anywhere, and a view keeps none."""
+    """Why a table is refused: the module of a virtual table may keep rows anywhere, and a view keeps none."""
     if kind != "table":
         return f"{name} is a {kind}, which keeps no rows; expected a table"
     if definition.lstrip().upper().startswith("CREATE VIRTUAL"):
@@ -334,7 +340,7 @@ def _code_of(error: Exception) -> int:
 
 
 def _affinity(declared: str) -> str:
-    """What SQLite makes of a declared type: https://www.sqlite.org/datatype3.html#determination_of_column_affinity"""
+    """The affinity of a declared type: https://www.sqlite.org/datatype3.html#determination_of_column_affinity"""
     if not declared:
         return "BLOB"
     return next((affinity for word, affinity in _AFFINITIES.items() if word in declared.upper()), "NUMERIC")

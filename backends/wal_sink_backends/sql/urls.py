@@ -68,7 +68,7 @@ def mariadb_sink(url: str) -> SqlSink:
 
 
 def _server_sink(url: str, driver_options: type[Any]) -> SqlSink:
-    """The sink, which takes the options of its driver in its own URL."""
+    """A sink on a server. Options of its driver stay in the URL that the sink gets."""
     refuse_blanks(url)
     bare, _, query = url.partition("?")
     if "@" in query:

@@ -64,7 +64,7 @@ def test_a_table_that_is_gone_is_not_made_anew(server: Server, database: str) ->
     with opened(sink_to(server, database)) as sink:
         sink.write(chunk(ids(1)))
         as_owner(server, database, "DROP TABLE flights")
-        with pytest.raises(PermanentError, match="the table is gone since this process wrote to it"):
+        with pytest.raises(PermanentError, match="the table, and the rows that this process wrote to it, are gone"):
             sink.write(chunk(ids(2), first=1))
 
 

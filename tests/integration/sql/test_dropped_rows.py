@@ -19,7 +19,8 @@ from wal_sink.testing import FakeQuery
 from wal_sink_backends.sql.mariadb.session import Session
 
 REASON = (
-    "the table kept 0 of 1 rows and told no error: a trigger or the table's definition drops rows. If that is meant, "
+    "the table kept 0 of 1 rows and gave no error: a trigger or the table's definition drops rows. If that is "
+    "intended, "
     "pass may_drop_rows=True"
 )
 UPSERT: dict[str, Any] = {"mode": "upsert", "key": "id"}

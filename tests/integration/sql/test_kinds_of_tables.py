@@ -48,7 +48,7 @@ INSTEAD = (
             ),
             "low, a partition of flights, is a foreign table",
         ),
-        ((HANDLER, "CREATE TABLE flights (id bigint) USING strange"), "flights is kept by the access method 'strange'"),
+        ((HANDLER, "CREATE TABLE flights (id bigint) USING strange"), "flights has the access method 'strange'"),
         (("CREATE TABLE flights (id bigint)", RULE), "flights has a rule ON INSERT"),
     ],
     ids=[

@@ -200,8 +200,8 @@ def test_a_document_that_would_lose_a_key_is_rejected(postgresql: PostgresqlServ
         rejected = sink.write(chunk(table))
         assert isinstance(rejected, Rejected)
         assert rejected.reasons == {
-            1: "column 'doc' repeats the key 'a', of which jsonb would keep the last value only",
-            2: "column 'doc' repeats the key 'k', of which jsonb would keep the last value only",
+            1: "column 'doc' repeats the key 'a', of which jsonb would keep only the last value",
+            2: "column 'doc' repeats the key 'k', of which jsonb would keep only the last value",
             5: "column 'doc' is nested too deeply to be searched for repeated keys",
             6: rejected.reasons[6],
         }

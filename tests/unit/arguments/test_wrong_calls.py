@@ -343,8 +343,11 @@ def test_the_claims_of_a_backend_that_is_named_by_a_url_are_looked_at(monkeypatc
             "redis+sentinel://:hunter-2@a:26379,b:26379/primary",
             r"^redis.sentinel://a.*Sentinel is not supported.*follows",
         ),
-        ("rediss+sentinel://a/primary?key=o:{id}", r"Sentinel is not supported: nothing here asks it for the primary"),
-        ("sentinel://a:26379", r"Sentinel is not supported: nothing here asks it for the primary"),
+        (
+            "rediss+sentinel://a/primary?key=o:{id}",
+            r"Sentinel is not supported, so it cannot be used to find the primary",
+        ),
+        ("sentinel://a:26379", r"Sentinel is not supported, so it cannot be used to find the primary"),
         ("", "empty"),
     ],
 )

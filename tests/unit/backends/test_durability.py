@@ -190,7 +190,7 @@ def test_a_durable_redis_is_warned_of_nothing(caplog: pytest.LogCaptureFixture) 
         ({}, {"appendfsync": "everysec"}, "appendfsync is everysec: .*the last second"),
         ({}, {"appendfsync": "no"}, "appendfsync is no: .*half a minute"),
         ({}, {"no-appendfsync-on-rewrite": "yes"}, "no-appendfsync-on-rewrite is not no: "),
-        ({"aof_enabled": 0}, {"save": "3600 1"}, "no append-only file: a crash takes back all since"),
+        ({"aof_enabled": 0}, {"save": "3600 1"}, "no append-only file: a crash loses all writes since"),
         ({"aof_enabled": 0}, {"save": ""}, "neither an append-only file nor snapshots: a restart loses all"),
     ],
 )

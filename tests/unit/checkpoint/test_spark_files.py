@@ -304,5 +304,5 @@ def test_two_who_meet_a_repartition_at_once_agree(monkeypatch: pytest.MonkeyPatc
 
     assert mine == others
     monkeypatch.setattr(type(run.log), "find", lambda *_: None)
-    with pytest.raises(CorruptError, match="vanished while it was created"):
+    with pytest.raises(CorruptError, match="vanished while it was read"):
         pass_over(run.log, run.checkpoint, 1)

@@ -815,9 +815,12 @@ def test_a_sink_opened_before_there_was_a_session_is_refused_when_one_comes(
     session = object()
     monkeypatch.setattr(wal_sink.spark.session.query, "session_of", lambda _: session)
     monkeypatch.setattr(identity, "identity_of", lambda stream, batch_id: Identity(stream, batch_id, session))
-    with home.sink(Recorder()) as sink, pytest.raises(ConfigError, match="create the SparkSession before entering the"):
+    with (
+        home.sink(Recorder()) as sink,
+        pytest.raises(ConfigError, match="Create the SparkSession before you enter the"),
+    ):
         sink.start(writer(0))
     with home.sink(Recorder()) as sink:
         stream = home.chain(sink.stage, through=0)
         eventually(lambda: not stream.active)
-        assert "create the SparkSession before entering the with block" in str(stream.error)
+        assert "Create the SparkSession before you enter the with block" in str(stream.error)

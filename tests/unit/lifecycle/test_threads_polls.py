@@ -8,6 +8,7 @@ from tests.support.small_run import Place, Recorder
 from wal_sink.errors import StoreError
 from wal_sink.lifecycle.committer_thread import CommitterThread
 from wal_sink.lifecycle.run import Run
+from wal_sink.lifecycle.thread_states import Seen
 from wal_sink.runtime.clock import SYSTEM
 from wal_sink.testing import FakeQuery
 
@@ -51,7 +52,7 @@ def searching(thread: CommitterThread, polls: range) -> list[int]:
     found = []
     for number in polls:
         thread._polls = number
-        if thread._is_time_to_search():
+        if thread._find_out_whether_to_search():
             found.append(number)
     return found
 
@@ -80,7 +81,7 @@ def test_waiting_for_batch_0_which_has_none_before_it_searches_every_eighth_time
 def test_following_a_wal_without_batches_it_asks_for_its_owner_alone() -> None:
     thread = waiting(follow=True, bound=False)
     assert searching(thread, range(16)) == []
-    assert all(thread._has_asked() for thread._polls in range(16))
+    assert all(thread._is_read_spent() for thread._polls in range(16))
 
     other = Run(thread._run.log.store, thread._run.checkpoint._files, thread._run.settings)
     other.open()
@@ -107,7 +108,7 @@ def test_only_who_follows_another_process_leaves_it_at_one_read_a_poll() -> None
     """A batch of one's own is urgent."""
     for follow in (False, True):
         thread = waiting(follow=follow, pending=not follow)
-        assert [n for n in range(16) if _at(thread, n)._has_asked()] == ([7, 15] if follow else [])
+        assert [n for n in range(16) if _at(thread, n)._is_read_spent()] == ([7, 15] if follow else [])
 
 
 def _at(thread: CommitterThread, polls: int) -> CommitterThread:
@@ -118,7 +119,7 @@ def _at(thread: CommitterThread, polls: int) -> CommitterThread:
 def test_every_wait_is_counted() -> None:
     thread = waiting(follow=True)
 
-    assert thread._wait(0)
-    assert thread._wait(0)
+    assert thread._wait() is Seen.POLL_DUE
+    assert thread._wait() is Seen.POLL_DUE
 
     assert thread._polls == 2

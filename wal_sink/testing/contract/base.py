@@ -19,7 +19,7 @@ from wal_sink.testing.data.tables import COLUMN_NAMES, COLUMN_TYPES, three_batch
 from wal_sink.testing.data.values import same_value
 from wal_sink.testing.matrix.crash_matrix import crash_matrix
 from wal_sink.testing.matrix.verdict import What
-from wal_sink.testing.simulation.process import resolve
+from wal_sink.testing.simulation.served import resolve
 
 
 class ContractBase:

@@ -29,7 +29,8 @@ from wal_sink.testing.contract.ledger import LedgerContract
 from wal_sink.testing.contract.two_phase import TwoPhaseContract
 from wal_sink.testing.contract.values import ValuesContract
 from wal_sink.testing.data.rows import shown
-from wal_sink.testing.simulation.process import promise_of, resolve
+from wal_sink.testing.simulation.process import promise_of
+from wal_sink.testing.simulation.served import resolve
 
 
 class SinkContract(LedgerContract, TwoPhaseContract, ValuesContract):

@@ -24,7 +24,8 @@ from wal_sink.testing.matrix.takeover import Stage, Takeover
 from wal_sink.testing.matrix.verdict import EVERYTHING, CrashMatrix, Point, Violation, What
 from wal_sink.testing.simulation.faults import Crash
 from wal_sink.testing.simulation.forgetting import Replaced, Restoring
-from wal_sink.testing.simulation.process import Hook, MakeFrame, Place, Process, bury, promise_of, resolve
+from wal_sink.testing.simulation.process import Hook, MakeFrame, Place, Process, bury, promise_of
+from wal_sink.testing.simulation.served import resolve
 
 T = TypeVar("T")
 

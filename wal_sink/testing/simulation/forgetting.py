@@ -16,7 +16,7 @@ from wal_sink.reporting.texts import name_of
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.testing.data.rows import Row, Rows
-from wal_sink.testing.simulation.process import resolve
+from wal_sink.testing.simulation.served import resolve
 
 T = TypeVar("T")
 _DIGITS = "0123456789abcdef"

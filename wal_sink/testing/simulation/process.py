@@ -10,22 +10,21 @@ import itertools
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
 
 from wal_sink.dead_letters.files import read_dead_letter
-from wal_sink.delivery.local import LocalDispatcher, WholeBatchDispatcher
 from wal_sink.delivery.served_sink import ServedSink
 from wal_sink.errors import ConfigError
 from wal_sink.lifecycle.run import Run
 from wal_sink.messages import DeliveryContext
 from wal_sink.reporting.texts import name_of
-from wal_sink.settings import Delivery, Settings
-from wal_sink.sinks.base import BatchSink, ReleasedBatch, Sink, TwoPhaseSink, as_sink
+from wal_sink.settings import Settings
+from wal_sink.sinks.base import BatchSink, ReleasedBatch
 from wal_sink.sinks.guarantees import Promise, promise
-from wal_sink.sinks.urls import sink_from_url
+from wal_sink.stores.base import Store
 from wal_sink.stores.memory import MemoryStore
 from wal_sink.stores.spec import StoreSpec
 from wal_sink.testing.data.rows import Row
@@ -33,8 +32,8 @@ from wal_sink.testing.data.tables import Partitions
 from wal_sink.testing.simulation.fake_query import FakeQuery
 from wal_sink.testing.simulation.faults import Crash, FaultyStore
 from wal_sink.testing.simulation.runtime import simulated_runtime
+from wal_sink.testing.simulation.served import WriteBatch, resolve, served_sink
 from wal_sink.testing.simulation.watched import Watched, WatchedBatches, watched
-from wal_sink.two_phase.prepare import Preparation
 from wal_sink.wal import paths
 from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
@@ -46,12 +45,6 @@ MakeFrame = Callable[[pa.Table], Any]
 """Makes what a writer of whole batches is given in place of a Spark DataFrame: `spark.createDataFrame`, for one."""
 
 _numbers = itertools.count()
-
-
-def resolve(to: object) -> tuple[Delivery, Sink | BatchSink]:
-    """What a user passes as a sink, as `WalSink` sees it. Raises `ConfigError` if it is none."""
-    delivery = to if isinstance(to, Delivery) else Delivery(to)
-    return delivery, sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
 
 
 def promise_of(to: object) -> Promise:
@@ -79,6 +72,10 @@ class Place:
     checkpoint: MemoryStore = field(default_factory=lambda: _memory("checkpoint"))
     started: int = 0
     """Processes so far."""
+
+    def evaluate(self, batch_id: int) -> Partitions:
+        """The rows that the query makes of a batch's input, one table a partition."""
+        return self.batches[batch_id]
 
     def rejected_rows(self) -> Iterator[Row]:
         """The rows that the sink refused and that were kept as dead letters: they arrived, if elsewhere."""
@@ -116,7 +113,9 @@ class Process:
         self._hook = hook
         self._sink: Watched | None = None
         self._run: Run | None = None
-        self._query = FakeQuery(FaultyStore(place.checkpoint, self.point), lambda batch_id, _: place.batches[batch_id])
+        self.wal: Store = FaultyStore(place.wal, self.point)
+        self.checkpoint: Store = FaultyStore(place.checkpoint, self.point)
+        self.query = FakeQuery(self.checkpoint, lambda batch_id, _: place.evaluate(batch_id))
 
     # Points.
 
@@ -144,13 +143,17 @@ class Process:
 
     def open(self) -> None:
         """Start: open the WAL, deliver what was left, become the stager."""
-        runtime = simulated_runtime(seed=(self.place.seed << 8) + self.number)
-        store = FaultyStore(self.place.wal, self.point)
-        run = Run(store, FaultyStore(self.place.checkpoint, self.point), self.place.settings, runtime=runtime)
-        run.open([self._served_sink(run.log)])
-        self._run = run
+        run = self.open_run()
         run.deliver_all()
         run.become_stager()
+
+    def open_run(self) -> Run:
+        """Open the WAL, and do nothing else yet."""
+        runtime = simulated_runtime(seed=(self.place.seed << 8) + self.number)
+        run = Run(self.wal, self.checkpoint, self.place.settings, runtime=runtime)
+        run.open([self.served_sink(run.log)])
+        self._run = run
+        return run
 
     @property
     def run(self) -> Run:
@@ -165,12 +168,12 @@ class Process:
 
     def stage(self, batch_id: int) -> bool:
         """Spark plans a batch and calls the sink; False if the WAL knew it already."""
-        self._query.start_batch(batch_id, batch_id)
-        return self._query.stage(self.run, batch_id)
+        self.query.start_batch(batch_id, batch_id)
+        return self.query.stage(self.run, batch_id)
 
     def complete(self, batch_id: int) -> None:
         """Spark completes the checkpoint of a batch."""
-        self._query.complete_batch(batch_id)
+        self.query.complete_batch(batch_id)
 
     def deliver(self) -> None:
         """Deliver what is complete. Raises what `WalSink` would raise."""
@@ -193,24 +196,16 @@ class Process:
 
     # The sink.
 
-    def _served_sink(self, log: Log) -> ServedSink:
+    def served_sink(self, log: Log) -> ServedSink:
+        """The sink of this process, watched."""
         delivery, sink = resolve(self.place.make_sink())
         kept = promise(sink, delivery, SINK_NAME)
         seen = self._sink = watched(sink, self)
-        dispatcher: LocalDispatcher | WholeBatchDispatcher
-        if isinstance(seen, WatchedBatches):
-            write = _batch_writer(seen, log, self.place)
-            dispatcher = WholeBatchDispatcher(write, log, what=name_of(seen), limit_s=delivery.budget_s)
-        else:
-            dispatcher = LocalDispatcher(lambda: seen, log, should_stop=lambda: False)
-        served_sink = ServedSink(SINK_NAME, delivery, kept, dispatcher, identity=name_of(seen))
-        if not isinstance(seen, TwoPhaseSink):
-            return served_sink
-        preparation = Preparation(SINK_NAME, lambda: seen, delivery.attempt_timeout_s)
-        return replace(served_sink, make_sink=lambda: seen, preparation=preparation)
+        write = _batch_writer(seen, log, self.place) if isinstance(seen, WatchedBatches) else None
+        return served_sink(SINK_NAME, seen, delivery, log, write_batch=write, kept=kept)
 
 
-def _batch_writer(sink: BatchSink, log: Log, place: Place) -> Callable[[DeliveryContext, Manifest], object]:
+def _batch_writer(sink: BatchSink, log: Log, place: Place) -> WriteBatch:
     if (data_frame := place.data_frame) is None:
         raise ConfigError(f"{name_of(sink)} gets whole batches as DataFrames, which needs data_frame=…")
 

@@ -17,7 +17,10 @@ BLANK = re.compile(r"\s")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a database is and which user connects. It travels to executors with a password of the URL, never shown."""
+    """Where a database is and which user connects.
+
+    It travels to executors with the URL's password, which is never shown.
+    """
 
     scheme: str
     hosts: tuple[tuple[str, int | None], ...]

@@ -1,4 +1,4 @@
-"""All that `SqlSink` needs to know of a database and its driver: one `Dialect` each, in a module of its own."""
+"""The interface between `SqlSink` and a database with its driver: one `Dialect` per database."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql.base.values import Rows
 
     Put: TypeAlias = Callable[[Sequence[Any]], str | Dropped | None]
-    """Inserts encoded rows. Raises what the driver does, or returns why no database could be sent them, or how many of
-    them the table dropped.
+    """Inserts encoded rows. Raises the driver's errors. Returns why the rows could not be sent, or how many of them the
+    table dropped; None if it kept all.
     """
 
 LEDGER = "wal_sink_ledger"
@@ -36,15 +36,15 @@ STORED = "wal_sink_stored"
 _GRACE_S = 5.0
 _SAVEPOINT = "wal_sink_rows"
 Connection: TypeAlias = Any
-"""A dialect's connection: `execute`, `close`, and what the dialect itself needs of it."""
+"""A dialect's connection: `execute`, `close`, and methods that only the dialect calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Seconds that nothing may take longer than."""
+    """The longest times, in seconds."""
 
     busy_timeout_s: float = 30.0
-    """Waiting for a lock; and how long a process that stands still may keep one, where the server can tell."""
+    """For waiting for a lock. Also for a process that stands still and keeps one, if the server can notice that."""
     connect_timeout_s: float = 10.0
     statement_timeout_s: float = 60.0
 
@@ -55,7 +55,7 @@ class Limits:
 
     @property
     def silence_s(self) -> float:
-        """What a server may say nothing for: it ends a statement by itself; if it does not, the connection is cut."""
+        """The longest silence of a server. It should end a statement earlier by itself; else the connection is cut."""
         return self.statement_timeout_s + _GRACE_S
 
 
@@ -66,14 +66,15 @@ def ledger_values(entry: LedgerEntry) -> tuple[Any, ...]:
 
 
 def entry_in(row: Sequence[Any], asked: Collection[str]) -> LedgerEntry:
-    """A row of the ledger as an entry, the other way round. `PermanentError` if it is of none of the slots `asked` for:
-    the ledger then takes the names of two slots for one, and the rows of one sink would count as another's.
+    """A row of the ledger as an entry. `PermanentError` if its slot is none of `asked`.
+
+    The ledger then takes the names of two slots for one, and the rows of one sink would count as another's.
     """
     slot, term, batch_id, segment_id, rows = row
     if slot not in asked:
         raise PermanentError(
-            f"{LEDGER}: it answered for slot {slot!r}, expected one of {list(asked)[:3]}: its column 'slot' takes "
-            "texts that differ for equal, as a collation does that ignores case. Make it compare byte by byte, as the "
+            f"{LEDGER}: it answered for slot {slot!r}, expected one of {list(asked)[:3]}: its column 'slot' treats "
+            "different texts as equal, as a collation does that ignores case. Make it compare byte by byte, as the "
             "DDL in docs/sinks/sql.md does; nothing was written"
         )
     return LedgerEntry(term, Position(slot, batch_id, rows, segment_id))
@@ -84,7 +85,7 @@ class TableMissing(Exception):
 
 
 class TableAltered(Exception):
-    """Somebody alters the target table while it is written to. Nothing was kept; another attempt describes it anew."""
+    """The target table was altered during the write. Nothing was kept; another attempt describes it anew."""
 
 
 class RowsRefused(Exception):
@@ -97,12 +98,12 @@ class RowsRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Replacing:
-    """Which rows a row replaces."""
+    """The rows that a row replaces."""
 
     key: Sequence[str] = ()
-    """Columns in which the other is equal. Without any, nothing is replaced."""
+    """Columns in which the replaced row is equal. Without any, nothing is replaced."""
     newer_by: str | None = None
-    """A column in which the other is not newer: it is smaller or equal, or NULL. None: whichever it is."""
+    """A column in which the replaced row is not newer: smaller, equal or NULL. None: every row is replaced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,30 +111,30 @@ class Look:
     """The target table and the ledger at one moment."""
 
     definition: str
-    """Differs if anything differs that was checked of them."""
+    """Differs if any checked property of the two differs."""
     problem: str | None = None
-    """Why table or ledger is of a kind that does not keep rows and position together; None if both do."""
+    """Why table or ledger cannot keep rows and position together; None if both can."""
 
 
 class Dialect(ABC):
-    """All that differs between databases: driver, types, statements, errors. Plain data, pickled with the sink."""
+    """The differences between databases: driver, types, statements, errors. Plain data, pickled with the sink."""
 
     address: str
     """For messages; never with user or password."""
     creates_in_transaction: bool = False
     """Whether the target table is made in the transaction of its first rows."""
     most_writers: int | None = None
-    """Tasks that can write side by side; None: any number."""
+    """Most tasks that can write at the same time; None: any number."""
     longest_name: int | None = None
     """Bytes of UTF-8 that a name may have."""
     slots_at_once: int | None = None
-    """Slots that one question may be about; None: any number."""
+    """Most slots in one query; None: any number."""
     schema_is: ClassVar[str | None] = None
-    """The thing that the argument `schema` names, for messages; None where there is none."""
+    """The thing that the argument `schema` names, for messages; None if a database has none."""
     holds: bool = True
-    """Whether nobody can alter the table from `hold` on until the end of the transaction."""
+    """Whether the table cannot be altered from `hold` until the end of the transaction."""
     table_options: str = ""
-    """What stands behind the columns where a table is made."""
+    """The text behind the columns in CREATE TABLE."""
 
     # Connections.
 
@@ -153,7 +154,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def driver_error(self) -> type[Exception] | tuple[type[Exception], ...]:
-        """What all of them are. `ConfigError` if the driver is not installed."""
+        """The class of all errors of the driver. `ConfigError` if the driver is not installed."""
 
     @abstractmethod
     def passes(self, error: Any) -> bool:
@@ -161,28 +162,28 @@ class Dialect(ABC):
 
     @abstractmethod
     def refuses_rows(self, error: Any) -> bool:
-        """Whether it is about single rows: a constraint, a value that a column cannot hold."""
+        """Whether an error is about single rows: a constraint, a value that a column cannot hold."""
 
     def refuses_together(self, error: Any) -> bool:  # noqa: ARG002
-        """Whether it is about rows that may be taken one after the other, in their order."""
+        """Whether an error is about rows that may be taken one after the other, in their order."""
         return False
 
     @abstractmethod
     def shown(self, error: Any) -> str:
-        """What the database says, less what repeats values of rows."""
+        """The database's text, without parts that repeat values of rows."""
 
     def told(self, error: Any) -> str:
-        """The same where it ends the delivery."""
+        """The text of an error that ends the delivery."""
         return self.shown(error)
 
     def retold(self, error: Any, where: str) -> Exception:
-        """The same error, to be raised where another attempt may succeed, with `where` in front and no whole rows."""
+        """The same error for another attempt, with `where` in front of its text and no whole rows in it."""
         made: Exception = type(error)(f"{where}{self.shown(error)}")
         return made
 
     @contextmanager
     def translated(self, what: str, rows: str = "") -> Iterator[None]:
-        """A context in which the driver's errors become `PermanentError`, or are told again if a retry may help."""
+        """A context that turns the driver's errors into `PermanentError`, or into `retold` ones if a retry may help."""
         try:
             yield
         except self.driver_error() as error:
@@ -197,17 +198,18 @@ class Dialect(ABC):
         """Create the ledger if it is missing; safe when several processes do so at once."""
 
     def reading(self, connection: Connection) -> AbstractContextManager[None]:  # noqa: ARG002
-        """The context for `stored`, in which no server answers that may lag behind."""
+        """The context for `stored`, in which no server that may lag behind answers."""
         return nullcontext()
 
     @abstractmethod
     def stored(self, connection: Connection, slots: Sequence[str]) -> dict[str, LedgerEntry]:
-        """What the ledger tells of at most `slots_at_once` slots, in one statement; without those that hold nothing."""
+        """The entries of at most `slots_at_once` slots, in one statement; slots without an entry are left out."""
 
     @abstractmethod
     def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:
-        """The same within a transaction, until whose end no other one gets past this line for the slot: neither where
-        the ledger has a row of the slot, nor where it has none yet. `term` is the sender's.
+        """The slot's entry, locked until the end of the transaction. `term` is the sender's.
+
+        No other transaction gets past this call for the same slot, whether or not the ledger has a row of it yet.
         """
 
     @abstractmethod
@@ -218,13 +220,16 @@ class Dialect(ABC):
 
     @abstractmethod
     def look(self, connection: Connection, table: str) -> Look:
-        """The table and the ledger at this moment, all partitions of both included. Only kinds that are known to keep
-        rows and position in one transaction, and through a crash, are without a problem. A missing table has none.
+        """The table and the ledger at this moment, with all partitions of both.
+
+        Every kind is a problem, unless it is known to keep rows and position in one transaction and through a crash. A
+        missing table is no problem.
         """
 
     def hold(self, connection: Connection, table: str, columns: Sequence[str]) -> bool:  # noqa: ARG002
-        """Within a transaction: keep the table as it is, where `holds` is true. False if the columns cannot be written:
-        the table has then to be described first.
+        """Keep the table unaltered until the end of the transaction, if `holds` is true.
+
+        False if the columns cannot be written: the table has to be described first.
         """
         return True
 
@@ -234,18 +239,18 @@ class Dialect(ABC):
 
     @abstractmethod
     def check_table(self, connection: Connection, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:
-        """What is wrong with a table that has fitting columns, and the way out; None if nothing is."""
+        """The problem of a table whose columns fit, and its remedy; None if there is none."""
 
     def replaces_nulls(self, connection: Connection, table: str) -> frozenset[str]:  # noqa: ARG002
-        """Folded names of columns where the database puts a value of its own in place of a NULL that is written."""
+        """Folded names of columns in which the database replaces a written NULL by a generated value."""
         return frozenset()
 
     def documents(self, declared: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002
-        """Of the declared types by folded column name, those that keep a document's values, but no key twice."""
+        """Those declared types, by folded column name, that keep a document's values but no repeated key."""
         return {}
 
     def collations(self, connection: Connection, table: str) -> Mapping[str, str]:  # noqa: ARG002
-        """Of text columns by folded name, for `in_key_order`; empty if it needs none."""
+        """Collations of text columns by folded name, for `in_key_order`; empty if it needs none."""
         return {}
 
     def in_key_order(
@@ -256,17 +261,18 @@ class Dialect(ABC):
         key: Sequence[str],  # noqa: ARG002
         collations: Mapping[str, str],  # noqa: ARG002
     ) -> Rows:
-        """The rows of an upsert as all writers lock them. As they are where the statements see to it themselves, or
-        where only one transaction writes.
+        """The rows of an upsert in the order in which all writers lock them.
+
+        They stay as they are if the statements themselves order them, or if only one transaction writes at a time.
         """
         return rows
 
     def tells_age(self, kind: ArrowType) -> bool:
-        """Whether values of a type, as this database keeps them, can be compared in their own order."""
+        """Whether the values of a type keep their order in this database."""
         return kind_of(kind) in {"integer", "number", "decimal", "moment"}
 
     def refuse_ageless(self, column: Any, name: str, refused: dict[int, str]) -> None:
-        """Add the rows whose value in the column of `newer_by` this database would compare in another order."""
+        """Add the rows whose value in the `newer_by` column this database would compare in another order."""
 
     def create(self, table: str, columns: Mapping[str, ArrowType], key: Sequence[str]) -> str:
         """The statement that creates a table."""
@@ -280,7 +286,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def create_table(self, connection: Connection, table: str, statement: str) -> None:
-        """Run it, unless another process was quicker."""
+        """Run the statement, unless another process created the table first."""
 
     @abstractmethod
     def type_name(self, kind: ArrowType, *, key: bool = False) -> str:
@@ -292,21 +298,21 @@ class Dialect(ABC):
 
     @abstractmethod
     def encode(self, connection: Connection, table: pa.Table, key: Sequence[str]) -> Rows:
-        """The rows as `insert` takes them. `ConfigError` or `PermanentError` for a column that nobody can carry."""
+        """The rows for `insert`. `ConfigError` or `PermanentError` for a column that the database cannot hold."""
 
     @abstractmethod
     def putting(self, connection: Connection, table: str, columns: Sequence[str], replacing: Replacing) -> Put:
-        """What inserts some of the rows, replacing others with the same key if there are key columns."""
+        """A function that inserts some of the rows, replacing those with the same key if there are key columns."""
 
     def release(self, connection: Connection, savepoint: str) -> None:
-        """Forget a savepoint, where a new one of its name would not take its place."""
+        """Forget a savepoint, if a new one of the same name would not replace it."""
         connection.execute(f"RELEASE SAVEPOINT {savepoint}")
 
     def insert(self, connection: Connection, rows: Rows, put: Put, *, may_drop: bool, what: str) -> Mapping[int, str]:
-        """Insert all rows within the transaction, as `putting` has it.
+        """Insert all rows within the transaction, by the function of `putting`.
 
-        Returns the rows that the database refuses, or drops unless it may, by their index in the chunk; the transaction
-        is then to be rolled back. It does not say which they are: they are found by trying again with ever smaller
+        Returns the rows that the database refuses, or drops without permission, by their index in the chunk; the caller
+        then rolls back the transaction. The database does not name these rows: they are found by trying ever smaller
         parts.
         """
 
@@ -326,15 +332,15 @@ class Dialect(ABC):
         return refused_rows(rows.numbers, attempt)
 
     def on_conflict(self, columns: Sequence[str], replacing: Replacing) -> str:
-        """What an INSERT into the table, called `STORED`, says for rows whose key is there: that they are replaced."""
+        """The clause of an INSERT into the table, called `STORED`, that replaces rows with the same key."""
         key = replacing.key
         updates = ", ".join(f"{self.quote(name)} = excluded.{self.quote(name)}" for name in columns if name not in key)
         condition = "" if replacing.newer_by is None else f" WHERE {self._is_newer(replacing)}"
         return f"ON CONFLICT ({self.listed(key)}) DO {f'UPDATE SET {updates}{condition}' if updates else 'NOTHING'}"
 
     def insisting(self, columns: Sequence[str], replacing: Replacing) -> str:
-        """The same to the same effect, but each row is written and counted: one that replaces nothing there writes what
-        is there once more.
+        """The same clause, except that each row is written and counted: a row that replaces nothing writes the stored
+        values again.
         """
         key, newer = replacing.key, self._is_newer(replacing)
         others = [self.quote(name) for name in columns if name not in key]
@@ -353,11 +359,11 @@ class Dialect(ABC):
     # Names.
 
     def named(self, table: str) -> str:
-        """A table in a statement."""
+        """The quoted name of a table in a statement."""
         return self.quote(table)
 
     def fold(self, name: str) -> str:
-        """Names that fold to the same are the same column."""
+        """The folded name of a column. Equal folded names are the same column."""
         return name
 
     def quote(self, name: str) -> str:

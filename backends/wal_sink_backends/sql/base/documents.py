@@ -1,4 +1,4 @@
-"""Texts that become documents: a database that keeps a document's values, not its text, keeps no key twice."""
+"""Texts that become documents: a database that keeps a document's values, not its text, keeps a key only once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from wal_sink_backends.common.texts import texts_of
 
 
 class _Repeated(Exception):
-    """A key that stands twice in an object."""
+    """A key occurs twice in an object."""
 
 
 def refuse_repeated_keys(column: Any, name: str, refused: dict[int, str], kept_as: str) -> None:
-    """Add the rows whose text repeats a key of an object, or cannot be searched for that."""
+    """Add the rows whose text repeats a key of an object, or cannot be searched for one."""
     for row, text in enumerate(texts_of(array_of(column), name, {})):
         if text is not None and (problem := _problem(text)) is not None:
             refused.setdefault(row, f"column {name!r} {problem.format(kept_as)}")
@@ -25,7 +25,7 @@ def _problem(text: str) -> str | None:
         json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str)
     except _Repeated as repeated:
         key = repr(repeated.args[0]).replace("{", "{{").replace("}", "}}")
-        return f"repeats the key {key}, of which {{}} would keep the last value only"
+        return f"repeats the key {key}, of which {{}} would keep only the last value"
     except RecursionError:
         return "is nested too deeply to be searched for repeated keys"
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Rows that a table leaves out without an error, as the database's own count tells."""
+"""Rows that a table drops without an error, found by the database's count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _logger = logger_of(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What came of a statement that was sent some rows: fewer are in the table, and no error was told."""
+    """The outcome of a statement after which fewer rows are in the table than were sent, without an error."""
 
     sent: int
     kept: int
@@ -19,13 +19,13 @@ class Dropped:
     def __str__(self) -> str:
         """The reason for rejecting them. Messages show about 200 characters of it."""
         return (
-            f"the table kept {self.kept} of {self.sent} rows and told no error: a trigger or the table's definition "
-            "drops rows. If that is meant, pass may_drop_rows=True"
+            f"the table kept {self.kept} of {self.sent} rows and gave no error: a trigger or the table's definition "
+            "drops rows. If that is intended, pass may_drop_rows=True"
         )
 
 
 def reason_of(outcome: str | Dropped | None, *, may_drop: bool, what: str) -> str | None:
-    """Why rows are not taken; None if they are, or are left out as the user allowed it."""
+    """Why rows are not taken; None if they are, or if the user allowed the table to drop them."""
     if not isinstance(outcome, Dropped):
         return outcome
     if not may_drop:

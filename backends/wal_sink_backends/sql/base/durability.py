@@ -1,4 +1,4 @@
-"""Settings of PostgreSQL, MariaDB and MySQL under which a commit is lost that was acknowledged.
+"""Settings of PostgreSQL, MariaDB and MySQL under which an acknowledged commit may be lost.
 
 They are read with each new connection: after a fail-over the same address may lead to a server with other settings.
 """
@@ -24,13 +24,13 @@ _POSTGRESQL = """
            (SELECT count(*) FROM pg_stat_replication r WHERE r.state IS DISTINCT FROM 'backup' AND NOT EXISTS
             (SELECT FROM pg_replication_slots s WHERE s.active_pid = r.pid AND s.slot_type = 'logical'))
 """
-"""Standbys are counted by their processes, which every user may see; subscribers and backups are none."""
+"""Counts standbys by their processes, which every user may see; subscribers and backups do not count."""
 _MARIADB = """
     SHOW GLOBAL VARIABLES WHERE Variable_name IN
     ('innodb_flush_log_at_trx_commit', 'innodb_doublewrite', 'log_bin', 'sync_binlog')
 """
 _UNTORN = frozenset({"ON", "DETECT_AND_RECOVER", "FAST", "1"})
-"""Of `innodb_doublewrite`, in upper case."""
+"""Safe values of `innodb_doublewrite`, in upper case."""
 
 
 def checked(
@@ -40,9 +40,10 @@ def checked(
     passes: Callable[[Any], bool],
     error: type[Exception],
 ) -> S:
-    """The session itself, after warnings of what its server may lose. Closes it if that fails in a way that may pass.
+    """The session itself, after warnings of what its server may lose. Closes it if the check fails with a passing
+    error.
 
-    A server that refuses to tell is warned of: it can still be written to.
+    A server that refuses to tell its settings is only warned of, because it can still take rows.
     """
     try:
         found = list(losses(session))
@@ -59,7 +60,7 @@ def checked(
 
 
 def postgresql_losses(session: ServerSession) -> Iterator[str]:
-    """Why commits may be lost that the session's server acknowledged."""
+    """Why the session's server may lose acknowledged commits."""
     found = session.execute(_POSTGRESQL).fetchone()
     if found is None:
         yield _UNREADABLE.format("no answer")
@@ -82,8 +83,8 @@ def _standby_losses(commit: str, names: str, standbys: int) -> Iterator[str]:
     if standbys and not names:
         yield (
             f"it sends its log to {standbys} standby(s) and waits for none (synchronous_standby_names is empty): a "
-            "fail-over may lose commits that it acknowledged. Delivery notices that at its next look at the ledger, "
-            "not after its last; set synchronous_standby_names to lose none"
+            "fail-over may lose commits that it acknowledged. Delivery notices that when it next reads the ledger, "
+            "but not after its last read; set synchronous_standby_names to lose none"
         )
     if names and commit in ("local", "remote_write"):
         yield (
@@ -93,7 +94,7 @@ def _standby_losses(commit: str, names: str, standbys: int) -> Iterator[str]:
 
 
 def mariadb_losses(session: ServerSession) -> Iterator[str]:
-    """The same of MariaDB and MySQL. Which replicas they have, no common user may ask."""
+    """Why a server of MariaDB or MySQL may lose acknowledged commits. Ordinary users may not list its replicas."""
     found: Mapping[str, str] = {
         str(name).lower(): str(value).upper() for name, value in session.execute(_MARIADB).fetchall()
     }

@@ -1,4 +1,4 @@
-"""The search for the rows that a database refuses among those of one statement, which it does not name."""
+"""The search for the rows of a statement that a database refuses without naming them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SEARCH_S = 30.0
-"""Well below what an attempt to deliver may take."""
+"""Well below the time limit of a delivery attempt."""
 
 
 class Apart(str):
-    """A reason for which a database refuses rows together that it may take one after the other."""
+    """Why a database refuses rows together that it may take one after the other."""
 
     __slots__ = ()
 
@@ -24,12 +24,12 @@ class Apart(str):
 def refused_rows(
     numbers: Sequence[int], attempt: Callable[[int, int], str | None], *, within_s: float = _SEARCH_S
 ) -> dict[int, str]:
-    """Insert all rows, or find out which of them the database refuses, and why, by their index in the chunk.
+    """Insert all rows; return those that the database refuses, with reasons, by their index in the chunk.
 
-    `attempt(first, end)` inserts a run of them whole and returns None, or inserts none and returns the reason. What was
-    inserted stays while the rest is tried, so that of two rows with one key the second is refused. The search ends
-    `within_s` seconds after the first attempt, with those found so far. `PermanentError` if there are none by then, or
-    if the rows are refused together and each of them is taken, unless each reason for it is one to take them `Apart`.
+    `attempt(first, end)` inserts a run of rows whole and returns None, or inserts none and returns the reason. Inserted
+    rows stay while the rest is tried, so that of two rows with one key the second is refused. The search ends
+    `within_s` seconds after the first refusal, with the rows found so far. `PermanentError` if none was found by then,
+    or if rows are refused together although each of them is taken, unless every reason for that is `Apart`.
     """
     refused: dict[int, str] = {}
     reasons: list[str] = []
@@ -51,7 +51,7 @@ def refused_rows(
     if reasons and not refused:
         if runs:
             raise PermanentError(
-                f"refused: {reasons[0]}; too many rows, or too slow, to name one within {within_s:g} s: correct the "
+                f"refused: {reasons[0]}; too many rows, or too slow, to find one within {within_s:g} s: correct the "
                 "rows in the query, or deliver smaller chunks"
             )
         if lasting := [reason for reason in reasons if not isinstance(reason, Apart)]:

@@ -1,4 +1,4 @@
-"""What `SqlSink` does alike on every database server: the ledger's row is locked in the rows' transaction."""
+"""The part of a dialect that is the same on every database server: the ledger's row is locked with the rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql.base.address import Address
 
 _EMPTY = -1
-"""The batch of a ledger's row that was only made to be locked."""
+"""The batch id of a ledger's row that was only made to be locked."""
 
 
 class ServerSession(ABC):
@@ -44,27 +44,27 @@ class ServerSession(ABC):
         """Close it; a transaction under way is rolled back."""
 
     def give_up(self) -> None:
-        """Close it whatever state it is in."""
+        """Close it in any state."""
         self.close()
 
     @abstractmethod
     def execute(self, statement: str, values: tuple[Any, ...] | None = None) -> Any:
-        """Run a statement. The driver's cursor, as DB-API has it, with the whole answer."""
+        """Run a statement. Returns the driver's cursor (DB-API) with the whole answer."""
 
     @abstractmethod
     def begin(self) -> None:
-        """READ COMMITTED: what waited for the ledger's row then sees what the other transaction made of it."""
+        """Begin a transaction in READ COMMITTED: after waiting for the ledger row, it sees the changes there."""
 
     @abstractmethod
     def commit(self) -> None:
-        """Raises unless everything was committed."""
+        """Commit. Raises unless everything was committed."""
 
     def roll_back(self) -> None:
-        """Whatever state it is in; a connection that cannot is given up, which rolls back as well."""
+        """Roll back in any state. A connection that fails to is given up, which rolls back as well."""
         try:
             if self.usable:
                 self.execute("ROLLBACK")
-        except Exception:  # noqa: BLE001 - the error that led here is the one to tell
+        except Exception:  # noqa: BLE001 - the caller raises the first error
             self.give_up()
 
     def release(self, savepoint: str) -> None:
@@ -73,15 +73,15 @@ class ServerSession(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ServerDialect(Dialect):
-    """A dialect whose connections are `ServerSession`s, by a driver as DB-API has it."""
+    """A dialect whose connections are `ServerSession`s over a DB-API driver."""
 
     at: Address
     limits: Limits
     schema_is: ClassVar[str | None] = "a schema"
     is_read_only: ClassVar[str]
-    """An expression in a statement with placeholders: whether the server that computes it takes no rows."""
+    """An SQL expression (for statements with placeholders): whether the server that computes it is read only."""
     ledger_ddl: ClassVar[str]
-    """Stands in `docs/sinks/sql.md` too. With {} for the ledger's name."""
+    """The DDL of the ledger, with {} for its name. `docs/sinks/sql.md` repeats it."""
 
     def __post_init__(self) -> None:
         self.driver_error()
@@ -99,7 +99,7 @@ class ServerDialect(Dialect):
     # Connections.
 
     def password(self) -> str | None:
-        """From the environment where the sink runs, if it is to come from there."""
+        """The password: from the environment where the sink runs if `password_env` is set, else from the URL."""
         name = self.at.password_env
         if name is None:
             return self.at.password
@@ -130,8 +130,8 @@ class ServerDialect(Dialect):
             if not self.refuses_creation(error):
                 raise
             raise PermanentError(
-                f"{self.address}: there is no ledger yet, and this user may not make it: {self.shown(error)}. Let one "
-                f"who may run: {ddl}; GRANT SELECT, INSERT, UPDATE ON {self.named(LEDGER)} TO this user"
+                f"{self.address}: there is no ledger yet, and this user may not make it: {self.shown(error)}. Let "
+                f"another user run: {ddl}; GRANT SELECT, INSERT, UPDATE ON {self.named(LEDGER)} TO this user"
             ) from error
 
     def reading(self, connection: ServerSession) -> AbstractContextManager[None]:
@@ -139,7 +139,7 @@ class ServerDialect(Dialect):
         return self.transaction(connection)
 
     def stored(self, connection: ServerSession, slots: Sequence[str]) -> dict[str, LedgerEntry]:
-        """The answer itself tells whether the server is read only: also where it is alone on another server."""
+        """The answer itself tells whether its server is read only: a proxy may send this statement to a replica."""
         condition, values = self.is_one_of("slot", slots)
         columns, ledger = self.listed(LEDGER_COLUMNS), self._in_query(LEDGER)
         found = connection.execute(
@@ -150,8 +150,8 @@ class ServerDialect(Dialect):
         if not found or any(row[0] for row in found):
             connection.give_up()
             raise ConnectionError(
-                f"{self.address}: the question for positions was answered by a server that is read only, perhaps a "
-                "replica that lags behind; lead the sink's connections to the primary"
+                f"{self.address}: a read-only server, perhaps a replica that lags behind, answered the query for "
+                "positions; lead the sink's connections to the primary"
             )
         asked = frozenset(slots)
         entries = {row[1]: entry_in(row[1:], asked) for row in found if row[1] is not None}
@@ -159,14 +159,16 @@ class ServerDialect(Dialect):
 
     @abstractmethod
     def is_one_of(self, column: str, texts: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-        """A condition and its values: that a column holds one of some texts."""
+        """The condition that a column holds one of some texts, and its values."""
 
     def lock(self, connection: Connection, slot: str, term: int) -> LedgerEntry | None:  # noqa: ARG002 - the row is enough
         return self.lock_row(connection, slot)
 
     def lock_row(self, connection: ServerSession, slot: str) -> LedgerEntry | None:
-        """The slot's entry, locked. Where there is none, an empty row is inserted first, for which all others wait: it
-        never outlives the transaction as it is.
+        """The slot's entry, locked.
+
+        If there is none, an empty row is inserted first, for which all others wait: at the end of the transaction it
+        is either filled or rolled back.
         """
         if (entry := self._read(connection, slot, " FOR UPDATE")) is not None:
             return entry
@@ -198,7 +200,7 @@ class ServerDialect(Dialect):
 
     @abstractmethod
     def create_once(self, connection: Connection, table: str, statement: str) -> None:
-        """Run a CREATE TABLE IF NOT EXISTS, also while another process does."""
+        """Run a CREATE TABLE IF NOT EXISTS, safe while another process does the same."""
 
     def create_table(self, connection: Connection, table: str, statement: str) -> None:
         self.create_once(connection, table, statement)
@@ -210,12 +212,12 @@ class ServerDialect(Dialect):
 
     @property
     def namespace(self) -> str | None:
-        """Where table and ledger are; None for wherever the server looks first."""
+        """The schema of table and ledger; None for the one where the server looks first."""
         return self.at.schema
 
     def named(self, table: str) -> str:
         return self.quote(table) if self.namespace is None else f"{self.quote(self.namespace)}.{self.quote(table)}"
 
     def _in_query(self, table: str) -> str:
-        """The same in a statement with placeholders."""
+        """The quoted name in a statement with placeholders."""
         return self.named(table).replace("%", "%%")

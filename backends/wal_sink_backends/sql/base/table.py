@@ -1,4 +1,4 @@
-"""The target table of a `SqlSink`: made, or described and checked, and looked at again by each transaction."""
+"""The target table of a `SqlSink`: it is made, or described and checked, and each transaction checks it again."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Known:
 
     schema: Any
     look: Look
-    """The table and the ledger when they were checked. Another look that differs asks for another check."""
+    """The table and the ledger when they were checked. If a later look differs, they are checked again."""
     replaces_nulls: frozenset[str]
-    """Folded names of columns where the database would put a value in place of a NULL."""
+    """Folded names of columns in which the database would replace a NULL."""
     collations: Mapping[str, str]
-    """By folded name, where the order of rows depends on them."""
+    """Collations by folded name, if the order of rows depends on them."""
     documents: Mapping[str, str]
-    """Declared types by folded name of columns that keep no key of a document twice."""
+    """Declared types, by folded name, of columns that keep a key of a document only once."""
 
 
 class TargetTable:
-    """One table, which columns go into it, and what is known of it on the present connection."""
+    """One table, and the facts that are known about it on the present connection."""
 
     def __init__(self, dialect: Dialect, name: str, key: Sequence[str], *, create: bool) -> None:
         self._dialect = dialect
@@ -44,19 +44,19 @@ class TargetTable:
         self._known: Known | None = None
 
     def forget(self) -> None:
-        """A new connection may lead to another server."""
+        """Forget the table: a new connection may lead to another server."""
         self._known = None
 
     def remember(self, known: Known) -> None:
-        """After the transaction of `fit` was committed."""
+        """Remember the table, after the transaction of `fit` was committed."""
         self._known = known
 
     def fit(self, connection: Connection, schema: Any, what: str) -> Known:
         """Make or check the table, within the transaction that writes to it.
 
-        A table that is known is looked at again: it may have been altered, or another one may have its name now. Raises
-        `PermanentError` if table and columns do not fit, `TableMissing` if the table has to be made outside of the
-        transaction, and `TableAltered` if somebody alters it at this moment.
+        A known table is checked again: it may have been altered, or another one may have its name now. Raises
+        `PermanentError` if table and columns do not fit, `TableMissing` if the table has to be made outside the
+        transaction, and `TableAltered` if it is altered at this moment.
         """
         known, columns = self._known, list(_types(schema))
         if known is not None and schema.equals(known.schema) and self._is_still(connection, known.look, columns):
@@ -74,14 +74,14 @@ class TargetTable:
         return held and self._dialect.look(connection, self._name) == look
 
     def confirm(self, connection: Connection, known: Known, what: str) -> None:
-        """Look once more, after the rows, where `hold` keeps nobody from altering the table."""
+        """Check the table again after the rows, if `hold` does not prevent an ALTER TABLE."""
         if not self._dialect.holds and self._dialect.look(connection, self._name) != known.look:
             raise TableAltered(
                 f"{what}: the table was altered while rows were written to it; nothing is kept; try again"
             )
 
     def make(self, connection: Connection, schema: Any) -> None:
-        """Create the table, unless another process was quicker."""
+        """Create the table, unless another process created it first."""
         statement = self._dialect.create(self._name, _types(schema), self._key)
         self._dialect.create_table(connection, self._name, statement)
 
@@ -101,8 +101,8 @@ class TargetTable:
     def _make_missing(self, connection: Connection, schema: Any, what: str) -> None:
         if self._known is not None:
             raise PermanentError(
-                f"{what}: the table is gone since this process wrote to it, and its rows with it, of which the ledger "
-                "says that they are there; restore table and ledger together"
+                f"{what}: the table, and the rows that this process wrote to it, are gone, but the ledger still "
+                "records them; restore table and ledger together"
             )
         if advice := misread_name(self._name, self._dialect.schema_is):
             raise PermanentError(f"{what}: there is no table of exactly the name {self._name!r}, and {advice}")

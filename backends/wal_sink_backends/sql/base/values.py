@@ -1,4 +1,4 @@
-"""Arrow columns as the databases of `SqlSink` take them, and the rows that a database cannot hold."""
+"""Arrow columns for the databases of `SqlSink`, and the rows that a database cannot hold."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wal_sink.sinks.json_rows import plain_values
 from wal_sink_backends.common.columns import Array, ArrowType, array_of, stored_type
 
 Kind: TypeAlias = Literal["integer", "number", "boolean", "text", "decimal", "moment", "binary", "nested", "void"]
-"""What is told apart in a column; a `moment` is a date, time, timestamp or duration."""
+"""The kinds of columns; a `moment` is a date, time, timestamp or duration."""
 
 _IS: Any = pa.types
 _KINDS: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
@@ -31,28 +31,28 @@ _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 6}
 
 T = TypeVar("T")
 Encode: TypeAlias = Callable[[Any, str, dict[int, str]], T]
-"""Makes of a column and its name what a database takes, and adds the rows it cannot take to those refused."""
+"""Encodes a column, given its name, and adds the rows that the database cannot take to those refused."""
 Fits: TypeAlias = Callable[[ArrowType, str, list[int]], bool]
-"""Whether a column keeps values of an Arrow type, by the name of its own type and the numbers in its brackets."""
+"""Whether a column keeps values of an Arrow type, by the name of its declared type and the numbers in brackets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a chunk as one database takes them."""
+    """Rows of a chunk, encoded for one database."""
 
     columns: tuple[str, ...]
     values: Sequence[Any]
-    """One for each row that can be sent at all."""
+    """One for each row that can be sent."""
     numbers: Sequence[int]
     """The index of each of them in the chunk."""
     refused: dict[int, str] = field(default_factory=dict)
-    """Why the others cannot, by their index in the chunk."""
+    """Why the other rows cannot be sent, by their index in the chunk."""
 
     @classmethod
     def of(
         cls, table: pa.Table, key: Collection[str], encode: Encode[T], join: Callable[[list[T]], Sequence[Any]]
     ) -> Rows:
-        """The rows of a table, each column as `encode` makes it, joined to rows. Those without a key are refused."""
+        """The rows of a table: columns are encoded, then joined to rows. Rows with a NULL in the key are refused."""
         refused: dict[int, str] = {}
         _refuse_missing_keys(table, key, refused)
         named = zip(table.column_names, table.columns, strict=True)
@@ -77,7 +77,7 @@ def decimals_of(moment: ArrowType) -> int:
 
 
 def json_texts(array: Array, name: str) -> list[str | None]:
-    """Lists, maps and structs as JSON, as `Chunk.to_json` has them."""
+    """Lists, maps and structs as JSON, in the form of `Chunk.to_json`."""
     values = plain_values(array, name)
     return [None if value is None else msgspec.json.encode(value).decode() for value in values]
 
@@ -91,11 +91,13 @@ def in_microseconds(array: Array, name: str) -> Array:
     try:
         return array.cast(pa.time64("us") if _IS.is_time(kind) else coarse)
     except pa.ArrowInvalid as error:
-        raise PermanentError(f"column {name!r} has nanoseconds, the database microseconds: cast it: {error}") from error
+        raise PermanentError(
+            f"column {name!r} has nanoseconds, the database has microseconds: cast it in the query: {error}"
+        ) from error
 
 
 def _refuse_missing_keys(table: pa.Table, key: Collection[str], refused: dict[int, str]) -> None:
-    """A row without a key cannot be replaced, and each repetition would add it again."""
+    """Refuse rows with a NULL in the key: they cannot be replaced, and each repetition would add them again."""
     for name in key:
         if name in table.column_names:
             refuse_nulls(table[name], f"key column {name!r} is NULL", refused)

@@ -1,1 +1,1 @@
-"""MariaDB and MySQL for `SqlSink`, by PyMySQL."""
+"""MariaDB and MySQL for `SqlSink`, through PyMySQL: statements, types, errors, and the order of locks."""

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL for `SqlSink`, by PyMySQL: InnoDB tables, the ledger's row locked in the rows' transaction."""
+"""MariaDB and MySQL for `SqlSink`, through PyMySQL: InnoDB tables, the ledger's row locked with the rows."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ _REPLACING_NULLS = """
     AND (extra LIKE '%%auto_increment%%' OR extra LIKE '%% GENERATED%%'
          OR (data_type = 'timestamp' AND is_nullable = 'NO'))
 """
-"""NULL becomes the next number; in a TIMESTAMP the present time, unless `explicit_defaults_for_timestamp` is on; in a
-generated column what it computes, where any other value is an error. DEFAULT_GENERATED, of MySQL, is another thing.
+"""Columns in which NULL becomes another value: the next number (AUTO_INCREMENT); the present time (TIMESTAMP, unless
+`explicit_defaults_for_timestamp` is on); a computed value (generated columns, where any other value is an error).
+DEFAULT_GENERATED of MySQL means something else.
 """
 _COLLATIONS = """
     SELECT column_name, collation_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s
@@ -57,7 +58,7 @@ class Mariadb(ServerDialect):
     schema_is = "a database"
     slots_at_once = 1000  # each of at most 190 characters: far below any server's max_allowed_packet
     longest_name = 64 * 4
-    """The limit is 64 characters: the server itself refuses what is longer by these."""
+    """The limit is 64 characters, of up to 4 bytes; the server itself refuses longer names with fewer bytes."""
     table_options = " ENGINE=InnoDB CHARACTER SET utf8mb4"
     is_read_only = "UPPER(CAST(@@GLOBAL.read_only AS CHAR)) NOT IN ('0', 'OFF') OR @@GLOBAL.innodb_read_only"
     ledger_ddl = (
@@ -84,7 +85,7 @@ class Mariadb(ServerDialect):
         return f"{error.args[1] if len(error.args) > 1 else error} (error {number_of(error)})"
 
     def retold(self, error: Exception, where: str) -> Exception:
-        """With its number in front, as PyMySQL has it."""
+        """The same error with its number in front, as PyMySQL raises it."""
         return type(error)(number_of(error), f"{where}{error.args[1] if len(error.args) > 1 else error}")
 
     # Connections.
@@ -107,7 +108,8 @@ class Mariadb(ServerDialect):
             **({"ssl_verify_cert": True, "ssl_verify_identity": True} if "ssl_ca" in at.options else {}),
             "charset": "utf8mb4",
             "autocommit": True,
-            "client_flag": driver().constants.CLIENT.FOUND_ROWS,  # an UPDATE counts what it met, as elsewhere
+            # An UPDATE counts the rows it finds, as in other databases.
+            "client_flag": driver().constants.CLIENT.FOUND_ROWS,
             "connect_timeout": max(1, round(limits.connect_timeout_s)),
             "read_timeout": limits.silence_s,
             "write_timeout": limits.silence_s,
@@ -145,7 +147,7 @@ class Mariadb(ServerDialect):
         return frozenset(self.fold(name) for (name,) in found)
 
     def documents(self, declared: Mapping[str, str]) -> Mapping[str, str]:
-        """Of MySQL: MariaDB shows its own as `longtext`, which it is."""
+        """Documents of MySQL. MariaDB shows JSON columns as `longtext`, and they keep the text."""
         return {name: kind for name, kind in declared.items() if kind.lower() == "json"}
 
     def collations(self, connection: Session, table: str) -> Mapping[str, str]:
@@ -158,14 +160,14 @@ class Mariadb(ServerDialect):
         return in_key_order(rows, table, key, collations, connection)
 
     def tells_age(self, kind: ArrowType) -> bool:
-        """A duration is a text here."""
+        """Whether the values of a type keep their order. Durations are texts here."""
         return not pa.types.is_duration(stored_type(kind)) and ServerDialect.tells_age(self, kind)
 
-    def create_once(self, connection: Session, table: str, statement: str) -> None:  # noqa: ARG002 - it is in it
+    def create_once(self, connection: Session, table: str, statement: str) -> None:  # noqa: ARG002 - the statement names the table
         connection.execute(statement)
 
     def create_table(self, connection: Session, table: str, statement: str) -> None:
-        """With texts that are equal only byte by byte: whoever wants others makes the table."""
+        """Create the table with texts that are compared byte by byte. For another collation, users create the table."""
         collation = "utf8mb4_nopad_bin" if connection.is_mariadb else "utf8mb4_0900_bin"
         self.create_once(connection, table, f"{statement} COLLATE {collation}")
 
@@ -188,15 +190,15 @@ class Mariadb(ServerDialect):
             for some in _statements(rows, min(_STATEMENT_BYTES, room)):
                 values = ",".join(some)
                 if len(values.encode()) > room:
-                    return f"row of {len(values)} characters: the server's max_allowed_packet is too small"
+                    return f"row of {len(values)} characters: the server's max_allowed_packet is too small; raise it"
                 counted = connection.execute(head + values + tail).rowcount
-                kept += min(counted, len(some))  # a row that is replaced counts as two, one that stays as it was as one
+                kept += min(counted, len(some))  # a replaced row counts as two, an unchanged one as one
             return None if kept == len(rows) else Dropped(len(rows), kept)
 
         return put
 
     def on_conflict(self, columns: Sequence[str], replacing: Replacing) -> str:
-        """Assignments run one after the other: the column that tells the age comes last."""
+        """The clause that replaces rows. Assignments run one after the other, so the column of the age comes last."""
         key, age = replacing.key, replacing.newer_by
         names = sorted((name for name in columns if name not in key), key=lambda name: name == age)
         updates = [f"{self.quote(name)} = {self._newer(name, age)}" for name in names]
@@ -224,7 +226,7 @@ class Mariadb(ServerDialect):
 
 
 def _statements(rows: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    """The rows of one statement each, as many as fit."""
+    """Split rows into parts, each as large as one statement may be."""
     joined: list[str] = []
     size = 0
     for row in rows:

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MariadbOptions:
-    """What of PyMySQL may stand in the URL.
+    """Options that the URL may hold.
 
-    With `ssl_ca`, the server has to prove its name; without, TLS is used if the server has it.
+    With `ssl_ca`, the server has to prove its name. Without it, TLS is used if the server offers it.
     """
 
     read_default_file: str | None = None
     ssl_ca: str | None = None
     ssl_cert: str | None = None
     ssl_disabled: str | None = None
-    """Only the text `true`: the way to have TLS is to leave it out."""
+    """Only the text `true` is allowed; leave the option out to use TLS."""
     ssl_key: str | None = None
     unix_socket: str | None = None

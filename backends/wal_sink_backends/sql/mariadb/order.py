@@ -1,4 +1,4 @@
-"""Rows of an upsert in the order of their keys, for MariaDB and MySQL: all writers lock shared keys alike."""
+"""Rows of an upsert in the order of their keys, for MariaDB and MySQL: all writers lock keys in the same order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FOLDED = (
     *("utf8mb4_general_ci", "utf8mb4_unicode_ci", "utf8mb4_unicode_520_ci", "utf8mb4_uca1400_ai_ci"),
     *("utf8mb3_general_ci", "utf8mb3_unicode_ci", "latin1_swedish_ci"),
 )
-"""Collations in which two texts of printable ASCII characters are equal only if they are so when `folded`. A test asks
-the server for each of them. No other collation that ignores case is known to be so.
+"""Collations in which two texts of printable ASCII are equal only if they are equal when `folded`. A test checks each
+of them on the server. No other collation that ignores case is known to have this property.
 """
 
 
@@ -29,11 +29,11 @@ def in_key_order(
 ) -> Rows:
     """The same rows, ordered by the key; rows with one key keep their order.
 
-    MariaDB itself orders texts, but for those of a collation that compares code points. MySQL is not asked: there the
-    columns count that can be ordered here. A text is left out where the column's collation may take texts for equal
-    that differ here: of two rows with one key the later one has to come last.
+    MariaDB itself orders texts, except those of a collation that compares code points. On MySQL only the columns count
+    that can be ordered here. A text column is left out if its collation may treat texts as equal that differ here: of
+    two rows with one key, the later one has to come last.
     """
-    order = _asked(rows, table, key, collations, session) if session.is_mariadb else None
+    order = _ordered_by_server(rows, table, key, collations, session) if session.is_mariadb else None
     if order is None:
         columns = [_comparable(table[name], name, collations.get(name.lower())) for name in key]
         given = [column for column in columns if column is not None]
@@ -44,15 +44,15 @@ def in_key_order(
     return Rows(rows.columns, [rows.values[at] for at in order], [rows.numbers[at] for at in order], rows.refused)
 
 
-def _asked(
+def _ordered_by_server(
     rows: Rows, table: pa.Table, key: Sequence[str], collations: Mapping[str, str], session: Session
 ) -> Sequence[int] | None:
-    """The order as the server has it, in one statement; None if it is not needed, or too large for one."""
+    """The server's order of the rows, by one statement; None if it is not needed, or too large for a statement."""
     columns: list[Sequence[str]] = [[str(at) for at in range(len(rows.numbers))]]
     terms: list[str] = []
     for name in key:
         collation, name_in_query = collations.get(name.lower()), f"k{len(columns)}"
-        if _is_theirs(table[name], collation):
+        if _is_ordered_by_server(table[name], collation):
             texts = texts_of(array_of(table[name]), name, {})
             columns.append([session.quoted(texts[number] or "") for number in rows.numbers])
             charset = str(collation).partition("_")[0]
@@ -70,24 +70,24 @@ def _asked(
     return [int(at) for (at,) in session.execute(statement).fetchall()]
 
 
-def _is_theirs(column: Any, collation: str | None) -> bool:
+def _is_ordered_by_server(column: Any, collation: str | None) -> bool:
     """Whether only the server knows the order of a column."""
     return collation is not None and kind_of(column.type) == "text" and not collation.endswith("_bin")
 
 
 def _ranks(values: Sequence[Any]) -> list[str]:
-    """Numbers in the order of the values, equal for equal ones."""
+    """Numbers in the order of the values; equal values have equal numbers."""
     ranks = {value: str(rank) for rank, value in enumerate(sorted(set(values)))}
     return [ranks[value] for value in values]
 
 
 def folded(text: str) -> str:
-    """Equal for texts that a collation of `FOLDED`, or one that pads with blanks, takes for equal."""
+    """A form of the text that is equal for texts that are equal in a collation of `FOLDED`, or one that pads."""
     return text.lower().rstrip(" ")
 
 
 def _comparable(column: Any, name: str, collation: str | None) -> list[Any] | None:
-    """Values in some order of which every process thinks alike; None if there is none, or nobody knows."""
+    """Values whose order is the same in every process; None if there is none, or if it is unknown here."""
     kind, array = kind_of(column.type), array_of(column)
     if kind == "moment":
         return array.view(pa.int64() if array.type.bit_width == 64 else pa.int32()).to_pylist()  # type: ignore[no-any-return]
@@ -95,7 +95,7 @@ def _comparable(column: Any, name: str, collation: str | None) -> list[Any] | No
         return array.to_pylist()  # type: ignore[no-any-return]
     if kind != "text" or collation is None:
         return None
-    texts = [text or "" for text in texts_of(array, name, {})]  # what is NULL or no text in a key is refused anyway
+    texts = [text or "" for text in texts_of(array, name, {})]  # a key that is NULL or not UTF-8 is refused anyway
     if collation.endswith("_bin"):
         return [text.rstrip(" ") for text in texts]
     if collation in FOLDED and all(text.isascii() and text.isprintable() for text in texts):

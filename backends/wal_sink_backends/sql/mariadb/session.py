@@ -1,4 +1,4 @@
-"""A PyMySQL connection with limits of time and strict values, and what the errors of MariaDB and MySQL mean."""
+"""A PyMySQL connection with time limits and strict values, and the meaning of MariaDB's and MySQL's errors."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _PASSING = frozenset(
         *(1047, 1290, 1792, 1836),  # Galera not ready; read only, as a server is during a failover
     }
 )
-"""Of the server, https://mariadb.com/kb/en/mariadb-error-codes/; what the client says itself is always worth a retry,
-save what it cannot do at all.
+"""Errors of the server that may pass, see https://mariadb.com/kb/en/mariadb-error-codes/. Errors of the client may pass
+too, except `_LASTING_OF_THE_CLIENT`.
 """
 _LASTING_OF_THE_CLIENT = frozenset({2019, 2026, 2049, 2054, 2059, 2061})
 """Character set, TLS, protocol, authentication methods."""
@@ -37,7 +37,7 @@ _OF_ROWS = frozenset(
     {
         *(1048, 1062, 1451, 1452, 1216, 1217, 1526, 1557, 1569, 1586, 1748, 1761, 1762, 3819, 4025),  # constraints
         *(1264, 1265, 1292, 1366, 1367, 1406, 1411, 1416, 1441, 1690, 3140, 3141, 4038),  # values
-        1644,  # what a trigger signals
+        1644,  # SIGNAL of a trigger
     }
 )
 
@@ -59,7 +59,7 @@ def number_of(error: BaseException) -> int:
 def passes(error: BaseException) -> bool:
     """Whether another attempt may succeed."""
     number = number_of(error)
-    if is_certificate_error(error):  # PyMySQL says 2003, as of a server that does not answer
+    if is_certificate_error(error):  # its number is 2003, as for a server that does not answer
         return False
     if _FIRST_OF_THE_CLIENT <= number <= _LAST_OF_THE_CLIENT:
         return number not in _LASTING_OF_THE_CLIENT
@@ -67,7 +67,7 @@ def passes(error: BaseException) -> bool:
 
 
 def refuses_rows(error: BaseException) -> bool:
-    """Whether it is about single rows: a constraint, a value that a column cannot hold."""
+    """Whether an error is about single rows: a constraint, a value that a column cannot hold."""
     return number_of(error) in _OF_ROWS
 
 
@@ -85,7 +85,7 @@ class Session(ServerSession):
             raise
 
     def set(self, limits: Limits) -> None:
-        """Strict values, every constraint, UTC, READ COMMITTED (no locks on gaps), and a limit for everything."""
+        """Set strict values, every constraint, UTC, READ COMMITTED (no locks on gaps), and all time limits."""
         busy_s = max(1, round(limits.busy_timeout_s))
         modes = "STRICT_ALL_TABLES,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
         settings = {
@@ -93,10 +93,10 @@ class Session(ServerSession):
             "time_zone": "'+00:00'",
             "innodb_lock_wait_timeout": busy_s,
             "lock_wait_timeout": busy_s,
-            "foreign_key_checks": 1,  # a server, or what connects, may have switched them off
+            "foreign_key_checks": 1,  # a server or a proxy may have switched them off
             "unique_checks": 1,
-            "completion_type": "'NO_CHAIN'",  # a COMMIT that hangs up, or begins another transaction
-            "sql_select_limit": _NO_LIMIT,  # an answer that is cut, without a word
+            "completion_type": "'NO_CHAIN'",  # else COMMIT may disconnect, or begin another transaction
+            "sql_select_limit": _NO_LIMIT,  # else an answer may be silently cut
         }
         if self.is_mariadb:
             settings |= {"max_statement_time": limits.statement_timeout_s, "idle_transaction_timeout": busy_s}
@@ -111,7 +111,7 @@ class Session(ServerSession):
         return bool(self._connection.open)
 
     def close(self) -> None:
-        """In good order, or at once where the server does not listen any more."""
+        """Close the connection, at once if the server no longer listens."""
         if self._connection.open:
             self._connection.close()
 
@@ -131,7 +131,7 @@ class Session(ServerSession):
         return value
 
     def quoted(self, text: str) -> str:
-        """A text as a literal, escaped as the session's modes have it."""
+        """A text as a literal, escaped for the session's SQL mode."""
         literal: str = self._connection.escape(text)
         return literal
 

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 _NO_SUCH_TABLE = 1146
 _UNFIT = frozenset({_NO_SUCH_TABLE, 1054, 1364})
-"""No such table, no such column, a column that needs a value: the table is not what it was when it was described."""
+"""No such table, no such column, a column that needs a value: the table has changed since it was described."""
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.|'')*'|`(?:[^`]|``)*`|\"(?:[^\"\\]|\\.|\"\")*\"", re.DOTALL)
 _ENGINE = re.compile(r"\bENGINE\s*=\s*(\S+?)(?=[\s,;)*]|$)", re.IGNORECASE)
 _NEXT_NUMBER = re.compile(r"^(\) .*?)\bAUTO_INCREMENT=\d+ ", re.MULTILINE)
 _ENGINES = frozenset({"innodb"})
-"""Others that call themselves transactional may lose their connection before COMMIT (FEDERATED), or commit apart."""
+"""Other transactional engines may lose their connection before COMMIT (FEDERATED), or commit separately."""
 
 
 def definition_of(session: Session, named: str) -> str:
-    """The statement that makes a table anew, less the next number of a column that counts; empty if there is none."""
+    """The CREATE statement of a table, without the next AUTO_INCREMENT number; empty if there is no table."""
     try:
         row = session.execute(f"SHOW CREATE TABLE {named}").fetchone()
     except driver().MySQLError as error:
@@ -34,10 +34,10 @@ def definition_of(session: Session, named: str) -> str:
 
 
 def problem_of(name: str, definition: str) -> str | None:
-    """Why a table is refused, by the statement that makes it. An engine that is not known is refused as well."""
+    """Why a table is refused, by its CREATE statement. An unknown engine is refused too."""
     bare = _QUOTED.sub("?", definition)
     if not definition:
-        return None  # it is missing, and will be made by us
+        return None  # the table is missing, and the sink makes it
     if not re.match(r"CREATE TABLE\b", bare):
         what = "a view" if re.match(r"CREATE .*\bVIEW\b", bare, re.DOTALL) else "of an unknown kind"
         return f"{name} is {what}, not a table; expected a table with ENGINE=InnoDB"
@@ -46,17 +46,20 @@ def problem_of(name: str, definition: str) -> str | None:
     engines = _ENGINE.findall(bare)
     others = [engine for engine in engines if engine.lower() not in _ENGINES]
     if others or not engines:
-        kept = f"kept by {others[0]}" if others else "of an engine that the server does not tell"
-        return f"{name} is {kept}; expected ENGINE=InnoDB, for every partition: only there are rows and position one"
+        kept = f"kept by {others[0]}" if others else "of an engine that the server does not name"
+        return (
+            f"{name} is {kept}; expected ENGINE=InnoDB for every partition: only InnoDB commits rows and position "
+            "together"
+        )
     return None
 
 
 def hold(session: Session, named: str, listed: str, columns: int) -> bool:
-    """Lock the definition until the end of the transaction, by an INSERT of no rows: it needs no other right.
+    """Lock the definition until the end of the transaction by an INSERT of no rows, which needs no further right.
 
     False if the table cannot take the columns.
     """
-    nothing = f"SELECT {', '.join(['NULL'] * columns)} FROM DUAL WHERE FALSE"  # noqa: S608 - no text of others
+    nothing = f"SELECT {', '.join(['NULL'] * columns)} FROM DUAL WHERE FALSE"  # noqa: S608 - no foreign text
     try:
         session.execute(f"INSERT /* holds the definition */ INTO {named} ({listed}) {nothing}")
     except driver().MySQLError as error:
@@ -71,13 +74,14 @@ UNIQUE = """
     LEFT JOIN information_schema.columns c USING (table_schema, table_name, column_name)
     WHERE s.table_schema = %s AND s.table_name = %s AND s.non_unique = 0
 """
-"""An index over an expression (MySQL 8) has no column name in that part."""
+"""The columns of unique indexes. A part over an expression (MySQL 8) has no column name."""
 
 
 def problem_of_key(session: Session, at: tuple[Any, str], given: Collection[str], key: set[str]) -> str | None:
-    """A row is replaced whichever unique index it meets: only the key's may be met. Names are folded.
+    """The problem of a table's unique indexes, by folded names; None if there is none.
 
-    A part of an index that is not a whole column, as a prefix or an expression, is never one of the key.
+    MariaDB replaces a row that collides in any unique index, so only the key's index may collide. A part that is not a
+    whole column (a prefix, an expression) never belongs to the key.
     """
     indexes: dict[str, set[str]] = {}
     safe = set()
@@ -90,5 +94,8 @@ def problem_of_key(session: Session, at: tuple[Any, str], given: Collection[str]
         return f"upsert needs a primary key or unique index of {sorted(key)}; found {sorted(indexes) or 'none'}"
     others = sorted(index for index, its in indexes.items() if its != key and index not in safe)
     if others:
-        return f"unique index {others[0]!r} is not that of the key, and MariaDB would replace the rows it finds too"
+        return (
+            f"unique index {others[0]!r} is not that of the key, and MariaDB would also replace rows that collide in "
+            "it; drop it, or make it the key"
+        )
     return None

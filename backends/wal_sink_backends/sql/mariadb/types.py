@@ -1,4 +1,4 @@
-"""What Arrow types become in MariaDB and MySQL, and rows as the literals of an INSERT."""
+"""The types of MariaDB and MySQL for Arrow types, and rows as the literals of an INSERT."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from wal_sink_backends.sql.base.values import (
 _IS: Any = pa.types
 _compute: Any = pc
 _LARGEST_FLOAT = (2 - 2**-23) * 2.0**127
-"""Its shortest text is beyond it when it is read as a double, and a FLOAT column refuses it."""
+"""The largest float. Read as a double, its shortest text is larger than it, and a FLOAT column refuses that."""
 KEY_LENGTH = 255
-"""Characters or bytes of a key column made here: an index takes no text without a limit."""
+"""Characters or bytes of a key column that the sink makes: an index takes no text without a limit."""
 _INTEGERS = ("tinyint", "smallint", "int", "bigint")
 _TEXT_TYPES = frozenset(
     {
@@ -37,14 +37,14 @@ _TEXT_TYPES = frozenset(
         *("inet4", "inet6"),
     }
 )
-"""Not `enum`, which takes the text of a number for a place in its list, nor `set`."""
+"""Types that keep a text. Not `enum`, which takes the text of a number for a place in its list, nor `set`."""
 _BINARIES = frozenset({"varbinary", "tinyblob", "blob", "mediumblob", "longblob"})
-"""Not `binary`, which fills up with zeros."""
+"""Types that keep bytes. Not `binary`, which pads with zeros."""
 _DECLARED = re.compile(r"(?P<name>\w+)(?:\((?P<inside>.*)\))?(?P<rest>.*)", re.DOTALL)
 
 
 def type_name(arrow_type: ArrowType, *, key: bool = False) -> str:
-    """The type of a column made here."""
+    """The type of a column that the sink makes."""
     kind = stored_type(arrow_type)
     if _IS.is_integer(kind):
         name = _INTEGERS[(8, 16, 32, 64).index(kind.bit_width)]
@@ -113,7 +113,7 @@ _FITS: dict[Kind, Fits] = {
 # Values.
 
 Quote: TypeAlias = Callable[[str], str]
-"""What makes a literal of a text, as the connection has it."""
+"""Makes a literal of a text, by the rules of the connection."""
 
 
 def value_lists(table: pa.Table, key: Collection[str], quote: Quote) -> Rows:
@@ -138,7 +138,7 @@ def _decimal(array: Array, _name: str, _refused: dict[int, str]) -> list[str | N
 
 def _number(array: Array, name: str, refused: dict[int, str]) -> list[str | None]:
     literals: list[str | None] = []
-    if not _IS.is_float64(array.type):  # by way of text, so that 0.1 stays 0.1
+    if not _IS.is_float64(array.type):  # through text, so that 0.1 stays 0.1
         shortest = array.cast(pa.float32()).cast(pa.string()).cast(pa.float64())
         array = _compute.if_else(
             _compute.greater(_compute.abs(shortest), _LARGEST_FLOAT), array.cast(pa.float64()), shortest
@@ -160,7 +160,7 @@ def _nested(array: Array, name: str, _refused: dict[int, str]) -> list[str | Non
 
 
 def _moment(array: Array, name: str, _refused: dict[int, str]) -> list[str | None]:
-    """An instant in UTC, which the session's time zone is."""
+    """Moments as texts. Instants are in UTC, the session's time zone."""
     if _IS.is_timestamp(array.type) or _IS.is_time(array.type):
         array = in_microseconds(array, name)
     return [text.removesuffix("Z") if text else text for text in plain_values(array, name)]

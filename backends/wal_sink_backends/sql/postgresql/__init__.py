@@ -1,1 +1,1 @@
-"""PostgreSQL for `SqlSink`, by psycopg 3."""
+"""PostgreSQL for `SqlSink`, through psycopg 3: statements, types, errors, upserts by way of COPY."""

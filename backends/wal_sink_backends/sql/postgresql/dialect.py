@@ -1,4 +1,4 @@
-"""PostgreSQL for `SqlSink`, by psycopg 3: rows by COPY, the ledger's row locked in their transaction."""
+"""PostgreSQL for `SqlSink`, through psycopg 3: rows by COPY, the ledger's row locked in their transaction."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql.base.values import Rows
 
 _DENIED = frozenset({"42501", "3F000"})
-"""No right to it, or no such schema."""
+"""SQLSTATEs: no right, or no such schema."""
 _TWICE = "21000"
-"""Cardinality violation. A subquery of more than one row is another one, of a single row."""
+"""Cardinality violation: a statement would replace a row twice. A subquery with several rows has it too."""
 _CREATION_LOCK = 0x77616C73
-"""Of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
+"""The lock of transactions that create a table: IF NOT EXISTS alone fails for one of two at the same moment."""
 _COLUMNS = """
     SELECT a.attname, CASE t.typtype WHEN 'e' THEN 'enum' WHEN 'd' THEN format_type(t.typbasetype, t.typtypmod)
                       ELSE format_type(a.atttypid, a.atttypmod) END
@@ -52,7 +52,7 @@ class Postgresql(ServerDialect):
     """PostgreSQL from version 12 on, or behind a PgBouncer that pools transactions."""
 
     longest_name = 63
-    holds = False  # LOCK TABLE keeps no partition as it is: one more look after the rows is enough, they can be undone
+    holds = False  # LOCK TABLE protects no partition; a second look after the rows suffices, as they can be rolled back
     is_read_only = "pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on'"
     ledger_ddl = (
         'CREATE TABLE IF NOT EXISTS {} (slot text COLLATE "C" PRIMARY KEY, term bigint NOT NULL, '
@@ -72,8 +72,8 @@ class Postgresql(ServerDialect):
         return refuses_rows(error)
 
     def refuses_together(self, error: psycopg.Error) -> bool:
-        """A statement replaces no row twice, which happens if rows are one key to the index, and not to the column: by
-        the index's own collation, or as a trigger alters them.
+        """Whether a statement would replace a row twice. Rows may have one key for the index and several for the
+        column: through the index's own collation, or because a trigger alters them.
         """
         return error.sqlstate == _TWICE
 
@@ -81,7 +81,7 @@ class Postgresql(ServerDialect):
         return error.sqlstate in _DENIED
 
     def shown(self, error: psycopg.Error) -> str:
-        """Less the details: these repeat whole rows."""
+        """The error without its details, which repeat whole rows."""
         return str(error.diag.message_primary or str(error).strip())
 
     def told(self, error: psycopg.Error) -> str:
@@ -113,14 +113,14 @@ class Postgresql(ServerDialect):
             "password": self.password(),
             "application_name": "wal-sink",
             "target_session_attrs": "read-write",  # after a failover an old address may lead to a standby
-            # libpq itself would not look at the name, and do without TLS where the certificate is wrong.
+            # by default libpq does not check the name, and goes on without TLS if the certificate is wrong
             **({"sslmode": "verify-full"} if "sslrootcert" in at.options else {}),
             **at.options,
         }
         return {
             **{name: value for name, value in given.items() if value},
             "autocommit": True,
-            "prepare_threshold": None,  # what was prepared is gone when a pooler changes the connection
+            "prepare_threshold": None,  # prepared statements are gone when a pooler changes the connection
             "client_encoding": "utf8",
             "connect_timeout": max(2, round(self.limits.connect_timeout_s)),
             "keepalives_idle": 10,
@@ -132,21 +132,25 @@ class Postgresql(ServerDialect):
     # The ledger.
 
     def is_one_of(self, column: str, texts: Sequence[str]) -> tuple[str, tuple[Any, ...]]:
-        """As one array: a statement has at most 65,535 parameters."""
+        """The condition with one array, because a statement has at most 65,535 parameters."""
         return f"{self.quote(column)} = ANY(%s)", (list(texts),)
 
     def lock(self, connection: Session, slot: str, term: int) -> LedgerEntry | None:
-        """Lock the slot's row. A process that stands still in the middle of its COPY keeps it for ever, since no time
-        limit of the server counts there: whoever waited in vain ends the transactions of this and of lower terms.
+        """Lock the slot's row.
+
+        A process that stands still during its COPY keeps the lock for ever, because no time limit of the server applies
+        there. So after a wait without success, this ends the transactions of the same and of lower terms.
         """
         mark = (zlib.crc32(slot.encode()) - (1 << 31), term % (1 << 31))
-        connection.execute("SELECT pg_advisory_xact_lock_shared(%s, %s)", mark)  # to be seen by, no one waits for it
+        connection.execute(
+            "SELECT pg_advisory_xact_lock_shared(%s, %s)", mark
+        )  # marks the transaction; no process waits for it
         psycopg = driver()
         try:
             return self.lock_row(connection, slot)
         except psycopg.errors.LockNotAvailable:
             connection.roll_back()
-            with suppress(psycopg.errors.InsufficientPrivilege):  # the other one is of another role
+            with suppress(psycopg.errors.InsufficientPrivilege):  # the other transaction belongs to another role
                 connection.execute(_EVICT, mark)
             raise
 
@@ -164,7 +168,9 @@ class Postgresql(ServerDialect):
     def check_table(self, connection: Session, table: str, columns: Sequence[str], key: Sequence[str]) -> str | None:  # noqa: ARG002 - ON CONFLICT itself asks for the key's index
         for name, given in ((table, columns), (LEDGER, LEDGER_COLUMNS)):
             if missing := mandatory(connection, self.named(name), given):
-                return f"column {missing[0]!r} of {name} needs a value and has no default; select it, or give it one"
+                return (
+                    f"column {missing[0]!r} of {name} needs a value and has no default; select it, or give it a default"
+                )
         return None
 
     def create_once(self, connection: Session, table: str, statement: str) -> None:
@@ -173,7 +179,7 @@ class Postgresql(ServerDialect):
             if not self.columns(connection, table):
                 connection.execute(statement)
 
-    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002 - a key may be of any
+    def type_name(self, kind: ArrowType, *, key: bool = False) -> str:  # noqa: ARG002 - a key may have any type
         return type_name(kind)
 
     def fits(self, kind: ArrowType, declared: str) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PostgresqlOptions:
-    """What of libpq may stand in the URL; libpq reads the texts."""
+    """Options that the URL may hold; libpq reads their texts."""
 
     application_name: str | None = None
     channel_binding: str | None = None

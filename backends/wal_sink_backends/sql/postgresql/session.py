@@ -1,4 +1,4 @@
-"""A psycopg connection on which nothing takes for ever, and what PostgreSQL's errors mean."""
+"""A psycopg connection with time limits on every step, and the meaning of PostgreSQL's errors."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ if TYPE_CHECKING:
     from wal_sink_backends.sql.base.dialect import Limits
 
 _PASSING_CLASSES = ("08", "40", "53", "57", "58")
-"""Connection, transaction rollback (deadlock, serialization), resources, operator intervention, system error:
-https://www.postgresql.org/docs/current/errcodes-appendix.html
+"""SQLSTATE classes that may pass: connection, transaction rollback (deadlock, serialization), resources, operator
+intervention, system error: https://www.postgresql.org/docs/current/errcodes-appendix.html
 """
 _PASSING = frozenset({"55P03", "55006", "25006", "25P03", "25P04", "XX000"})
-"""Lock timeout, object in use, a standby after a failover, a transaction that idled or lasted too long; internal."""
+"""SQLSTATEs that may pass: lock timeout, object in use, a standby after a fail-over, a transaction that idled or lasted
+too long, an internal error.
+"""
 _LASTING = frozenset({"57P04", "53400"})
-"""Database dropped, a limit of the configuration."""
+"""SQLSTATEs of those classes that never pass: database dropped, a limit of the configuration."""
 _ROW_CLASSES = ("22", "23", "P0")
-"""Values, constraints, and what PL/pgSQL raises in a trigger."""
+"""SQLSTATE classes about rows: values, constraints, and RAISE of PL/pgSQL in a trigger."""
 _OF_ROWS = frozenset({"44000", "54000"})
-"""WITH CHECK OPTION, too large for an index."""
+"""Further SQLSTATEs about rows: WITH CHECK OPTION, too large for an index."""
 _REFUSALS = (
     *("authentication failed", "no password supplied", "no pg_hba.conf entry", "does not exist", "permission denied"),
     *("is not permitted to log in", "does not support SSL", "certificate", "invalid connection option"),
 )
-"""Of an attempt to connect: libpq passes on the server's text without its SQLSTATE."""
+"""Texts of a refused connection: libpq passes on the server's text without its SQLSTATE."""
 
 
 def driver() -> ModuleType:
@@ -49,7 +51,7 @@ def driver() -> ModuleType:
 
 @cache
 def connection_class() -> Any:
-    """Connections that end without a word with a sink that nobody closed."""
+    """A class of connections that close silently together with a sink that was not closed."""
     import psycopg  # noqa: PLC0415 - an optional dependency
 
     class Connection(psycopg.Connection[Any]):
@@ -66,7 +68,7 @@ def connection_class() -> Any:
 
 def passes(error: psycopg.Error) -> bool:
     """Whether another attempt may succeed. An error without SQLSTATE is the connection's or libpq's own."""
-    import psycopg  # noqa: PLC0415 - an error of it exists
+    import psycopg  # noqa: PLC0415 - it raised the error, so it is installed
 
     state = error.sqlstate
     if state is None:
@@ -75,7 +77,7 @@ def passes(error: psycopg.Error) -> bool:
 
 
 def refuses_rows(error: psycopg.Error) -> bool:
-    """Whether it is about single rows: a constraint, a value that a column cannot hold."""
+    """Whether an error is about single rows: a constraint, a value that a column cannot hold."""
     state = error.sqlstate or ""
     return state[:2] in _ROW_CLASSES or state in _OF_ROWS
 
@@ -111,11 +113,11 @@ class Session(ServerSession):
             return self._connection.execute(statement.encode(), values)
 
     def copy(self, statement: str, rows: Sequence[str]) -> int:
-        """COPY … FROM STDIN of a line for each row. How many rows the table kept, as the server counts them.
+        """Run COPY … FROM STDIN with a line for each row. Returns the server's count of the rows that the table kept.
 
-        Where a pooler adds its own error to the server's last words, psycopg shows neither.
+        If a pooler adds its own error to the server's last message, psycopg shows neither.
         """
-        import psycopg  # noqa: PLC0415 - a connection of it exists
+        import psycopg  # noqa: PLC0415 - it made the connection, so it is installed
 
         data = "\n".join([*rows, ""]).encode()
         try:
@@ -127,17 +129,19 @@ class Session(ServerSession):
             if error.sqlstate is not None:
                 raise
             self.close()
-            raise ConnectionError(f"the server answered COPY with several results; it was cut off ({error})") from error
+            raise ConnectionError(
+                f"the server answered COPY with several results, so the connection was closed ({error})"
+            ) from error
 
     def begin(self) -> None:
         try:
             self.execute(self._begin)
         except driver().errors.FeatureNotSupported as error:  # READ WRITE on a standby, as after a fail-over
             self.close()
-            raise ConnectionError(f"the server takes no rows: {error}; lead the sink to the primary") from error
+            raise ConnectionError(f"the server is read only: {error}; lead the sink to the primary") from error
 
     def commit(self) -> None:
-        """An aborted transaction answers COMMIT with ROLLBACK, and no error."""
+        """Commit. An aborted transaction answers COMMIT with ROLLBACK, without an error, which is refused here."""
         if (answer := self.execute("COMMIT").statusmessage) != "COMMIT":
             raise ConnectionError(f"the server answered COMMIT with {answer}: nothing was committed")
 
@@ -147,7 +151,9 @@ class Session(ServerSession):
             self.execute(f"RELEASE SAVEPOINT {savepoint}")
 
     def _beginning(self, limits: Limits) -> str:
-        """All limits within the transaction, where a pooler cannot mix them up; and commits that are durable."""
+        """The statements that begin a transaction: all limits within it, so that a pooler cannot mix them up, and
+        durable commits.
+        """
         asked = self.execute("SELECT current_setting('synchronous_commit')").fetchone()
         settings = {
             "statement_timeout": _milliseconds(limits.statement_timeout_s),
@@ -163,13 +169,13 @@ class Session(ServerSession):
             [
                 "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
                 *(f"SET LOCAL {name} = '{value}'" for name, value in settings.items()),
-                "SET CONSTRAINTS ALL IMMEDIATE",  # what is deferred to COMMIT would name no row
+                "SET CONSTRAINTS ALL IMMEDIATE",  # an error deferred to COMMIT would name no row
             ]
         )
 
     @contextmanager
     def _bounded(self) -> Iterator[None]:
-        """Cut the connection off if the server says nothing at all: it stands still, or the network swallows it."""
+        """Close the connection if the server is silent for too long: it stands still, or the network loses packets."""
         watch = _Watch(self._connection.fileno(), self._limit_s)
         try:
             yield
@@ -184,7 +190,7 @@ class Session(ServerSession):
 
 
 class _Watch:
-    """Shuts a socket down after a time, from a thread of its own."""
+    """Shuts a socket down after a time, from a separate thread."""
 
     def __init__(self, descriptor: int, limit_s: float) -> None:
         self.cut = False

@@ -1,4 +1,4 @@
-"""A table as PostgreSQL describes it: its kind and that of every partition, and its columns."""
+"""PostgreSQL's description of a table: its kind and that of every partition, and its columns."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TABLES = """
     FROM parts JOIN pg_class c ON c.oid = parts.oid LEFT JOIN pg_am am ON am.oid = c.relam
     ORDER BY 1, 3
 """
-"""`pg_inherits` is read without locks, unlike by `pg_partition_tree`, so that no ALTER of a partition is waited for."""
+"""Reads `pg_inherits` without locks, unlike `pg_partition_tree`, so that it waits for no ALTER of a partition."""
 _KINDS = {"f": "a foreign table", "v": "a view", "m": "a materialized view"}
 _WHY = "rows and position would not be kept together; expected an ordinary, logged table"
 
@@ -48,7 +48,7 @@ class _Relation(NamedTuple):
     columns: str | None
 
     def problem(self) -> str | None:
-        """Why it is refused. A kind that is not known is refused as well."""
+        """Why the table is refused; None if it is not. An unknown kind is refused too."""
         which = self.name if self.is_root else f"{self.name}, a partition of {self.root},"
         if self.kind not in {"r", "p"}:
             return f"{which} is {_KINDS.get(self.kind, f'of the unknown kind {self.kind!r}')}: {_WHY}"
@@ -57,7 +57,7 @@ class _Relation(NamedTuple):
         if self.persistence != "p":
             return f"{which} is temporary, or of the unknown persistence {self.persistence!r}: {_WHY}"
         if self.kind == "r" and self.method != "heap":
-            return f"{which} is kept by the access method {self.method!r}, not by heap: {_WHY}"
+            return f"{which} has the access method {self.method!r}, expected heap: {_WHY}"
         if self.has_rule:
             return f"{which} has a rule ON INSERT, which COPY does not follow; use a trigger, or drop the rule"
         return None

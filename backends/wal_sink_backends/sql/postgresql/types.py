@@ -1,8 +1,8 @@
-"""What Arrow types become in PostgreSQL, and rows as the text of its COPY.
+"""The types of PostgreSQL for Arrow types, and rows as the text of its COPY.
 
-Text, not COPY's binary form: the server reads it with the column's own input function, so that it is right for every
-type a column may have, and what is out of a type's range is refused there. Not CSV either: before version 18 the server
-takes a line `\\.` for the end of the data even within quotes.
+COPY gets text, not its binary form: the server reads text with the column's own input function, so it fits every type
+of a column, and the server refuses values out of a type's range. CSV does not serve: before version 18 the server takes
+a line `\\.` for the end of the data even within quotes.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _TEXT_TYPES = frozenset(
         *("inet", "cidr", "macaddr", "enum"),
     }
 )
-"""Types that keep a text, or refuse one they cannot read. Not `name` and `"char"`, which cut it."""
+"""Types that keep a text, or refuse one that they cannot read. Not `name` and `"char"`, which cut it."""
 _DECLARED = re.compile(r"(?P<name>[^(]+?)\s*(?:\((?P<numbers>-?\d+(?:,-?\d+)?)\))?(?P<rest> with(?:out)? time zone)?")
 _ISO = re.compile(r"(?P<sign>[+-]?)(?P<year>\d+)(?P<rest>.*)", re.DOTALL)
 _DAY_US, _HOUR_US, _MINUTE_US, _SECOND_US = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000
 
 
 def type_name(arrow_type: ArrowType) -> str:
-    """The type of a column made here."""
+    """The type of a column that the sink makes."""
     kind = stored_type(arrow_type)
     if _IS.is_integer(kind):
         return _integer_name(kind)
@@ -128,7 +128,7 @@ def _lines(columns: list[Array]) -> list[str]:
 
 
 _WITH_ESCAPES = {"text", "binary", "nested"}
-"""Columns whose texts may hold what COPY has a meaning for."""
+"""Kinds of columns whose texts may hold characters with a meaning for COPY."""
 
 
 def _fields(column: Any, name: str, refused: dict[int, str]) -> Array:
@@ -155,13 +155,13 @@ def _text(array: Array, name: str, refused: dict[int, str]) -> Array:
     texts = texts_of(array, name, refused)
     for row, text in enumerate(texts):
         if text is not None and "\0" in text:
-            refused.setdefault(row, f"column {name!r} holds a NUL character, which PostgreSQL's texts cannot")
+            refused.setdefault(row, f"column {name!r} holds a NUL character, which PostgreSQL's texts cannot hold")
             texts[row] = None
     return pa.array(texts, pa.string())
 
 
 def _whole_text(array: Array) -> Array | None:
-    """The array, if all of it is UTF-8 without a NUL: nothing has to be looked at in Python then."""
+    """The array, if all of it is UTF-8 without a NUL, so that no text needs a check in Python; else None."""
     try:
         texts = array.cast(pa.string())
         texts.validate(full=True)
@@ -190,7 +190,7 @@ def _moment(array: Array, name: str, _refused: dict[int, str]) -> Array:
 
 
 def _interval(microseconds: int) -> str:
-    """Days and the rest apart, as Spark keeps them, and each with a sign of its own."""
+    """Days and the rest separately, as Spark keeps them, each with a sign."""
     sign, size = ("-" if microseconds < 0 else "+"), abs(microseconds)
     days, rest = divmod(size, _DAY_US)
     hours, rest = divmod(rest, _HOUR_US)

@@ -1,4 +1,4 @@
-"""An upsert into a table of PostgreSQL, and which of its rows the table left out."""
+"""An upsert into a table of PostgreSQL, and the number of its rows that the table drops."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _SENT = "pg_temp.wal_sink_rows"
 
 
 class Upsert:
-    """Writes by way of a temporary table. Of several rows with one key the newest counts, and of these the last one.
-    Rows go in by the order of their keys, so that all writers lock them in the same order.
+    """Writes through a temporary table. Of several rows with one key the newest counts, and of these the last one.
+
+    Rows are written in the order of their keys, so that all writers lock them in the same order.
     """
 
     def __init__(
@@ -44,8 +45,10 @@ class Upsert:
         session.execute(f"CREATE TEMPORARY TABLE wal_sink_rows ON COMMIT DROP AS {of_columns}")
 
     def put(self, rows: Sequence[str]) -> Dropped | None:
-        """Write some rows. PostgreSQL's count leaves out rows that are older than the stored ones, rows of a repeated
-        key, and rows of a key without other columns that is there already: only if it is lower is there more to ask.
+        """Write some rows; the dropped ones, None if there are none.
+
+        PostgreSQL does not count rows that are older than the stored ones, rows of a repeated key, and rows with only
+        key columns whose key is there already. Only if the count is lower than that of the rows, more is checked.
         """
         self._session.execute(f"TRUNCATE {_SENT}")
         self._session.copy(f"COPY {_SENT} FROM STDIN", [f"{row}\t{number}" for number, row in enumerate(rows)])
@@ -57,14 +60,20 @@ class Upsert:
         return Dropped(keys, keys - dropped) if dropped else None
 
     def _dropped(self, sent: int) -> int:
-        """Rows that are not in the table as they were sent, nor older than what is there, are written once more: a
-        trigger that alters rows, or another writer, lets them be written and counted, one that drops them does not.
+        """The number of dropped rows.
+
+        Rows that are not in the table as they were sent, and not older than the stored ones, are written again in the
+        way that counts. A trigger that alters rows, or another writer, lets them be counted; a trigger that drops rows
+        does not.
         """
         unsettled = sent - self._session.execute(self._settle).rowcount
         return unsettled - self._session.execute(self._insist).rowcount if unsettled else 0
 
     def _settling(self, dialect: Postgresql, named: str, names: dict[str, str], replacing: Replacing) -> str:
-        """Leave only rows that are newest by their key, and neither in the table as they are nor older than there."""
+        """The statement that deletes those sent rows which need no further check.
+
+        They are not the newest of their key, are in the table as they were sent, or are older than the stored ones.
+        """
         pairs = {f"{STORED}.{dialect.quote(column)}": f"newest.{name}" for column, name in names.items()}
         same_key = " AND ".join(f"{STORED}.{dialect.quote(key)} = newest.{names[key]}" for key in replacing.key)
         same_row = f"ROW({', '.join(pairs)})::record *= ROW({', '.join(pairs.values())})::record"

@@ -55,7 +55,7 @@ def test_a_ledger_that_is_not_known_everywhere_yet(server: DynamoDbServer, opera
     table = server.new_table()
     server.faults.append(Fault(operation, "ResourceNotFoundException"))
     with opened(server, table) as sink:
-        with pytest.raises(TryAgainError, match="the ledger's table is not found, or not yet"):
+        with pytest.raises(TryAgainError, match="the ledger's table is not found: it was just made"):
             sink.write(chunk(ids(1)))
         sink.write(chunk(ids(1)))
     assert server.ids(table) == [1]
@@ -114,11 +114,14 @@ def test_credentials_that_stay_unknown_are_permanent(server: DynamoDbServer, kin
     with opened(server, server.new_table(), kind) as sink:
         with pytest.raises(TryAgainError, match="UnrecognizedClientException"):
             sink.write(chunk(ids(1)))
-        with pytest.raises(PermanentError, match="nor are those that are found now") as caught:
+        with pytest.raises(PermanentError, match="the credentials found now are refused too") as caught:
             sink.write(chunk(ids(1)))
         assert SECRET not in str(caught.value)
     server.faults[:] = [Fault("DescribeTable", "UnrecognizedClientException", times=9)]
-    with pytest.raises(PermanentError, match="nor are those that are found now"), opened(server, "orders", kind):
+    with (
+        pytest.raises(PermanentError, match="the credentials found now are refused too"),
+        opened(server, "orders", kind),
+    ):
         pass
 
 
@@ -146,7 +149,7 @@ def test_a_cancelled_transaction_tells_why(server: DynamoDbServer) -> None:
 def test_a_ledger_that_others_keep_moving_may_be_tried_again(server: DynamoDbServer) -> None:
     moved = ("None", "ConditionalCheckFailed")
     server.faults.append(Fault("TransactWriteItems", "TransactionCanceledException", reasons=moved, times=9))
-    with opened(server, server.new_table()) as sink, pytest.raises(TryAgainError, match="others move the ledger"):
+    with opened(server, server.new_table()) as sink, pytest.raises(TryAgainError, match="move the ledger of"):
         sink.write(chunk(ids(1)))
     assert [operation for operation, _ in server.requests].count("TransactWriteItems") == 3
 
@@ -183,7 +186,7 @@ def test_waiting_for_unprocessed_items_is_bounded(server: DynamoDbServer) -> Non
     started_s = time.monotonic()
     with (
         opened(server, table, DynamoDbPutSink, max_wait_s=0.2) as sink,
-        pytest.raises(TryAgainError, match="left 2 items unprocessed for too long"),
+        pytest.raises(TryAgainError, match="throttles the table and left 2 items unprocessed"),
     ):
         sink.write(chunk(ids(1, 2, 3)))
     assert time.monotonic() - started_s < 20
@@ -201,7 +204,7 @@ def test_a_missing_table(server: DynamoDbServer, kind: Any) -> None:
 
 def test_a_ledger_that_may_not_be_made(server: DynamoDbServer) -> None:
     with (
-        pytest.raises(PermanentError, match="there is none; create it with the string partition key 'slot'"),
+        pytest.raises(PermanentError, match="there is no such table; create it with the string partition key 'slot'"),
         opened(server, server.new_table(), create_ledger=False),
     ):
         pass
@@ -229,7 +232,7 @@ def test_what_cannot_be_opened_leaves_no_client(server: DynamoDbServer, monkeypa
     sink = DynamoDbSink(
         server.new_table(), region=REGION, endpoint_url=server.endpoint, ledger_table="none", create_ledger=False
     )
-    with pytest.raises(PermanentError, match="there is none"):
+    with pytest.raises(PermanentError, match="there is no such table"):
         sink.open(CONTEXT)
     assert closed == ["once"]
 

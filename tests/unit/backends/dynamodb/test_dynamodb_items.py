@@ -115,7 +115,7 @@ def test_a_key_that_is_no_number_is_told_by_row(server: DynamoDbServer, kind: An
         refused = sink.write(chunk(rows))
     assert isinstance(refused, Rejected)
     assert list(refused.reasons) == [1, 2, 3]
-    assert refused.reasons[1] == "column 'id' of its key is NaN, which no number of DynamoDB is"
+    assert refused.reasons[1] == "column 'id' of its key is NaN, which DynamoDB cannot hold as a number"
     assert [float(item["id"]["N"]) for item in server.items(table)] == ([] if kind is DynamoDbSink else [1.0, 2.0])
 
 
@@ -175,7 +175,7 @@ def test_a_chunk_that_the_server_refuses_writes_nothing(server: DynamoDbServer) 
     [
         (pa.table({"di": [1]}), {}, "the table's key 'id' is not among the columns di"),
         (pa.table({"id": ["1"]}), {}, "column 'id' would be stored as S, the table's key is N"),
-        (pa.table({"id": [1], "": [1]}), {}, "a column has no name"),
+        (pa.table({"id": [1], "": [1]}), {}, "a column has an empty name"),
         (pa.Table.from_arrays([pa.array([1])] * 2, names=["id", "id"]), {}, "column 'id' stands 2 times"),
     ],
 )

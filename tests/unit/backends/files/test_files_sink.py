@@ -159,7 +159,7 @@ def test_a_template_that_cannot_work_is_refused(template: str) -> None:
     [
         (Path.mkdir, "taken, and no file can be read there"),
         (lambda name: name.symlink_to("nowhere"), "taken, and no file can be read there"),
-        (Path.touch, "is there and empty"),
+        (Path.touch, "exists and is empty"),
     ],
     ids=["folder", "dangling link", "empty file"],
 )

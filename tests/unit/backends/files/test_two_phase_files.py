@@ -156,7 +156,7 @@ def test_a_file_of_the_same_bytes_under_that_name_is_another_one(tmp_path: Path,
     before = shown(tmp_path)
     held = prepared(tmp_path)
     for _ in range(2):
-        with pytest.raises(PermanentError, match=r"0-0-0.jsonl is there, and it is not the file .*\{wal_id\} in it"):
+        with pytest.raises(PermanentError, match=r"0-0-0.jsonl exists, and it is not the file .*\{wal_id\} in it"):
             committed(tmp_path, held)
     assert shown(tmp_path) == before, way
     assert len(held_files(tmp_path)) == 1
@@ -289,7 +289,7 @@ def test_what_is_held_apart_is_found_to_be_aborted(tmp_path: Path) -> None:
         ("/data/orders", "/data/orders/x", "outside of /data/orders"),
         ("/data/orders", "/data/x/../orders", "outside of /data/orders"),
         ("/data/orders", "", "outside of /data/orders"),
-        ("s3://bucket/x", "/data", "held_folder is for local folders: S3 shows nothing of an upload"),
+        ("s3://bucket/x", "/data", "held_folder is for local folders, since S3 shows nothing of an upload"),
     ],
 )
 def test_a_folder_that_cannot_hold_is_refused(url: str, given: str, message: str) -> None:
@@ -473,7 +473,9 @@ def test_a_url_that_cannot_work_is_refused(query: str, message: str) -> None:
 
 @pytest.mark.parametrize("url", ["memory://x", "ftp://me:hunter2@host/folder", "simplecache::s3://bucket/x"])
 def test_a_store_that_cannot_hold_files_back_is_refused(url: str) -> None:
-    with pytest.raises(ConfigError, match="on a local file system and on S3 only; use FilesSink") as error:
+    with pytest.raises(
+        ConfigError, match="two-phase commit of files works on a local file system and on S3 only; use FilesSink"
+    ) as error:
         TwoPhaseFilesSink(url)
     assert "hunter2" not in str(error.value)
 

@@ -164,7 +164,7 @@ def test_a_200_for_what_nobody_sent_is_no_chunk() -> None:
         sink = HttpLookupSink(server.url, lookup_url=f"{server.url}/{{key}}")
         with (
             opened(sink),
-            pytest.raises(PermanentError, match=r"answered 200 for it, and for [0-9a-f]{32}-0-1, which nobody"),
+            pytest.raises(PermanentError, match=r"answered 200 for it, and for [0-9a-f]{32}-0-1, which was"),
         ):
             sink.was_applied("k")
 

@@ -91,7 +91,12 @@ def test_statuses_that_may_pass(plain: Collection, status: int) -> None:
 
 @pytest.mark.parametrize(
     ("status", "advice"),
-    [(401, "check the credentials"), (403, "check the credentials"), (404, "check URL and method"), (451, "Mend")],
+    [
+        (401, "check the credentials"),
+        (403, "check the credentials"),
+        (404, "check URL and method"),
+        (451, "Correct the request or"),
+    ],
 )
 def test_statuses_that_will_not_pass(plain: Collection, status: int, advice: str) -> None:
     plain.server.faults.append(Fault(status=status))

@@ -219,7 +219,7 @@ def test_a_damaged_ledger_is_refused(server: RedisServer, damage: dict[str, Any]
             client.hdel(f"{LEDGER}{SLOT}", field)
         else:
             client.hset(f"{LEDGER}{SLOT}", field, value)
-        with pytest.raises(PermanentError, match="Somebody altered the ledger"):
+        with pytest.raises(PermanentError, match="Another program altered the ledger"):
             sink.last(SLOT)
 
 

@@ -130,7 +130,7 @@ def test_what_cannot_be_opened_leaves_no_connection(server: RedisServer) -> None
     with server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         sink = RedisSink(server.url, key="orders:{id}", password_env=VARIABLE)
-        with pytest.raises(PermanentError, match="may drop the ledger"):
+        with pytest.raises(PermanentError, match="may silently drop the ledger"):
             sink.open(CONTEXT)
         for _ in range(100):
             if len(client.client_list()) == 1:
@@ -194,7 +194,7 @@ def test_a_replica_may_be_tried_again(server: RedisServer, new_redis: Callable[.
 
 def test_it_waits_for_replicas(server: RedisServer, new_redis: Callable[..., RedisServer]) -> None:
     with opened(server, kind="stream", key="orders", wait_replicas=1, timeout_s=0.5) as sink:
-        with pytest.raises(OutcomeUnknownError, match="0 replicas have the rows, wait_replicas=1"):
+        with pytest.raises(OutcomeUnknownError, match="0 replicas have the rows, expected wait_replicas=1"):
             sink.write(chunk(ids(1)))
         with pytest.raises(OutcomeUnknownError):  # the ledger has it; the replica still has not
             sink.write(chunk(ids(1)))
@@ -245,7 +245,7 @@ def test_a_connection_cut_between_the_script_and_its_wait_gives_no_assurance(
             sink.write(chunk(ids(2), first=1))
         assert proxy.cuts == 1
         assert client.xlen("orders") == 2
-        with pytest.raises(OutcomeUnknownError, match="0 replicas have the rows, wait_replicas=1"):
+        with pytest.raises(OutcomeUnknownError, match="0 replicas have the rows, expected wait_replicas=1"):
             sink.write(chunk(ids(2), first=1))
         replica.go_on()
         sink.write(chunk(ids(2), first=1))

@@ -43,7 +43,7 @@ def test_ten_thousand_bad_rows_are_named_as_far_as_time_allows() -> None:
 
 
 def test_a_search_that_finds_nothing_in_time_says_so() -> None:
-    with pytest.raises(PermanentError, match="refused: out of range; too many rows, or too slow, to name one within"):
+    with pytest.raises(PermanentError, match="refused: out of range; too many rows, or too slow, to find one within"):
         refused_rows(range(10_000), refusing(range(10_000), inserted=[], takes_s=0.02), within_s=0.05)
 
 
@@ -79,5 +79,5 @@ def test_rows_that_are_not_taken_apart_in_time_are_told() -> None:
         time.sleep(0.02)
         return Apart("not twice") if end - first > 1 else None
 
-    with pytest.raises(PermanentError, match="refused: not twice; too many rows, or too slow, to name one within"):
+    with pytest.raises(PermanentError, match="refused: not twice; too many rows, or too slow, to find one within"):
         refused_rows(range(10_000), attempt, within_s=0.05)

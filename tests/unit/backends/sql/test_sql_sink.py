@@ -214,7 +214,7 @@ def test_a_table_that_undoes_the_whole_transaction_ends_the_delivery(
     """The savepoints are gone then, and the rows that follow would be committed one by one."""
     query(path, "CREATE TABLE flights (id INTEGER NOT NULL ON CONFLICT ROLLBACK)")
     query(path, trigger("ROLLBACK"))
-    with pytest.raises(PermanentError, match=r"undoes the whole transaction .* change that to ABORT"):
+    with pytest.raises(PermanentError, match=r"rolls back the whole transaction .* change that to ABORT"):
         sink.write(chunk(ids(1, bad, 3)))
     assert stored(path) == []
     assert sink.last(SLOT) is None
@@ -319,7 +319,8 @@ def test_no_disturbance_loses_or_repeats_a_row_where_some_are_refused(tmp_path: 
 
 
 DROPPED = (
-    "the table kept 0 of 1 rows and told no error: a trigger or the table's definition drops rows. If that is meant, "
+    "the table kept 0 of 1 rows and gave no error: a trigger or the table's definition drops rows. If that is "
+    "intended, "
     "pass may_drop_rows=True"
 )
 
@@ -546,7 +547,7 @@ def test_a_table_that_was_altered_is_described_again(sink: SqlSink, path: Path) 
     with pytest.raises(PermanentError, match="column 'id' is declared 'TEXT', which would alter"):
         sink.write(chunk(pa.table({"id": [b"x"]}), first=1))
     query(path, "DROP TABLE flights")
-    with pytest.raises(PermanentError, match="the table is gone since this process wrote to it"):
+    with pytest.raises(PermanentError, match="the table, and the rows that this process wrote to it, are gone"):
         sink.write(chunk(pa.table({"id": [b"x"]}), first=1))
 
 
@@ -679,7 +680,7 @@ def test_an_sqlite_without_foreign_keys_is_warned_of(path: Path, caplog: pytest.
 
     dialect: Any = SqlSink(f"sqlite:///{path}", "flights")._dialect
     dialect._enforce_foreign_keys(Without())
-    assert "this SQLite was built without foreign keys: none is checked" in caplog.text
+    assert "this SQLite was built without foreign keys, so it checks none" in caplog.text
 
 
 def test_a_deferred_foreign_key_ends_the_delivery(sink: SqlSink, path: Path) -> None:
