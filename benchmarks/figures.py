@@ -53,7 +53,7 @@ def _lines(results: Results) -> Iterator[str]:
     yield ""
     yield from verdict_table(results)
     yield ""
-    yield "What has no target, rows per second against rows per second:"
+    yield "Contests without a target, rows per second against rows per second:"
     yield ""
     yield from table_without_targets(results)
     yield ""

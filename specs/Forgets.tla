@@ -16,7 +16,7 @@ CONSTANTS
     Delivered,   \* How many of them are delivered and marked before anything happens.
     Bad,         \* Chunks <<batch, segment, number>> with a second row, which the target refuses.
     Fickle,      \* Whether it may take such a row another time.
-    PerSlot,     \* What is lost: the newest commits of one slot; otherwise everything after one moment.
+    PerSlot,     \* Whether the newest commits of one slot are lost; otherwise everything after one moment.
     MaxForgets,  \* How often the target forgets.
     MaxFails,    \* Sends without an answer: with effect, without one, or with one that comes later.
     BUG
@@ -70,13 +70,13 @@ Init ==
     /\ C = [r \in Runs |-> [pc |-> "off", b |-> -1, marked |-> -1, rows |-> NoRows, far |-> NoRows, over |-> FALSE, again |-> FALSE]]
     /\ T = [r \in Runs |-> NoTasks]
     /\ forgets = 0 /\ fails = 0
-    /\ G = [sure |-> {},      \* runs that read the last witness, since when nothing was lost
+    /\ G = [sure |-> {},      \* runs that compared the target with the newest marker, and nothing is lost since
             asked |-> {},     \* runs that asked for every slot of their batch, since when nothing was lost
             lost |-> FALSE,   \* whether rows of a marked batch were ever missing
             bad |-> {}]
 
 -----------------------------------------------------------------------------
-(* What the target holds *)
+(* The contents of the target *)
 
 \* The entry of a slot: that of its newest commit.
 Entry(g) ==
@@ -85,7 +85,7 @@ Entry(g) ==
 Position(g) == <<Entry(g).b, Entry(g).k>>
 Before(p, q) == p[1] < q[1] \/ (p[1] = q[1] /\ p[2] < q[2])
 
-\* What a marker says of every slot that was ever used: how far the target must be.
+\* A marker's last-delivered rows of every slot that was ever used: the target must have them.
 LastDelivered(b) ==
     [g \in Slots |->
         LET had == {x \in 0 .. b : g \in Segs(x)}
@@ -121,7 +121,7 @@ Forget ==
        \/ PerSlot /\ \E g \in Slots : \E many \in 1 .. Cardinality({i \in 1 .. Len(log) : log[i].g = g}) : Lost(Without(g, many))
     /\ UNCHANGED <<flying, wal, C, T, fails>>
 
-(* A send: ledger.LedgerEntry.  Verdict and rows in one transaction. *)
+(* A send: sinks.ledger.LedgerEntry.  Verdict and rows in one transaction. *)
 
 Verdict(m) ==
     LET e == Entry(m.g) IN
@@ -148,7 +148,7 @@ Superseded(r) == term > r
 Left(c, where) == [c EXCEPT !.pc = where, !.b = -1, !.rows = NoRows, !.far = NoRows, !.over = FALSE, !.again = FALSE]
 Go(r, where) == C' = [C EXCEPT ![r] = IF where \in {"gone", "alarm", "closed", "idle"} THEN Left(@, where) ELSE [@ EXCEPT !.pc = where]]
 
-\* run.Run.open: the term, then the newest marker
+\* lifecycle.run.Run.open: the term, then the newest marker
 Open(r) ==
     /\ C[r].pc = "off" /\ term = r - 1
     /\ term' = r
@@ -157,8 +157,9 @@ Open(r) ==
     /\ T' = [x \in Runs |-> IF ~Zombies /\ x < r THEN NoTasks ELSE T[x]]
     /\ UNCHANGED <<target, letters, rel, marked, budgets, G>>
 
-\* The last witness is read, also where there is nothing to deliver: at the start, and before the process ends.
-ReadWitness(r) ==
+\* The target is compared with the last-delivered rows of the newest marker, also where there is nothing to deliver: at the
+\* start, and before the process ends.
+ReadLastDelivered(r) ==
     LET c == C[r]
         skipped == BUG = (IF c.pc = "start" THEN "last_delivered_not_read_at_start" ELSE "last_delivered_not_read_at_end")
     IN
@@ -173,7 +174,7 @@ ReadWitness(r) ==
 Tasks(b, rows) ==
     [g \in Slots |-> IF g \in Segs(b) /\ rows[g] < Size(b, g) THEN [NoTask EXCEPT !.pc = "read", !.k = rows[g]] ELSE NoTask]
 
-\* committer.Committer._deliver_next: the term, the release, and of another's release the marker
+\* committer.committer.Committer._deliver_next: the term, the release, and of another's release the marker
 Begin(r) ==
     LET c == C[r]
         b == c.marked + 1
@@ -181,12 +182,12 @@ Begin(r) ==
         far == [g \in Slots |-> Max({0} \cup {x[3] : x \in {y \in Bad : y[1] = b /\ y[2] = g /\ letters[y] # <<>>}})]
     IN
     /\ c.pc = "idle" /\ b \in Batches
-    /\ G' = IF over /\ marked >= b THEN [G EXCEPT !.sure = @ \ {r}] ELSE G    \* of that marker's witness it knows nothing
+    /\ G' = IF over /\ marked >= b THEN [G EXCEPT !.sure = @ \ {r}] ELSE G    \* it did not compare the target with that marker
     /\ IF Superseded(r) THEN Go(r, "gone") /\ UNCHANGED <<rel, T>>
        ELSE IF over /\ marked >= b THEN C' = [C EXCEPT ![r].marked = marked] /\ UNCHANGED <<rel, T>>
        ELSE /\ rel' = [rel EXCEPT ![b] = IF @ = 0 THEN r ELSE @]
             /\ C' = [C EXCEPT ![r] = [@ EXCEPT !.pc = "wait", !.b = b, !.rows = NoRows, !.over = over,
-                                            !.far = IF over /\ BUG # "predecessors_forgotten" THEN far ELSE NoRows]]
+                                            !.far = IF over /\ BUG # "older_processes_forgotten" THEN far ELSE NoRows]]
             /\ T' = [T EXCEPT ![r] = Tasks(b, NoRows)]
     /\ UNCHANGED <<target, letters, marked, term, budgets>>
 
@@ -204,7 +205,8 @@ Quiet == UNCHANGED <<log, flying, wal, C, budgets, G>>
 Cell(r, g) == <<C[r].b, g, T[r][g].k + 1>>
 IsBad(r, g) == Cell(r, g) \in Bad
 
-\* SegmentDelivery._stored_rows, _check_last_delivered: `last` of the segment's slot, and of its share of the witness's slots
+\* SegmentDelivery._stored_rows, _check_last_delivered: `last` of the segment's slot, and of its share of the
+\* last-delivered slots
 TaskRead(r, g) ==
     LET c == C[r]
         segs == Len(Shape[c.b + 1])
@@ -226,7 +228,7 @@ MaybeSent(r, g) ==
     IN (t.first /\ (c.over \/ c.again)) \/ (t.k < c.far[g] /\ BUG # "first_chunk_alone_maybe_sent")
 Adopts(r, g) == MaybeSent(r, g) /\ BUG \notin {"dead_letters_not_adopted", "dead_letters_kept_again"}
 
-\* Before each send; a fresh batch of one segment needs none besides the one before the release.
+\* Before each send; a fresh batch of one segment needs only the one before the release.
 TaskCheck(r, g) ==
     LET t == T[r][g]
         begins == ~IsBad(r, g) \/ ~Adopts(r, g)
@@ -251,7 +253,7 @@ TaskAdopt(r, g) ==
 Keep(r, g, x) == letters' = [letters EXCEPT ![Cell(r, g)] = Append(@, [x |-> x, t |-> r])]
 KeepQuiet == UNCHANGED <<log, flying, rel, marked, term, C, budgets, G>>
 
-\* and the next number is taken, so that no predecessor keeps more.
+\* and the next number is taken, so that no older process keeps more.
 TaskClose(r, g) ==
     LET t == T[r][g] IN
     /\ t.pc = "close"
@@ -317,7 +319,8 @@ Join(r) ==
     /\ G' = IF C'[r].pc = "mark" THEN [G EXCEPT !.asked = @ \cup {r}] ELSE G
     /\ UNCHANGED <<target, wal, budgets>>
 
-\* The target forgot something: every slot of the batch and of the witness is asked again, and what is behind is opened.
+\* The target forgot something: every slot of the batch and of last-delivered is read again, and segments that are behind are
+\* opened.
 AskAgain(r) ==
     LET c == C[r]
         stored == [g \in Slots |-> IF g \in Segs(c.b) /\ Entry(g).b = c.b THEN Entry(g).k ELSE 0]
@@ -343,7 +346,7 @@ Question(r) ==
     /\ G' = IF isBehind THEN G ELSE [G EXCEPT !.asked = @ \cup {r}]
     /\ UNCHANGED <<target, wal, T, budgets>>
 
-\* committer.Committer._mark
+\* committer.committer.Committer._mark
 CreateMarker(r) ==
     LET c == C[r]
         isNew == marked < c.b
@@ -356,7 +359,7 @@ CreateMarker(r) ==
     /\ G' = [G EXCEPT !.asked = @ \ {r}, !.lost = @ \/ AnyMissing(log, marked'), !.bad = IF isBad THEN @ \cup {"marked"} ELSE @]
     /\ UNCHANGED <<target, letters, rel, term, T, budgets>>
 
-\* What a newer process did looks like damage to a superseded one: committer.Committer.deliver_next
+\* The work of a newer process looks like damage to a superseded one: committer.committer.Committer.deliver_next
 Suspect(r) ==
     /\ C[r].pc = "suspect"
     /\ Go(r, IF Superseded(r) THEN "gone" ELSE "alarm")
@@ -369,7 +372,7 @@ TaskStep(r, g) ==
     TaskRead(r, g) \/ TaskCheck(r, g) \/ TaskAdopt(r, g) \/ TaskClose(r, g) \/ TaskSend(r, g) \/ TaskKeep(r, g)
 
 RunStep(r) ==
-    \/ Open(r) \/ ReadWitness(r) \/ Begin(r) \/ Ends(r) \/ Join(r) \/ AskAgain(r) \/ Question(r) \/ CreateMarker(r) \/ Suspect(r)
+    \/ Open(r) \/ ReadLastDelivered(r) \/ Begin(r) \/ Ends(r) \/ Join(r) \/ AskAgain(r) \/ Question(r) \/ CreateMarker(r) \/ Suspect(r)
     \/ \E g \in Slots : TaskStep(r, g)
 
 Next == Forget \/ Arrive \/ \E r \in Runs : RunStep(r)
@@ -380,15 +383,15 @@ Spec == Init /\ [][Next]_vars
 FairSpec == Spec /\ \A r \in Runs : WF_vars(Open(r)) /\ WF_vars(RunStep(NRuns))
 
 -----------------------------------------------------------------------------
-(* What holds *)
+(* Laws *)
 
 \* No row twice, and none both in the target and among the dead letters.
 NothingTwice == \A c \in Cells : Times(log, c) <= 1 /\ (c \in Bad => BadTimes(c) <= 1)
 
-\* A marker is created for what the target has, or lost after it was asked.
+\* A marker is created for rows that the target has, or that it lost after it was read.
 MarkedIsThere == "marked" \notin G.bad
 
-\* A process that found the last witness in the target, at its start or at its end, has every row of every batch up to
+\* A process that found the last-delivered rows in the target, at its start or at its end, has every row of every batch up to
 \* there in the target or in a dead letter, unless the target lost it after that look.
 NothingMissing == \A r \in G.sure : \A b \in Batches : b <= C[r].marked /\ C[r].pc \in {"idle", "closed"} => AllThere(b)
 

@@ -12,7 +12,7 @@ EXTENDS Integers, FiniteSets
 CONSTANTS
     NRuns,      \* Lives of processes, each with a query and a committer; they open one after the other.
     NB,         \* Batches.
-    StartFrom,  \* What the program says of its sink: "none", "next" or "earliest".
+    StartFrom,  \* The program's `start_from` of its sink: "none", "next" or "earliest".
     MaxLosses,  \* How often the store loses what is older than something.
     Claimed,    \* How many terms of each role earlier processes claimed.
     AtOnce,     \* Whether a run may open while another one starts.
@@ -26,8 +26,8 @@ Batches == 0 .. (NB - 1)
 Roles == {"stager", "committer"}
 
 VARIABLES
-    made,    \* What is on the store.
-    old,     \* What of it the store is about to lose: all that was made before some moment.
+    made,    \* The objects on the store.
+    old,     \* Those of them that the store is about to lose: all that were made before some moment.
     done,    \* How many batches Spark completed.
     R,       \* By run: what it does, and what it knows.
     K,       \* By run and role: the claim and the term.
@@ -55,7 +55,7 @@ Init ==
     /\ G = [begin |-> IF Claimed = 0 THEN -1 ELSE 0, sent |-> {}, bad |-> {}]
 
 -----------------------------------------------------------------------------
-(* What a look at the store tells *)
+(* A look at the store *)
 
 Of(kind) == {o \in made : o.kind = kind}
 Numbers(role) == {o.n : o \in {x \in Of("term") : x.role = role}}
@@ -85,7 +85,7 @@ Starts(r) ==
     \/ R[r].pc \in {"look", "look again", "register", "new sink"} \/ "claim" \in {R[r].cm, R[r].st}
     \/ \E x \in Roles : K[r][x].pc \in {"claiming", "claimed"}
 
-\* What is there now will be lost before anything that is made later.
+\* The objects that are there now will be lost before any that is made later.
 Age ==
     /\ losses < MaxLosses /\ old = {} /\ made # {}
     /\ old' = made
@@ -104,10 +104,10 @@ Ended(pc) == [NoRun EXCEPT !.pc = pc]
 Alarm(r) == [R EXCEPT ![r] = Ended("alarm")]
 Blame(g) == IF losses = 0 THEN [g EXCEPT !.bad = @ \cup {"alarm"}] ELSE g
 
-\* Roles that a predecessor may hold.
+\* Roles that an older process may hold.
 Before == [x \in Roles |-> [NoClaim EXCEPT !.held = BUG # "new_role_never_held"]]
 
-\* inventory.take: wal.json, then what is there, then wal.json again before it is an error
+\* recovery.inventory.take: wal.json, then what is there, then wal.json again before it is an error
 Open(r) ==
     /\ R[r].pc = "off"
     /\ r > 1 => R[r - 1].pc # "off" /\ (AtOnce \/ ~Starts(r - 1))
@@ -131,7 +131,7 @@ LookAgain(r) ==
        ELSE R' = [R EXCEPT ![r].pc = "register"] /\ UNCHANGED G
     /\ UNCHANGED <<made, done, K, losses>>
 
-\* registry.register
+\* recovery.registration.register
 Register(r) ==
     /\ R[r].pc = "register"
     /\ R' = IF Of("sink") # {} THEN [R EXCEPT ![r].pc = "on", ![r].sink = First("sink"), ![r].cm = "claim", ![r].batches = FALSE]
@@ -155,7 +155,7 @@ NewSink(r) ==
     /\ UNCHANGED <<done, losses>>
 
 -----------------------------------------------------------------------------
-(* Claiming a term: terms.claim *)
+(* Claiming a term: wal.fencing.claim *)
 
 Thread(role) == IF role = "stager" THEN "st" ELSE "cm"
 Pc(r, role) == IF role = "stager" THEN R[r].st ELSE R[r].cm
@@ -176,7 +176,7 @@ List(r, role) ==
     /\ Claims(r, role, From(r, role, 0))
     /\ UNCHANGED <<made, done, R, losses, G>>
 
-\* What is missing below comes first, the lowest first.
+\* The missing numbers below come first, the lowest first.
 Fill(r, role) ==
     LET c == K[r][role]
     IN
@@ -221,7 +221,7 @@ Compare(r, role) ==
 -----------------------------------------------------------------------------
 (* Staging and delivering *)
 
-\* history.History.bind: before wal.json is made, the inventory is taken once more
+\* recovery.history.History.bind: before wal.json is made, the inventory is taken once more
 Bind(r) ==
     LET wal == IF Of("wal") # {} THEN First("wal") ELSE done IN
     /\ R[r].pc = "on" /\ R[r].st = "idle" /\ R[r].wal = -1 /\ done < NB
@@ -260,7 +260,7 @@ Deliver(r) ==
     IN
     /\ R[r].pc = "on" /\ R[r].cm = "idle" /\ R[r].wal # -1 /\ b < done
     /\ IF Fenced(r, "committer") THEN R' = [R EXCEPT ![r].cm = "dead"] /\ UNCHANGED <<made, G>>
-       ELSE IF Newest("marker") >= b            \* a predecessor marked it meanwhile
+       ELSE IF Newest("marker") >= b            \* an older process marked it meanwhile
        THEN R' = [R EXCEPT ![r].marked = Newest("marker")] /\ UNCHANGED <<made, G>>
        ELSE IF ~\E o \in Of("manifest") : o.b = b
        THEN R' = Alarm(r) /\ G' = Blame(G) /\ UNCHANGED made          \* MissingBatch
@@ -297,7 +297,7 @@ Next == Age \/ Lose \/ \E r \in Runs : RunStep(r)
 Spec == Init /\ [][Next]_vars
 
 -----------------------------------------------------------------------------
-(* What holds *)
+(* Laws *)
 
 \* No completed batch is passed over without an error: not by a later one, and not by an end that says all is well.
 NothingSkipped == "skipped" \notin G.bad

@@ -1,5 +1,5 @@
 ---- MODULE PlainGroups ----
-\* A plain sink, whose batches each have a marker of their own whatever groups other sinks are served in.
+\* A plain sink, whose batches each have a marker, also where other sinks are served in groups.
 EXTENDS WalSink
 MCServes == [r \in 1..2 |-> {"a"}]
 MCKind == [s \in {"a"} |-> "plain"]

@@ -108,7 +108,7 @@ Cm(r, s, c) == cm' = [cm EXCEPT ![r][s] = c]
 Go(r, s, pc) == cm' = [cm EXCEPT ![r][s].pc = pc]
 Store == UNCHANGED <<man, rel, mark, low, top>>
 Quiet == UNCHANGED <<spark, st, ghosts>>
-Succeeded(r, s) == top[s] > cm[r][s].term
+Superseded(r, s) == top[s] > cm[r][s].term
 
 Gone(c) == [c EXCEPT !.pc = "gone", !.b = -1, !.att = None, !.seen = FALSE, !.late = FALSE, !.marked = -1]
 Passed(c, b) == [c EXCEPT !.pc = "idle", !.marked = b, !.b = -1, !.att = None, !.seen = FALSE]
@@ -122,7 +122,7 @@ Claim(r, s) ==
 
 Highest(runs) == CHOOSE r \in runs : \A x \in runs : st[x].term <= st[r].term
 
-\* What a predecessor did with a batch it released: the marker, then the newest one.
+\* The work of an older process on a batch that it released: the marker, then the newest one.
 Taken(r, s, c, b) ==
     LET d == [c EXCEPT !.b = b, !.att = rel[b][1], !.seen = b \in had[s]]
     IN IF BUG = "second_read_missing" THEN [d EXCEPT !.pc = "check"]
@@ -134,7 +134,7 @@ Taken(r, s, c, b) ==
 Decide(r, s) ==
     LET c == cm[r][s]
         b == c.marked + 1
-        fenced == Succeeded(r, s) /\ BUG # "term_not_checked_at_release"
+        fenced == Superseded(r, s) /\ BUG # "term_not_checked_at_release"
         att == IF r \in man[b] THEN r ELSE Highest(man[b])
         mine == [c EXCEPT !.b = b, !.pc = "send", !.seen = b \in had[s]]
     IN
@@ -142,9 +142,9 @@ Decide(r, s) ==
     /\ BUG = "delivers_before_all_terms_are_claimed" \/ \A x \in Sinks : cm[r][x].pc # "claim"
     /\ done > b \/ (BUG = "gate_ignored" /\ man[b] # {})
     /\ IF fenced THEN Cm(r, s, Gone(c)) /\ UNCHANGED <<rel, bad>>
-       ELSE IF man[b] = {} THEN       \* collected, or lost: only a successor can have done that
+       ELSE IF man[b] = {} THEN       \* collected, or lost: only a newer process can have done that
             /\ Cm(r, s, Gone(c)) /\ UNCHANGED rel
-            /\ bad' = IF Succeeded(r, s) THEN bad ELSE bad \cup {"NoFalseAlarm"}
+            /\ bad' = IF Superseded(r, s) THEN bad ELSE bad \cup {"NoFalseAlarm"}
        ELSE IF rel[b] = NoRelease \/ BUG = "release_not_pinned"
        THEN rel' = [rel EXCEPT ![b] = <<att, r>>] /\ Cm(r, s, [mine EXCEPT !.att = att]) /\ UNCHANGED bad
        ELSE IF rel[b][2] = r THEN Cm(r, s, [mine EXCEPT !.att = rel[b][1]]) /\ UNCHANGED <<rel, bad>>
@@ -155,14 +155,14 @@ Decide(r, s) ==
 TaskCheck(r, s) ==
     LET c == cm[r][s] IN
     /\ c.pc = "check"
-    /\ Cm(r, s, IF Succeeded(r, s) /\ BUG # "term_not_rechecked" THEN Gone(c) ELSE [c EXCEPT !.pc = "send"])
+    /\ Cm(r, s, IF Superseded(r, s) /\ BUG # "term_not_rechecked" THEN Gone(c) ELSE [c EXCEPT !.pc = "send"])
     /\ Quiet /\ Store /\ UNCHANGED bad
 
 Repeats(counts) == LET sum[b \in -1 .. (NB - 1)] == IF b = -1 THEN 0 ELSE sum[b - 1] + Max({0, counts[b] - 1}) IN sum[NB - 1]
 
 TaskSend(r, s) ==
     LET c == cm[r][s]
-        gone == Succeeded(r, s)
+        gone == Superseded(r, s)
     IN
     /\ c.pc = "send"
     /\ cnt' = [cnt EXCEPT ![s][c.b] = @ + 1]
@@ -182,19 +182,19 @@ CreateMarker(r, s) ==
     /\ c.pc = "mark"
     /\ mark' = [mark EXCEPT ![s] = @ \cup {c.b}]
     /\ had' = [had EXCEPT ![s] = @ \cup {c.b}]
-    /\ Cm(r, s, IF fresh \/ ~Succeeded(r, s) THEN Passed(c, c.b) ELSE Gone(c))
+    /\ Cm(r, s, IF fresh \/ ~Superseded(r, s) THEN Passed(c, c.b) ELSE Gone(c))
     /\ UNCHANGED <<spark, st, man, rel, low, top, cnt, tags, bad>>
 
 -----------------------------------------------------------------------------
 (* Collecting *)
 
-\* What every sink has, the term, low water; between two batches, whenever there is something to collect.
+\* The newest batch of every sink, the term, low water; between two batches, whenever there is something to collect.
 RaiseLowWater(r, s) ==
     LET c == cm[r][s]
         everywhere == IF BUG = "undelivered_collected" THEN c.marked ELSE Min({Newest(x) : x \in Sinks})
         target == everywhere - Retention
     IN
-    /\ c.pc = "idle" /\ target > low /\ ~Succeeded(r, s)
+    /\ c.pc = "idle" /\ target > low /\ ~Superseded(r, s)
     /\ low' = target
     /\ Cm(r, s, [c EXCEPT !.pc = "delete", !.b = target])
     /\ Quiet /\ UNCHANGED <<man, rel, mark, top, bad>>
@@ -231,9 +231,9 @@ I6_OneRelease ==
     \A b \in Batches :
         /\ Cardinality(tags[b]) <= 1
         /\ (tags[b] # {} /\ rel[b] = NoRelease) \/ b <= low => \A s \in Sinks : b \in had[s]
-I7_SucceededIsHarmless == "I7" \notin bad
+I7_SupersededIsHarmless == "I7" \notin bad
 I8_NoSilentDivergence ==
     \A r \in Runs : \A s \in Sinks : \A b \in Batches :
-        cm[r][s].pc = "idle" /\ ~Succeeded(r, s) /\ b <= cm[r][s].marked => cnt[s][b] > 0
+        cm[r][s].pc = "idle" /\ ~Superseded(r, s) /\ b <= cm[r][s].marked => cnt[s][b] > 0
 NoFalseAlarm == "NoFalseAlarm" \notin bad
 =============================================================================

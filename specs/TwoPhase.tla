@@ -15,7 +15,7 @@ CONSTANTS
     MaxForgets,  \* How often the target drops all it holds.
     MaxFails,    \* Commits that raise, having had their effect or not.
     Remembers,   \* Whether the target can tell what was never committed.
-    Keeps,       \* Whether the WAL has the rows besides (keep_segments).
+    Keeps,       \* Whether the WAL has the rows as well (keep_segments).
     BUG
 
 Runs == 1 .. NRuns
@@ -29,9 +29,9 @@ SegOf(t) == t[3]
 
 VARIABLES
     begun,      \* Transactions with a record that they were begun, in the WAL.
-    held,       \* What the target holds back.
-    shown,      \* What it ever showed.
-    taken,      \* Of that, what a reader took away since.
+    held,       \* The transactions that the target holds back.
+    shown,      \* The transactions that it ever showed.
+    taken,      \* Those of them that a reader removed since.
     handles,    \* By attempt and segment: the prepared transaction, None if that failed, or "?" before.
     manifests,  \* Attempts that are staged.
     completed,  \* Whether Spark completed the batch.
@@ -45,7 +45,7 @@ VARIABLES
     seg,        \* The segment it is at.
     has,        \* The transaction it is about to commit, and its number; 0 is the manifest's.
     maybe,      \* Whether a commit of that segment may have been tried before.
-    todo        \* What it is about to abort.
+    todo        \* The transactions that it is about to abort.
 
 vars == <<begun, held, shown, taken, handles, manifests, completed, released, prepared, progress, marked, term,
           forgets, fails, pc, seg, has, maybe, todo>>
@@ -156,7 +156,7 @@ Look(r) ==
         handle == handles[released][s]
         later == {n \in Numbers : prepared[s][n] # None}
         fresh == handle # None /\ ~maybe[r]
-        wasChecked == fresh /\ NSegs = 1     \* Order.term_checked: before the release
+        wasChecked == fresh /\ NSegs = 1     \* SegmentTask.term_checked: before the release
     IN
     /\ pc[r] = "look"
     /\ IF s \in progress
@@ -201,7 +201,7 @@ Commit(r) ==
           /\ UNCHANGED <<shown, held, fails>>
     /\ UNCHANGED <<taken, spark, wal, forgets, seg, has, todo>>
 
-(* Nobody tried before, as far as this run knows: it is so if nobody succeeded it until now. *)
+(* Nobody tried before, as far as this run knows: it is so if no newer process superseded it until now. *)
 Sure(r) ==
     /\ pc[r] = "sure"
     /\ Go(r, IF term > r THEN "fenced" ELSE "prepare")
@@ -261,7 +261,7 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
-(* What holds. *)
+(* Laws *)
 
 NothingShowsEarly == shown # {} => completed
 NothingTwice == \A s \in Segs : Cardinality({t \in shown : SegOf(t) = s}) <= 1

@@ -35,7 +35,7 @@ ASSUME Fixes \subseteq {"confirm_release", "fresh_gate", "term_after_record", "r
                        "known_at_query_start", "stager_term", "own_offsets", "first_batch_looked_up",
                        "running_query_asked"}
 
-\* Else what a succeeded committer marks at the end of its group could let others collect what its successor is about to
+\* Else the marker of a superseded committer at the end of its group could let others collect what a newer one is about to
 \* deliver again (BUG = "group_longer_than_retention").
 ASSUME Group = 1 \/ Group <= Retention
 
@@ -112,20 +112,20 @@ Init ==
 (* Groups.  A committer whose target drops what it already has may deliver several batches, one after the other, before it *)
 (* creates one marker, that of the newest, which stands for every batch through its own.                                  *)
 
-DropsRepeats(s) == Kind[s] = "idempotent"                       \* guarantees.Promise.ignores_repeats
+DropsRepeats(s) == Kind[s] = "idempotent"                       \* sinks.guarantees.Promise.ignores_repeats
 Longest == IF BUG = "group_longer_than_retention" THEN Retention + 2 ELSE Group
 Grouped(s) == Group > 1 /\ (DropsRepeats(s) \/ BUG \in {"plain_sink_in_groups", "transactional_sink_in_groups"})
 
-\* Time is not modelled: whoever read its term at the start of a group may trust that for the rest of it.
+\* Time is not modelled: a committer that read its term at the start of a group may trust that for the rest of it.
 MaySkipTerm(s) == (Grouped(s) /\ DropsRepeats(s)) \/ BUG = "plain_sink_skips_its_term"
 
-(* What one read or listing of the store tells *)
+(* One read or listing of the store *)
 
-Succeeded(role, term) == (term + 1) \in terms[role]            \* terms.Term.check
-NextTerm(role) == Max({0} \cup terms[role]) + 1                \* terms.claim
+Superseded(role, term) == (term + 1) \in terms[role]            \* wal.fencing.Term.check
+NextTerm(role) == Max({0} \cup terms[role]) + 1                \* wal.fencing.claim
 Marked(s, b) == \E m \in mark : m.s = s /\ m.b = b
-NewestMarker(s) == Max({-1} \cup {m.b : m \in {x \in mark : x.s = s}})     \* committer.newest_marker
-Recorded(s, b, g) == Max({0} \cup {p.k : p \in {x \in prog : x.s = s /\ x.b = b /\ x.g = g}})  \* progress.recorded_rows
+NewestMarker(s) == Max({-1} \cup {m.b : m \in {x \in mark : x.s = s}})     \* recovery.inventory.newest_marker
+Recorded(s, b, g) == Max({0} \cup {p.k : p \in {x \in prog : x.s = s /\ x.b = b /\ x.g = g}})  \* delivery.progress.recorded_rows
 Traces == {m.b : m \in man} \cup {b \in Batches : rel[b] # NoAtt}
 HasOffsets(b) == Len(ck.off) > b
 ManifestOf(b, att) == \E m \in man : m.b = b /\ m.t = att.t /\ m.n = att.n
@@ -170,7 +170,7 @@ OtherQuery ==
 -----------------------------------------------------------------------------
 (* Opening a run *)
 
-\* run.Run.open: history.History.load_owner, load_batches, checkpoint.Gate.search
+\* lifecycle.run.Run.open: recovery.history.History.load_owner, load_batches, checkpoint.reader.Gate.search
 Open(r) ==
     /\ R[r].phase = "new"
     /\ r > 1 => R[r - 1].phase # "new"
@@ -181,21 +181,22 @@ Open(r) ==
             /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, S, C, T>>
 
-\* run.Run._committer: terms.claim
+\* lifecycle.run.Run._committer: wal.fencing.claim
 Claim(r, s) ==
     /\ R[r].phase = "open" /\ C[r][s].pc = "claim"
     /\ terms' = [terms EXCEPT ![s] = @ \cup {NextTerm(s)}]
     /\ C' = [C EXCEPT ![r][s].pc = "load", ![r][s].term = NextTerm(s)]
     /\ UNCHANGED <<ck, wal, man, rel, prog, mark, low, R, S, T, G>>
 
-\* committer.Committer.load
+\* committer.committer.Committer.load
 Load(r, s) ==
     /\ C[r][s].pc = "load"
     /\ C' = [C EXCEPT ![r][s].pc = "idle", ![r][s].marked = NewestMarker(s), ![r][s].upto = NewestMarker(s)]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* run.Run.become_stager, once the committers have caught up (crew.CommitterPool.wait_caught_up): history.History.ask_owner_again, then
-\* terms.claim.  `WalSink.start` calls it before Spark starts the query; where the user's own foreachBatch calls
+\* lifecycle.run.Run.become_stager, once the committers have caught up
+\* (lifecycle.committer_pool.CommitterPool.wait_caught_up): recovery.history.History.ask_owner_again, then
+\* wal.fencing.claim.  `WalSink.start` calls it before Spark starts the query; where the user's own foreachBatch calls
 \* `WalSink.stage` (Chains), Spark has chosen and planned the batch before.
 BecomeStager(r) ==
     /\ R[r].phase = "open" /\ S[r].pc = IF r \in Chains THEN "claim" ELSE "off"
@@ -212,7 +213,7 @@ BecomeStager(r) ==
     /\ R' = IF wal # 0 THEN [R EXCEPT ![r].own = wal] ELSE R
     /\ UNCHANGED <<ck, wal, man, rel, prog, mark, low, C, T>>
 
-\* history.History.load_batches, once the term is claimed.  The repair "known_at_query_start": at every start of a query.
+\* recovery.history.History.load_batches, once the term is claimed.  The repair "known_at_query_start": at every start of a query.
 LoadBatches(r) ==
     /\ S[r].pc = "known"
     /\ R' = IF Fixed("known_at_query_start") \/ R[r].known = -1
@@ -255,7 +256,7 @@ Write(r, b) == IF R[r].known > -1 /\ b > R[r].known + 1 THEN "gap" ELSE "write"
 AfterBegin(r, b) ==
     IF ~LooksUp(r, b) THEN Write(r, b) ELSE IF BUG = "no_low_water_check_at_stage" THEN "release" ELSE "low"
 
-\* stager.Stager.begin: checkpoint.Checkpoint.require_offsets, history.History.bind
+\* staging.stager.Stager.begin: checkpoint.reader.Checkpoint.require_offsets, recovery.history.History.bind
 StageBegin(r) ==
     /\ S[r].pc = "stage"
     /\ LET b == S[r].b
@@ -280,14 +281,14 @@ StageBegin(r) ==
 
 \* The repair "own_offsets" refuses an entry that another plan wrote: Spark keeps the time of planning in the entry and in
 \* the execution at hand.  Where Spark does not tell it, "stager_term" takes its place:
-\* after it read the offsets a stager asks whether it was succeeded.  If another query wrote
+\* after it read the offsets a stager checks whether it was superseded.  If another query wrote
 \* them, its run had claimed the role before, and the rows in hand are not what these offsets say.
 StageTerm(r) ==
     /\ S[r].pc = "term"
-    /\ S' = [S EXCEPT ![r].pc = IF Succeeded("stager", S[r].t) THEN "dead" ELSE AfterBegin(r, S[r].b)]
+    /\ S' = [S EXCEPT ![r].pc = IF Superseded("stager", S[r].t) THEN "dead" ELSE AfterBegin(r, S[r].b)]
     /\ UNCHANGED <<ck, store, R, C, T, G>>
 
-\* stager.Stager._refuse_collected, before and after the release is looked for
+\* staging.stager.Stager._refuse_collected, before and after the release is looked for
 StageLowWater(r) ==
     /\ S[r].pc \in {"low", "low again"}
     /\ S' = [S EXCEPT ![r].pc = IF S[r].b <= low
@@ -295,18 +296,18 @@ StageLowWater(r) ==
                                 ELSE IF @ = "low" THEN "release" ELSE Write(r, S[r].b)]
     /\ UNCHANGED <<ck, store, R, C, T, G>>
 
-\* The same, of a batch that was collected: a succeeded query, or one whose batch another one completed, is fenced and
+\* The same, of a batch that was collected: a superseded query, or one whose batch another one completed, is fenced and
 \* blames no history.  The term, then the checkpoint.
 StageCollected(r) ==
     /\ S[r].pc \in {"collected", "completed", "gone"}
     /\ IF S[r].pc = "gone" THEN StageFails(r, "gone")
        ELSE /\ S' = [S EXCEPT ![r].pc = IF @ = "collected"
-                                        THEN IF Succeeded("stager", S[r].t) THEN "dead" ELSE "completed"
+                                        THEN IF Superseded("stager", S[r].t) THEN "dead" ELSE "completed"
                                         ELSE IF ck.done > S[r].b THEN "dead" ELSE "gone"]
             /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, R, C, T>>
 
-\* stager.Stager._refuse_gap: a predecessor may have staged since
+\* staging.stager.Stager._refuse_gap: an older process may have staged since
 StageGap(r) ==
     /\ S[r].pc = "gap"
     /\ LET known == Max({R[r].known, low} \cup {b \in Traces : b > low}) IN
@@ -314,7 +315,7 @@ StageGap(r) ==
        /\ IF S[r].b > known + 1 THEN StageFails(r, "missing") ELSE S' = [S EXCEPT ![r].pc = "write"] /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, C, T>>
 
-\* stager.Stager._is_replay
+\* staging.stager.Stager._is_replay
 StageRelease(r) ==
     /\ S[r].pc = "release"
     /\ LET b == S[r].b IN
@@ -327,8 +328,8 @@ StageRelease(r) ==
             /\ G' = IF S[r].q # wal THEN [G EXCEPT !.bad = @ \cup {"I8"}] ELSE G
     /\ UNCHANGED <<ck, store, R, C, T>>
 
-\* stager.Stager.end: the Spark job, then the manifest (its name is nobody else's: an ambiguous answer reads back as
-\* its own); history.History.note_staged
+\* staging.stager.Stager.end: the Spark job, then the manifest (its name is nobody else's: an ambiguous answer reads
+\* back as its own); recovery.history.History.note_staged
 StageManifest(r) ==
     /\ S[r].pc = "write"
     /\ LET b == S[r].b
@@ -366,17 +367,17 @@ Restart(r) ==
 
 CommitterFails(r, s, why) == C' = [C EXCEPT ![r][s].pc = "fail", ![r][s].why = why]
 
-\* committer.Committer.deliver_next: what a successor did looks like damage to whom it succeeded
+\* committer.committer.Committer.deliver_next: the work of a newer process looks like damage to a superseded one
 Fail(r, s) ==
     /\ C[r][s].pc = "fail"
     /\ LET c == C[r][s] IN
-       IF Succeeded(s, c.term)
+       IF Superseded(s, c.term)
        THEN C' = [C EXCEPT ![r][s].pc = "fenced", ![r][s].why = ""] /\ UNCHANGED G
        ELSE /\ C' = [C EXCEPT ![r][s].pc = "alarm"]
             /\ G' = Shout(G, c.b, c.why, FalseAlarm(c.why))
     /\ UNCHANGED <<ck, store, R, S, T>>
 
-\* A release is known: begin to deliver it, or look first what a predecessor did.  committer.Committer._deliver_next
+\* A release is known: begin to deliver it, or look first at the work of an older process.  committer.committer.Committer._deliver_next
 Taken(r, s, c, b, att) ==
     LET over == att.r # r \/ c.began = b
         last == BUG = "group_marked_before_its_last" /\ c.upto > c.marked /\ b - c.marked = Longest
@@ -384,7 +385,7 @@ Taken(r, s, c, b, att) ==
     IN [c EXCEPT !.b = b, !.att = att, !.began = b, !.rows = NoRows, !.pc = next, !.fresh = ~over,
                  !.seen = ~over /\ G.marked[<<s, b>>] # 0]
 
-\* committer.Committer._deliver_next: a batch that was released waits, too, while a checkpoint that was rolled back has not
+\* committer.committer.Committer._deliver_next: a batch that was released waits, too, while a checkpoint that was rolled back has not
 \* completed it again.  rec: what earlier runs left is not delivered yet.
 AskGate(r, s) ==
     /\ R[r].phase = "open" /\ C[r][s].pc = "idle" /\ wal # 0
@@ -404,14 +405,14 @@ AskGate(r, s) ==
     /\ UNCHANGED <<ck, store, S, T, G>>
 
 \* The repair "fresh_gate" also takes what this run staged before it asks the gate, not after (att in AskGate).
-\* committer.Committer._deliver_next: a succeeded committer decides nothing; then releasing.Releaser.release and ._decide
+\* committer.committer.Committer._deliver_next: a superseded committer decides nothing; then committer.release.Releaser.release and ._decide
 \* as far as memory goes
 CheckOffice(r, s) ==
     /\ C[r][s].pc = "office"
     /\ \E skip \in {FALSE, MaySkipTerm(s) /\ (C[r][s].upto > C[r][s].marked \/ BUG = "group_never_checked")} :
        LET b == C[r][s].b IN
        C' = [C EXCEPT ![r][s] =
-                IF Succeeded(s, @.term) /\ BUG \notin {"term_not_checked_at_release", "term_not_rechecked"} /\ ~skip
+                IF Superseded(s, @.term) /\ BUG \notin {"term_not_checked_at_release", "term_not_rechecked"} /\ ~skip
                 THEN [@ EXCEPT !.pc = "fenced"]
                 ELSE IF R[r].relm[b] # NoAtt THEN Taken(r, s, @, b, R[r].relm[b])
                 ELSE IF Fixed("fresh_gate") /\ @.att # NoAtt THEN [@ EXCEPT !.pc = "create"]
@@ -433,7 +434,7 @@ Adopt(r, s, b) ==
     ELSE /\ R' = [R EXCEPT ![r].relm[b] = rel[b]]
          /\ C' = [C EXCEPT ![r][s] = Taken(r, s, @, b, rel[b])]
 
-\* releasing.Releaser._decide: find the release
+\* committer.release.Releaser._decide: find the release
 FindRelease(r, s) ==
     /\ C[r][s].pc = "find"
     /\ LET b == C[r][s].b IN
@@ -441,7 +442,7 @@ FindRelease(r, s) ==
        ELSE C' = [C EXCEPT ![r][s].pc = "pick"] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
-\* releasing.Releaser._highest_manifest
+\* committer.release.Releaser._highest_manifest
 PickManifest(r, s) ==
     /\ C[r][s].pc = "pick"
     /\ LET b == C[r][s].b
@@ -460,7 +461,7 @@ PickManifest(r, s) ==
                THEN [G EXCEPT !.bad = @ \cup {"I7"}] ELSE G
     /\ UNCHANGED <<ck, store, R, S, T>>
 
-\* releasing.Releaser._check_against_checkpoint
+\* committer.release.Releaser._check_against_checkpoint
 Verify(r, s) ==
     /\ C[r][s].pc = "verify"
     /\ LET b == C[r][s].b IN
@@ -469,7 +470,7 @@ Verify(r, s) ==
        ELSE C' = [C EXCEPT ![r][s].pc = IF Fixed("fresh_gate") THEN "gate again" ELSE "create"]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* The repair "fresh_gate": a gate that another run's manifest passes is asked now, not remembered.
+\* The repair "fresh_gate": a gate that another run's manifest passes is read now, not remembered.
 GateAgain(r, s) ==
     /\ C[r][s].pc = "gate again"
     /\ IF ck.done > C[r][s].b \/ BUG = "gate_ignored"
@@ -478,7 +479,7 @@ GateAgain(r, s) ==
             /\ R' = [R EXCEPT ![r].gate = Max({Min({@, C[r][s].b - 1}), ck.done - 1})]
     /\ UNCHANGED <<ck, store, S, T, G>>
 
-\* releasing.Releaser._decide: create the release, creation.create_once; who comes second adopts
+\* committer.release.Releaser._decide: create the release, stores.create_once.create_once; the second process adopts it
 CreateRelease(r, s) ==
     /\ C[r][s].pc = "create"
     /\ LET b == C[r][s].b
@@ -517,7 +518,7 @@ Confirm(r, s) ==
 -----------------------------------------------------------------------------
 (* A committer: taking over, delivering, marking *)
 
-\* What a run need not remember of batches that all its sinks have: run.Run._forget_delivered
+\* What a run need not remember of batches that all its sinks have: lifecycle.run.Run._forget_delivered
 Forget(r, marked) ==
     [R EXCEPT ![r].staged = [b \in Batches |-> IF b <= marked THEN NoAtt ELSE @[b]],
               ![r].relm = [b \in Batches |-> IF b <= marked THEN NoAtt ELSE @[b]]]
@@ -527,7 +528,7 @@ Passed(r, s, b) ==
                                           !.seen = FALSE, !.fresh = FALSE, !.tgt = -1]]
     /\ R' = Forget(r, Min({b} \cup {C[r][x].marked : x \in Serves[r] \ {s}}))
 
-\* What an at-most-once delivery finds recorded and did not send itself may be lost: progress.keep_last_recorded
+\* What an at-most-once delivery finds recorded and did not send itself may be lost: delivery.progress.keep_last_recorded
 Kept(s, b, rows) ==
     IF Kind[s] # "at_most_once" THEN {}
     ELSE {<<s, b, g, Recorded(s, b, g)>> : g \in {x \in Segs(b) : Recorded(s, b, x) > rows[x]}}
@@ -535,7 +536,7 @@ Kept(s, b, rows) ==
 Reloaded(s, b, rows) ==
     [g \in 1..MaxSegs |-> IF g \in Segs(b) /\ Kind[s] # "transactional" THEN Max({rows[g], Recorded(s, b, g)}) ELSE rows[g]]
 
-\* batch_delivery.BatchDelivery.reload_progress, called by committer.Committer._read_progress
+\* delivery.batch.BatchDelivery.reload_progress, called by committer.committer.Committer._read_progress
 ReadProgress(r, s) ==
     /\ C[r][s].pc \in {"progress", "progress again"}
     /\ LET b == C[r][s].b
@@ -547,7 +548,7 @@ ReadProgress(r, s) ==
           /\ G' = IF ignored THEN G ELSE [G EXCEPT !.dead = @ \cup Kept(s, b, C[r][s].rows)]
     /\ UNCHANGED <<ck, store, R, S, T>>
 
-\* committer.Committer._read_markers: the marker, after progress
+\* committer.committer.Committer._read_markers: the marker, after progress
 ReadMarker(r, s) ==
     /\ C[r][s].pc = "marker"
     /\ LET b == C[r][s].b IN
@@ -555,7 +556,7 @@ ReadMarker(r, s) ==
        ELSE C' = [C EXCEPT ![r][s].pc = IF BUG = "newest_marker_not_read_at_takeover" THEN "deliver" ELSE "markers"] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
-\* The same: a later marker stands for this batch too, which had none of its own or whose own was collected.
+\* The same: a later marker stands for this batch too, which had no marker or whose marker was collected.
 ListMarkers(r, s) ==
     /\ C[r][s].pc = "markers"
     /\ LET newest == NewestMarker(s) IN
@@ -569,7 +570,7 @@ ReadNewest(r, s) ==
        ELSE C' = [C EXCEPT ![r][s].pc = "deliver", ![r][s].tgt = -1] /\ UNCHANGED R
     /\ UNCHANGED <<ck, store, S, T, G>>
 
-\* batch_delivery.BatchDelivery._attempt: orders for what is open go to the carrier
+\* delivery.batch.BatchDelivery._attempt: tasks for the open segments go to the dispatcher
 StartTasks(r, s) ==
     /\ C[r][s].pc = "deliver"
     /\ LET c == C[r][s] IN
@@ -585,7 +586,7 @@ StartTasks(r, s) ==
 Live(r, s) == {x \in Slots \ {0} : T[r][s][x].pc # "none"}
 Ended == {"done", "failed", "fenced", "corrupt"}
 
-\* Give up this attempt and begin the next: batch_delivery.BatchDelivery._fail and ._settle
+\* Give up this attempt and begin the next: delivery.batch.BatchDelivery._fail and ._settle
 Again(r, s, tasks) ==
     LET c == C[r][s]
         settled == [g \in 1..MaxSegs |-> IF g \in Live(r, s) THEN Max({c.rows[g], T[r][s][g].k}) ELSE c.rows[g]]
@@ -608,7 +609,7 @@ CloseGroup(r, s) ==
        C' = [C EXCEPT ![r][s] = [@ EXCEPT !.pc = "mark", !.b = b, !.att = R[r].relm[b]]]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* batch_delivery.BatchDelivery._attempt: all outcomes are there.
+\* delivery.batch.BatchDelivery._attempt: all results are there.
 Join(r, s) ==
     /\ C[r][s].pc = "wait"
     /\ \A x \in Live(r, s) : T[r][s][x].pc \in Ended
@@ -625,9 +626,9 @@ Join(r, s) ==
             /\ UNCHANGED G
     /\ UNCHANGED <<ck, store, R, S>>
 
-\* serving.DispatcherLostError: the delivery job is given up, a task of it goes on unseen (an executor that was cut off).
+\* delivery.served_sink.DispatcherLostError: the delivery job is given up, a task of it goes on unseen (an executor that was cut off).
 \* With the repair "renew_term" the committer claims its next term before it sends again.
-LoseCarrier(r, s) ==
+LoseDispatcher(r, s) ==
     /\ C[r][s].pc = "wait" /\ G.lost < MaxLost /\ T[r][s][0].pc = "none"
     /\ \E x \in Live(r, s) :
         /\ T[r][s][x].pc \notin Ended
@@ -641,13 +642,13 @@ LoseCarrier(r, s) ==
 
 RenewTerm(r, s) ==
     /\ C[r][s].pc = "renew"
-    /\ IF Succeeded(s, C[r][s].term)
+    /\ IF Superseded(s, C[r][s].term)
        THEN C' = [C EXCEPT ![r][s].pc = "fenced"] /\ UNCHANGED terms
        ELSE /\ terms' = [terms EXCEPT ![s] = @ \cup {C[r][s].term + 1}]
             /\ C' = [C EXCEPT ![r][s].pc = "progress again", ![r][s].term = @ + 1]
     /\ UNCHANGED <<ck, wal, man, rel, prog, mark, low, R, S, T, G>>
 
-\* committer.Committer._mark
+\* committer.committer.Committer._mark
 CreateMarker(r, s) ==
     /\ C[r][s].pc = "mark"
     /\ LET c == C[r][s]
@@ -663,8 +664,8 @@ CreateMarker(r, s) ==
                         ELSE IF y[2] = b THEN c.att.x ELSE G.rel[y[2]].x]]
        IN \/ fresh /\ put /\ go /\ G' = noted
           \/ fresh /\ Ambiguous /\ put /\ G' = [noted EXCEPT !.amb = @ + 1] /\ UNCHANGED <<C, R>>
-          \/ ~fresh /\ (mine \/ ~Succeeded(s, c.term)) /\ go /\ UNCHANGED <<mark, G>>
-          \/ ~fresh /\ ~mine /\ Succeeded(s, c.term) /\ C' = [C EXCEPT ![r][s].pc = "fenced"] /\ UNCHANGED <<mark, R, G>>
+          \/ ~fresh /\ (mine \/ ~Superseded(s, c.term)) /\ go /\ UNCHANGED <<mark, G>>
+          \/ ~fresh /\ ~mine /\ Superseded(s, c.term) /\ C' = [C EXCEPT ![r][s].pc = "fenced"] /\ UNCHANGED <<mark, R, G>>
     /\ UNCHANGED <<ck, wal, terms, man, rel, prog, low, S, T>>
 
 -----------------------------------------------------------------------------
@@ -680,8 +681,8 @@ FirstStep(s) == IF BUG = "term_not_rechecked" THEN BeforeSend(s)
 NextChunk(s, t) == [t EXCEPT !.k = @ + 1, !.pc = IF t.k + 1 = Size(t.b, t.g) THEN "done" ELSE FirstStep(s)]
 MarkerFollows(t) == Len(Shape[t.b + 1]) = 1 /\ t.k + 1 = Size(t.b, t.g)      \* SegmentDelivery._marker_follows
 
-\* Order.term_checked: the first chunk of a batch of one segment needs no check besides the one before the release.
-\* segments.load_segment (collected with its manifest), positions.Positions.begin: a target that is ahead of the batch
+\* SegmentTask.term_checked: the first chunk of a batch of one segment needs only the check before the release.
+\* wal.segment_reader.load_segment (collected with its manifest), delivery.positions.Positions.begin: a target that is ahead of the batch
 \* belongs to a newer WAL
 TaskLoad(r, s, x) ==
     /\ T[r][s][x].pc = "load"
@@ -694,12 +695,12 @@ TaskLoad(r, s, x) ==
                                              ELSE IF t.fresh THEN AfterCheck(s) ELSE FirstStep(s)])
     /\ UNCHANGED <<ck, store, R, S, C, G>>
 
-\* terms.Term.check, before a send (SegmentDelivery._check_term), or "again" between record and send (_send_at_most_once)
+\* wal.fencing.Term.check, before a send (SegmentDelivery._check_term), or "again" between record and send (_send_at_most_once)
 TaskCheck(r, s, x) ==
     /\ T[r][s][x].pc \in {"check", "check again"}
     /\ \E skip \in {FALSE, MaySkipTerm(s)} :
        LET t == T[r][s][x] IN
-       Put(r, s, x, [t EXCEPT !.pc = IF Succeeded(s, t.term) /\ ~skip THEN "fenced"
+       Put(r, s, x, [t EXCEPT !.pc = IF Superseded(s, t.term) /\ ~skip THEN "fenced"
                                      ELSE IF @ = "check again" THEN "send"
                                      ELSE AfterCheck(s)])
     /\ UNCHANGED <<ck, store, R, S, C, G>>
@@ -715,14 +716,14 @@ RepeatsOf(cnt, s, g) ==
     LET sum[b \in -1..(NB - 1)] == IF b = -1 THEN 0 ELSE sum[b - 1] + (IF g \in Segs(b) THEN Repeats(cnt, s, b, g) ELSE 0)
     IN sum[NB - 1]
 
-\* I7 where a target drops repeats: a succeeded committer goes on through at most the group it is in, with the very rows
+\* I7 where a target drops repeats: a superseded committer goes on through at most the group it is in, with the very rows
 \* that were released.
 RestOfGroup(r, s, t) == t.b <= C[r][s].marked + Longest /\ G.rel[t.b].t = t.att.t /\ G.rel[t.b].n = t.att.n
 
 \* Every crash is followed by a takeover, if by anything: a term each.
 Events(s) == Max({0} \cup terms[s]) - 1 + G.retries[s]
 
-\* What a send does to the target and to the laws.  `x` is the slot: 0 is a task that was given up.
+\* The effect of a send on the target and on the laws.  `x` is the slot: 0 is a task that was given up.
 Sent(r, s, x, t) ==
     LET cell == <<s, t.b, t.g, t.k + 1>>
         tag == <<t.att.t, t.att.n>>
@@ -730,7 +731,7 @@ Sent(r, s, x, t) ==
         ignored == \/ Kind[s] = "transactional" /\ (l.b > t.b \/ (l.b = t.b /\ l.k >= t.k + 1))
                    \/ Kind[s] = "idempotent" /\ G.cnt[cell] > 0 /\ G.tags[t.b] = {tag}
         cnt == IF ignored THEN G.cnt ELSE [G.cnt EXCEPT ![cell] = @ + 1]
-        gone == Succeeded(s, t.term)
+        gone == Superseded(s, t.term)
         after == x = 0 /\ G.marked[<<s, t.b>>] # 0
         broken ==
             (IF <<wal, t.b, t.att.x>> \notin G.done THEN {"I1"} ELSE {})
@@ -745,11 +746,11 @@ Sent(r, s, x, t) ==
     IN [G EXCEPT !.cnt = cnt, !.tags[t.b] = @ \cup {tag}, !.bad = @ \cup broken,
                  !.ledger[<<s, t.g>>] = IF Kind[s] = "transactional" /\ ~ignored THEN [term |-> t.term, b |-> t.b, k |-> t.k + 1] ELSE @]
 
-\* SegmentDelivery._write: success, or a failure with or without effect (calls.Caller, SinkFailedError)
+\* SegmentDelivery._write: success, or a failure with or without effect (runtime.timed_calls.TimedCall, SinkFailedError)
 TaskSend(r, s, x) ==
     /\ T[r][s][x].pc = "send"
     /\ LET t0 == T[r][s][x]
-           t == [t0 EXCEPT !.late = @ \/ Succeeded(s, t0.term) \/ (x = 0 /\ G.marked[<<s, t0.b>>] # 0)]
+           t == [t0 EXCEPT !.late = @ \/ Superseded(s, t0.term) \/ (x = 0 /\ G.marked[<<s, t0.b>>] # 0)]
            recordedFirst == AtMostOnce(s) \/ BUG = "progress_before_send_for_at_least_once"
            refused == Kind[s] = "transactional" /\ G.ledger[<<s, t.g>>].term > t.term
            sent == IF recordedFirst \/ Kind[s] = "transactional" \/ MarkerFollows(t) THEN NextChunk(s, t) ELSE [t EXCEPT !.pc = "record"]
@@ -763,7 +764,7 @@ TaskSend(r, s, x) ==
                      \/ G' = [G EXCEPT !.fails = @ + 1, !.dead = @ \cup letter]
     /\ UNCHANGED <<ck, store, R, S, C>>
 
-\* SegmentDelivery._record, creation.create_once.  Another's record: this one stops.
+\* SegmentDelivery._record, stores.create_once.create_once.  Another's record: this one stops.
 TaskRecord(r, s, x) ==
     /\ T[r][s][x].pc = "record"
     /\ LET t == T[r][s][x]
@@ -779,12 +780,12 @@ TaskRecord(r, s, x) ==
           \/ /\ there # {}
              /\ IF BUG = "exists_taken_for_mine" \/ \E p \in there : p.w = me
                 THEN Put(r, s, x, done)
-                ELSE Put(r, s, x, [t EXCEPT !.pc = IF Succeeded(s, t.term) THEN "fenced" ELSE "failed"])
+                ELSE Put(r, s, x, [t EXCEPT !.pc = IF Superseded(s, t.term) THEN "fenced" ELSE "failed"])
              /\ UNCHANGED <<prog, G>>
     /\ UNCHANGED <<ck, wal, terms, man, rel, mark, low, R, S, C>>
 
 -----------------------------------------------------------------------------
-(* Collecting: retention.Collector *)
+(* Collecting: committer.collection.Collector *)
 
 \* Collector.is_due and the reads of .collect; COLLECT_EVERY_BATCHES only makes it rarer
 CollectTarget(r, s) ==
@@ -795,14 +796,14 @@ CollectTarget(r, s) ==
        IN C' = [C EXCEPT ![r][s].pc = IF target > low THEN "collect" ELSE "idle", ![r][s].tgt = IF target > low THEN target ELSE -1]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* Collector.collect: terms.Term.check
+\* committer.collection.Collector.collect: wal.fencing.Term.check
 CollectCheck(r, s) ==
     /\ C[r][s].pc = "collect"
-    /\ C' = [C EXCEPT ![r][s].pc = IF Succeeded(s, C[r][s].term) THEN "fenced"
+    /\ C' = [C EXCEPT ![r][s].pc = IF Superseded(s, C[r][s].term) THEN "fenced"
                                    ELSE IF BUG = "low_water_after_deletion" THEN "delete 1" ELSE "raise"]
     /\ UNCHANGED <<ck, store, R, S, T, G>>
 
-\* log.Log.raise_low_water: one more created object; the highest counts (log.Log.low_water)
+\* wal.log.Log.raise_low_water: one more created object; the highest counts (wal.log.Log.low_water)
 RaiseLowWater(r, s) ==
     /\ C[r][s].pc = "raise"
     /\ low' = IF BUG = "low_water_replaced_not_created" THEN C[r][s].tgt ELSE Max({low, C[r][s].tgt})
@@ -847,7 +848,7 @@ RunStep(r) ==
 
 Misfortune ==
     \/ Rollback \/ DeleteCheckpoint \/ OtherQuery
-    \/ \E r \in Runs : Restart(r) \/ \E s \in Serves[r] : LoseCarrier(r, s)
+    \/ \E r \in Runs : Restart(r) \/ \E s \in Serves[r] : LoseDispatcher(r, s)
 
 Next == Misfortune \/ \E r \in Runs : RunStep(r)
 
@@ -890,17 +891,17 @@ I6_OneRelease ==
         /\ G.rel[b] # NoAtt /\ rel[b] = NoAtt => \A s \in Sinks : G.marked[<<s, b>>] # 0
         /\ b <= low => \A s \in Sinks : G.marked[<<s, b>>] # 0
 
-\* Whoever was succeeded sends at most the chunk it held, per task; with groups, at most the rest of its group, which the
+\* A superseded process sends at most the chunk it held, per task; with groups, at most the rest of its group, which the
 \* target drops or which is the same.  What it wrote is ignored or loses: a release names no
 \* attempt below the one whose query completed the batch, but for one that the releasing run staged itself.
-I7_SucceededIsHarmless == "I7" \notin G.bad
+I7_SupersededIsHarmless == "I7" \notin G.bad
 
 \* A different history under a known batch id is never delivered silently and never dropped silently: where the
 \* committer in office believes that a batch was delivered, it was delivered as the checkpoint has it, or somebody said so.
 I8_NoSilentDivergence ==
     /\ "I8" \notin G.bad
     /\ \A r \in Runs : \A s \in Serves[r] :
-        C[r][s].pc = "idle" /\ ~C[r][s].rec /\ ~Succeeded(s, C[r][s].term) /\ ck.q = wal =>
+        C[r][s].pc = "idle" /\ ~C[r][s].rec /\ ~Superseded(s, C[r][s].term) /\ ck.q = wal =>
             \A b \in Batches : b <= C[r][s].marked /\ b < ck.done /\ G.marked[<<s, b>>] # ck.off[b + 1] => Loud(b)
 
 \* At-most-once delivery: nothing twice; what is missing lies among the dead letters, one chunk per segment and event.
@@ -918,5 +919,5 @@ NoFalseAlarm == "NoFalseAlarm" \notin G.bad
 \* took that committer's office (and then stands still).
 EveryCompletedBatchIsMarked ==
     \A b \in Batches : \A s \in Sinks :
-        (ck.done > b) ~> (G.marked[<<s, b>>] # 0 \/ Succeeded(s, C[NRuns][s].term))
+        (ck.done > b) ~> (G.marked[<<s, b>>] # 0 \/ Superseded(s, C[NRuns][s].term))
 =============================================================================

@@ -44,7 +44,7 @@ REPAIRS = frozenset(
 """What the models need to hold; README.md says what each is. Each was found as a counterexample to the code."""
 
 IN_THE_CODE = REPAIRS
-"""Those that wal_sink has. Whoever carries one out adds it here, in the same commit."""
+"""Those that wal_sink has. A commit that carries one out adds it here."""
 
 MODELS = (
     "Drainer",
@@ -159,7 +159,7 @@ PLANTED = (
     ("dead_letters_kept_again", "ForgetsLetters"),
     ("dead_letters_not_adopted", "ForgetsFickle"),
     ("first_chunk_alone_maybe_sent", "ForgetsFickle"),
-    ("predecessors_forgotten", "ForgetsFickle"),
+    ("older_processes_forgotten", "ForgetsFickle"),
     ("finished_not_asked_again", "ForgetsLiveness"),
     ("wal_taken_for_new", "LostNew"),
     ("bound_without_a_look", "LostNew"),
@@ -174,7 +174,7 @@ PLANTED = (
 """Bugs by the name `BUG` in the module of the model that must find it."""
 
 WITHOUT_PLAN = REPAIRS - {"own_offsets"} | {"stager_term"}
-"""What a stager does where Spark does not tell when it planned a batch; these models must hold all the same."""
+"""The steps of a stager where Spark does not tell when it planned a batch; these models must hold as well."""
 
 WITHOUT_PLAN_MODELS = ("Drainer", "Restart", "History", "Deleted")
 
@@ -193,7 +193,7 @@ NEEDED = (
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What TLC said of one model."""
+    """The answer of TLC about one model."""
 
     broken: str
     """The violated invariant or property; empty if everything holds."""
@@ -290,7 +290,7 @@ def run_tlc(
     changes: Mapping[str, str] | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Result:
-    """Run TLC on one model in a folder of its own, with the constants changed that are named."""
+    """Run TLC on one model in a separate folder, with the named constants changed."""
     constants = {"Fixes": "{" + ", ".join(f'"{name}"' for name in sorted(repairs)) + "}", "BUG": f'"{bug}"'}
     constants.update(changes or {})
     with tempfile.TemporaryDirectory(prefix="wal-sink-tlc-") as folder:
