@@ -219,7 +219,7 @@ def killing(root: Path) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
 
 def staged_with(program: str, place: Home, cluster: Standalone, *args: str) -> str:
-    """Run a driver whose batch of 80 rows loses an executor, and see that a fetch failed. What it printed."""
+    """Run a driver whose batch of 80 rows loses an executor, see that a fetch failed, and return its output."""
     for first in range(0, 80, 20):
         place.feed.add(range(first, first + 20))
     log = place.root / "driver.log"

@@ -273,7 +273,7 @@ def first_fails(sink: WalSink) -> OnBatch:
 
 
 def first_finds_no_store(sink: WalSink, place: Home) -> OnBatch:
-    """The first batch finds a store that cannot be written, the next ones find it mended."""
+    """The first batch finds a store that cannot be written. The next ones find it repaired."""
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
         if batch_id == 0:

@@ -101,7 +101,7 @@ def test_arrow_batches_are_limited_by_bytes(
 
 
 def test_offsets_are_written_before_a_batch_and_its_commit_after_it(spark: SparkSession, place: Home) -> None:
-    """What the gate and the fingerprint stand on. Asynchronous progress tracking breaks it, and is refused."""
+    """The gate and the fingerprint rely on this order. Asynchronous progress tracking breaks it, and is refused."""
     place.feed.add(range(5), range(5, 10))
     seen: list[tuple[bool, bool, list[int]]] = []
 

@@ -45,7 +45,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Home, dict[st
 
 
 def run(spark: SparkSession, place: Home, to: object, *columns: str, **options: Any) -> None:
-    """One run of the feed's stream, of `columns` besides `id`."""
+    """Run the feed's stream once, with `columns` as well as `id`."""
     with place.sink(to, **options) as sink:
         sink.run(place.feed.stream(spark).selectExpr("id", *columns).writeStream.trigger(availableNow=True))
 

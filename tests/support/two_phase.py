@@ -51,7 +51,7 @@ class Failing(VaultSink):
 
     def __init__(self, vault: Vault, call: str, *, times: int = 1, error: Exception | None = None) -> None:
         super().__init__(vault)
-        self.call, self.times, self.error = call, times, error or ConnectionError("away")
+        self.call, self.times, self.error = call, times, error or ConnectionError("unreachable")
 
     def _fail(self, call: str) -> None:
         if call == self.call and self.times:

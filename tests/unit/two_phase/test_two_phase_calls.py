@@ -119,7 +119,7 @@ def test_what_is_prepared_when_it_is_delivered_is_named_alike(vault: Vault) -> N
 def test_who_takes_over_begins_nothing_where_a_predecessor_had_prepared(vault: Vault) -> None:
     where = place(5)
     failing = Delivery(Failing(vault, "commit", times=99), where="driver", max_attempts=1)
-    with pytest.raises(DeliveryError, match="away"):
+    with pytest.raises(DeliveryError, match="unreachable"):
         where.stream(where.open({"a": failing}), 0)
     sink = Noting(vault)
     where.open({"a": Delivery(sink, where="driver")}).deliver_all()
@@ -187,7 +187,8 @@ def test_a_failure_while_rows_are_staged_names_the_transaction_and_the_call(
     staged(where, where.open({"a": sink}))
     (transaction_id,) = vault.aborts
     what = f"batch 0, transaction {transaction_id}: {sink.describe()}"
-    assert f"{what}: {call} raised ConnectionError: away; its rows are prepared when they are delivered" in caplog.text
+    told = f"{what}: {call} raised ConnectionError: unreachable"
+    assert f"{told}; its rows are prepared when they are delivered" in caplog.text
 
 
 def test_a_failure_while_rows_are_committed_names_them_too(vault: Vault) -> None:
@@ -198,7 +199,7 @@ def test_a_failure_while_rows_are_committed_names_them_too(vault: Vault) -> None
     what = f"batch 0, transaction {transaction_id}: {sink.describe()}: commit"
     with pytest.raises(DeliveryError) as caught:
         run.deliver_all()
-    assert f"{what} raised ConnectionError: away" in str(caught.value)
+    assert f"{what} raised ConnectionError: unreachable" in str(caught.value)
 
 
 @pytest.mark.parametrize("call", ["write", "commit"])

@@ -110,7 +110,7 @@ def test_where_rows_are_not_kept_a_target_that_is_away_fails_the_batch(vault: Va
     run = where.open({"a": Delivery(Failing(vault, call), keep_segments=False)})
     query = where.query()
     query.start_batch(0, 0)
-    with pytest.raises(DeliveryError, match=r"away.*keep_segments=False"):
+    with pytest.raises(DeliveryError, match=r"unreachable.*keep_segments=False"):
         query.stage(run, 0)
     assert run.history.staged(0) is None
     assert vault.held == {}
