@@ -106,7 +106,7 @@ class DeliveryError(WalSinkError):
 
 
 class UndeliveredError(WalSinkError):
-    """Some completed batches were not delivered in time. Remedy: start again; the WAL keeps them."""
+    """Some completed batches were not delivered in time. The WAL keeps them. Remedy: start the query or command again."""
 
 
 class OutcomeUnknownError(WalSinkError):

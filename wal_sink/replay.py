@@ -156,7 +156,7 @@ class DeadLetters:
         check_seconds("attempt_timeout_s", attempt_timeout_s, above_0=True)
         sink = sink_from_url(to) if isinstance(to, str) else as_sink(to)
         if isinstance(sink, (BatchSink, SegmentSink, TwoPhaseSink)):
-            raise ConfigError(f"{name_of(sink)} cannot be given single rows: replay to a function of one Chunk")
+            raise ConfigError(f"{name_of(sink)} cannot receive single rows. Replay to a function of one Chunk")
         with holding(sink, f"the replay of sink {self._name!r} of {self._log.store.root}"):
             return self._replay(sink, unknown=unknown, attempt_timeout_s=attempt_timeout_s, take_over=take_over)
 
@@ -246,7 +246,7 @@ class _Replay:
                 self._once(session, what)
         except RefusalTakenError as error:
             self._term.check(self._log.store)
-            raise DeliveryError(f"{error.where} was written by another replay: start again") from error
+            raise DeliveryError(f"{error.where} was written by another replay. Repeat the replay") from error
         except SinkFailedError as error:
             raise failure_error(error.failure, what) from error
         finally:
@@ -281,8 +281,8 @@ class _Replay:
         raise SinkFailedError(
             FailureKind.HISTORY,
             f"{what}: the slot of this dead letter is at {described(found)} of segment {found.segment_id}; expected "
-            f"nothing, or {described(due)} of segment {due.segment_id}. The target does not keep its slots apart. "
-            "Nothing was sent",
+            f"nothing, or {described(due)} of segment {due.segment_id}. The target mixes up positions of different "
+            "slots. Nothing was sent",
         )
 
     def _call(self, session: SinkSession, chunk: Chunk, what: str) -> Rejected | None:

@@ -68,9 +68,9 @@ def check_chunks(settings: Settings, what: str, max_rows: int | None, max_bytes:
     size = min(settings.chunk_bytes, max_bytes or settings.chunk_bytes)
     if (rows, size) != (settings.chunk_rows, settings.chunk_bytes):
         raise ConfigError(
-            f"{what}: its target does not take chunks of chunk_rows={settings.chunk_rows}, "
+            f"{what}: the target of this sink does not accept chunks of chunk_rows={settings.chunk_rows}, "
             f"chunk_bytes={settings.chunk_bytes}. Pass settings=Settings(chunk_rows={rows}, chunk_bytes={size}) to "
-            "WalSink, or choose a sink that takes larger chunks"
+            "WalSink, or choose a sink that accepts larger chunks"
         )
 
 

@@ -290,9 +290,9 @@ class WalSink:
                 self._pool.start()
             elif spark is not None and not self._knows_spark:
                 raise ConfigError(
-                    f"{self!r} was opened before there was a SparkSession. So its sinks run in this process, and its "
-                    "checkpoint was looked for without Spark. Create the SparkSession before you enter the with block "
-                    "and before you call any method"
+                    f"{self!r} was opened before a SparkSession existed. So the sinks run in this process, and the "
+                    "checkpoint was read without Spark. Create the SparkSession before you enter the with block and "
+                    "before you call any method"
                 )
             return self._pool
 
@@ -364,7 +364,12 @@ class WalSink:
         if self._pool is not None and not self._pool.stop(GRACE_S):
             self._cancel_jobs()
             if not self._pool.stop(CANCEL_S):
-                _logger.warning("%r: a sink is still busy. Whether the target took its last chunks is unknown", self)
+                _logger.warning(
+                    "%r: a call of a sink is still running. It is not known whether the target received the last "
+                    "chunks of this sink. The next start handles these chunks according to the guarantee of the sink. "
+                    "Start it in a new process, because this process still uses the sink",
+                    self,
+                )
                 return  # the sink stays held, so that no other WalSink calls it meanwhile
         self._let_go()
 

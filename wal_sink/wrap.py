@@ -101,8 +101,8 @@ def spark_writer(
     check_options(f"spark_writer({format!r}): options", options)
     if mode in _USELESS_MODES:
         raise ConfigError(
-            f"spark_writer({format!r}): mode={mode!r}: expected 'append' or 'overwrite'; 'ignore' and 'error' would "
-            "drop or refuse every batch after the first"
+            f"spark_writer({format!r}): mode={mode!r}: expected 'append' or 'overwrite'. After the first batch, "
+            "'ignore' would drop every batch, and 'error' would fail on every batch"
         )
     one_of(f"spark_writer({format!r}): mode", mode, _MODES)
     return _SparkWriterSink(format, options or _NO_OPTIONS, mode, idempotent=idempotent)

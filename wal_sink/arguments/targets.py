@@ -52,9 +52,9 @@ def check_chunk_function(function: Callable[..., object]) -> None:
         return
     if takes(function, "df", "batch_id"):
         raise ConfigError(
-            f"{name} takes two arguments, as a function for foreachBatch does; a function given to WalSink takes one "
-            f"Chunk. Write wrap.foreach_batch({name}), which calls it with a DataFrame and the batch id: from wal_sink "
-            "import wrap"
+            f"{name} has two arguments, like a function for foreachBatch, but WalSink expects a function of one Chunk. "
+            f"Write wrap.foreach_batch({name}): this calls the function with a DataFrame and the batch id (from "
+            "wal_sink import wrap)"
         )
     raise ConfigError(f"{name} cannot be called with one argument: expected a function of one Chunk, def {name}(chunk)")
 
@@ -65,7 +65,7 @@ def check_batch_function(function: Callable[..., object]) -> None:
     check_runs(function, f"foreach_batch({name})")
     if takes(function, "df", "batch_id"):
         return
-    chunk = f". If it takes a Chunk, give it to WalSink as it is: WalSink({name}, …)"
+    chunk = f". If the argument is a Chunk, pass the function to WalSink directly: WalSink({name}, …)"
     raise ConfigError(
         f"foreach_batch({name}): expected a function of a DataFrame and a batch id, def {name}(df, batch_id)"
         f"{chunk if takes(function, 'chunk') else ''}"
@@ -96,7 +96,9 @@ def refused_target(to: object) -> ConfigError:
 
 def _meant(to: object, kind: str) -> str:
     by_name = {
-        **dict.fromkeys(_ROWS_COME_FROM, "It is a source of rows: WalSink(to, …).run(df.writeStream); `to` gets them"),
+        **dict.fromkeys(
+            _ROWS_COME_FROM, "This is a source of rows: WalSink(to, …).run(df.writeStream); `to` receives the rows"
+        ),
         "Delivery": "Pass it directly, not within another one: WalSink(Delivery(to, …), …)",
         "WalSink": "A WalSink is not a target; several sinks share one: WalSink({name: to, name: to}, …)",
     }

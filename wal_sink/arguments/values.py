@@ -187,11 +187,11 @@ def check_runs(function: object, what: str) -> None:
     bodies = (function, getattr(type(function), "__call__", None))  # noqa: B004 - an object may be called through it
     if any(inspect.iscoroutinefunction(body) for body in bodies):
         raise ConfigError(
-            f"{what} is async: it would never be awaited, so nothing would be written. Use a plain function"
+            f"{what} is async: wal-sink would never await it, so nothing would be written. Use a plain function"
         )
     if any(inspect.isgeneratorfunction(body) or inspect.isasyncgenfunction(body) for body in bodies):
         raise ConfigError(
-            f"{what} contains yield: calling it runs none of its code, so nothing would be written. Use a plain "
+            f"{what} contains yield: a call would run none of its code, so nothing would be written. Use a plain "
             "function that returns None"
         )
 

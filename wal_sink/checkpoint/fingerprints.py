@@ -54,7 +54,7 @@ class Fingerprints:
             return _digest(self._second_rule(batch_id, entry))
         raise ConfigError(
             f"batch {batch_id}: the WAL holds a fingerprint of rule {rule}, but this version of wal-sink knows rules "
-            f"{FIRST_RULE} and {RULE}; use the version that wrote it"
+            f"{FIRST_RULE} and {RULE}. Use the version of wal-sink that wrote this WAL"
         )
 
     def files(self, batch_id: int, entry: OffsetsEntry) -> dict[str, list[FileEntry]]:
@@ -93,7 +93,7 @@ class Fingerprints:
         except ObjectMissing as error:
             raise HistoryError(
                 f"batch {batch_id}: {self._url(path)} does not exist, so the files that batch {batch_id} reads are "
-                "unknown. Spark keeps the entry before the one it runs; restore the checkpoint"
+                "unknown. Spark keeps the entry before the batch that it runs. Restore the checkpoint"
             ) from error
         before = read_offsets(text, self._url(path))
         strange = {source for source in entry.log_offsets() if source in before.sources} - before.log_offsets().keys()
@@ -128,11 +128,11 @@ class Fingerprints:
             except ObjectMissing:
                 continue  # deleted since the listing, in favour of a later file that holds the same entries
         raise CorruptError(
-            f"{entry.where} says that source {source} reads files up to entry {through} of its log, but neither "
+            f"according to {entry.where}, source {source} reads files up to entry {through} of its log, but neither "
             f"{self._url(folder)}/{through} nor a '.compact' file that holds it exists. Restore the whole checkpoint, "
-            "including 'sources'. If the query's sources have names, their logs have them too, and the query needs "
-            "spark.sql.streaming.offsetLog.formatVersion=2 from its first start on. A source that you wrote must not "
-            "call its offsets 'logOffset'"
+            "including 'sources'. If the sources of the query have names, these names are also in the paths of their "
+            "logs. Then the query needs spark.sql.streaming.offsetLog.formatVersion=2 from its first start on. A "
+            "source that you wrote must not call its offsets 'logOffset'"
         )
 
     def _chosen(self, data: bytes, path: str, *, after: int, through: int) -> list[tuple[str, FileEntry]]:

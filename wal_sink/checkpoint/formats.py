@@ -90,13 +90,14 @@ def read_offsets(text: str, where: str) -> OffsetsEntry:
     """
     lines = text.split("\n")
     if len(lines) < 2:
-        raise _corrupt(where, "a version line, a line of metadata and a line per source", text)
+        raise _corrupt(where, "a version line, a line of metadata and a line for each source", text)
     version = _version(lines[0], OFFSET_LOG_VERSIONS, where, "offset log")
     metadata = _object(lines[1], where) if lines[1].strip() or version > 1 else {}
     if (control := metadata.get("controlBatchInfo")) is not None:
         raise ConfigError(
-            f"{where}: expected a batch of a query, found one that Spark wrote for an operation: {str(control)[:80]}. "
-            "This version of wal-sink does not know its effect on the rows; use a version that knows it"
+            f"{where}: expected a batch of a query, found a batch that Spark wrote for a special operation: "
+            f"{str(control)[:80]}. This version of wal-sink does not know how this operation changes the rows. Use a "
+            "version of wal-sink that supports this operation"
         )
     by_id = _numbered(lines[2:]) if version == 1 else _named(lines[2:], where)
     return OffsetsEntry(where, version, metadata, {key: offset for key, offset in by_id if offset != NO_OFFSET})
@@ -128,7 +129,9 @@ def read_file_log(data: bytes, where: str) -> list[tuple[str, FileEntry]]:
     try:
         head, *lines = data.decode().split("\n")
     except UnicodeDecodeError as error:
-        raise CorruptError(f"{where}: expected the log of a file source, found bytes that are no UTF-8 text") from error
+        raise CorruptError(
+            f"{where}: expected the log of a file source, found bytes that are not UTF-8 text"
+        ) from error
     _version(head, FILE_LOG_VERSIONS, where, "log of a file source")
     return [(line, _file_entry(line, where)) for line in lines]
 
@@ -190,7 +193,7 @@ def _named(lines: list[str], where: str) -> list[tuple[str, str]]:
     for line in lines:
         source, colon, offset = line.partition(":")
         if not (colon and _SOURCE_ID.fullmatch(source)) or source in found:
-            raise _corrupt(where, "one line '<source id>:<offset>' per source", line)
+            raise _corrupt(where, "one line '<source id>:<offset>' for each source", line)
         found[source] = offset
     return list(found.items())
 
@@ -209,8 +212,8 @@ def _version(line: str, known: tuple[int, ...], where: str, what: str) -> int:
     if (found := int(match[1])) not in known:
         expected = " or ".join(f"v{number}" for number in known)
         raise ConfigError(
-            f"{where}: expected {expected} of Spark's {what}, found v{found}. Nothing of it was read; use a version of "
-            "wal-sink that supports it"
+            f"{where}: expected {expected} of Spark's {what}, found v{found}. Nothing was read from this file. Use a "
+            "version of wal-sink that supports this format"
         )
     return found
 

@@ -93,8 +93,8 @@ class Checkpoint:
         offsets = self.offsets(batch_id)
         if offsets is None:
             raise HistoryError(
-                f"batch {batch_id}: {self.root}/offsets/{batch_id} does not exist although the batch runs; check that "
-                "this is the checkpointLocation of the query"
+                f"batch {batch_id}: {self.root}/offsets/{batch_id} does not exist, but the batch is running. Check "
+                "that this is the checkpointLocation of the query"
             )
         return offsets
 

@@ -81,7 +81,11 @@ def show(*, wal: str, batch: int, name: str, as_json: bool, **more: Any) -> None
 @click.argument("wal")
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--dry-run", is_flag=True, help="Only print the number of letters and rows that would be sent.")
-@click.option("--unknown", is_flag=True, help="Also send those of unknown outcome: the target may have their rows.")
+@click.option(
+    "--unknown",
+    is_flag=True,
+    help="Also send letters of unknown outcome: the target may have the rows of these letters.",
+)
 @options.take_over
 @_name
 @options.storage_options

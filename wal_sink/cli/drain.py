@@ -34,13 +34,13 @@ REFRESH_S = 0.5
 @click.option("--to", "to", required=True, metavar="URL|MODULE:OBJECT", help="A backend's URL, or an object to import.")
 @click.option("--name", default="default", show_default=True, help="The sink's name in the WAL.")
 @click.option("--checkpoint", metavar="URL", help="The query's checkpoint. Default: the one that the WAL records.")
-@click.option("--moved-from", metavar="URL", help="The address from which the WAL was moved here; give it once.")
+@click.option("--moved-from", metavar="URL", help="The address from which the WAL was moved here; pass it one time.")
 @click.option("--follow", is_flag=True, help="Go on as batches complete, until stopped (Ctrl-C, SIGTERM) or --timeout.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Give up after this time; with --follow: take no new batches after it.",
+    help="Stop with an error after this time; with --follow: start no new batch after this time.",
 )
 @click.option("--guarantee", type=click.Choice(get_args(GuaranteeName)), help="Default: the strongest possible.")
 @click.option("--start-from", type=click.Choice(["earliest", "next"]), help="The first batch of a new sink name.")
@@ -85,11 +85,12 @@ def _check_start(before: Status, name: str, start_from: str | None) -> None:
         return  # it was renamed: the error of the library names the new name
     known = ", ".join(repr(sink.name) for sink in before.sinks) or "none"
     raise ConfigError(
-        f"sink {name!r} is new to {before.wal}, which holds batches up to {before.newest_batch} "
-        f"(known sinks: {known}). Choose its first batch: --start-from earliest delivers everything the WAL still "
-        "holds, --start-from next only batches completed from now on. To continue a known sink, give its --name, "
-        f"or rename it: wal-sink sinks rename WAL OLD {name}. If the new sink replaces an old one, retire the old one "
-        "(wal-sink sinks retire WAL OLD): otherwise the WAL never deletes the batches that the old one lacks"
+        f"sink {name!r} is new to {before.wal}, which holds batches up to {before.newest_batch} (known sinks: "
+        f"{known}). Choose the first batch of the sink: --start-from earliest delivers all batches that the WAL still "
+        "holds, --start-from next only batches completed from now on. To continue a known sink, pass the name of that "
+        f"sink with --name, or rename the sink: wal-sink sinks rename WAL OLD {name}. If the new sink replaces an old "
+        "sink, retire the old sink (wal-sink sinks retire WAL OLD). Otherwise the WAL never deletes the batches that "
+        "the old sink does not have"
     )
 
 
@@ -119,8 +120,8 @@ def _recorded_checkpoint(status: Status) -> str:
         raise ConfigError(f"{status.wal} does not record a checkpoint yet: give --checkpoint")
     if not is_plain(found):
         raise ConfigError(
-            f"{status.wal} records the checkpoint {mask_url(found)}. An address of this kind is opened only if you "
-            "name it yourself: give --checkpoint"
+            f"{status.wal} records the checkpoint {mask_url(found)}. wal-sink opens an address of this kind only if "
+            "you pass it yourself. Pass it with --checkpoint"
         )
     return found
 
@@ -148,8 +149,8 @@ def _left(sink: WalSink, name: str, timeout_s: float | None) -> str:
     through, pending = (own.delivered_through, own.pending_batches) if own else (None, 0)
     over = "not all complete batches were delivered" if timeout_s is None else f"the time of {timeout_s:g} s is over"
     return (
-        f"sink {name!r}: {over}; delivered through batch {batch_text(through)}, {pending} pending. "
-        "Pending batches stay in the WAL: start again, or allow more time"
+        f"sink {name!r}: {over}; delivered through batch {batch_text(through)}, {pending} pending. Pending batches "
+        "stay in the WAL. Repeat the command, or allow more time"
     )
 
 

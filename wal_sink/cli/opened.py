@@ -22,5 +22,5 @@ def require_wal(store: Store) -> Status:
 def no_wal(status: Status) -> str:
     """The message about a missing `wal.json`, with its possible reasons."""
     if status.sinks:
-        return f"{status.wal} holds no wal.json yet: its sinks are registered, but no batch was staged so far"
-    return f"{status.wal} holds no wal.json: it is no WAL, or no batch was staged so far. Check the address"
+        return f"{status.wal} holds no wal.json yet: the sinks are registered, but no batch was staged so far"
+    return f"{status.wal} holds no wal.json: this folder is not a WAL, or no batch was staged so far. Check the address"

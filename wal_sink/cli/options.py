@@ -34,7 +34,8 @@ def checkpoint_options(verb: F) -> F:
 take_over = click.option(
     "--take-over",
     is_flag=True,
-    help="Go on although it is not known whether the process that serves the sink ended. Make sure that it did.",
+    help="Continue although it is not known whether the process that serves the sink ended. Make sure that this "
+    "process ended.",
 )
 
 

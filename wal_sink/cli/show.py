@@ -41,7 +41,7 @@ def _require_batch(store: Store, batch: int) -> BatchDetail:
     status = require_wal(store)
     detail = read_batch(store, batch)
     if detail is None:
-        held = f"it holds batches {max(status.low_water + 1, status.first_batch or 0)} to {status.newest_batch}"
+        held = f"the WAL holds batches {max(status.low_water + 1, status.first_batch or 0)} to {status.newest_batch}"
         raise NoWal(f"{status.wal} holds no manifest of batch {batch}; {held}")
     return detail
 

@@ -55,7 +55,8 @@ def list_sinks(*, wal: str, as_json: bool, **more: Any) -> None:
     type=click.IntRange(min=0),
     default=0,
     metavar="N",
-    help="Give up at most N batches that the sink lacks. Without it, the command lists them and fails.",
+    help="Skip at most N batches that the sink has not delivered. Without this option, the command names them and "
+    "fails.",
 )
 @options.take_over
 @options.storage_options
@@ -69,7 +70,9 @@ def retire_verb(*, wal: str, name: str, drop_pending: int, take_over: bool, as_j
     if as_json:
         print_json(plain(done))
         return
-    dropped = f"; {len(done.dropped)} batches from {done.dropped[0]} on are given up for it" if done.dropped else ""
+    dropped = (
+        f"; {len(done.dropped)} batches from {done.dropped[0]} on are skipped for this sink" if done.dropped else ""
+    )
     click.echo(f"sink {name!r} is retired: it has every batch through {batch_text(done.through)}{dropped}")
 
 
@@ -96,8 +99,9 @@ def held_back(found: tuple[SinkStatus, ...]) -> list[str]:
     """A warning for each sink that no known process serves and that lacks batches which other sinks have."""
     newest = max((sink.delivered_through for sink in found), default=-1)
     return [
-        f"nothing after batch {batch_text(sink.delivered_through)} is deleted until sink {sink.name!r} has it, and no "
-        f"process is known to serve it (the last one: {sink.state}). Serve or drain it, or see wal-sink sinks --help"
+        f"nothing after batch {batch_text(sink.delivered_through)} is deleted until sink {sink.name!r} has it, but no "
+        f"running process is known to serve this sink (the last process: {sink.state}). Serve or drain the sink, or "
+        "see wal-sink sinks --help"
         for sink in found
         if sink.state not in {"retired", "running"} and sink.delivered_through < newest
     ]

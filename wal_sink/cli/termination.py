@@ -34,7 +34,9 @@ def in_order() -> Iterator[None]:
     try:
         yield
     except TerminatedError:
-        click.echo("ended by SIGTERM: undelivered batches stay in the WAL; repeat the command", err=True)
+        click.echo(
+            "ended by SIGTERM. Undelivered batches stay in the WAL. Repeat the command to deliver them", err=True
+        )
         sys.exit(ENDED_BY_SIGTERM)
     finally:
         # None: the handler was not set by Python, so Python cannot restore it. The default handler ends the process.

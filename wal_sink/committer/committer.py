@@ -168,7 +168,12 @@ class Committer:
             if self._unmarked:
                 self._mark(self._unmarked, {})
         except (StoreError, OutcomeUnknownError, CorruptError, FencedError) as error:
-            _logger.warning("sink %s: %d batches stay unmarked: %s", self.name, len(self._unmarked), error)
+            _logger.warning(
+                "sink %s: the markers of %d delivered batches were not written: %s",
+                self.name,
+                len(self._unmarked),
+                error,
+            )
 
     def abort_abandoned(self) -> None:
         """Abort transactions that a two-phase sink began and that no process will commit: at the start, then once every

@@ -98,8 +98,8 @@ class Releaser:
         )
         if (manifest.fingerprint, manifest.rule) != (release.fingerprint, release.rule):
             raise CorruptError(
-                f"batch {release.batch_id}: release and manifest {self._log.store.url_of(path)} name different source "
-                "offsets; restore the WAL's objects"
+                f"batch {release.batch_id}: the release and the manifest {self._log.store.url_of(path)} name different "
+                "source offsets. Restore the objects of the WAL"
             )
         return Released(manifest, release.run_id)
 
@@ -113,11 +113,13 @@ class Releaser:
             found = pass_over(self._log, self._checkpoint, batch_id)
         if found is None:
             raise MissingBatch(
-                f"batch {batch_id}: completed by Spark in {self._checkpoint.root}, but "
-                f"{self._log.store.url_of(paths.batch(batch_id))} holds no manifest. Its rows cannot be delivered "
-                "and later batches are held back. Likely causes: a life-cycle rule of the bucket, a copy of a part of "
-                "the WAL, or a run without it. Restore the deleted objects, or start a new WAL. (Spark's offline "
-                "repartition of state writes such a batch too. It is recognised, unless it skipped a batch that failed)"
+                f"Spark completed batch {batch_id} in {self._checkpoint.root}, but "
+                f"{self._log.store.url_of(paths.batch(batch_id))} holds no manifest. The rows of this batch cannot be "
+                "delivered, and later batches must wait. Likely causes: a life-cycle rule of the bucket deleted "
+                "objects, only a part of the WAL was copied, or the query ran without the WAL. Restore the deleted "
+                "objects, or start a new WAL. Another possible cause is Spark's offline repartition of state, because "
+                "it writes a batch without rows. wal-sink recognises such a batch, unless the repartition skipped a "
+                "batch that failed"
             )
         return found
 
@@ -129,8 +131,8 @@ class Releaser:
             if manifest.batch_id < self._checkpoint.newest_commit():
                 return  # Spark deleted the entry, as it does with old ones
             raise HistoryError(
-                f"batch {manifest.batch_id}: {self._checkpoint.root} has no offsets/{manifest.batch_id}; restore "
-                "the checkpoint"
+                f"batch {manifest.batch_id}: {self._checkpoint.root} has no offsets/{manifest.batch_id}. Restore the "
+                "checkpoint"
             )
         self._refuse_other_offsets(manifest, text)
 

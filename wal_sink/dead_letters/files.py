@@ -78,7 +78,10 @@ def keep_unknown(log: Log, sink: str, ordinal: int, chunk: Chunk, *, reason: str
     try:
         log.store.create(path, _encode(log, chunk, [reason] * chunk.num_rows, "unknown"))
     except ObjectExists:
-        _logger.debug("%s was kept before", log.store.url_of(path))
+        _logger.debug(
+            "%s exists already: an earlier attempt kept the same rows. They are not written again",
+            log.store.url_of(path),
+        )
 
 
 def keep_rejected(

@@ -103,10 +103,14 @@ class BatchDelivery:
         try:
             budget.call(attempt, _TryAgainError, sleep=self._sleep, what=self._what())
         except _TryAgainError as error:
-            gave_up = f"{self._what()}: gave up after {budget.failures} attempts in {budget.spent_s():.1f} s without "
+            gave_up = (
+                f"{self._what()}: delivery stopped after {budget.failures} attempts in {budget.spent_s():.1f} s "
+                "without "
+            )
             last = said_once(f"{gave_up}progress; the last failure: {error}")
             raise DeliveryError(
-                f"{last}. The rows are kept in {self._log.store.root}; repair the target, then start again"
+                f"{last}. The WAL {self._log.store.root} keeps the rows. Repair the target, then start the query or "
+                "command again"
             ) from None  # the error's text is in this one
 
     def go_on_under(self, term: Term) -> None:

@@ -96,7 +96,8 @@ def _copy(payload: bytes, ability: Ability) -> Sink:
         return copy
     found = ability_of(copy).value if isinstance(copy, Sink) else type(copy).__name__
     raise PermanentError(
-        f"its copy is “{found}”, expected “{ability.value}”: its __reduce__ or __getstate__ drops that"
+        f"a copy of the sink is “{found}”, expected “{ability.value}”: __reduce__ or __getstate__ of the sink drops "
+        "this property"
     )
 
 
@@ -148,9 +149,9 @@ def carry_out(
 
 def _still_running(delivery_context: DeliveryContext) -> str:
     return (
-        f"a call of this sink is still running after {delivery_context.attempt_timeout_s:g} s; it cannot be called "
-        "again in this process, because it cannot be copied. Set a time limit in its own client, raise "
-        "attempt_timeout_s, make it a Sink of plain data that pickles, or choose where='executors'"
+        f"a call of this sink is still running after {delivery_context.attempt_timeout_s:g} s. The sink cannot be "
+        "called again in this process, because it cannot be copied. Set a time limit in the client of the sink, raise "
+        "attempt_timeout_s, write the sink as a Sink of plain data that can be pickled, or choose where='executors'"
     )
 
 

@@ -70,16 +70,16 @@ class Positions:
             return 0
         if stored.batch_id > given.batch_id or stored.segment_id != segment.id:
             raise HistoryError(
-                f"batch {given.batch_id}, sink {given.sink!r}: its target already holds batch "
-                f"{stored.batch_id}, segment {stored.segment_id}, in slot {self._slot(ordinal)!r}, where segment "
-                f"{segment.id} is due; the WAL was restored to an older state, or a copy of it delivers too. End the "
-                "copy, restore the newer WAL, or start a new one"
+                f"batch {given.batch_id}, sink {given.sink!r}: the target already holds batch {stored.batch_id}, "
+                f"segment {stored.segment_id}, in slot {self._slot(ordinal)!r}, where segment {segment.id} is due. "
+                "Either the WAL was restored to an older state, or a copy of the WAL delivers too. End the copy, "
+                "restore the newer WAL, or start a new WAL"
             )
         if stored.rows > segment.rows:
             raise HistoryError(
-                f"batch {given.batch_id}, sink {given.sink!r}: its target holds {stored.rows} rows of segment "
-                f"{segment.id}, which has {segment.rows}, in slot {self._slot(ordinal)!r}; find out what wrote there "
-                "before going on"
+                f"batch {given.batch_id}, sink {given.sink!r}: the target holds {stored.rows} rows of segment "
+                f"{segment.id}, which has {segment.rows}, in slot {self._slot(ordinal)!r}. Find out which program "
+                "wrote to this slot before you continue"
             )
         return stored.rows
 
@@ -88,9 +88,9 @@ class Positions:
         if found and (found.batch_id, found.rows) >= (batch_id, rows):
             return
         raise HistoryError(
-            f"sink {self._given.sink!r}: batch {batch_id} was delivered and marked, but its target "
-            f"remembers {described(found)} in slot {self._slot(number)!r}; the target was restored to an older state, "
-            "or lost what it acknowledged. Nothing was sent to that slot. Restore the newer target, or deliver from an "
+            f"sink {self._given.sink!r}: batch {batch_id} was delivered and marked, but the target holds "
+            f"{described(found)} in slot {self._slot(number)!r}. The target was restored to an older state, or lost "
+            "rows that it acknowledged. Nothing was sent to that slot. Restore the newer target, or deliver from an "
             "older WAL"
         )
 
@@ -115,7 +115,7 @@ def _result(ordinal: int, segment: SegmentRef, rows: int) -> SegmentResult:
     if rows >= segment.rows:
         return SegmentResult(ordinal, segment.rows)
     text = (
-        f"segment {ordinal} ({segment.id}): its target has {rows} of {segment.rows} rows after it acknowledged all of "
+        f"segment {ordinal} ({segment.id}): the target has {rows} of {segment.rows} rows, but it acknowledged all of "
         "them. Look for a fail-over to a standby that lagged behind, or a restart without the newest writes"
     )
     return SegmentResult(ordinal, rows, failure=Failure(FailureKind.FORGOTTEN, text))

@@ -45,7 +45,10 @@ def check_recorded(log: Log, sink: str, manifest: Manifest, ordinal: int, rows: 
     where = log.store.url_of(path)
     record = log.find(Progress, path)
     if record is None:
-        raise StoreError(f"{where} was listed, but does not exist; is somebody deleting the WAL?")
+        raise StoreError(
+            f"{where} was listed, but it does not exist. Another process or a person may be deleting files of the WAL. "
+            "Stop this deletion, then start the query or command again"
+        )
     expected = manifest.segments[ordinal].id if ordinal < len(manifest.segments) else "none"
     if record.segment_id != expected:
         raise CorruptError(
@@ -66,4 +69,6 @@ def keep_last_recorded(given: DeliveryContext, ordinal: int, segment: SegmentRef
     chunk = next(chunks_of(given, ordinal, segment, data, start, where=where, reader=log.segment_reader))
     if Rejections(log, given.sink, ordinal, chunk).is_answered():
         return
-    keep_unknown(log, given.sink, ordinal, chunk, reason="its sender ended before it could tell")
+    keep_unknown(
+        log, given.sink, ordinal, chunk, reason="the process that sent the rows ended before it recorded the outcome"
+    )

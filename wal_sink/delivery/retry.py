@@ -81,7 +81,7 @@ class Budget:
         spent = self.failures >= self.max_attempts or self.spent_s() >= self.budget_s
         error = state.outcome.exception() if state.outcome else None
         head = f"{what}: attempt {self.failures} of {self.max_attempts} failed at {_clock(self.runtime.now())}"
-        _logger.warning("%s", said_once(f"{head}, {'no other follows' if spent else self._next()}: {error}"))
+        _logger.warning("%s", said_once(f"{head}, {'no further attempt follows' if spent else self._next()}: {error}"))
         return spent
 
     def _next(self) -> str:

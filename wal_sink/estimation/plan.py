@@ -136,8 +136,8 @@ class Plan:
             Ability.BATCH_WRITER,
         }:
             raise ConfigError(
-                f"at_most_once is not possible with a {self.ability.value} sink: it needs a sink that is called chunk "
-                "by chunk and stores no position"
+                f"at_most_once is not possible with a {self.ability.value} sink. at_most_once needs a sink that "
+                "receives the rows in chunks and does not store its position in the target"
             )
 
     @property

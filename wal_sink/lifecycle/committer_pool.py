@@ -106,9 +106,11 @@ class CommitterPool:
     def refuse_parked(self, wal: str) -> None:
         """Raise `UndeliveredError` if a sink is parked. `wal`: the URL of the log, for the message."""
         for name, error in self.parked.items():
-            said = f"sink {name!r} of {wal} is parked since it gave up: {_said(name, error)}"
-            if "then start again" not in said:
-                said += ". Its rows are kept in the WAL; repair the target, then start again"
+            said = f"sink {name!r} of {wal} is parked, because its delivery failed: {_said(name, error)}"
+            if "start the query or command again" not in said:
+                said += (
+                    ". The WAL keeps the rows of this sink. Repair the target, then start the query or command again"
+                )
             raise UndeliveredError(said) from None  # the error's text is in this one
 
     def has_room(self, batch_id: int, wal: str) -> bool:
@@ -140,23 +142,23 @@ class CommitterPool:
                 when = "before the run was ended" if timeout_s is None else f"within {timeout_s:g} s"
                 raise UndeliveredError(
                     f"sink {thread.committer.name!r} of {self.run.log.store.root}: not all complete batches were "
-                    f"delivered {when} (delivered through batch {thread.committer.marked_through}). The rest is kept "
-                    "in the WAL; start again, or allow more time"
+                    f"delivered {when} (delivered through batch {thread.committer.marked_through}). The WAL keeps the "
+                    "other batches. Start the query or command again, or allow more time"
                 )
 
     def _note(self, thread: CommitterThread) -> None:
         name = thread.committer.name
         if thread.parked:
-            _logger.error("sink %s is parked, the others go on: %s", name, _said(name, thread.error))
+            _logger.error("sink %s is parked, the other sinks continue: %s", name, _said(name, thread.error))
             if all(other.parked for other in self._threads):
                 self._over.set()
             return
-        _logger.error("sink %s gave up: %s", name, _said(name, thread.error))
+        _logger.error("the delivery to sink %s failed: %s", name, _said(name, thread.error))
         self._over.set()
         try:
             self._on_failure()
         except Exception as problem:  # noqa: BLE001 - no caller; stage() and close() raise the sink's error
-            _logger.error("after sink %s gave up: %s", name, told(problem))  # noqa: TRY400 - the text is complete
+            _logger.error("after the delivery to sink %s failed: %s", name, told(problem))  # noqa: TRY400 - the text is complete
 
     def _deadline_s(self, timeout_s: float | None) -> float | None:
         return None if timeout_s is None else self._now_s() + timeout_s

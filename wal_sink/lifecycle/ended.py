@@ -16,6 +16,6 @@ def raise_again(failure: BaseException | None, owner: str) -> None:
     if isinstance(failure, Exception):
         raise failure
     raise UndeliveredError(
-        f"{owner} was ended by {type(failure).__name__} before all complete batches were delivered. The others stay in "
-        "the WAL: start again"
+        f"{owner} was ended by {type(failure).__name__} before all complete batches were delivered. The other batches "
+        "stay in the WAL. Start the query or command again"
     ) from failure

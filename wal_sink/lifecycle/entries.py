@@ -161,8 +161,9 @@ def again(unstaged: Unstaged, owner: str) -> Exception:
     """The error of the failed call, to be raised again with the reason."""
     why = (
         f"wal-sink: batch {unstaged.batch_id} of {owner} was not staged because of this error, but foreachBatch "
-        "returned, so Spark may have completed it. No later batch is staged. Let foreachBatch raise what stage() "
-        "raises; to get its rows, restore the checkpoint to before that batch, then start again"
+        "returned, so Spark may have completed it. No later batch is staged. In foreachBatch, do not catch the errors "
+        "of stage(). To get the rows of this batch, restore the checkpoint to its state before this batch, then start "
+        "the query again"
     )
     if not isinstance(unstaged.error, Exception):
         error = UndeliveredError(why)
@@ -174,14 +175,14 @@ def again(unstaged: Unstaged, owner: str) -> Exception:
 
 
 _SECOND_CALL = (
-    "is already staged, or is being staged: one stage() call stages a whole batch. Union the DataFrames first, or "
-    "give each its own WAL and WalSink"
+    "is already staged, or is being staged: one stage() call stages a whole batch. Union the DataFrames first, or use "
+    "a separate WAL and WalSink for each DataFrame"
 )
 _STILL_BUSY = (
-    "follows batch {}, which another thread still stages, though foreachBatch returned: let foreachBatch wait for the "
-    "threads that call stage(), and raise what they raise"
+    "follows batch {}, but another thread is still staging that batch, although foreachBatch returned. In "
+    "foreachBatch, wait for the threads that call stage(), and raise their errors"
 )
 _ANOTHER_SINK = (
-    "belongs to a run of a query that another WalSink of this process stages into the same WAL: make one WalSink "
-    "before the query starts, not in foreachBatch, and close it when the query has ended"
+    "belongs to a run of a query that another WalSink of this process stages into the same WAL. Create one WalSink "
+    "before the query starts, not in foreachBatch, and close it after the query ended"
 )

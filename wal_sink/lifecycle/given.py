@@ -114,10 +114,10 @@ def refuse_shared_folder(wal: str, checkpoint: str) -> None:
         return
     raise ConfigError(
         f"WAL {mask_url(wal)} and checkpoint {mask_url(checkpoint)} {what}. Deleting or restoring one of them would "
-        "change the other. Give the WAL a folder beside the checkpoint. If this WAL is in use: stop its query, move "
+        "change the other. Give the WAL a folder beside the checkpoint. If this WAL is in use: stop the query, move "
         "wal.json, terms, batches, sinks, low-water and moves (those that exist) into the new folder, leave the "
-        f"checkpoint where it is, and start once with WalSink(…, wal=NEW, moved_from={mask_url(wal)!r}). Nothing was "
-        "started"
+        f"checkpoint where it is, and start one time with WalSink(…, wal=NEW, moved_from={mask_url(wal)!r}). Nothing "
+        "was started"
     )
 
 

@@ -242,10 +242,10 @@ class Run:
         cannot = [name for name, served_sink in known.items() if served_sink.preparation is None]
         if others or cannot:
             raise ConfigError(
-                f"{self.log.store.root}: keep_segments=False was set, but sinks {sorted([*others, *cannot])} "
-                "cannot prepare rows while they are staged here: they are delivered elsewhere, run on the driver "
-                "or cannot travel to executors. Keep segments, or retire the sinks that you no longer need: "
-                "wal-sink sinks retire"
+                f"{self.log.store.root}: keep_segments=False was set, but sinks {sorted([*others, *cannot])} cannot "
+                "prepare rows during staging in this run. These sinks are delivered by another process, run on the "
+                "driver or cannot be sent to executors. Leave keep_segments=True, or retire the sinks that you no "
+                "longer need: wal-sink sinks retire"
             )
 
     def _committer(self, served_sink: ServedSink, sink: Registered, take_over: TakeOver) -> Committer:
@@ -266,7 +266,9 @@ class Run:
                     self._collector.collect(committer.term)
                     self._probes.delete_old()
         except (StoreError, OutcomeUnknownError) as error:
-            _logger.warning("collecting %s failed and will be repeated: %s", self.log.store.root, error)
+            _logger.warning(
+                "deleting delivered batches of %s failed and will be repeated: %s", self.log.store.root, error
+            )
 
     def _forget_delivered(self) -> None:
         """Free the memory of delivered batches, after a delivery. At least the sink of that delivery is alive."""

@@ -157,9 +157,9 @@ class History:
         self._check_owner(wal)
         if batch_id < wal.first_batch:
             raise HistoryGone(
-                f"batch {batch_id} of {self._log.store.root}: the WAL begins with batch {wal.first_batch}; the "
-                f"checkpoint {self._checkpoint.root} was rolled back beyond it. Restore a newer checkpoint, or "
-                "start a new WAL"
+                f"batch {batch_id} of {self._log.store.root}: the WAL begins with batch {wal.first_batch}, but the "
+                f"checkpoint {self._checkpoint.root} was rolled back to an earlier batch. Restore a newer checkpoint, "
+                "or start a new WAL"
             )
         self._wal = wal
         return wal
@@ -184,10 +184,12 @@ class History:
         newest = self._checkpoint.newest_commit()
         if newest > self._complete_before and self.poll_owner() is None:
             raise MissingBatch(
-                f"batches {self._complete_before + 1} to {newest} of {self._checkpoint.root}: Spark completed them "
-                f"while the new WAL {self._log.store.root} was open, but none of them was staged. foreachBatch did not "
-                "call stage(), did not wait for the thread that calls it, or swallowed its error. Correct "
-                "foreachBatch. To get their rows, restore the checkpoint to before them, then start again"
+                f"Spark completed batches {self._complete_before + 1} to {newest} of {self._checkpoint.root} while the "
+                f"new WAL {self._log.store.root} was open, but none of these batches was staged. Possible causes: "
+                "foreachBatch did not call stage(), did not wait for the thread that calls stage(), or caught the "
+                "error of stage() and did not raise it again. Correct foreachBatch. To get the rows of these batches, "
+                f"restore the checkpoint to its state before batch {self._complete_before + 1}, then start the query "
+                "again"
             )
 
     def note_staged(self, manifest: Manifest) -> None:
@@ -226,8 +228,8 @@ class History:
         query_id = self._checkpoint.query_id()
         if query_id is None:
             raise HistoryError(
-                f"{self._checkpoint.root} holds no query id although batch {batch_id} runs; pass the "
-                "checkpointLocation of the running query"
+                f"{self._checkpoint.root} holds no query id, but batch {batch_id} is running. So this is probably not "
+                "the checkpoint of the running query. Pass the checkpointLocation of the running query"
             )
         # Another process may have made the record since this run looked, and it may be lost by now. Then it must not be
         # made again for a later batch.
@@ -260,16 +262,16 @@ class History:
         found = "no query yet (it is new or was deleted)" if query_id is None else f"query {query_id}"
         return HistoryError(
             f"{self._log.store.root} belongs to query {wal.query_id}, but the checkpoint {self._checkpoint.root} "
-            f"belongs to {found}. Its batch ids would mean other rows. Restore the checkpoint of that query, or "
-            "give this one a new WAL"
+            f"belongs to {found}. The batch ids of another query mean other rows. Restore the checkpoint of query "
+            f"{wal.query_id}, or use a new WAL for this query"
         )
 
 
 def divergence(log: Log, checkpoint: Checkpoint, batch_id: int, expected: str, found: str) -> DivergentReplay:
     """The error for a batch id that the WAL knows, and for which the checkpoint names other source offsets."""
     return DivergentReplay(
-        f"batch {batch_id} of {log.store.root}: the WAL holds it with source offsets {expected[:12]}, but the "
-        f"checkpoint {checkpoint.root} now has {found[:12]} under the same id; it was restored to an older state "
-        "or rewritten. Nothing of the other history was staged or delivered. Restore the checkpoint that belongs to "
-        "this WAL, or start a new WAL"
+        f"batch {batch_id} of {log.store.root}: the WAL holds this batch with source offsets {expected[:12]}, but the "
+        f"checkpoint {checkpoint.root} now has {found[:12]} under the same id. The checkpoint was restored to an older "
+        "state or rewritten. No row of the other history was staged or delivered. Restore the checkpoint that belongs "
+        "to this WAL, or start a new WAL"
     )

@@ -168,8 +168,8 @@ def find_new_sink(log: Log, inventory: Inventory, name: str, oldest_batch: int |
         return record
     if younger is not None:
         raise ConfigError(
-            f"sink {name!r} of {log.store.root} was forgotten (see {log.store.url_of(paths.forgotten(name))}): "
-            "use another name"
+            f"sink {name!r} of {log.store.root} was forgotten (see {log.store.url_of(paths.forgotten(name))}). Use "
+            "another name"
         )
     if not inventory.known_sinks and oldest_batch is not None:
         _refuse_without_every_sink(log, inventory, oldest_batch)
@@ -197,7 +197,7 @@ def held_batches(log: Log, wal: WalRecord) -> tuple[int, list[int]]:
         if _begins_late(wal, low_water, batches):
             raise lost(
                 log, Lost.LOW_WATER, paths.low_water(batches[0] - 1),
-                f"{paths.batch(batches[0])}/ is the oldest batch, and no record explains where those before it are",
+                f"{paths.batch(batches[0])}/ is the oldest batch, and no record explains where the earlier batches are",
             )  # fmt: skip
     return low_water, batches
 
@@ -233,7 +233,7 @@ def check_marker(log: Log, name: str, through: int, low_water: LowWater | None) 
     known = low_water.marked.get(name, NOTHING) if low_water else NOTHING
     if low_water is not None and known > through:
         path = paths.low_water(low_water.batch_id)
-        raise lost(log, Lost.MARKER, paths.marker(name, known), f"{path} says that the sink has batch {known}")
+        raise lost(log, Lost.MARKER, paths.marker(name, known), f"according to {path}, the sink has batch {known}")
 
 
 def check_marked_batch(log: Log, name: str, through: int, newest_batch: int) -> None:
@@ -267,10 +267,9 @@ def _find_again(log: Log, kind: type[R], path: str, what: Lost, because: str) ->
 def lost(log: Log, what: Lost, path: str, because: str) -> ObjectLost:
     """The error for a lost object: its path, the evidence, likely causes and ways out."""
     return ObjectLost(
-        f"{log.store.url_of(path)} is gone, but must have existed: {because}. Likely causes: a "
-        "life-cycle rule of the bucket (such as “expire after 30 days”), or a copy that has only a part of this WAL. "
-        f"Nothing was skipped. Stop the deletions, and restore this object; "
-        f"{_WAY_OUT.get(what, _NEW_WAL)}"
+        f"{log.store.url_of(path)} does not exist, but it must have existed: {because}. Likely causes: a life-cycle "
+        "rule of the bucket (such as “expire after 30 days”), or a copy that contains only a part of this WAL. "
+        f"Nothing was skipped. Stop the deletions, and restore this object; {_WAY_OUT.get(what, _NEW_WAL)}"
     )
 
 
@@ -278,10 +277,10 @@ def _after(younger: str) -> str:
     return f"{younger} is made after it"
 
 
-_NEW_WAL = "or start a new WAL in an empty folder: the batches that this one did not deliver then stay undelivered"
+_NEW_WAL = "or start a new WAL in an empty folder: the batches that this WAL did not deliver then stay undelivered"
 _FORGET = (
-    "or, to forget the sink for good, put an empty object sinks/<name>/forgotten beside what is left of it, and do not "
-    "use its name again"
+    "or, to forget the sink for good, put an empty object sinks/<name>/forgotten beside the remaining objects of the "
+    "sink, and do not use the name of this sink again"
 )
 _WAY_OUT = {Lost.SINK: _FORGET}
 

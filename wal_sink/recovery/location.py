@@ -86,8 +86,8 @@ def check_location(log: Log, wal: WalRecord, *, moved: bool, moved_from: str | N
         _note_move(log, here, said)
     else:
         raise ConfigError(
-            f"{here} is to be moved from {canonical(moved_from)}, but the WAL {wal.wal_id} that it holds says that it "
-            f"lies at {said}: pass that as moved_from, or open the WAL that you mean"
+            f"moved_from is {canonical(moved_from)}, but the recorded location of the WAL {wal.wal_id} in {here} is "
+            f"{said}. Pass the recorded location as moved_from, or open the WAL that you mean"
         )
 
 
@@ -108,13 +108,15 @@ def _refuse_or_warn(wal: WalRecord, here: str, said: str) -> None:
     doubt = _doubt(wal, here, said)
     if doubt:
         raise ConfigError(
-            f"{here} holds the WAL {wal.wal_id}, which says that it lies at {said}: {doubt}. Two copies of one WAL "
-            "would deliver the same batches twice. Open it there. If it was moved here for good, and no process "
-            f"opens the other again, say so once: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}"
+            f"{here} holds the WAL {wal.wal_id}, but the recorded location of this WAL is {said}: {doubt}. Two copies "
+            "of one WAL would deliver the same batches twice. Open the WAL at the recorded location. If the WAL was "
+            "moved here for good, and no process opens the other location again, give the earlier location for one "
+            f"start: WalSink(…, moved_from={said!r}), wal-sink drain … --moved-from {said}"
         )
     _logger.warning(
-        "%s holds a WAL that says it lies at %s: the same folder under another path, or moved. If it is a copy, stop: "
-        "two copies deliver everything twice. If it was moved, say so once: moved_from=%r",
+        "%s holds a WAL whose recorded location is %s. There are three possible causes. If this is the same folder "
+        "under another path, delivery is correct; use the recorded path to avoid this warning. If the WAL is a copy, "
+        "stop this process: two copies deliver all rows twice. If the WAL was moved, pass moved_from=%r for one start",
         here, said, said,
     )  # fmt: skip
 
@@ -125,7 +127,7 @@ def _doubt(wal: WalRecord, here: str, said: str) -> str:
     if scheme != of_said or scheme in _EXACT:
         return "this is another place"
     if scheme == LOCAL and _is_copy(wal, Path(here.partition("://")[2]), Path(said.partition("://")[2])):
-        return "that folder is there too, and holds the same WAL"
+        return "that folder exists too, and holds the same WAL"
     return ""
 
 
@@ -153,12 +155,13 @@ def _note_move(log: Log, here: str, said: str) -> None:
     found, is_own = log.create_or_find(paths.move(number), move)
     if is_own:
         _logger.warning(
-            "the WAL of %s lies at %s from now on. Runs at the old place do not notice that. End those that still "
-            "live, and do not open the WAL there again; otherwise its batches are delivered from both places",
+            "the WAL of %s lies at %s from now on. Runs at the old location do not notice this. End the runs that are "
+            "still alive, and do not open the WAL at the old location again. Otherwise all batches are delivered from "
+            "both locations",
             said, here,
         )  # fmt: skip
         return
     if found.location != here:
         raise ConfigError(
-            f"{here}: another process has just moved this WAL from {said} to {found.location}; open it there"
+            f"{here}: another process has just moved this WAL from {said} to {found.location}. Open the WAL there"
         )

@@ -85,9 +85,9 @@ def _refuse_other_kind(log: Log, record: SinkRecord, sink: Registration) -> None
     now = _kind_in_words(sink.ability.value, at_most_once=sink.at_most_once)
     raise ConfigError(
         f"sink {sink.name!r} of {log.store.root} is known as {before} ({record.identity}), but was given as {now} "
-        f"({sink.identity}). The two keep their progress differently. Run the old sink until it has everything; then "
-        f"give the new one another name and Delivery(…, start_from='next'). Retire the old one, or nothing is deleted "
-        f"any more: wal-sink sinks retire WAL {sink.name}"
+        f"({sink.identity}). The two kinds of sink keep their progress differently. Run the old sink until it has "
+        "every batch. Then give the new sink another name and Delivery(…, start_from='next'). Retire the old sink; "
+        f"otherwise the WAL deletes no batch any more: wal-sink sinks retire WAL {sink.name}"
     )
 
 
@@ -115,9 +115,10 @@ def _first_batch(log: Log, history: History, gate: Gate, name: str, delivery: De
         return gate.search() + 1
     known = read_names(log).present
     raise ConfigError(
-        f"sink {name!r} is new to {log.store.root}, which already holds batches up to {history.newest_known} "
-        f"(sinks it knows: {known}). Say where it begins: Delivery(…, start_from='earliest') delivers everything "
-        "the WAL still holds, start_from='next' only batches completed from now on. If a sink was given this name "
-        f"instead of another: wal-sink sinks rename WAL OLD {name}. If it replaces a sink that no process serves any "
-        "more, retire that sink, or the batches that it lacks are never deleted: wal-sink sinks retire WAL OLD"
+        f"sink {name!r} is new to {log.store.root}, which already holds batches up to {history.newest_known} (known "
+        f"sinks: {known}). Set where the sink begins: Delivery(…, start_from='earliest') delivers all batches that the "
+        "WAL still holds, start_from='next' only batches completed from now on. If this is a known sink under a new "
+        f"name, rename it: wal-sink sinks rename WAL OLD {name}. If this sink replaces a sink that no process serves "
+        "any more, retire the old sink; otherwise the WAL never deletes the batches that the old sink does not have: "
+        "wal-sink sinks retire WAL OLD"
     )

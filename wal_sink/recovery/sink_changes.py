@@ -72,9 +72,10 @@ def describe_unserved(log: Log, sink: KnownSink) -> str:
     through = max(marked_through(log, sink.folder), record.first_batch - 1)
     last = f" ({holder.process} served it since {holder.since}: {holder.state})" if holder else ""
     return (
-        f"sink {sink.name!r} of {log.store.root} is registered and not served by this run{last}. Until it has more, "
-        f"nothing after batch {through} is deleted. Serve it again or drain it. If it has a new name: wal-sink "
-        f"sinks rename WAL {sink.name} NEW. If it is not needed any more: wal-sink sinks retire WAL {sink.name}"
+        f"sink {sink.name!r} of {log.store.root} is registered, but this run does not serve it{last}. Until this sink "
+        f"has more batches, the WAL deletes nothing after batch {through}. Serve the sink again or drain it. If the "
+        f"sink has a new name: wal-sink sinks rename WAL {sink.name} NEW. If the sink is not needed any more: wal-sink "
+        f"sinks retire WAL {sink.name}"
     )
 
 
@@ -82,9 +83,9 @@ def _refuse_pending(log: Log, name: str, pending: Sequence[int], drop_pending: i
     if len(pending) > drop_pending:
         which = f"batch {pending[0]}" if len(pending) == 1 else f"batches {pending[0]} to {pending[-1]}"
         raise ConfigError(
-            f"sink {name!r} of {log.store.root} lacks {len(pending)} batches that the WAL holds ({which}). "
-            f"Deliver them first (wal-sink drain --name {name}), or give them up for this sink: --drop-pending "
-            f"{len(pending)}"
+            f"sink {name!r} of {log.store.root} has not delivered {len(pending)} batches that the WAL holds ({which}). "
+            f"Deliver them first (wal-sink drain --name {name}). Or skip them for this sink with --drop-pending "
+            f"{len(pending)}; then their rows are never delivered to this sink"
         )
 
 
@@ -104,15 +105,18 @@ def rename(log: Log, old: str, new: str, *, take_over: TakeOver) -> None:
         _take_name(log, folder, new)
     number = max(log.numbers(paths.sink_names(folder)), default=0) + 1
     if not log.create(paths.sink_name(folder, number), NameRecord(number=number, name=new, **log.stamp())):
-        raise HeldError(f"sink {old!r} of {log.store.root} was renamed by another process meanwhile: look again")
+        raise HeldError(
+            f"sink {old!r} of {log.store.root} was renamed by another process at the same time. List the sinks, then "
+            "repeat the command if it is still needed"
+        )
 
 
 def _refuse_elsewhere(log: Log) -> None:
     """Refuse a copy, and a WAL without its own record: after a change, that record would count as lost."""
     if refuse_copy(log) is None:
         raise ConfigError(
-            f"{log.store.root} holds no wal.json yet: its sinks are registered, but no batch was staged. Repeat this "
-            "once the first batch is staged"
+            f"{log.store.root} holds no wal.json yet: the sinks are registered, but no batch was staged. Repeat the "
+            "command after the first batch was staged"
         )
 
 

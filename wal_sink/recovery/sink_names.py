@@ -49,10 +49,10 @@ class SinkNames:
         if sink is None or sink.name == name:
             return None if sink is None else folder
         if name == folder:
-            raise ConfigError(f"sink {name!r} was renamed to {sink.name!r}: use that name, or rename it back")
+            raise ConfigError(f"sink {name!r} was renamed to {sink.name!r}. Use that name, or rename the sink back")
         raise ConfigError(
-            f"sink {sink.name!r} is not called {name!r} (any more). Use its present name, or rename it: wal-sink "
-            f"sinks rename WAL {sink.name} {name}"
+            f"sink {sink.name!r} is not called {name!r} (any more). Use the present name of the sink, or rename the "
+            f"sink: wal-sink sinks rename WAL {sink.name} {name}"
         )
 
     @property
@@ -77,7 +77,7 @@ def read_names(log: Log) -> SinkNames:
     for sink in sinks:
         if sink.name != sink.folder and sink.name not in leads_to:
             # The record may have been made since the listing: then this read finds it.
-            younger = f"{paths.sink_names(sink.folder)}/, which names the sink,"
+            younger = f"{paths.sink_names(sink.folder)}/, where the name of the sink is recorded,"
             record = find_again(log, OwnerRecord, paths.owner(sink.name), Lost.OWNER, younger)
             leads_to[sink.name] = record.folder
     return SinkNames(sinks, leads_to, settled)
@@ -111,7 +111,8 @@ def keep_name(log: Log, names: SinkNames, name: str) -> None:
         return  # a rename that comes later finds `sink.json`, and gives the name up
     if settle(log, name, name) != name:
         raise ConfigError(
-            f"sink {name!r} of {log.store.root}: another sink was just renamed to it. Start again with another name"
+            f"sink {name!r} of {log.store.root}: another sink was just renamed to this name. Choose another name, then "
+            "start the query or command again"
         )
 
 
@@ -127,7 +128,8 @@ def refuse_retired(log: Log, folder: str, name: str) -> None:
     if record is not None:
         raise ConfigError(
             f"sink {name!r} of {log.store.root} was retired at {record.created} after batch {record.through} (see "
-            f"{log.store.url_of(paths.retired(folder))}), and later batches may be gone. Use another name and say "
-            "where the sink begins: Delivery(…, start_from='next') for batches completed from now on, or "
-            "start_from='earliest' for everything the WAL still holds, which may be in the target already"
+            f"{log.store.url_of(paths.retired(folder))}). The WAL may no longer hold the later batches. Use another "
+            "sink name, and set where the new sink begins. Delivery(…, start_from='next') begins with the next "
+            "completed batch. Delivery(…, start_from='earliest') delivers all batches that the WAL still holds; some "
+            "of their rows may already be in the target"
         )

@@ -29,7 +29,7 @@ class SafeLogger(logging.LoggerAdapter[logging.Logger]):
     def _tell(self, msg: object, error: BaseException) -> None:
         if logging.raiseExceptions and sys.stderr is not None:
             with contextlib.suppress(Exception):  # there is no other place to report it
-                sys.stderr.write(f"{self.logger.name}: the log could not take {msg!r}: {told(error)}\n")
+                sys.stderr.write(f"{self.logger.name}: the log could not write {msg!r}: {told(error)}\n")
 
 
 def logger_of(name: str) -> SafeLogger:

@@ -30,8 +30,9 @@ class Owner:
         """Raise `ConfigError` in a forked child of the process that opened `what`."""
         if not self.is_here:
             raise ConfigError(
-                f"{what} was opened in process {self.pid}, and this is a forked child of it: its threads and its query "
-                "run there. Create the WalSink in the process that uses it. The end of this child affects neither"
+                f"{what} was opened in process {self.pid}, and this process is a forked child of that process. The "
+                f"threads and the query of the WalSink run in process {self.pid}. Create the WalSink in the process "
+                "that uses it. The end of this child affects neither the threads nor the query"
             )
 
 

@@ -45,7 +45,7 @@ class Rejected:
                 f"Rejected takes a mapping from the index of a row to the reason, {{0: 'bad'}}, not a {found}"
             )
         if not self.reasons:
-            raise ValueError("Rejected needs at least one row; a sink that wrote every row returns None")
+            raise ValueError("Rejected needs at least one row. If the sink wrote every row, return None")
         for index in self.reasons:
             if not hasattr(index, "__index__"):
                 raise ValueError(
@@ -303,8 +303,8 @@ def idempotent(function: F) -> F:
     """Mark a function of one `Chunk` as harmless to repeat: its target ignores a `chunk.key` that it has seen."""
     if not callable(function) and not isinstance(function, Sink):
         raise ConfigError(
-            f"@idempotent marks a function of one Chunk, but this is a {type(function).__name__}; the URL of a sink "
-            "has an option for this, such as https://…#idempotent=true"
+            f"@idempotent marks a function of one Chunk, but this is a {type(function).__name__}. A sink that is named "
+            "by a URL has an option for this, such as https://…#idempotent=true"
         )
     function.idempotent = True  # type: ignore[attr-defined]
     return function

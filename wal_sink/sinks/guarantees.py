@@ -52,14 +52,14 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
     if wanted == "exactly_once" and strongest != "exactly_once":
         raise ConfigError(
             f"sink {name!r}: a {ability.value} sink does not support exactly_once ({_WINDOW[ability]}). Your options: "
-            "mark it idempotent if its target ignores a chunk.key it has seen (@idempotent, or idempotent = True), use "
-            f"a TransactionalSink, or request {strongest}"
+            "mark the sink idempotent if the target ignores a chunk.key that it has already received (@idempotent, or "
+            f"idempotent = True), use a TransactionalSink, or request {strongest}"
         )
     if wanted == "at_most_once" and ability in _WITHOUT_CHUNKS:
         raise ConfigError(
-            f"sink {name!r}: at_most_once needs a sink that is called chunk by chunk; a {ability.value} gets a whole "
-            f"{'batch' if ability is Ability.BATCH_WRITER else 'segment'}. Your options: a function of one Chunk, or "
-            f"{strongest}"
+            f"sink {name!r}: at_most_once needs a sink that is called chunk by chunk; a {ability.value} receives a "
+            f"whole {'batch' if ability is Ability.BATCH_WRITER else 'segment'}. Your options: a function of one "
+            f"Chunk, or {strongest}"
         )
     if delivery.on_rejected == "dead_letter" and ability in _WITHOUT_CHUNKS:
         raise ConfigError(
@@ -68,13 +68,14 @@ def promise(sink: Sink | BatchSink, delivery: Delivery, name: str) -> Promise:
         )
     if not delivery.keep_segments and ability is not Ability.TWO_PHASE:
         raise ConfigError(
-            f"sink {name!r}: keep_segments=False needs a TwoPhaseSink, whose target holds the rows until they are "
-            f"committed; a {ability.value} sink gets its rows from the WAL. Leave keep_segments=True"
+            f"sink {name!r}: keep_segments=False needs a TwoPhaseSink, because the target of such a sink holds the "
+            f"rows until they are committed. A {ability.value} sink receives the rows from the WAL. Leave "
+            "keep_segments=True"
         )
     if delivery.rows_per_s is not None and ability is Ability.TWO_PHASE:
         raise ConfigError(
-            f"sink {name!r}: a TwoPhaseSink does not support rows_per_s={delivery.rows_per_s:g} because its rows are "
-            "written while Spark stages them; limit the rows of a batch instead (maxOffsetsPerTrigger, "
+            f"sink {name!r}: a TwoPhaseSink does not support rows_per_s={delivery.rows_per_s:g} because the rows are "
+            "written while Spark stages them. Limit the rows of a batch instead (maxOffsetsPerTrigger, "
             "maxFilesPerTrigger)"
         )
     kept: GuaranteeName = "at_most_once" if wanted == "at_most_once" else strongest

@@ -98,8 +98,8 @@ def _check_unique(names: Sequence[str], where: str) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ConfigError(
-            f"column {twice[0]!r} stands {names.count(twice[0])} times in {where}: a JSON object keeps only one; "
-            "rename it in the query, for example with DataFrame.toDF or withColumnRenamed"
+            f"column {twice[0]!r} occurs {names.count(twice[0])} times in {where}. A JSON object can hold each name "
+            "only once. Give each column a different name in the query, for example with DataFrame.toDF or an alias"
         )
 
 
@@ -132,7 +132,8 @@ def _converter(kind: Any, name: str) -> _Converter:
         if accepts(kind):
             return convert
     raise ConfigError(
-        f"column {name!r}: JSON rows do not support the type {kind}; cast it in the query, for example to a string"
+        f"column {name!r}: JSON rows do not support the type {kind}. Cast the column in the query, for example to a "
+        "string"
     )
 
 

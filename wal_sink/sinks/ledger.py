@@ -69,7 +69,9 @@ class LedgerEntry:
         """Raise `FencedError` if a process newer than the chunk's sender has written to the slot."""
         if self.term > chunk.term:
             raise FencedError(
-                f"{_place(chunk, where)}: term {self.term} has written, this sender's is {chunk.term}", term=self.term
+                f"{_place(chunk, where)}: a process with term {self.term} has already written to this slot, but the "
+                f"term of this process is {chunk.term}",
+                term=self.term,
             )
 
 
@@ -78,8 +80,8 @@ def _is_known_in_segment(at: Position, chunk: Chunk, where: str) -> bool:
     due = chunk.position
     if at.segment_id != due.segment_id:
         raise DivergentReplay(
-            f"{_place(chunk, where)}: the target holds rows of segment {at.segment_id}, the chunk is of segment "
-            f"{due.segment_id}; find out which WAL wrote there before going on"
+            f"{_place(chunk, where)}: the target holds rows of segment {at.segment_id}, but the chunk is of segment "
+            f"{due.segment_id}. Find out which WAL wrote to this slot before you continue"
         )
     if at.rows >= due.rows:
         return True
@@ -87,8 +89,8 @@ def _is_known_in_segment(at: Position, chunk: Chunk, where: str) -> bool:
         return False
     if at.rows > chunk.start:
         raise HistoryError(
-            f"{_place(chunk, where)}: the target holds the first {at.rows} rows of the segment, which cuts this "
-            "chunk in two; find out which WAL wrote there before going on"
+            f"{_place(chunk, where)}: the target holds the first {at.rows} rows of the segment, but this boundary is "
+            "in the middle of this chunk. Find out which WAL wrote to this slot before you continue"
         )
     raise _forgotten(at, chunk, where)
 
@@ -96,7 +98,7 @@ def _is_known_in_segment(at: Position, chunk: Chunk, where: str) -> bool:
 def _forgotten(at: Position | None, chunk: Chunk, where: str) -> ForgottenError:
     held = f"batch {chunk.batch_id}, row {chunk.start}" if chunk.start else described(chunk.follows)
     return ForgottenError(
-        f"{_place(chunk, where)}: the slot is at {described(at)}, expected it at {held}: the target lost rows that it "
+        f"{_place(chunk, where)}: the slot is at {described(at)}, expected it at {held}. The target lost rows that it "
         "acknowledged, or its answers come from different states. Nothing was written. Look for a fail-over to a "
         "standby that lagged behind, or a restart without the newest writes"
     )

@@ -63,7 +63,7 @@ def call_sink(timed_call: TimedCall, what: str, function: Callable[..., T], *arg
         term = error.term if isinstance(error, FencedError) else 0
         raise SinkFailedError(kind_of(error), redacted(text_of(error)), term=term) from error
     except ProgramExitError as error:
-        message = redacted(f"{what} {error}: expected it to return, or to raise an Exception")
+        message = redacted(f"{what} {error}: expected the call to return, or to raise an Exception")
         raise SinkFailedError(FailureKind.PERMANENT, message) from error
     except Exception as error:  # a user's sink may raise anything; it becomes the batch's result
         message = redacted(f"{what} raised {told(error)}")

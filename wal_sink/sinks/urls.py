@@ -58,9 +58,9 @@ def _instead_of_jdbc(url: str) -> str:
     server = urlsplit(url.partition(":")[2]).scheme
     own = ""
     if server in _SERVERS:
-        own = f"{server}://user@host/database?table=NAME, which delivers exactly once; or "
+        own = f"{server}://user@host/database?table=NAME, which delivers exactly once, or "
     elif server == "sqlite":
-        own = "sqlite:///file.db?table=NAME, which delivers exactly once; or "
+        own = "sqlite:///file.db?table=NAME, which delivers exactly once, or "
     return (
         f'. Write {own}wrap.spark_writer(\'jdbc\', {{"url": "jdbc:…", "dbtable": "NAME"}}) to use Spark\'s own writer'
     )
@@ -71,6 +71,6 @@ def _instead_of_path(url: str) -> str:
     if Path(path).suffix in _DATABASE_FILES:
         return f". For an SQLite file write sqlite:///{path}?table=NAME"
     return (
-        f". For files in a folder write files://{Path(path).absolute()}?format=parquet; always name a target by a "
-        "URL, scheme://…"
+        f". For files in a folder write files://{Path(path).absolute()}?format=parquet. Always name a target by a URL, "
+        "scheme://…"
     )

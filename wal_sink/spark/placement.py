@@ -110,11 +110,12 @@ class Placement:
     def _whole_batch(self, name: str, sink: BatchSink, delivery: Delivery) -> WholeBatchDispatcher:
         if self.spark is None:
             raise ConfigError(
-                f"sink {name!r}: {name_of(sink)} gets whole batches as DataFrames, so it needs a Spark session"
+                f"sink {name!r}: {name_of(sink)} receives whole batches as DataFrames, so it needs a Spark session"
             )
         if delivery.where == "executors":
             raise ConfigError(
-                f"sink {name!r}: {name_of(sink)} gets whole batches on the driver, so where='executors' is not possible"
+                f"sink {name!r}: {name_of(sink)} receives whole batches on the driver, so where='executors' is not "
+                "possible"
             )
         from wal_sink.spark.delivery.whole_batch import batch_writer  # noqa: PLC0415 - the core runs without Spark
 

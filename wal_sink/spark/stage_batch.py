@@ -56,13 +56,13 @@ def _stage(run: Run, identity: QueryIdentity, write: Callable[[Attempt], Staged]
             staged = write(attempt)
         except RepeatedShuffleError as error:
             seen = str(error)
-            _logger.warning("%s: nothing of this attempt is used, and the shuffles are computed again", seen)
+            _logger.warning("%s: no row of this attempt is used. Spark computes the shuffles again", seen)
         else:
             run.end_staging(attempt, staged)
             return True
     raise RepeatedShuffleError(
-        f"{seen}; {_ATTEMPTS} attempts in a row ended so, and nothing was staged. Find out why executors are lost, set "
-        f"{' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"
+        f"{seen}; {_ATTEMPTS} attempts in a row ended like this, and nothing was staged. Find out why executors are "
+        f"lost, set {' and '.join(REPEAT_CHECKS)} to true (Spark 4.1 and newer), and start the query again"
     )
 
 
@@ -71,12 +71,16 @@ def _compare_rows(run: Run, what: str, batch_id: int, found: int) -> None:
     released = run.released_rows(batch_id)
     if released is None:
         _logger.warning(
-            "%s: the replay had %d rows. They were not compared, because the batch was collected meanwhile", what, found
+            "%s: the replay had %d rows. They were not compared with the released rows, because all sinks had this "
+            "batch and the WAL deleted it in the meantime",
+            what,
+            found,
         )
     elif released != found:
         _logger.warning(
-            "%s: the replay had %d rows, but %d rows were released, and sinks get the released ones. Either the source "
-            "did not replay the same rows (was a file overwritten in place?), or the query is not deterministic",
+            "%s: the replay had %d rows, but %d rows were released. The sinks receive the released rows. Either the "
+            "source did not replay the same rows (was a file overwritten in place?), or the query is not "
+            "deterministic",
             what,
             found,
             released,
@@ -89,10 +93,10 @@ def _check_query(run: Run, running: str) -> None:
         run.history.refuse_other_query(running)
         return
     owner = run.checkpoint.query_id()
-    found = f"query {owner}" if owner else "no query (it is empty or not there)"
+    found = f"query {owner}" if owner else "no query (it is empty or does not exist)"
     raise ConfigError(
-        f"the running query is {running}, but the checkpoint {run.checkpoint.root} belongs to "
-        f"{found}: pass WalSink the checkpointLocation of the query that calls stage()"
+        f"the running query is {running}, but the checkpoint {run.checkpoint.root} belongs to {found}. Pass WalSink "
+        "the checkpointLocation of the query that calls stage()"
     )
 
 

@@ -127,8 +127,8 @@ class OwnQuery:
         if inside:
             raise ConfigError(
                 f"{self._owner} was closed inside foreachBatch, in batch {entry.batch_id}. Spark completes this batch "
-                "only after foreachBatch returned, so the last batch of the query would never be delivered. Create the "
-                "WalSink before the query starts, and close it (or leave its with block) after the query ended"
+                "only after foreachBatch returned, so the last batch of the query could never be delivered. Create "
+                "the WalSink before the query starts, and close it (or leave its with block) after the query ended"
             )
 
     def unstaged_error(self, is_complete: Callable[[int], bool]) -> Exception | None:
@@ -145,9 +145,10 @@ class OwnQuery:
         It is not known whether a query ran: none called `stage`, and a new WAL may have an old checkpoint.
         """
         _logger.warning(
-            "%s was closed and never opened: it staged no batch and delivered nothing. If a query ran meanwhile, its "
-            "foreachBatch did not call stage(), and its batches are not in the WAL. Put the query into the WalSink's "
-            "with block: then leaving the block raises an error for such batches",
+            "%s was closed but never opened: it staged no batch and delivered nothing. If a query ran in this time, "
+            "foreachBatch did not call stage(), and the batches of this query are not in the WAL. Start the query "
+            "inside the with block of the WalSink. Then the end of the block raises an error if batches were not "
+            "staged",
             self._owner,
         )
 
@@ -164,7 +165,8 @@ class OwnQuery:
             if self.is_leaving:
                 sleep_in_stream(df, _STOP_S)
                 raise StoppedError(
-                    f"{self._owner} is closing: the batch is not staged; Spark runs it again at the next start"
+                    f"{self._owner} is closing, so the batch was not staged. Spark runs the batch again at the next "
+                    "start"
                 )
             sleep_in_stream(df, _POLL_S)
             pool.raise_error()

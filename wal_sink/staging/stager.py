@@ -91,7 +91,7 @@ class Stager:
         if not self._log.create(paths.manifest(batch_id, attempt.term, attempt.number), manifest):
             raise FencedError(
                 f"batch {batch_id}: manifest of term {attempt.term} on {self._log.store.root} was written by another "
-                "process under the same term; stop one of the two"
+                "process under the same term. Stop one of the two processes"
             )
         self._gate.close_from(batch_id)  # a batch that Spark runs is not complete, even if it once was
         if batch_id <= self._history.newest_known:
@@ -111,9 +111,9 @@ class Stager:
         if planned_ms != offsets.planned_ms:
             found = "at an unknown time" if offsets.planned_ms is None else f"at {offsets.planned_ms}"
             raise FencedError(
-                f"batch {batch_id}: {self._checkpoint.root}/offsets/{batch_id} was planned {found}, "
-                f"but the running query planned this batch at {planned_ms}: another query runs on this checkpoint, or "
-                "it was restored to another state. Nothing was written; stop this query"
+                f"batch {batch_id}: {self._checkpoint.root}/offsets/{batch_id} was planned {found}, but the running "
+                f"query planned this batch at {planned_ms}. Another query runs on this checkpoint, or the checkpoint "
+                "was restored to another state. Nothing was written; stop this query"
             )
 
     def _refuse_completed(self, batch_id: int) -> None:
@@ -125,10 +125,10 @@ class Stager:
             self._refuse_collected(batch_id)
             self._term.check(self._log.store)
             raise FencedError(
-                f"batch {batch_id}: {self._checkpoint.root}/commits has an entry for this batch, which runs now, or "
-                "for a later one. Another query runs on this checkpoint, 'offsets' was restored to an older state "
-                "without 'commits', or foreachBatch did not wait for the thread that calls stage(). Nothing was "
-                "written; stop this query, and restore the whole checkpoint if it is the only one"
+                f"batch {batch_id}: {self._checkpoint.root}/commits has an entry for this batch or for a later batch, "
+                "but this batch is running now. Another query runs on this checkpoint, 'offsets' was restored to an "
+                "older state without 'commits', or foreachBatch did not wait for the thread that calls stage(). "
+                "Nothing was written; stop this query, and if no other query runs, restore the whole checkpoint"
             )
 
     def _is_replay(self, batch_id: int, offsets: Offsets) -> bool:
@@ -159,14 +159,14 @@ class Stager:
             self._term.check(self._log.store)  # raises if this query was superseded
             if self._checkpoint.is_completed(batch_id):  # Spark never runs such a batch
                 raise FencedError(
-                    f"batch {batch_id}: {self._checkpoint.root} has it as complete, and the WAL {self._log.store.root} "
-                    f"delivered and collected it (low water {low_water}) since this query chose it: another query "
-                    "runs on this checkpoint. Nothing was written; stop this query"
+                    f"batch {batch_id}: the batch is complete in {self._checkpoint.root}, and the WAL "
+                    f"{self._log.store.root} delivered and deleted the batch (low water {low_water}) after this query "
+                    "chose it. So another query runs on this checkpoint. Nothing was written; stop this query"
                 )
             raise HistoryGone(
-                f"batch {batch_id} of {self._log.store.root}: delivered long ago and collected (low water "
-                f"{low_water}), but the checkpoint {self._checkpoint.root} asks for it again; restore a newer "
-                "checkpoint, or start a new WAL"
+                f"batch {batch_id} of {self._log.store.root}: this batch was delivered and then deleted from the WAL "
+                f"(low water {low_water}), but the checkpoint {self._checkpoint.root} makes Spark run it again. "
+                "Restore a newer checkpoint, or start a new WAL"
             )
 
     def _refuse_gap(self, batch_id: int) -> None:
@@ -178,12 +178,14 @@ class Stager:
         follows = (
             f"follows batch {before} in {self._log.store.root}"
             if self._history.has_batches
-            else f"comes to {self._log.store.root}, which begins with batch {before + 1} and holds none"
+            else f"cannot be staged into {self._log.store.root}, because this WAL begins with batch {before + 1} and "
+            "holds no batch"
         )
         raise MissingBatch(
-            f"batch {batch_id} {follows}: {batch_id - before - 1} batches between them were run without this WAL, "
-            "failed while foreachBatch swallowed the error, or were deleted from it. Restore them, restore the "
-            "checkpoint to before them, or start a new WAL"
+            f"batch {batch_id} {follows}: {batch_id - before - 1} batches are missing in between. They were run "
+            "without this WAL, their error was caught in foreachBatch and not raised again, or they were deleted from "
+            f"the WAL. Restore these batches, restore the checkpoint to its state before batch {before + 1}, or start "
+            "a new WAL"
         )
 
     def _tell_of_other_rows(self, manifest: Manifest) -> None:
@@ -197,9 +199,10 @@ class Stager:
             return
         if before.rows != manifest.rows:
             _logger.warning(
-                "batch %d of %s: staged again with %d rows, which sinks get. An earlier attempt, which Spark did not "
-                "complete, had %d rows of the same input (%s). The source did not replay the same rows (was a "
-                "file deleted or overwritten?), or the query is not deterministic",
+                "batch %d of %s was staged again with %d rows. The sinks receive these rows. An earlier attempt had "
+                "%d rows from the same input (%s), but Spark did not complete that attempt. Possible causes: the "
+                "source did not return the same rows again (for example, a file was deleted or overwritten), or the "
+                "query is not deterministic",
                 manifest.batch_id,
                 self._log.store.root,
                 manifest.rows,

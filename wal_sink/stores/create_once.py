@@ -31,7 +31,7 @@ def create_once(store: Store, path: str, data: bytes, *, runtime: Runtime, attem
             if attempt == attempts:
                 raise StoreError(
                     f"{store.url_of(path)} could not be created in {attempts} attempts and is absent; the last answer "
-                    f"was: {error}. Repair that, then start again"
+                    f"was: {error}. Correct the cause of this answer, then start the query or command again"
                 ) from error
             runtime.sleep_s(min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S))
         else:
@@ -46,7 +46,7 @@ def _read_back(store: Store, path: str, cause: StoreError) -> bytes | None:
         return None
     except StoreError as error:
         raise OutcomeUnknownError(
-            f"{store.url_of(path)} may or may not have been created: the create answered “{cause}”, and it could not "
-            f"be read back: “{error}”. Nothing was deleted. Make the store reachable and start again; then the "
-            "object is read"
+            f"{store.url_of(path)} may or may not have been created: the create answered “{cause}”, and the object "
+            f"could not be read back: “{error}”. Nothing was deleted. Make the store reachable, then start the query "
+            "or command again: it reads the object"
         ) from error

@@ -146,7 +146,8 @@ class GenericStore(Store):
         """The `StoreError` for an error of fsspec or the libraries below it. Only this place translates them."""
         text = self._spec.scrub(told(error))
         return StoreError(
-            f"cannot {action} {self.url_of(path)}: {text}; check address, credentials and rights, then start again"
+            f"cannot {action} {self.url_of(path)}: {text}; check address, credentials and rights, then start the query "
+            "or command again"
         )
 
 

@@ -71,7 +71,10 @@ class LocalStore(Store):
         for _ in range(_MAKE_ATTEMPTS):
             with contextlib.suppress(SweptAwayError):
                 return self._create(path, data)
-        raise StoreError(f"{self.url_of(path)}: another process removes its folder again and again; start again")
+        raise StoreError(
+            f"{self.url_of(path)}: another process repeatedly deletes the folder of this file, so the file was not "
+            "created. Stop that process, then start the query or command again"
+        )
 
     def _create(self, path: str, data: bytes) -> None:
         with self.segment(path) as stream:
@@ -124,12 +127,15 @@ class LocalStore(Store):
                 return action()
             except FileNotFoundError:
                 self._durable -= {folder, *folder.parents}
-        raise FileNotFoundError(errno.ENOENT, "another process removes the folder again and again", str(folder))
+        raise FileNotFoundError(errno.ENOENT, "another process repeatedly deletes the folder", str(folder))
 
     def failure(self, action: str, url: str, error: OSError) -> StoreError:
         """The `StoreError` for an error of the operating system. Only this place translates them."""
         step = _NEXT_STEP.get(error.errno or 0, "check the disk and the mount")
-        return StoreError(f"cannot {action} {url}: {error.strerror or type(error).__name__}; {step}, then start again")
+        return StoreError(
+            f"cannot {action} {url}: {error.strerror or type(error).__name__}; {step}, then start the query or command "
+            "again"
+        )
 
     def refuse_lost_root(self) -> None:
         """Raise `StoreError` if the root was lost since `begin`.
@@ -152,9 +158,10 @@ class LocalStore(Store):
 
     def _lost_root(self) -> StoreError:
         return StoreError(
-            f"{self._root}: this folder is gone, or it is on another disk now. Was it moved or deleted, or was its "
-            "mount lost? Nothing is read or written without it: a newer process could not be seen, and rows would be "
-            "written to a wrong place. Put the folder back, or mount it again, then start again"
+            f"{self._root}: this folder is gone, or it is on another disk now. It may have been moved or deleted, or a "
+            "mount may be lost. Nothing is read or written until the folder is back: otherwise a newer process would "
+            "not be noticed, and rows would be written to a wrong place. Put the folder back, or mount it again, then "
+            "start the query or command again"
         )
 
     def _file(self, path: str) -> Path:
@@ -251,7 +258,9 @@ class LocalSegment(SegmentStream):
             self._sync_name()  # the caller acts on the other writer's object, so it must survive a crash
             raise ObjectExists(f"{self._url} exists already") from error
         except FileNotFoundError as error:
-            raise SweptAwayError(f"{self._url} was removed by a cleaner while it was written; start again") from error
+            raise SweptAwayError(
+                f"{self._url} was deleted by a cleaner while it was written. Start the query or command again"
+            ) from error
         except OSError as error:
             if error.errno in _NO_LINKS:
                 raise ConfigError(
@@ -266,8 +275,8 @@ class LocalSegment(SegmentStream):
             sync_folder(self._file.parent)
         except OSError as error:
             raise OutcomeUnknownError(
-                f"{self._url} exists, but its folder could not be synced ({error.strerror}): it may vanish in a crash. "
-                "Check the disk before you start again; nothing was deleted"
+                f"{self._url} exists, but its folder could not be synced ({error.strerror}): the file may be lost in a "
+                "crash. Nothing was deleted. Check the disk, then start the query or command again"
             ) from error
 
 

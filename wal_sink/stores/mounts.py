@@ -66,7 +66,7 @@ def doubt_of(
     except (OSError, ValueError) as error:
         return (
             f"{MOUNTS} cannot be read ({type(error).__name__}: {error}), so {path} may lie on a network file system, "
-            "whose client may remember for a minute that a file is absent"
+            "and the client of such a file system may remember for a minute that a file is absent"
         )
     found = _forgets(mount, smb_switch)
     return f"{path} lies on {mount.kind} (mounted at {mount.point}): {found}" if found else ""
@@ -80,7 +80,7 @@ def mount_of(path: str, table: str) -> Mount:
     """
     found = [mount for mount in _mounts(table) if _is_below(path, mount.point)]
     if not found:
-        raise ValueError(f"no mount in it holds {path}")
+        raise ValueError(f"no mount in this table contains {path}")
     return max(enumerate(found), key=lambda one: (len(one[1].point), one[0]))[1]
 
 

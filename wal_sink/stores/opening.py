@@ -56,7 +56,7 @@ def _new_s3_store(spec: StoreSpec) -> Store:
         from wal_sink.stores.s3 import S3Store  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise ConfigError(
-            f"{spec.safe_url} needs s3fs, which cannot be imported here ({error}): "
-            'pip install "wal-sink[s3]", on the executors too'
+            f"{spec.safe_url} needs s3fs, but s3fs cannot be imported here ({error}). Install it, on the executors "
+            'too, with: pip install "wal-sink[s3]"'
         ) from error
     return S3Store(spec)

@@ -84,8 +84,8 @@ def _check_doubt(store: Store, *, single_writer: bool) -> None:
     if store.create_doubt and not single_writer:
         raise ConfigError(
             f"{store.root} cannot hold a WAL that several processes may write: {store.create_doubt}. Use a local "
-            "folder, s3://, gs:// or abfs:// instead. Or set Settings(single_writer=True) if never more than one "
-            "process writes this WAL, not even after a crash or restart"
+            "folder, s3://, gs:// or abfs:// instead. Or set Settings(single_writer=True), but only if never more "
+            "than one process writes this WAL, not even after a crash or restart"
         )
 
 
@@ -94,7 +94,7 @@ def _check_create_again(store: Store, path: str) -> None:
         store.create(path, b'{"probe": "second"}')
     except ObjectExists:
         return
-    raise _broken(store, "a second create of the same object was accepted, so writers would overwrite each other")
+    raise _broken(store, "the store accepted a second create of the same object, so writers would overwrite each other")
 
 
 def _check_read(store: Store, path: str, data: bytes) -> None:

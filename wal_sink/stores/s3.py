@@ -44,16 +44,16 @@ _RIGHTS = (
     "s3:ListMultipartUploadParts"
 )
 _NEXT_STEP = {
-    "NoSuchBucket": "there is no such bucket: create it or correct the URL",
-    "NoSuchKey": "there is no such object",
+    "NoSuchBucket": "this bucket does not exist: create it or correct the URL",
+    "NoSuchKey": "this object does not exist",
     "AccessDenied": _RIGHTS,
     "403": _RIGHTS,  # a HEAD request has no body to say so
     "InvalidAccessKeyId": "S3 does not know this access key: correct the credentials",
     "SignatureDoesNotMatch": "the secret does not belong to the access key: correct the credentials",
-    "ExpiredToken": "the session's credentials expired, and their source has no new ones: renew them",
+    "ExpiredToken": "the session's credentials expired, and their source has no new credentials: renew them",
     "PermanentRedirect": "the bucket lies in another region: set client_kwargs={'region_name': …}",
     "AuthorizationHeaderMalformed": "the region is wrong: set client_kwargs={'region_name': …}",
-    "ConditionalRequestConflict": "another writer was writing the same object; the create can be repeated",
+    "ConditionalRequestConflict": "another writer was writing the same object; wal-sink can repeat the create",
     "SlowDown": "S3 limited the request rate for half a minute; try later, or spread WALs over several prefixes",
     "NoCredentialsError": "no credentials were found: set storage_options key and secret, or a profile",
     "EndpointConnectionError": "nothing answers at this endpoint: correct endpoint_url, or start the server",
@@ -70,9 +70,9 @@ _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired", "Re
 _GIVEN = frozenset({"key", "secret", "token", "session"})
 """Options that hold credentials, or create them. A running process cannot get other credentials through them."""
 _GIVEN_EXPIRED = (
-    "the credentials in storage_options are invalid or expired, and a running process cannot replace them: start again "
-    "with new ones. Or omit key, secret and token and use a profile or a role: a running process then picks up renewed "
-    "credentials automatically"
+    "the credentials in storage_options are invalid or expired, and a running process cannot replace them: start the "
+    "query or command again with new ones. Or omit key, secret and token and use a profile or a role: a running "
+    "process then picks up renewed credentials automatically"
 )
 
 
@@ -236,8 +236,8 @@ def _refuse_directory_bucket(bucket: str) -> None:
     """
     if bucket.endswith(("--x-s3", "--xa-s3")):
         raise ConfigError(
-            f"{bucket} is a directory bucket (S3 Express One Zone), or an access point of one: its listings have no "
-            "order and no StartAfter, and show unfinished uploads. Use a general purpose bucket"
+            f"{bucket} is a directory bucket (S3 Express One Zone), or an access point of one. The listings of such a "
+            "bucket have no order and no StartAfter, and show unfinished uploads. Use a general purpose bucket"
         )
 
 
@@ -246,7 +246,9 @@ def _check_is_listing(page: Mapping[str, Any], head: str) -> None:
     look empty.
     """
     if "IsTruncated" not in page or page.get("Prefix", head) != head:
-        raise OSError(f"expected a listing of {head!r}, found an answer with {sorted(page)}")
+        raise OSError(
+            f"expected a listing of {head!r}, found an answer with the fields {sorted(page)} for {page.get('Prefix')!r}"
+        )
 
 
 def _code(error: BaseException | None) -> str:

@@ -132,8 +132,8 @@ def _check_s3(url: str, location: str) -> None:
 def _known(url: str, scheme: str) -> str:
     if scheme not in fsspec.available_protocols():
         raise ConfigError(
-            f"{mask_url(url)}: fsspec knows no scheme {scheme!r}; correct it, or install its package "
-            "(for Google Cloud Storage `pip install gcsfs`, for Azure `pip install adlfs`)"
+            f"{mask_url(url)}: fsspec does not know the scheme {scheme!r}. Correct the scheme, or install the package "
+            "that provides it (for Google Cloud Storage `pip install gcsfs`, for Azure `pip install adlfs`)"
         )
     _check_authority(url)
     return url
@@ -147,6 +147,6 @@ def _check_authority(url: str) -> None:
     port = authority.rpartition(":")[2] if ":" in authority.rpartition("]")[2] else "0"
     if behind[1] and "@" not in authority and not port.isdecimal():
         raise ConfigError(
-            f"{mask_url(url)}: expected scheme://user:password@host/path. Write /, ?, # and @ in a password as %2F, "
-            "%3F, %23 and %40, or pass it as a storage option"
+            f"{mask_url(url)}: expected scheme://user:password@host/path. In the password, write / as %2F, ? as %3F, # "
+            "as %23 and @ as %40. Or pass the password as a storage option"
         )

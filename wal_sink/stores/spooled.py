@@ -57,6 +57,6 @@ def _new_spool(url: str) -> IO[bytes]:
 
 def _failure(url: str, error: OSError) -> StoreError:
     return StoreError(
-        f"cannot collect {url} in a local temporary file: {error.strerror or error}; "
-        "free space, or set TMPDIR to another disk"
+        f"cannot write {url} to a local temporary file: {error.strerror or error}; free space, or set TMPDIR to "
+        "another disk"
     )

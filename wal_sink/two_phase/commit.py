@@ -67,7 +67,7 @@ class SegmentCommit:
         except SinkFailedError as error:
             if error.failure.kind not in _GONE:
                 raise
-            message = f"{error.failure.message}; it was prepared a moment ago"
+            message = f"{error.failure.message}; the transaction was prepared a moment ago"
             raise SinkFailedError(FailureKind.RETRIABLE, message) from error
 
     def _present(self, task: SegmentTask) -> _Prepared | None:
@@ -102,18 +102,22 @@ class SegmentCommit:
         if not task.segment.kept:
             raise SinkFailedError(
                 FailureKind.PERMANENT,
-                f"{error.failure.message}. Its rows were not kept in the WAL (keep_segments=False); restore what the "
-                "target held, or run the query again from an older checkpoint into a new WAL",
+                f"{error.failure.message}. The WAL did not keep the rows of this transaction (keep_segments=False). "
+                "Restore the transaction in the target, or run the query again from an older checkpoint into a new "
+                "WAL",
             ) from error
         if error.failure.kind is FailureKind.NEVER_COMMITTED:
             return True
         if task.maybe_sent and not self._given.prepares_again:
             raise SinkFailedError(
                 FailureKind.PERMANENT,
-                f"{error.failure.message}. An earlier attempt may have committed it, so that its rows were in the "
-                f"target once; they are kept in {self._log.store.url_of(task.segment.path)}. Find out whether the "
-                f"target had batch {self._given.batch_id}. If not, start once with "
-                "Delivery(…, on_gone='prepare_again')",
+                f"{error.failure.message}. An earlier attempt may have committed this transaction, so its rows may "
+                "have been in the target before. The WAL keeps these rows in "
+                f"{self._log.store.url_of(task.segment.path)}. Find out whether the target received these rows of "
+                f"batch {self._given.batch_id}. If it did not, start one time with Delivery(…, "
+                "on_gone='prepare_again'), then remove this argument. If it did, restore in the target the "
+                "transaction that it lost, then start the query or command again. If the target cannot be restored, "
+                "prepare_again delivers these rows a second time",
             ) from error
         self._given.term.check(self._log.store)
         return True
@@ -162,8 +166,8 @@ class SegmentCommit:
         where = self._log.store.url_of(self._path(task, number))
         if record.segment_id != task.segment.id:
             raise CorruptError(
-                f"{where}: expected the prepared transaction of segment {task.segment.id}, found that "
-                f"of {record.segment_id}; restore the object that belongs here"
+                f"{where}: expected the prepared transaction of segment {task.segment.id}, found that of "
+                f"{record.segment_id}. Restore the object that belongs here"
             )
         return _Prepared(number, record.transaction_id, record.handle)
 

@@ -219,9 +219,11 @@ class Preparer:
             if not self._context.keep_segments:
                 raise DeliveryError(
                     f"{error.failure.message}. The rows would be lost (keep_segments=False), so the batch is not "
-                    "staged. Repair the target, or keep segments"
+                    "staged. Repair the target, or leave keep_segments=True"
                 ) from error
-            _logger.warning("%s; its rows are prepared when they are delivered", error.failure.message)
+            _logger.warning(
+                "%s; the rows of this transaction are prepared when they are delivered", error.failure.message
+            )
             return None
 
     def _chunk(self, first: int, end: int, table: pa.Table) -> Chunk:

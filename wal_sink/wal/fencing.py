@@ -49,7 +49,7 @@ class Term:
         """The error for a process that was superseded."""
         return FencedError(
             f"term {self.number} of {self.role!r} on {store.root} was superseded (see "
-            f"{store.url_of(self._next_path())}): a newer process took over; stop this one"
+            f"{store.url_of(self._next_path())}): a newer process took over. Stop this process"
         )
 
     def _next_path(self) -> str:

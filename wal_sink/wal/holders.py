@@ -110,11 +110,14 @@ def refuse_holder(log: Log, role: str, number: int, take_over: TakeOver) -> None
         return
     what = f"{paths.described_role(role)} of {log.store.root}: {holder.process} has served it since {holder.since}"
     if holder.state is Holding.RUNNING:
-        raise HeldError(f"{what} (term {number}) and runs on this machine: stop it first, then repeat this")
+        raise HeldError(
+            f"{what} (term {number}) and is running on this machine. Stop that process first, then repeat the command"
+        )
     raise HeldError(
-        f"{what} (term {number}), and it is not known whether it ended. It ran on another host, in another container, "
-        "before this machine was restarted, or on a system that cannot tell. If it still runs, stop it. If it is "
-        "gone, repeat this with --take-over, which would end a process that still runs"
+        f"{what} (term {number}), and it is not known whether that process ended. That process ran on another host, in "
+        "another container, before this machine was restarted, or on a system where this cannot be found out. If the "
+        "process is still running, stop it. If the process ended, repeat the command with --take-over. This option "
+        "would end a process that is still running"
     )
 
 

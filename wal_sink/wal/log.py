@@ -81,9 +81,9 @@ class Log:
         record = self.find(kind, path) or self.find(kind, path)
         if record is None:
             raise ObjectLost(
-                f"{self.store.url_of(path)} vanished while it was read: it existed a moment ago. Something deletes "
-                "objects of this WAL (a life-cycle rule of the bucket, a manual clean-up). Stop that, restore the "
-                "object, then start again"
+                f"{self.store.url_of(path)} disappeared while it was read: it existed a moment ago. Objects of this "
+                "WAL are being deleted (by a life-cycle rule of the bucket or a manual clean-up). Stop this deletion, "
+                "restore the object, then start the query or command again"
             )
         return record
 

@@ -380,7 +380,7 @@ def decode(kind: type[R], data: bytes, where: str) -> R:
         record = msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptError(
-            f"{where}: this {kind.kind} record lacks fields that format {envelope.format} requires: {error}"
+            f"{where}: this {kind.kind} record does not have the fields that format {envelope.format} requires: {error}"
         ) from error
     if record.format != envelope.format:
         raise CorruptError(
@@ -397,7 +397,7 @@ def _check_format(kind: type[Record], found: _Versioned, where: str) -> None:
         known = " and ".join(map(str, kind.formats))
         raise ConfigError(
             f"{where}: format {found.format}, but this version of wal-sink reads format {known} of a {kind.kind} "
-            "record; use the version that wrote it, or restore the object if no version did"
+            "record. Use the version of wal-sink that wrote this record. If no version wrote it, restore the object"
         )
 
 

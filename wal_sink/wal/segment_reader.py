@@ -18,7 +18,7 @@ from wal_sink.wal.records import SegmentRef
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_RESTORE = "restore the object from a copy; this attempt delivered nothing of it"
+_RESTORE = "restore the object from a copy; this attempt delivered no row of this segment"
 
 
 def chunk_ends(ref: SegmentRef, chunk_rows: int) -> tuple[int, ...]:
@@ -71,8 +71,9 @@ def load_segment(store: Store, ref: SegmentRef) -> bytes:
     where = store.url_of(ref.path)
     if not ref.kept:
         raise HistoryError(
-            f"{where}: the rows of this segment were not kept (keep_segments=False), only two-phase sinks hold them; "
-            "other sinks cannot get this batch. Deliver to the two-phase sinks, and let other sinks begin after it"
+            f"{where}: the WAL did not keep the rows of this segment (keep_segments=False). Only the two-phase sinks "
+            "have these rows. Other sinks cannot receive this batch. Finish the delivery to the two-phase sinks, and "
+            "start the other sinks after this batch"
         )
     try:
         data = store.read(ref.path)
@@ -106,7 +107,7 @@ def read_chunks(
     if start and start not in ends:
         raise CorruptError(
             f"{where}: no chunk starts at row {start}; expected 0 or the end of one of its {len(ends)} chunks, up to "
-            f"row {ref.rows}. The progress record or the manifest belongs to another segment: restore it"
+            f"row {ref.rows}. The progress record or the manifest belongs to another segment. Restore that object"
         )
     rows = reader(data, ref, columns=len(columns), start=start, where=where)
     for end in ends[bisect_right(ends, start) :]:

@@ -80,17 +80,16 @@ class Pace:
         if rate is not None and rows / rate > most_s:
             raise PermanentError(
                 f"{what}: {rows} rows take {rows / rate:.0f} s at rows_per_s={rate:g}, more than max_wait_s={most_s:g} "
-                f"permits. Stage smaller chunks, Settings(chunk_rows={max(1, int(rate * most_s))}) or less; for those "
-                "that are staged already, raise max_wait_s and Delivery(attempt_timeout_s=…)"
+                f"permits. Stage smaller chunks, with Settings(chunk_rows={max(1, int(rate * most_s))}) or less. For "
+                "chunks that are staged already, raise max_wait_s and Delivery(attempt_timeout_s=…)"
             )
 
     def admit(self, rows: int, patience: Patience) -> None:
         """Return when so many rows may be sent. `NotNowError` while the breaker is open, or when patience is over."""
         if self._breaker and (left_s := self._breaker.closed_in_s()) > 0:
             raise NotNowError(
-                f"{self._target} failed {self._pacing.breaker_failures} times in a row, so it gets no request for "
-                "another "
-                f"{left_s:.1f} s (breaker_pause_s={self._pacing.breaker_pause_s:g})",
+                f"{self._target} failed {self._pacing.breaker_failures} times in a row, so wal-sink sends it no "
+                f"request for another {left_s:.1f} s (breaker_pause_s={self._pacing.breaker_pause_s:g})",
                 after_s=left_s,
             )
         while self._bucket and (wait_s := self._bucket.take(rows)) > 0:

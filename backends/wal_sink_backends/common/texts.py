@@ -55,5 +55,5 @@ def _text(value: bytes | None, row: int, name: str, refused: dict[int, str]) -> 
     try:
         return None if value is None else value.decode()
     except UnicodeDecodeError as error:
-        refused.setdefault(row, f"column {name!r} holds bytes that are no UTF-8 text: {error.reason}")
+        refused.setdefault(row, f"column {name!r} holds bytes that are not UTF-8 text: {error.reason}")
         return None

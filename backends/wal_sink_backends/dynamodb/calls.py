@@ -77,7 +77,8 @@ class Calls:
         self.look()
         if self.keys != before:
             raise TryAgainError(
-                f"{what}: the table's keys were {before}, and are {self.keys}: the table was altered meanwhile"
+                f"{what}: the keys of the table were {before}, but now they are {self.keys}: the table was altered in "
+                "the meantime"
             )
 
     def close(self) -> None:
@@ -90,14 +91,15 @@ class Calls:
             found = _described(self.client, table, what)
             if found is None and not create:
                 raise PermanentError(
-                    f"{what}: there is no such table; create it with the string partition key 'slot', or pass "
-                    "create_ledger=True"
+                    f"{what}: this table does not exist. Create it with the partition key 'slot' of type string, or "
+                    "pass create_ledger=True"
                 )
             if found is None:
                 self._create_ledger(table)
             elif keys_of(found).types != {"slot": "S"}:
                 raise PermanentError(
-                    f"{what}: its key is {keys_of(found).types}, expected the string 'slot' alone; name another table"
+                    f"{what}: the key of this table is {keys_of(found).types}, expected only the string 'slot'. Pass "
+                    "another ledger_table"
                 )
             if found is None or found.get("TableStatus") not in _USABLE:
                 waiter = self.client.get_waiter("table_exists")
@@ -135,9 +137,8 @@ class Calls:
                     break
                 if not patience.wait(wait_s):
                     raise TryAgainError(
-                        f"table {table!r}: DynamoDB throttles it and left {len(left)} slots unread for longer than "
-                        "timeout_s; raise "
-                        "its capacity"
+                        f"table {table!r}: DynamoDB throttles this table, and {len(left)} slots were not read within "
+                        "timeout_s. Raise the capacity of the table"
                     )
         return found
 
@@ -213,7 +214,9 @@ class Calls:
                 yield
         except StaleCredentialsError as error:
             if self._is_renewed and not error.expired:  # expired credentials are replaced by their issuer
-                raise PermanentError(f"{error}; the credentials found now are refused too: correct them") from error
+                raise PermanentError(
+                    f"{error}. New credentials were read, but DynamoDB refuses them too. Correct the credentials"
+                ) from error
             self._renew()
             raise
         self._is_renewed = False
@@ -234,7 +237,9 @@ def _ledger_missing(what: str, error: Exception) -> TryAgainError:
     """The error for a ledger that existed when the sink was opened: not every server knows a new table, or it is
     deleted.
     """
-    return TryAgainError(f"{what}: the ledger's table is not found: it was just made, or it was deleted: {error}")
+    return TryAgainError(
+        f"{what}: the table of the ledger was not found. It was just created, or it was deleted: {error}"
+    )
 
 
 def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what: str) -> bool:
@@ -248,19 +253,19 @@ def _cancelled(reasons: Sequence[Mapping[str, Any]], items: Sequence[Item], what
     wrong = cancelled_for(reasons, items)
     if wrong:
         raise RowsRefusedError(wrong)
-    told = ", ".join(sorted(set(codes).difference({"None"}))) or "it gave no reason"
+    told = ", ".join(sorted(set(codes).difference({"None"}))) or "DynamoDB gave no reason"
     raise TryAgainError(f"{what}: DynamoDB cancelled the transaction: {told}")
 
 
 def _keys_and_identity(client: Any, target: Target) -> tuple[Keys, Identity]:
     found = _described(client, target.table, repr(target))
     if found is None:
-        raise PermanentError(f"{target!r}: there is no such table; create it, or correct name and region")
+        raise PermanentError(f"{target!r}: this table does not exist. Create it, or correct name and region")
     keys = keys_of(found)
     if target.row_key is not None and keys.types != {target.row_key: "S"}:
         raise PermanentError(
-            f"{target!r}: its key is {keys.types}; row_key={target.row_key!r} needs a table whose only key is that "
-            "string"
+            f"{target!r}: the key of this table is {keys.types}, but row_key={target.row_key!r} needs a table whose "
+            "only key is this string"
         )
     return keys, Identity.of(found, repr(target))
 

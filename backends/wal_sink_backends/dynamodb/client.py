@@ -96,7 +96,9 @@ def translated(what: str) -> Iterator[None]:
         raise PermanentError(f"{what}: {error}") from error
     except errors.SSLError as error:
         if is_certificate_error(error):
-            raise PermanentError(f"{what}: {error}; AWS_CA_BUNDLE names authorities to trust") from error
+            raise PermanentError(
+                f"{what}: {error}. To trust the authority of this certificate, set AWS_CA_BUNDLE"
+            ) from error
         raise
 
 
@@ -112,7 +114,7 @@ def session() -> Any:
     try:
         import boto3  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ConfigError("DynamoDbSink needs boto3: pip install 'wal-sink[dynamodb]'") from error
+        raise ConfigError("DynamoDbSink needs boto3. Install it with: pip install 'wal-sink[dynamodb]'") from error
     return boto3.session.Session()
 
 

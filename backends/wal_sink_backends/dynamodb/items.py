@@ -83,16 +83,18 @@ def encoded(
 def _check_columns(names: Sequence[str], row_key: str | None, key_types: Mapping[str, str], what: str) -> None:
     listed = ", ".join(names)
     if "" in names:
-        raise PermanentError(f"{what}: a column has an empty name ({listed}), which no attribute may have; rename it")
+        raise PermanentError(
+            f"{what}: a column has an empty name ({listed}), but an attribute needs a name. Rename the column"
+        )
     if row_key is not None:
         if row_key in names:
-            raise PermanentError(f"{what}: column {row_key!r} has the name of row_key; rename it ({listed})")
+            raise PermanentError(f"{what}: column {row_key!r} has the name of row_key. Rename the column ({listed})")
         return
     missing = [name for name in key_types if name not in names]
     if missing:
         raise PermanentError(
-            f"{what}: the table's key {missing[0]!r} is not among the columns {listed}; rename one in the query, or "
-            "use row_key with a table that has such a key"
+            f"{what}: the table's key {missing[0]!r} is not among the columns {listed}. Rename a column in the query, "
+            "or use row_key with a table that has such a key"
         )
 
 
@@ -102,8 +104,8 @@ def _key(attributes: Mapping[str, Any], key_types: Mapping[str, str], fields: Ma
     for (name, expected), most_bytes in zip(key_types.items(), MOST_KEY_BYTES, strict=False):
         ((kind, value),) = attributes[name].items()
         if kind == "NULL":
-            raise _UnfitError(f"column {name!r} of its key is NULL")
-        place = _Place(f"column {name!r} of its key", "the table's key", expected, most_bytes)
+            raise _UnfitError(f"column {name!r} of the row's key is NULL")
+        place = _Place(f"column {name!r} of the row's key", "the table's key", expected, most_bytes)
         place.check(name, attributes[name], fields.get(name), what)
         parts.append(_same_for_equals(value) if kind == "N" else repr(value))
     return " ".join(parts)
@@ -120,7 +122,8 @@ def _check_indexes(
         index = f"the key of index {one.index!r}"
         if "NULL" in attribute:
             raise _UnfitError(
-                f"column {one.attribute!r}, {index}, is NULL; nulls='omit' leaves it out of the item and of the index"
+                f"column {one.attribute!r} is NULL, but it is {index}. A key cannot be NULL. Correct the row, or pass "
+                "nulls='omit': the item is then stored without this attribute, and does not appear in the index"
             )
         place = _Place(f"column {one.attribute!r}, {index},", index, one.kind, one.most_bytes)
         place.check(one.attribute, attribute, fields.get(one.attribute), what)
@@ -139,11 +142,11 @@ class _Place:
         """Raise `_UnfitError` for a value, `PermanentError` for a column that cannot be such a key."""
         ((kind, value),) = attribute.items()
         if self.expected == "N" and kind == "S" and _is_number(field):
-            raise _UnfitError(f"{self.subject} is {value}, which DynamoDB cannot hold as a number")
+            raise _UnfitError(f"{self.subject} is {value}, but DynamoDB cannot hold this value as a number")
         if kind != self.expected:
             raise PermanentError(
-                f"{what}: column {name!r} would be stored as {kind}, {self.key} is {self.expected}; cast it in the "
-                "query"
+                f"{what}: column {name!r} would be stored as {kind}, but {self.key} is {self.expected}. Cast the "
+                "column in the query"
             )
         if kind != "N" and not 0 < len(_bytes(value)) <= self.most_bytes:
             raise _UnfitError(f"{self.subject} has {len(_bytes(value))} bytes, expected 1 to {self.most_bytes}")
@@ -157,7 +160,10 @@ def _same_for_equals(digits: str) -> str:
 def _checked_size(attributes: Mapping[str, Any]) -> int:
     size = sum(len(name.encode()) + _size(value) for name, value in attributes.items())
     if size > MOST_ITEM_BYTES:
-        raise _UnfitError(f"it has about {size} bytes, and an item has at most {MOST_ITEM_BYTES}")
+        raise _UnfitError(
+            f"the item has about {size} bytes, but an item can have at most {MOST_ITEM_BYTES} bytes. Make the row "
+            "smaller in the query"
+        )
     return size
 
 

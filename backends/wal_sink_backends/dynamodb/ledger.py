@@ -18,8 +18,8 @@ def entry_in(item: Mapping[str, Any], what: str) -> LedgerEntry:
         return LedgerEntry(int(item["term"]["N"]), at)
     except (KeyError, TypeError, ValueError) as error:
         raise PermanentError(
-            f"{what}: the ledger's item of slot {item.get('slot')} is damaged ({type(error).__name__}: {error}); "
-            "expected the numbers term, batch_id and rows and the text segment_id. Restore the item"
+            f"{what}: the ledger item for slot {item.get('slot')} is damaged ({type(error).__name__}: {error}). "
+            "Expected the numbers 'term', 'batch_id' and 'rows', and the string 'segment_id'. Restore the item"
         ) from error
 
 

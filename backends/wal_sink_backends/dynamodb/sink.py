@@ -148,7 +148,9 @@ class DynamoDbSink(TransactionalSink):
             except RowsRefusedError as error:
                 calls.check_unchanged(what)
                 return Rejected(error.reasons)
-        raise TryAgainError(f"{what}: other processes move the ledger of {chunk.position.slot} at the same time")
+        raise TryAgainError(
+            f"{what}: other processes write to the ledger item for slot {chunk.position.slot} at the same time"
+        )
 
     def _opened(self) -> Calls:
         if self._calls is None:
@@ -240,8 +242,8 @@ class DynamoDbPutSink(Sink):
                 return
             if not patience.wait(wait_s):
                 raise TryAgainError(
-                    f"{what}: DynamoDB throttles the table and left {len(left)} items unprocessed; raise its "
-                    "capacity, or max_wait_s"
+                    f"{what}: DynamoDB throttles the table, and {len(left)} items were not written. Raise the capacity "
+                    "of the table, or max_wait_s"
                 )
 
 
@@ -249,7 +251,7 @@ def _check_fits(items: Sequence[Item], what: str) -> None:
     size = sum(item.size for item in items)
     if len(items) > MOST_ROWS or size > MOST_BYTES:
         raise PermanentError(
-            f"{what}: {len(items)} rows, {size} bytes; a transaction takes {MOST_ROWS} rows and {MOST_BYTES} bytes. "
-            f"Stage with Settings(chunk_rows={MOST_ROWS}, chunk_bytes={_MOST_CHUNK_BYTES}); batches that are staged "
-            "already can only go to a DynamoDbPutSink"
+            f"{what}: {len(items)} rows, {size} bytes, but a transaction can have at most {MOST_ROWS} rows and "
+            f"{MOST_BYTES} bytes. Stage with Settings(chunk_rows={MOST_ROWS}, chunk_bytes={_MOST_CHUNK_BYTES}). Only a "
+            "DynamoDbPutSink can receive batches that are staged already"
         )

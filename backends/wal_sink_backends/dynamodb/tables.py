@@ -86,8 +86,9 @@ class Identity:
         told = found.get("TableId") or found.get("CreationDateTime")
         if not told:
             raise PermanentError(
-                f"{what}: its description has neither TableId nor CreationDateTime, so a table that was deleted "
-                "and created again could not be noticed; use a server that tells one of them"
+                f"{what}: the description of this table has neither TableId nor CreationDateTime. So wal-sink could "
+                "not notice that the table was deleted and created again. Use a server that returns one of these "
+                "fields"
             )
         return cls(found["TableName"], str(told))
 
@@ -104,16 +105,16 @@ class Identity:
         noted = item.get("table_id")
         if noted is not None and "table" not in item:
             raise PermanentError(
-                f"{what}: the ledger's item of slot {item['slot']} is damaged: expected the name 'table' beside "
+                f"{what}: the ledger item for slot {item['slot']} is damaged. Expected the attribute 'table' beside "
                 "'table_id', found none. Restore the item"
             )
         if noted is None or item["table"] != {"S": self.table} or noted == {"S": self.id}:
             return
         raise HistoryError(
-            f"{what}, slot {item['slot']['S']!r}: table {self.table!r} was deleted and created again since batch "
-            f"{item['batch_id']['N']}, row {item['rows']['N']}: expected the id {noted['S']}, found {self.id}. Rows "
-            "that were delivered before are gone. Restore the table and its ledger, or go on without those rows: "
-            "recreated_table='accept'"
+            f"{what}, slot {item['slot']['S']!r}: table {self.table!r} was deleted and created again after batch "
+            f"{item['batch_id']['N']}, row {item['rows']['N']}. Expected the table id {noted['S']}, found {self.id}. "
+            "The rows delivered before that are gone. Restore the table and its ledger. Or pass "
+            "recreated_table='accept' to continue without those rows"
         )
 
 

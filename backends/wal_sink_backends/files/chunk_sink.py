@@ -126,8 +126,9 @@ def _check_there(store: Store, name: str, data: bytes, what: str) -> None:
         found = store.read(name)
     except ObjectMissing as error:
         raise StoreError(
-            f"{what}: the name {store.url_of(name)} is taken, and no file can be read there: expected no file, or the "
-            "file of this chunk. Move the folder elsewhere, or remove the link that leads nowhere"
+            f"{what}: the name {store.url_of(name)} exists, but no file can be read there: expected no file, or the "
+            "file of this chunk. If a folder has this name, move it elsewhere. If a broken link has this name, remove "
+            "it"
         ) from error
     if store.create_doubt and found != data:
         with store.segment(name) as stream:
@@ -135,6 +136,7 @@ def _check_there(store: Store, name: str, data: bytes, what: str) -> None:
             stream.commit()
     elif not found:
         raise PermanentError(
-            f"{what}: {store.url_of(name)} exists and is empty: expected no file, or the file of this chunk, which is "
-            "written whole or not at all. Another program emptied or made it: move it elsewhere"
+            f"{what}: {store.url_of(name)} exists and is empty: expected no file, or the file of this chunk. wal-sink "
+            "writes a file as a whole or not at all, so another program created or emptied this file. Move it "
+            "elsewhere"
         )

@@ -168,7 +168,9 @@ def _refuse_equal_names(table: pa.Table) -> None:
     names = table.column_names
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ConfigError(f"column {twice!r} stands {names.count(twice)} times; rename it in the query")
+        raise ConfigError(
+            f"column {twice!r} occurs {names.count(twice)} times. Give each column a different name in the query"
+        )
 
 
 def _csv_cells(column: Any, name: str) -> Any:
@@ -180,7 +182,8 @@ def _csv_cells(column: Any, name: str) -> Any:
     kind = column.type
     if types.is_nested(kind):
         raise ConfigError(
-            f"column {name!r} is {kind}: CSV has no nested values; write jsonl or parquet, or use to_json in the query"
+            f"column {name!r} has the type {kind}, but CSV has no nested values. Write jsonl or parquet, or use "
+            "to_json in the query"
         )
     if types.is_integer(kind) or types.is_boolean(kind):
         return _cells(column)

@@ -63,6 +63,6 @@ def handle_of(kind: type[_Handle], text: str) -> _Handle:
         return msgspec.json.decode(text, type=kind)
     except msgspec.MsgspecError as error:
         raise HandleGoneError(
-            f"the handle {text[:80]!r} is not one of this store ({error}); was the sink's folder moved to another "
-            "kind of store after the rows were prepared?"
+            f"the handle {text[:80]!r} does not belong to this store ({error}). The folder of the sink may have been "
+            "moved to another kind of store after the rows were prepared. If so, move it back"
         ) from error

@@ -75,8 +75,8 @@ class LocalHolder:
             self._commit(held, final, given)
         except _NameTakenError as error:
             raise PermanentError(
-                f"{final} exists, and it is not the file of transaction {transaction_id}: another query, another "
-                "sink or a user wrote it. Move it elsewhere, or give this sink another folder or name_template "
+                f"{final} exists, but it is not the file of transaction {transaction_id}: another query, another sink "
+                "or a user wrote it. Move that file elsewhere, or use another folder or name_template for this sink "
                 f"({{wal_id}} in it tells queries apart). Nothing was replaced; the rows are held in {held}"
             ) from error
         except OSError as error:
@@ -84,7 +84,7 @@ class LocalHolder:
 
     def drop(self, transaction_id: str, token: str) -> None:
         if token and not Path(token).is_absolute():
-            raise ConfigError(f"{token[:80]!r} is no token of a held file: expected the absolute path of a folder")
+            raise ConfigError(f"{token[:80]!r} is not a token of a held file: expected the absolute path of a folder")
         self._store.refuse_lost_root()  # without its disk, the folder would show no held file
         for folder in dict.fromkeys(
             ("", self._held_folder, token)
@@ -106,7 +106,9 @@ class LocalHolder:
     def _check_committed(self, held: Path, final: Path, given: _Handle) -> None:
         found = _stat(final)
         if found is None or not given.is_of(found):
-            there = "there is no such file" if found is None else "the file of that name is another one, or was altered"
+            there = (
+                "no file has that name" if found is None else "the file with that name is another file, or was altered"
+            )
             raise HandleGoneError(
                 f"{held}, prepared for {final}, is gone, and {there}: the held file was removed before its commit, "
                 "or the committed file was removed or altered since"
@@ -136,7 +138,7 @@ class LocalHolder:
     def _failure(self, action: str, file: Path, error: OSError) -> Exception:
         if error.errno == errno.EXDEV:
             return ConfigError(
-                f"cannot commit {file}: it lies on another file system than the folder that holds files "
+                f"cannot commit {file}: this file lies on another file system than the folder for held files "
                 f"({self._held_folder or self._folder / HELD_FOLDER}), so a rename cannot move it. Mount nothing "
                 "inside the folder, and choose a held_folder on the same file system"
             )

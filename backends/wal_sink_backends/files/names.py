@@ -58,9 +58,9 @@ def check_columns(columns: Sequence[str], path: str, what: str) -> None:
         if folder is not None:
             bare = folder.partition("=")[0]
             raise ConfigError(
-                f"{what}: column {column!r} has the name of the folder {folder!r}, in which its file {path!r} would "
-                "lie. Spark, Arrow and DuckDB would read the folder's value in place of the column's. Nothing was "
-                f"written; rename the column in the query, or give a name_template without '{bare}='"
+                f"{what}: column {column!r} has the same name as the folder {folder!r} of the file {path!r}. Spark, "
+                "Arrow and DuckDB would read the value of the folder in place of the column. Nothing was written. "
+                f"Rename the column in the query, or pass a name_template without '{bare}='"
             )
 
 

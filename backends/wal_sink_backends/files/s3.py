@@ -71,7 +71,7 @@ class S3Holder:
         try:
             upload = msgspec.json.decode(token, type=_Upload)
         except msgspec.MsgspecError as error:
-            raise ConfigError(f"{token[:80]!r} is no token of an upload to S3: {error}") from error
+            raise ConfigError(f"{token[:80]!r} is not a token of an upload to S3: {error}") from error
         try:
             self._store.request("abort_multipart_upload", upload.name, UploadId=upload.upload)
         except S3Error as error:
@@ -108,12 +108,12 @@ class S3Holder:
             raise error  # it was deleted between the two requests: another attempt commits
         if error.code in _TAKEN and self._is_open(given):  # some servers look at the name before the upload
             raise PermanentError(
-                f"{url} exists, and it is not the object of transaction {transaction_id}: another query, another "
-                "sink or a user wrote it. Move it elsewhere, or give this sink another prefix or name_template "
+                f"{url} exists, but it is not the object of transaction {transaction_id}: another query, another sink "
+                "or a user wrote it. Move that object elsewhere, or use another prefix or name_template for this sink "
                 "({wal_id} in it tells queries apart). Nothing was replaced; the rows are held in the upload "
                 f"{given.upload}"
             ) from error
-        there = "there is no such object" if owner is None else "the object of that name is another one"
+        there = "no object has that name" if owner is None else "the object with that name is another object"
         raise HandleGoneError(
             f"the upload {given.upload}, prepared for {url}, is gone, and {there}: either it was aborted (by hand, or "
             "by a lifecycle rule AbortIncompleteMultipartUpload), or the object was committed and deleted"
@@ -142,8 +142,8 @@ class S3Holder:
 
     def _other_parts(self, given: _Handle, found: str) -> HandleGoneError:
         return HandleGoneError(
-            f"the upload {given.upload} for {self._store.url_of(given.name)} is open, and not the upload that was "
-            f"prepared: expected {given.parts} parts with the ETags of the handle, {found}",
+            f"the upload {given.upload} for {self._store.url_of(given.name)} is open, but it is not the upload that "
+            f"was prepared: expected {given.parts} parts with the ETags of the handle, {found}",
             never_committed=True,
         )
 

@@ -175,16 +175,15 @@ class TwoPhaseFilesSink(TwoPhaseSink):
         spec = self._folder.spec
         if spec.scheme not in {LOCAL, S3} or "::" in spec.url:
             raise ConfigError(
-                f"{spec.safe_url}: two-phase commit of files works on a local file system and on S3 only; use "
-                "FilesSink, "
-                "which writes each chunk once in effect on any store"
+                f"{spec.safe_url}: two-phase commit of files works on a local file system and on S3 only. Use "
+                "FilesSink: it writes each chunk once in effect on any store"
             )
         if self._held_folder is not None:
             _check_held_folder(self._held_folder, spec)
         given: object = self._part_bytes
         if not isinstance(given, int) or isinstance(given, bool) or not MIN_PART_BYTES <= given <= MAX_PART_BYTES:
             raise ConfigError(
-                f"part_bytes={given!r}: expected a whole number from {MIN_PART_BYTES} (S3 takes no smaller parts) to "
+                f"part_bytes={given!r}: expected a whole number from {MIN_PART_BYTES} (S3 accepts no smaller parts) to "
                 f"{MAX_PART_BYTES} (a part is held in memory)"
             )
 
@@ -192,13 +191,14 @@ class TwoPhaseFilesSink(TwoPhaseSink):
 def _check_held_folder(given: str, spec: StoreSpec) -> None:
     if spec.scheme != LOCAL:
         raise ConfigError(
-            f"{spec.safe_url}: held_folder is for local folders, since S3 shows nothing of an upload; leave it out"
+            f"{spec.safe_url}: held_folder is only for local folders, because S3 shows nothing of an unfinished "
+            "upload. Omit held_folder"
         )
     folder, held = Path(spec.location).resolve(), Path(given).resolve()
     if not Path(given).is_absolute() or folder in [held, *held.parents]:
         raise ConfigError(
             f"held_folder={given!r}: expected the absolute path of a local folder outside of {spec.location}, and on "
-            "its file system; else readers of the folder would find the held files"
+            "its file system. Otherwise readers of the folder would find the held files"
         )
 
 

@@ -47,6 +47,7 @@ def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
         return TwoPhaseFilesSink(address, **arguments, **of_two_phase)
     if of_two_phase:
         raise ConfigError(
-            f"{mask_url(url)}: {', '.join(sorted(of_two_phase))} needs commit=two-phase; add it, or leave this out"
+            f"{mask_url(url)}: {', '.join(sorted(of_two_phase))} needs commit=two-phase. Add commit=two-phase, or omit "
+            "the options that need it"
         )
     return FilesSink(address, **arguments)

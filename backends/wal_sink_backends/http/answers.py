@@ -87,7 +87,7 @@ class _Zlib:
 
     def finish(self) -> None:
         if self._decoder is not None and not self._decoder.eof:
-            raise DecodingError("the body ends in the middle of its gzip or deflate")
+            raise DecodingError("the body ends before its gzip or deflate data is complete")
 
 
 def _decoder_for(piece: bytes) -> Any:
@@ -127,19 +127,21 @@ def check_answer(
     """
     if not body.is_whole:
         raise PermanentError(
-            f"{what} {status} with a body larger than {most_bytes} bytes: the check cannot judge a part of it. "
-            "The rows may have been taken. Let the API answer shorter, or pass max_answer_bytes="
+            f"{what} {status}: the response body is larger than {most_bytes} bytes, so the response check cannot read "
+            "all of it. The API may have accepted the rows. Configure the API to send shorter responses, or pass a "
+            "larger max_answer_bytes"
         )
     if body.doubt:
         raise PermanentError(
-            f"{what} {status} with a body {body.doubt}: the check cannot judge a part of it. The rows may have been "
-            "taken. Let the API, or the proxy before it, tell the length of its answers"
+            f"{what} {status}: the response body may be incomplete, because {body.doubt}. The response check needs the "
+            "whole body. The API may have accepted the rows. Configure the API, or the proxy before it, to send the "
+            "length of each response"
         )
     if body.encoding:
         raise PermanentError(
-            f"{what} {status} with Content-Encoding {body.encoding!r}, expected one of {ACCEPTED_ENCODINGS} or none: "
-            "the check cannot read it. The rows may have been taken. Let the API answer in an encoding that the "
-            "request accepts"
+            f"{what} {status}: the response has Content-Encoding {body.encoding!r}, expected one of "
+            f"{ACCEPTED_ENCODINGS} or none. The response check cannot read this response. The API may have accepted "
+            "the rows. Configure the API to respond in an encoding that the request accepts"
         )
     try:
         found: Any = check(status, headers, body.content)
@@ -147,8 +149,8 @@ def check_answer(
         raise
     except Exception as error:  # noqa: BLE001 - a user's check, which may raise anything
         raise OutcomeUnknownError(
-            f"{what} {status}, and check failed with {type(error).__name__}: {clean(str(error))}. "
-            "The request may or may not have taken effect"
+            f"{what} {status}, but the response check failed with {type(error).__name__}: {clean(str(error))}. It is "
+            "not known whether the request took effect"
         ) from None
     return {index: clean(reason) for index, reason in _reasons(found, rows, f"{what} {status}", clean).items()}
 
@@ -159,7 +161,7 @@ def _reasons(found: Any, rows: int, what: str, clean: Callable[[str], str]) -> d
     if isinstance(found, Mapping) and all(_is_reason(index, reason, rows) for index, reason in found.items()):
         return dict(found)
     raise PermanentError(
-        f"{what}, and check returned {clean(repr(found))}: expected None, or a dict of reasons (texts) by "
+        f"{what}, but the response check returned {clean(repr(found))}: expected None, or a dict of reasons (texts) by "
         f"the index of the row in the request, from 0 to {rows - 1}. Correct the check"
     )
 

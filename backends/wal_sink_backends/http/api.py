@@ -141,8 +141,8 @@ class Api:
         if self.statuses.meaning(answer.status) == "done":
             return {}
         raise PermanentError(
-            f"{_told(call)} {answer}; expected an answer for the whole request: with 207 rows may have been refused, "
-            "and only its body tells which. Pass check=, a function that reads the body"
+            f"{_told(call)} {answer}; expected an answer for the whole request. With status 207, some rows may have "
+            "been refused, and only the body tells which rows. Pass check=, a function that reads the body"
         )
 
     def knows(self, call: Call, patience: Patience) -> bool:
@@ -150,7 +150,10 @@ class Api:
         pauses = 0
         while (answer := self._ask(call, patience)).status not in (200, 404):
             if self.statuses.meaning(answer.status) != "retry":
-                raise PermanentError(f"{_told(call)} {answer}; expected 200 (it has the chunk) or 404 (it has not)")
+                raise PermanentError(
+                    f"{_told(call)} {answer}; expected 200 (the API has the chunk) or 404 (the API does not have the "
+                    "chunk)"
+                )
             _wait_as_told(call, answer, patience, pauses, may_repeat=True)
             pauses += 1
         return answer.status == 200
@@ -177,8 +180,8 @@ class Api:
             raise PermanentError(f"{call.what}: {mask_url(call.url)}: {self._clean(str(error))}") from None
         except (sent.HTTPError, DecodingError) as error:
             raise OutcomeUnknownError(
-                f"{call.what}: {call.method} {mask_url(call.url)}: no readable answer, so the request may or may not "
-                f"have taken effect: {type(error).__name__} {self._clean(str(error))}"
+                f"{call.what}: {call.method} {mask_url(call.url)}: the answer could not be read "
+                f"({type(error).__name__}: {self._clean(str(error))}). It is not known whether the request took effect"
             ) from None
 
     def _answer(self, response: Any) -> Answer:
@@ -224,21 +227,24 @@ def _told(call: Call) -> str:
 def _permanent(call: Call, answer: Answer) -> str:
     told = f"{_told(call)} {answer}"
     if 300 <= answer.status <= 399:
-        return f"{told}; it points to {answer.location or 'nowhere'}, and redirects are not followed: give that URL"
+        return (
+            f"{told}; the answer redirects to {answer.location or 'no address'}, but redirects are not followed. Pass "
+            "the final URL"
+        )
     if answer.status in (401, 403):
-        return f"{told}; check the credentials, which headers_from_env takes from the environment"
+        return f"{told}; check the credentials that headers_from_env reads from the environment"
     if answer.status in (404, 405, 410):
         return f"{told}; check URL and method"
     return (
-        f"{told}; no retry will change that. Correct the request or the API, or pass Statuses if the answer means "
+        f"{told}. A retry would not change this. Correct the request or the API, or pass Statuses if the answer means "
         "something else"
     )
 
 
 def _unreachable(call: Call, text: str) -> Exception:
-    where = f"{call.what}: {mask_url(call.url)} cannot be reached, nothing was sent: {text}"
+    where = f"{call.what}: {mask_url(call.url)} cannot be reached, and nothing was sent: {text}"
     if "CERTIFICATE_VERIFY_FAILED" in text:
-        return PermanentError(f"{where}; pass verify='/path/to/ca.pem' if that authority is to be trusted")
+        return PermanentError(f"{where}. If you trust the authority of this certificate, pass verify='/path/to/ca.pem'")
     return TargetFailedError(where)
 
 
@@ -248,7 +254,7 @@ def httpx() -> Any:
     try:
         import httpx as library  # noqa: PLC0415 - an extra
     except ImportError as error:
-        raise ConfigError("HttpSink needs httpx: pip install 'wal-sink[http]'") from error
+        raise ConfigError("HttpSink needs httpx. Install it with: pip install 'wal-sink[http]'") from error
     return library
 
 

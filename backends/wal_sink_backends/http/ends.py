@@ -18,12 +18,12 @@ def doubt_of_end(response: Any) -> str:
     if more != b"" and (stream := response.extensions.get("network_stream")) is not None:
         stream.close()
     if more:
-        return "after which more came than its headers tell"
+        return "more bytes followed than its headers announce"
     told = {"content-length", "transfer-encoding"}.intersection(response.headers)
     ends_itself = response.headers.get("content-encoding", "").strip().lower() in ACCEPTED_ENCODINGS.split(", ")
     if told or ends_itself or response.status_code in _WITHOUT_BODY:
         return ""
-    return "with neither Content-Length nor chunks, so that it ends where the connection does and a cut does not show"
+    return "it has neither Content-Length nor chunks: if the connection is cut, the cut looks like the end of the body"
 
 
 def _bytes_behind(response: Any) -> bytes | None:

@@ -35,8 +35,8 @@ class HttpLookupSink(HttpSink):
             raise ConfigError(f"lookup_url={mask_url(lookup_url)!r}: expected {{key}} in it, for the key of a chunk")
         if self._body == "rows":
             raise ConfigError(
-                "lookup_url with body='rows': the API sees keys of rows, never that of a chunk; leave one of the "
-                "two out"
+                "lookup_url with body='rows': the API receives keys of rows, but never the key of a chunk. Omit "
+                "lookup_url or body='rows'"
             )
 
     def _urls(self) -> list[str]:
@@ -52,9 +52,9 @@ class HttpLookupSink(HttpSink):
         never_sent = f"{SYSTEM.new_id()}-0-1"  # an API may look at the form of a key
         if self._knows(never_sent):
             raise PermanentError(
-                f"chunk {key}: {mask_url(self._lookup_url)} answered 200 for it, and for {never_sent}, which was "
-                "never sent: expected 404 there. So its 200 proves nothing, and the chunk may be missing. Correct "
-                "lookup_url, or the server that answers in place of the API"
+                f"chunk {key}: {mask_url(self._lookup_url)} answered 200 for this chunk, but also for {never_sent}. "
+                "That key was never sent, so 404 was expected. So an answer of 200 proves nothing, and the chunk may "
+                "be missing. Correct lookup_url, or the server that answers in place of the API"
             )
         return True
 

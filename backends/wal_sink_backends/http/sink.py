@@ -186,10 +186,11 @@ class HttpSink(Sink):
     def _check_halving(self, part: Chunk, reason: str) -> None:
         if self.idempotent or self._is_looked_up:
             raise PermanentError(
-                f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, which "
-                f"names none: {reason}. The chunk is not halved, because the API may still take it whole, and its "
-                "halves have other keys. Use body='rows' to send each row alone and find the refused ones; or let the "
-                "API take this chunk, and stage smaller ones with Settings(chunk_rows=…) if it is too large"
+                f"batch {part.batch_id}, chunk {part.key}: all {part.num_rows} rows were refused in one answer, and "
+                f"this answer names no row: {reason}. wal-sink does not halve the chunk, because the API may still "
+                "accept the whole chunk, and the halves have other keys. Use body='rows' to send each row alone and "
+                "find the refused rows. Or configure the API to accept this chunk; if the chunk is too large, stage "
+                "smaller chunks with Settings(chunk_rows=…)"
             )
 
     def _check_named(self, part: Chunk, found: Mapping[int, str]) -> None:
@@ -197,10 +198,9 @@ class HttpSink(Sink):
         if self._is_looked_up and 0 < len(found) < part.num_rows:
             raise PermanentError(
                 f"batch {part.batch_id}, chunk {part.key}: {len(found)} of {part.num_rows} rows were refused, the "
-                f"first with: {next(iter(found.values()))}. A look-up cannot tell which rows: after a crash, these "
-                "would "
-                "count as delivered, or the others would be sent twice. Let the API take chunks whole or not at all, "
-                "or use HttpSink with body='rows'"
+                f"first with: {next(iter(found.values()))}. A look-up cannot tell which rows were refused: after a "
+                "crash, the refused rows would count as delivered, or the other rows would be sent twice. Configure "
+                "the API to accept or refuse a chunk as a whole, or use HttpSink with body='rows'"
             )
 
     def _opened(self) -> Api:
@@ -234,8 +234,8 @@ class HttpSink(Sink):
         for header, value in values.items():
             if _CONTROL.search(value) or not value.isascii():
                 raise PermanentError(
-                    f"{self!r}: the environment variable {self._headers_from_env[header]} is no header value: it has "
-                    "line breaks, control characters or letters beyond ASCII; correct it"
+                    f"{self!r}: the environment variable {self._headers_from_env[header]} is not a valid header value: "
+                    "it contains line breaks, control characters or letters beyond ASCII. Correct the variable"
                 )
         return values
 
@@ -259,7 +259,7 @@ class HttpSink(Sink):
         for name, value in self._headers.items():
             if _CONTROL.search(value) or not value.isascii():
                 raise ConfigError(
-                    f"header {name!r}: its value has control characters or letters beyond ASCII; remove them"
+                    f"header {name!r}: the value contains control characters or letters beyond ASCII. Remove them"
                 )
 
 
@@ -273,8 +273,8 @@ def _json_of(chunk: Chunk, *, lines: bool) -> bytes:
 def _check_refused(refused: Mapping[int, str], what: str) -> None:
     if len(refused) > MOST_REFUSED:
         raise PermanentError(
-            f"{what}: more than {MOST_REFUSED} rows are refused, the last with: {list(refused.values())[-1]}. Correct "
-            "the rows or the API; with body='rows' any number of rows may be refused"
+            f"{what}: the API refused more than {MOST_REFUSED} rows. The last error: {list(refused.values())[-1]}. "
+            "Correct the rows or the API. With body='rows', the number of refused rows is not limited"
         )
 
 
@@ -288,6 +288,7 @@ def checked_url(url: str) -> str:
         raise ConfigError(f"{mask_url(url)!r}: expected http://host/path or https://host/path")
     if parts.fragment:
         raise ConfigError(
-            f"{mask_url(url)!r}: expected no '#'; pass options as arguments, or pass the whole URL to WalSink"
+            f"{mask_url(url)!r}: expected no '#' here. Pass the options as arguments, or pass the whole URL to "
+            "WalSink, because only WalSink accepts options after '#'"
         )
     return url

@@ -22,7 +22,7 @@ try:
     from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
     from confluent_kafka import admin as _admin
 except ImportError as error:
-    raise ConfigError("KafkaSink needs confluent-kafka: pip install 'wal-sink[kafka]'") from error
+    raise ConfigError("KafkaSink needs confluent-kafka. Install it with: pip install 'wal-sink[kafka]'") from error
 
 _logger = logger_of(__name__)
 _ADMIN: Any = _admin  # its type stubs lack some of its names
@@ -60,7 +60,7 @@ _REMEDIES: Mapping[int, str] = {
     KafkaError._AUTHENTICATION: "correct the login in conf or conf_from_env",  # noqa: SLF001 - its public name
     KafkaError.INVALID_TRANSACTION_TIMEOUT: "lower transaction_timeout_s, or raise the brokers' "
     "transaction.max.timeout.ms",
-    KafkaError.INVALID_REPLICATION_FACTOR: "pass a ledger_replication that the cluster has brokers for",
+    KafkaError.INVALID_REPLICATION_FACTOR: "pass a smaller ledger_replication, at most the number of brokers",
     KafkaError.INVALID_CONFIG: "create the ledger topic by hand, see docs/sinks/kafka.md",
     KafkaError.POLICY_VIOLATION: "create the ledger topic by hand, see docs/sinks/kafka.md",
     KafkaError.UNSUPPORTED_VERSION: "the brokers are too old: Kafka 2.5 or newer is needed",
@@ -165,7 +165,7 @@ class Cluster:
                     SYSTEM.sleep_s(_UNKNOWN_WAIT_S)
                 continue
             if _ADMIN.AclOperation.WRITE not in (found.authorized_operations or [_ADMIN.AclOperation.WRITE]):
-                raise PermanentError(f"{self._name(what)}: this user may not write to it; {_NO_RIGHT}")
+                raise PermanentError(f"{self._name(what)}: this user has no right to write to this topic; {_NO_RIGHT}")
             unique = str(found.topic_id).removeprefix(_NO_ID)
             config = self._config_of(name)
             replicas = min((len(partition.replicas) for partition in found.partitions), default=0)

@@ -15,16 +15,17 @@ def losses(name: str, config: Mapping[str, str], replicas: int) -> Iterator[str]
     least = config.get("min.insync.replicas", "unknown")
     if unclean != "false":
         yield (
-            f"topic {name!r}: unclean.leader.election.enable is {unclean}: a replica that lags may become the leader, "
-            "which loses rows without their position, or the position of rows that are there; set it to false"
+            f"topic {name!r}: unclean.leader.election.enable is {unclean}: a replica that lags may become the leader. "
+            "Then rows may be lost without their position, or the position of rows that are in the topic. Set "
+            "unclean.leader.election.enable to false"
         )
     if replicas < 2:
         yield (
-            f"topic {name!r} has a partition with one replica: losing that broker's disk, or its power, may lose rows "
-            "without their position; give it three replicas, and min.insync.replicas=2"
+            f"topic {name!r} has a partition with one replica: if this broker loses its disk or its power, rows may be "
+            "lost without their position. Use three replicas and min.insync.replicas=2"
         )
     elif least in ("1", "unknown"):
         yield (
-            f"topic {name!r}: min.insync.replicas is {least}: a message may be acknowledged that only one broker has, "
-            "and losing that broker loses rows without their position; set it to 2"
+            f"topic {name!r}: min.insync.replicas is {least}: a message may be acknowledged although only one broker "
+            "has it. If this broker is lost, rows are lost without their position. Set min.insync.replicas to 2"
         )

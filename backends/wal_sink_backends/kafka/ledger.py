@@ -78,9 +78,9 @@ class LedgerRecord(msgspec.Struct, frozen=True):
         if self.topic != now.name or self.topic_id == now.id or "" in (self.topic_id, now.id):
             return
         raise HistoryError(
-            f"{what}: the topic was deleted and created again since batch {self.batch_id}, row {self.rows}; the rows "
-            "delivered until then are gone. Nothing was sent. Restore the topic, or go on without those rows: "
-            "recreated_topic='accept'"
+            f"{what}: the topic was deleted and created again after batch {self.batch_id}, row {self.rows}. The rows "
+            "delivered before that are gone. Nothing was sent. Restore the topic. Or pass recreated_topic='accept' to "
+            "continue without those rows"
         )
 
 
@@ -159,8 +159,9 @@ class Ledger:
         mine = [mark for mark in found if (mark.key, mark.value) == (key, value)]
         if not mine or (after is not None and found[0] != after):
             raise KafkaAttemptError(
-                f"{what}: the ledger topic {self.topic!r} has lost the message at offset {start} since the slot was "
-                "read; nothing was committed, and the next attempt reads the ledger again"
+                f"{what}: the ledger topic {self.topic!r} lost the message at offset {start}, or a later one, after "
+                "this sink read its position. Nothing was committed. wal-sink reads the ledger again at the next "
+                "attempt; no action is needed"
             )
         return mine[-1]  # an aborted attempt may have added the same message
 
@@ -219,8 +220,9 @@ class Ledger:
             if offset >= end - 1:
                 return
         raise KafkaAttemptError(
-            f"{what}, {self._cluster!r}: could not be read to the end; a process that died or stands still holds a "
-            "transaction open until its transaction_timeout_s has passed, or a broker is unreachable"
+            f"{what}, {self._cluster!r}: the ledger could not be read to the end. Possible causes: a process that died "
+            "or is frozen keeps a transaction open until its transaction_timeout_s has passed, or a broker is "
+            "unreachable"
         )
 
     def _decoded(self, mark: Mark) -> LedgerRecord:
@@ -230,10 +232,14 @@ class Ledger:
             record = msgspec.json.decode(mark.value, type=LedgerRecord)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise CorruptError(
-                f"{where}: {error}; expected a record of wal-sink. Find the program that writes to this topic"
+                f"{where}: {error}; expected a record of wal-sink. Find the program that wrote this message, and stop "
+                "it"
             ) from error
         if record.format != FORMAT:
-            raise PermanentError(f"{where}: format {record.format}, expected {FORMAT}; a newer wal-sink wrote it")
+            raise PermanentError(
+                f"{where}: format {record.format}, expected {FORMAT}; a newer version of wal-sink wrote this record. "
+                "Use that version"
+            )
         return record
 
     def _check(self, replication: int) -> None:
@@ -244,17 +250,17 @@ class Ledger:
             self._cluster.create_topic(name, replication, _LEDGER_CONFIG)
             found = self._cluster.topic(name)
         if found is None:
-            raise KafkaAttemptError(f"the ledger topic {name!r} was created and is not visible yet, {self._cluster!r}")
+            raise KafkaAttemptError(f"the ledger topic {name!r} was created, but is not visible yet, {self._cluster!r}")
         if (policy := found.config.get("cleanup.policy")) != "compact":
             raise PermanentError(
                 f"ledger topic {name!r}, {self._cluster!r}: cleanup.policy is {policy!r}, expected 'compact', because "
-                "the position of a slot must never expire; change it, or pass another ledger_topic"
+                "the position of a slot must never expire. Change this setting of the topic, or pass another "
+                "ledger_topic"
             )
         if found.partitions != 1:
             raise PermanentError(
-                f"ledger topic {name!r}, {self._cluster!r}: it has {found.partitions} partitions, expected 1, "
-                "because a "
-                "slot could change its partition with their number; pass another ledger_topic"
+                f"ledger topic {name!r}, {self._cluster!r}: the topic has {found.partitions} partitions, expected 1, "
+                "because a slot could move to another partition if their number changes. Pass another ledger_topic"
             )
 
 

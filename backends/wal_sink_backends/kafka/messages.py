@@ -105,13 +105,19 @@ class MessageFormat:
 
     def _refusal(self, message: Message, *, partitions: int, most_bytes: int, needs_keys: bool) -> str:
         if needs_keys and message.key is None:
-            return "it has no key, which a compacted topic requires"
+            return "the row has no key, but a compacted topic requires a key"
         if message.value is None and not self.tombstones:
-            return f"{self.value} is null; leave such rows out, or pass tombstones=True to delete by key"
+            return f"{self.value} is null. Remove such rows in the query, or pass tombstones=True to delete by key"
         if message.partition is not None and not 0 <= message.partition < partitions:
-            return f"column {self.partition!r} asks for partition {message.partition}, the topic has {partitions}"
+            return (
+                f"column {self.partition!r} has the value {message.partition}, but the topic has {partitions} "
+                "partitions, counted from 0"
+            )
         if message.least_bytes > most_bytes:
-            return f"a message of {message.least_bytes} bytes, the topic takes {most_bytes} (max.message.bytes)"
+            return (
+                f"the message has {message.least_bytes} bytes, but the topic accepts at most {most_bytes} "
+                "(max.message.bytes)"
+            )
         return ""
 
     def _values(self, table: pa.Table) -> list[Bytes]:
@@ -124,7 +130,10 @@ class MessageFormat:
         column = _column(table, name)
         expected = _is_binary if kind == "bytes" else _is_text
         if not expected(column.type) and not _TYPES.is_null(column.type):
-            raise PermanentError(f"value={self.value!r}: column {name!r} is {column.type}; cast it in the query")
+            raise PermanentError(
+                f"value={self.value!r}: column {name!r} has the type {column.type}, expected "
+                f"{'binary' if kind == 'bytes' else 'string'}. Cast the column in the query"
+            )
         return _texts(table, name)
 
     def _headers(self, table: pa.Table) -> list[list[tuple[str, Bytes]]] | None:
@@ -138,7 +147,10 @@ class MessageFormat:
             return None
         column = _column(table, self.partition)
         if not _TYPES.is_integer(column.type):
-            raise PermanentError(f"partition column {self.partition!r} is {column.type}: expected a whole number")
+            raise PermanentError(
+                f"partition column {self.partition!r} has the type {column.type}, expected a type of whole numbers. "
+                "Cast the column in the query"
+            )
         numbers: list[int | None] = column.to_pylist()
         return numbers
 
@@ -156,7 +168,7 @@ def _index(table: pa.Table, name: str) -> int:
     found = [index for index, other in enumerate(table.column_names) if other == name]
     if len(found) != 1:
         known = ", ".join(map(repr, table.column_names))
-        raise PermanentError(f"expected one column {name!r}, found {len(found)} of that name among {known}")
+        raise PermanentError(f"expected one column named {name!r}, found {len(found)}; the columns are {known}")
     return found[0]
 
 

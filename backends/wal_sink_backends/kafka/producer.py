@@ -126,7 +126,7 @@ class SlotProducer:
         if not guilty:  # the transaction was aborted: another attempt sends all messages
             reason = next(iter(refused.values()))
             raise KafkaAttemptError(
-                f"{what}: the brokers refused a batch and then took each of its messages: {reason.str()} "
+                f"{what}: the brokers refused a batch, and then accepted each message of this batch: {reason.str()} "
                 f"({reason.name()})"
             )
         return {row: f"{error.str()} ({error.name()})" for row, error in guilty.items()}
@@ -139,8 +139,8 @@ class SlotProducer:
             return refused  # a message that is too large has a batch for itself
         if SYSTEM.monotonic_s() > deadline_s:
             raise PermanentError(
-                f"{what}: {next(iter(refused.values())).str()}; too many rows to find the refused ones in time; "
-                "stage smaller chunks"
+                f"{what}: {next(iter(refused.values())).str()}. There are too many rows to find the refused rows in "
+                "time. Stage smaller chunks"
             )
         guilty: dict[int, KafkaError] = {}
         for half in (suspects[: len(suspects) // 2], suspects[len(suspects) // 2 :]):
@@ -291,7 +291,9 @@ class SlotProducer:
         while (left := self._producer.flush(_FLUSH_S)) and not problems and SYSTEM.monotonic_s() < deadline_s:
             pass
         if left and not problems:
-            raise KafkaAttemptError(f"{what}: {left} messages were not taken within {self._cluster.timeout_s:g} s")
+            raise KafkaAttemptError(
+                f"{what}: the brokers did not accept {left} messages within {self._cluster.timeout_s:g} s"
+            )
 
     def _produce_plain(self, messages: Messages, what: str) -> None:
         produce, topic = self._producer.produce, self._topic
@@ -325,7 +327,7 @@ class SlotProducer:
         problem = self._cluster.translate(what, error)
         if error.txn_requires_abort() or isinstance(problem, KafkaFencedError | PermanentError):
             return problem
-        return OutcomeUnknownError(f"{problem}; the next attempt reads the outcome from the ledger")
+        return OutcomeUnknownError(f"{problem}. wal-sink reads the outcome from the ledger at the next attempt")
 
 
 def most_bytes(topic: Topic, conf: Conf) -> int:

@@ -258,8 +258,8 @@ class _Target:
         """Raise `KafkaAttemptError` if rows were refused by the former state of an altered topic."""
         if self.look_again():
             raise KafkaAttemptError(
-                f"{what}: rows were refused while the topic was altered (its limits, its partitions, or all of it); "
-                "nothing was committed; another attempt uses its present state"
+                f"{what}: rows were refused while the topic was altered (its limits, its partitions, or the whole "
+                "topic). Nothing was committed. The next attempt uses the present state of the topic"
             )
 
     def appended(self, slot: _Slot, record: LedgerRecord, what: str) -> Mark:
@@ -303,7 +303,7 @@ def _found(cluster: Cluster, name: str, sink: str) -> Topic:
     topic = cluster.topic(name)
     if topic is None:
         raise PermanentError(
-            f"{sink}: there is no topic {name!r}; create it with the partitions and the replication it needs, or "
-            "correct the name"
+            f"{sink}: the topic {name!r} does not exist. Create the topic with the partitions and the replication that "
+            "you need, or correct the name"
         )
     return topic

@@ -49,7 +49,8 @@ def kafka_sink(url: str) -> KafkaSink:
     secret = next(filter(is_secret_name, arguments["conf"]), "sasl.password" if "@" in servers + topic else None)
     if secret is not None:
         raise ConfigError(
-            f"{mask_url(url)}: no secrets in a URL; write ?env.{secret}=VARIABLE, which is read where the sink runs"
+            f"{mask_url(url)}: expected no secrets in the URL. Write ?env.{secret}=VARIABLE: the sink reads this "
+            "environment variable where it runs"
         )
     if not servers or not topic:
         raise ConfigError(f"{mask_url(url)}: expected kafka://host:9092,host2:9092/topic?key=COLUMN")

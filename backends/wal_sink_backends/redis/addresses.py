@@ -15,9 +15,9 @@ def refuse_sentinel(url: str) -> None:
     """Raise `ConfigError` for a URL of Sentinel, which knows servers but holds no rows."""
     if "sentinel" in urlsplit(url).scheme:
         raise ConfigError(
-            f"{mask_url(url)}: Sentinel is not supported, so it cannot be used to find the primary. Give "
-            "redis://host:6379/0 with a name or a proxy that follows the primary; a replica refuses writes, and "
-            "delivery tries again"
+            f"{mask_url(url)}: Sentinel is not supported, so it cannot be used to find the primary. Use "
+            "redis://host:6379/0 with a host name or a proxy that follows the primary. A replica refuses writes, and "
+            "then delivery tries again"
         )
 
 
@@ -27,8 +27,8 @@ def check_address(url: str) -> None:
     parts = urlsplit(url)
     if "," in parts.netloc:
         raise ConfigError(
-            f"{mask_url(url)}: it names several hosts, and Sentinel and Redis Cluster are not supported; give one "
-            "host, a name or a proxy that follows the primary"
+            f"{mask_url(url)}: the URL names several hosts, but Sentinel and Redis Cluster are not supported. Use one "
+            "host: a host name or a proxy that follows the primary"
         )
     try:
         database = re.fullmatch(r"(/\d*)?", parts.path) is not None

@@ -27,24 +27,24 @@ def _of_info(info: Mapping[str, Any], wait_replicas: int) -> Iterator[str]:
     policy = str(info.get("maxmemory_policy", "unknown"))
     if policy.startswith("volatile-") and info.get("maxmemory") != 0:
         yield (
-            f"maxmemory-policy is {policy}: once memory is full, Redis drops rows whose keys have an expiry and keeps "
-            "the position, so delivery cannot notice; set noeviction, or give rows no expiry"
+            f"maxmemory-policy is {policy}: once memory is full, Redis deletes rows whose keys have an expiry, but "
+            "keeps the position, so delivery cannot notice the loss. Set noeviction, or set no expiry on the rows"
         )
     elif policy == "unknown":
-        yield "INFO tells no maxmemory-policy: make sure that the server drops neither rows nor the ledger"
+        yield "INFO does not contain maxmemory-policy: make sure that the server drops neither rows nor the ledger"
     replicas = info.get("connected_slaves", "an unknown number of")
     if replicas != 0 and not wait_replicas:
         yield (
-            f"it has {replicas} replica(s) and acknowledges before they have a write: a fail-over may lose it. "
-            "Delivery notices that when it next reads the ledger, but not after its last read; pass wait_replicas to "
-            "make a loss unlikely"
+            f"the server has {replicas} replica(s), but acknowledges a write before the replicas have it: a fail-over "
+            "may lose this write. Delivery notices the loss when it next reads the ledger, but not after its last "
+            "read. Pass wait_replicas to make a loss unlikely"
         )
 
 
 def _of_files(client: Any, info: Mapping[str, Any], refused: type[Exception]) -> Iterator[str]:
     enabled = info.get("aof_enabled", "unknown")
     if enabled == "unknown":
-        yield "INFO does not tell whether it keeps an append-only file: make sure of appendonly yes"
+        yield "INFO does not tell whether the server keeps an append-only file: make sure of appendonly yes"
     if enabled == 0:
         yield from _told(lambda: _of_snapshots(client.config_get("save")), refused)
     else:
@@ -64,12 +64,12 @@ def _told(ask: Callable[[], str | None], refused: type[Exception]) -> Iterator[s
 def _of_snapshots(config: Mapping[str, str]) -> str | None:
     if config.get("save"):
         return (
-            "it keeps no append-only file: a crash loses all writes since its last snapshot, and delivery then stops; "
-            "set appendonly yes, and appendfsync always to lose nothing"
+            "the server keeps no append-only file: a crash loses all writes after the last snapshot, and then "
+            "delivery stops. Set appendonly yes, and appendfsync always to lose nothing"
         )
     return (
-        "it keeps neither an append-only file nor snapshots: a restart loses all rows and the ledger, and delivery "
-        "then stops; set appendonly yes, and appendfsync always to lose nothing"
+        "the server keeps neither an append-only file nor snapshots: a restart loses all rows and the ledger, and "
+        "then delivery stops. Set appendonly yes, and appendfsync always to lose nothing"
     )
 
 
@@ -77,11 +77,11 @@ def _of_append_only_file(config: Mapping[str, str]) -> str | None:
     when = config.get("appendfsync", "unknown")
     if when != "always":
         lost = "the last second of writes" if when == "everysec" else "writes of half a minute or more"
-        return f"appendfsync is {when}: a crash of its machine may lose {lost}; set appendfsync always to lose nothing"
+        return f"appendfsync is {when}: a crash of the machine may lose {lost}. Set appendfsync always to lose nothing"
     if config.get("no-appendfsync-on-rewrite") != "no":
         return (
-            "no-appendfsync-on-rewrite is not no: while the append-only file is written anew, a crash of its machine "
-            "may lose half a minute of writes; set it to no"
+            "no-appendfsync-on-rewrite is not no: while the append-only file is rewritten, a crash of the machine may "
+            "lose half a minute of writes. Set no-appendfsync-on-rewrite to no"
         )
     return None
 
@@ -98,6 +98,7 @@ def warn_of_truncation(client: Any, address: str, *, refused: type[Exception]) -
         return
     if "yes" in found.values():
         warn_once(
-            f"{address} has aof-load-truncated yes: if it is killed during a write, it may repeat rows of a stream "
-            "after its second start; set it to no, and run redis-check-aof --fix if it then refuses to start"
+            f"{address} has aof-load-truncated yes: if the server is killed during a write, rows of a stream may be "
+            "repeated after its second start. Set aof-load-truncated to no. If the server then refuses to start, run "
+            "redis-check-aof --fix"
         )

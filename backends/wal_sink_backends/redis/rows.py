@@ -76,7 +76,7 @@ class KeyTemplate:
             value, after = columns[column][row] or b"", text.encode()
             if (value + after).find(after) < len(value) and not _ends_itself(value, after, kinds[column]):
                 return (
-                    f"column {column!r} of its key {self.text!r} is {_shown(value)}, and {text!r} stands between "
+                    f"column {column!r} of the key {self.text!r} is {_shown(value)}, and {text!r} stands between "
                     f"{{{column}}} and {{{following}}}: another row could have the same key"
                 )
         return ""
@@ -139,13 +139,13 @@ def encoded(
 def _reason(key: bytes | None, pairs: list[tuple[bytes, Value]], kind: str, template: KeyTemplate) -> str:
     """Why a row cannot be written; empty if it can."""
     if key is None:
-        return f"a column of its key {template.text!r} is NULL"
+        return f"a column of the key {template.text!r} is NULL"
     if key.startswith(LEDGER.encode()):
-        return f"its key begins with {LEDGER}, which is the ledger's"
+        return f"the key of the row begins with {LEDGER}, but such keys belong to the ledger"
     if kind == "stream" and all(value is None for _, value in pairs):
-        return "every column is NULL, and an entry of a stream needs a field"
+        return "every column is NULL, but an entry of a stream needs a field"
     if sum(len(value or b"") for _, value in pairs) > MOST_BYTES:
-        return f"it has more than the {MOST_BYTES} bytes that Redis takes"
+        return f"the row has more bytes than Redis accepts (at most {MOST_BYTES})"
     return ""
 
 

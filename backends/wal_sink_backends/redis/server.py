@@ -44,23 +44,25 @@ def check_server(client: Any, address: str, wait_replicas: int) -> int:
     except library.exceptions.NoPermissionError:
         client.ping()
         warn_once(
-            f"{address}: INFO is forbidden; make sure that the server evicts no keys without expiry and is no cluster"
+            f"{address}: INFO is forbidden. Make sure that the server does not evict keys without expiry and is not a "
+            "cluster"
         )
         return 0
     if info.get("redis_mode") == "sentinel":
         raise PermanentError(
-            f"{address} is a Redis Sentinel, which holds no rows; give a name or a proxy that follows the primary"
+            f"{address} is a Redis Sentinel, but a Sentinel holds no rows. Use a host name or a proxy that follows the "
+            "primary"
         )
     if info.get("cluster_enabled"):
         raise PermanentError(
-            f"{address} is a Redis Cluster, where one script cannot reach the keys of several slots; use a server "
-            "without cluster mode"
+            f"{address} is a Redis Cluster, but in a cluster one script cannot reach the keys of several slots. Use a "
+            "server without cluster mode"
         )
     policy = str(info.get("maxmemory_policy", ""))
     if policy.startswith("allkeys-"):
         raise PermanentError(
-            f"{address} has maxmemory-policy {policy}, so it may silently drop the ledger; set noeviction or "
-            "volatile-lru, or use another server"
+            f"{address} has maxmemory-policy {policy}, so the server may delete the ledger without an error. Set "
+            "maxmemory-policy to noeviction or volatile-lru, or use another server"
         )
     refused = library.exceptions.ResponseError
     warn_of_losses(client, info, address, wait_replicas=wait_replicas, refused=refused)
@@ -78,7 +80,9 @@ def translated(what: str) -> Iterator[None]:
         raise PermanentError(f"{what}: {error}; check user, password and rights") from None
     except (errors.ConnectionError, errors.TimeoutError) as error:
         if is_certificate_error(error):
-            raise PermanentError(f"{what}: {error}; pass ca_file= to trust its authority") from error
+            raise PermanentError(
+                f"{what}: {error}. To trust the authority of the server's certificate, pass ca_file="
+            ) from error
         raise
     except (errors.ReadOnlyError, errors.OutOfMemoryError, errors.TryAgainError, errors.MasterDownError):
         raise
@@ -101,5 +105,5 @@ def redis_library() -> Any:
         import redis.backoff  # noqa: PLC0415
         import redis.retry  # noqa: PLC0415
     except ImportError as error:
-        raise ConfigError("RedisSink needs redis-py: pip install 'wal-sink[redis]'") from error
+        raise ConfigError("RedisSink needs redis-py. Install it with: pip install 'wal-sink[redis]'") from error
     return library

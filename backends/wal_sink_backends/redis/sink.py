@@ -136,8 +136,8 @@ class RedisSink(TransactionalSink):
             return Rejected(refused)
         if len(keys) + len(values) > MOST_ARGUMENTS and not self._takes_many:
             raise PermanentError(
-                f"{what}: {len(keys)} rows are {len(keys) + len(values)} arguments, and a Redis before 7 takes about "
-                f"{MOST_ARGUMENTS}; stage with a smaller Settings(chunk_rows=…), or use Redis 7"
+                f"{what}: {len(keys)} rows are {len(keys) + len(values)} arguments, but a Redis before version 7 "
+                f"accepts about {MOST_ARGUMENTS}. Stage with a smaller Settings(chunk_rows=…), or use Redis 7"
             )
         arguments = (f"{LEDGER}{chunk.position.slot}", *keys, *self._head(chunk), *values)
         with translated(what):
@@ -173,8 +173,8 @@ class RedisSink(TransactionalSink):
                 raise
             except (errors.ConnectionError, errors.TimeoutError) as error:
                 raise OutcomeUnknownError(
-                    f"{what}: the connection failed before {self._wait_replicas} replicas acknowledged: {error}; the "
-                    "chunk is sent again, and written if the server does not have it"
+                    f"{what}: the connection failed before {self._wait_replicas} replicas acknowledged: {error}. "
+                    "wal-sink sends the chunk again. The server writes it only if it does not have it"
                 ) from error
         if isinstance(answer, Exception):
             raise answer
@@ -203,7 +203,8 @@ class RedisSink(TransactionalSink):
             LedgerEntry.is_known(None if at.batch_id < 0 else entry, chunk, where)
         if verdict not in ("DONE", "KNOWN"):
             raise PermanentError(
-                f"{what}: the script answered {[verdict, *details]}, expected DONE or KNOWN; is its ledger damaged?"
+                f"{what}: the script answered {[verdict, *details]}, expected DONE or KNOWN. The ledger may be "
+                "damaged: restore it together with the rows"
             )
 
     def _check_replicas(self, replicas: Any, what: str) -> None:
@@ -212,7 +213,7 @@ class RedisSink(TransactionalSink):
         if replicas < self._wait_replicas:
             raise OutcomeUnknownError(
                 f"{what}: {replicas} replicas have the rows, expected wait_replicas={self._wait_replicas}. The server "
-                "has them, and ignores them when they are sent again"
+                "has the rows, and ignores them when they are sent again"
             )
 
     def _opened(self) -> Any:
@@ -240,7 +241,7 @@ class RedisSink(TransactionalSink):
                 f"key={self._template.text!r}: expected a column in it, as in 'orders:{{id}}', for kind='hash'"
             )
         if self._template.text.startswith(LEDGER):
-            raise ConfigError(f"key={self._template.text!r}: keys that begin with {LEDGER} are the ledger's")
+            raise ConfigError(f"key={self._template.text!r}: keys that begin with {LEDGER} belong to the ledger")
         if self._maxlen is not None and (self._kind != "stream" or self._maxlen < 1):
             raise ConfigError(f"maxlen={self._maxlen!r}: expected a number above 0, and kind='stream'")
         if self._wait_replicas < 0 or not self._timeout_s > 0:
@@ -250,7 +251,7 @@ class RedisSink(TransactionalSink):
             )
         if self._password_env is not None and parts.password:
             raise ConfigError(
-                f"{mask_url(self._url)}: it holds a password, and password_env is given too; use one of them"
+                f"{mask_url(self._url)}: the URL holds a password, but password_env is given too. Use only one of them"
             )
         if self._ca_file is not None and parts.scheme != "rediss":
             raise ConfigError(

@@ -35,5 +35,5 @@ def redis_sink(url: str) -> RedisSink:
     bare, _, query = url.removeprefix("redis+").partition("?")
     arguments = UrlOptions(query, url, RedisOptions).arguments(RedisOptions)
     if "key" not in arguments:
-        raise ConfigError(f"{mask_url(url)}: which keys? Add ?key=orders:{{id}}")
+        raise ConfigError(f"{mask_url(url)}: expected the key of each row. Add ?key=, for example ?key=orders:{{id}}")
     return RedisSink(bare, **arguments)

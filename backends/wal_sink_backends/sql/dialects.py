@@ -34,7 +34,7 @@ def _sqlite(url: str, limits: Limits, schema: str | None, password_env: str | No
     if rest == path or path in ("", ":memory:") or "?" in path:
         raise ConfigError(f"{shown}: expected sqlite:///relative.db or sqlite:////absolute.db, a file without options")
     if schema or password_env:
-        raise ConfigError(f"{shown}: SQLite has neither schema nor password_env; leave them out")
+        raise ConfigError(f"{shown}: SQLite has neither schema nor password_env. Omit these options")
     return Sqlite(str(Path(path).absolute()), socket.gethostname(), limits.busy_timeout_s)
 
 
@@ -52,7 +52,7 @@ def _mariadb(url: str, limits: Limits, schema: str | None, password_env: str | N
     if len(address.hosts) > 1 or not address.database:
         raise ConfigError(f"{mask_url(url)}: expected one host and a database, mariadb://user@host/database")
     if address.options.get("ssl_disabled", "true") != "true":
-        raise ConfigError(f"{mask_url(url)}: expected ssl_disabled=true; leave it out if TLS is to be used")
+        raise ConfigError(f"{mask_url(url)}: expected ssl_disabled=true. To use TLS, omit this option")
     return Mariadb(address, limits)
 
 

@@ -205,7 +205,7 @@ class SqlSink(TransactionalSink):
         refused = dict(rows.refused)
         for name, column in zip(chunk.table.column_names, chunk.table.columns, strict=True):
             if self._dialect.fold(name) in known.replaces_nulls:
-                refuse_nulls(column, f"column {name!r} is NULL, which the database would replace", refused)
+                refuse_nulls(column, f"column {name!r} is NULL, but the database would replace the NULL", refused)
             if (kept_as := known.documents.get(self._dialect.fold(name))) and kind_of(column.type) == "text":
                 refuse_repeated_keys(column, name, refused, kept_as)
             if name == self._replacing.newer_by:
@@ -280,9 +280,9 @@ class SqlSink(TransactionalSink):
             raise PermanentError(f"{what}: newer_by column {name!r} is not among the columns {schema.names}")
         if not self._dialect.tells_age(kind := schema.field(name).type):
             raise PermanentError(
-                f"{what}: newer_by column {name!r} is {kind} in the query. {self._dialect.address} keeps such "
-                "values as "
-                "texts or without an order, so their age cannot be compared; cast it to a number or a timestamp"
+                f"{what}: newer_by column {name!r} is {kind} in the query. {self._dialect.address} keeps such values "
+                "as texts or without an order, so their age cannot be compared. Cast the column to a number or a "
+                "timestamp"
             )
 
 

@@ -125,7 +125,7 @@ class Sqlite(Dialect):
                 'pass where="driver" to the Delivery'
             )
         if not Path(self.path).parent.is_dir():
-            raise PermanentError(f"{self.address}: there is no folder {Path(self.path).parent}; create it")
+            raise PermanentError(f"{self.address}: the folder {Path(self.path).parent} does not exist. Create it")
         with self.translated(f"opening {self.address}"):
             connection = sqlite3.connect(
                 self.path,
@@ -148,7 +148,9 @@ class Sqlite(Dialect):
         """Turn on foreign keys, which SQLite checks only on request, and only if it was built with them."""
         connection.execute("PRAGMA foreign_keys = ON")
         if connection.execute("PRAGMA foreign_keys").fetchone() != (1,):
-            _logger.warning("%s: this SQLite was built without foreign keys, so it checks none", self.address)
+            _logger.warning(
+                "%s: this SQLite was built without foreign keys, so it does not check foreign keys", self.address
+            )
 
     def _use_journal(self, connection: Connection) -> None:
         """Switch an empty file to a write-ahead log. A file with tables keeps its mode, which all its users share.
@@ -223,9 +225,9 @@ class Sqlite(Dialect):
             definitions = [definition for _, _, definition in found]
         if any(_REPLACES.search(_NO_WORDS.sub(" ", definition)) for definition in definitions):
             _logger.warning(
-                "table %r of %s is made with ON CONFLICT REPLACE: a row silently deletes every other row that it "
-                "collides with, delivered ones too, and a NULL silently becomes the default; with ABORT such a row is "
-                "refused and named",
+                "table %r of %s is made with ON CONFLICT REPLACE: a row deletes every other row that it collides with "
+                "(delivered rows too), and a NULL becomes the default, both without an error. With ABORT, such a row "
+                "is refused and named",
                 table,
                 self.address,
             )
@@ -252,8 +254,8 @@ class Sqlite(Dialect):
             except sqlite3.IntegrityError as error:
                 if not connection.in_transaction:  # further rows would be committed one by one
                     raise PermanentError(
-                        f"table {table!r}: {error}, which rolls back the whole transaction (ON CONFLICT ROLLBACK, or "
-                        "RAISE(ROLLBACK) of a trigger); change that to ABORT"
+                        f"table {table!r}: {error}. This error rolls back the whole transaction (ON CONFLICT ROLLBACK, "
+                        "or RAISE(ROLLBACK) of a trigger). Change ROLLBACK to ABORT"
                     ) from error
                 raise
             return None if kept == len(rows) else Dropped(len(rows), kept)
@@ -328,9 +330,9 @@ class Sqlite(Dialect):
 def _problem(name: str, kind: str, definition: str) -> str | None:
     """Why a table is refused: the module of a virtual table may keep rows anywhere, and a view keeps none."""
     if kind != "table":
-        return f"{name} is a {kind}, which keeps no rows; expected a table"
+        return f"{name} is a {kind}, and a {kind} keeps no rows; expected a table"
     if definition.lstrip().upper().startswith("CREATE VIRTUAL"):
-        return f"{name} is a virtual table, which may keep rows outside of the transaction; expected a table"
+        return f"{name} is a virtual table, and such a table may keep rows outside of the transaction; expected a table"
     return None
 
 

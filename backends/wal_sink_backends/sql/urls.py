@@ -81,5 +81,5 @@ def _server_sink(url: str, driver_options: type[Any]) -> SqlSink:
 
 def _sink(address: str, arguments: dict[str, Any], url: str) -> SqlSink:
     if "table" not in arguments:
-        raise ConfigError(f"{mask_url(url)}: which table? Add ?table=NAME")
+        raise ConfigError(f"{mask_url(url)}: expected the name of a table. Add ?table=NAME")
     return SqlSink(address, arguments.pop("table"), **arguments)

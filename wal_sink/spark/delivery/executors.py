@@ -163,7 +163,7 @@ class _DeliveryTask:
         if _is_repeated():
             if self.copies:
                 copies.outwait(partial(self._recorded, tasks), copies.window_s(self.delivery_context), SYSTEM.sleep_s)
-            text = "Spark ran a delivery task again; the lost one may still be sending"
+            text = "Spark ran a delivery task again; the earlier run of the task may still be sending"
             return failed(tasks, Failure(FailureKind.LOST, text))
         try:
             log = Log(open_store(self.store), SYSTEM, self.run_id)

@@ -43,8 +43,8 @@ def schema_from_json(text: str, *, what: str, modules: Collection[str] = ()) -> 
         return StructType.fromJson(plain)
     except Exception as error:  # errors of PySpark, and any error of a user-defined type's __init__
         raise ConfigError(
-            f"{what}: this PySpark cannot read the manifest's schema ({told(error)}): use the "
-            "version that staged the batch, or a newer one"
+            f"{what}: this PySpark cannot read the manifest's schema ({told(error)}). Use the version that staged the "
+            "batch, or a newer version"
         ) from error
 
 
@@ -72,9 +72,10 @@ class _Types:
         found = self._names_of(module).get(class_name)
         if not (isinstance(found, type) and issubclass(found, UserDefinedType)):
             raise ConfigError(
-                f"{self._what}: the manifest's schema has the user-defined type {name!r}, whose class this program "
-                f"does not have. If you trust it, import its module before you start (with wal-sink drain: in the "
-                "module that --to names). wal-sink never imports or unpickles a type that only a manifest names"
+                f"{self._what}: the manifest's schema has the user-defined type {name!r}. This program does not have "
+                "the class of this type. If you trust the type, import its module before you start (with wal-sink "
+                "drain: in the module that --to names). wal-sink never imports or unpickles a type only because a "
+                "manifest names it"
             )
 
     def _names_of(self, module: str) -> Mapping[str, object]:

@@ -162,8 +162,8 @@ def _read_here(objects: Sequence[tuple[str, bytes]], spec: StoreSpec) -> None:
             found = None
         if found != data:
             raise ConfigError(
-                f"{spec.safe_url}: the driver does not find there what Spark's executors wrote. Either each machine "
-                f"has its own folder, or a caching proxy or a mount remembers objects as missing. {_SHARE_IT}"
+                f"{spec.safe_url}: the driver does not find an object that Spark's executors wrote there. Either each "
+                f"machine has its own folder, or a caching proxy or a mount remembers objects as missing. {_SHARE_IT}"
             )
 
 
@@ -178,7 +178,7 @@ def check_kept_batches(spark: SparkSession, retention_batches: int) -> None:
         kept = int(spark.conf.get(_KEPT_BATCHES) or "")
     except (PySparkException, ValueError) as error:
         raise ConfigError(
-            f"this Spark does not tell {_KEPT_BATCHES}, the number of batches it keeps: {telling_line(error)}. Use a "
+            f"the number of batches that Spark keeps ({_KEPT_BATCHES}) cannot be read: {telling_line(error)}. Use a "
             "version of Spark that README.md lists, or a newer wal-sink"
         ) from error
     if kept > retention_batches:
@@ -200,9 +200,10 @@ def warn_of_unchecked_shuffles(spark: SparkSession) -> None:
         return
     way_out = "use Spark 4.1 or newer" if None in found.values() else "set them to true before the query starts"
     LOG.warning(
-        "%s: Spark may lose and duplicate rows of a batch without an error. This happens if an executor is lost after "
-        "a shuffle by a value that is not deterministic (such as repartition by a random function). If the query has "
-        "such a shuffle, make its value deterministic, set %s to false, or %s",
+        "%s: Spark may lose or duplicate rows of a batch and report no error. This happens if an executor is lost "
+        "after a shuffle on a value that is not deterministic (for example, repartition by a random function). If the "
+        "query has such a shuffle, do one of the following: use a deterministic value for the shuffle; set %s to "
+        "false; or %s",
         ", ".join(f"{key} is {value or 'not known'}" for key, value in {_OLD_FETCHES: "true", **found}.items()),
         _OLD_FETCHES,
         way_out,

@@ -118,15 +118,15 @@ def _belongs_to_none(batch_id: int) -> ConfigError:
     return ConfigError(
         f"batch {batch_id}: the DataFrame given to stage() belongs to no running query, and this is not the thread "
         "that calls foreachBatch. Call stage() on the thread that calls foreachBatch (and without "
-        "PYSPARK_PIN_THREAD=false). On another thread, pass a DataFrame made from the one that foreachBatch got "
-        "(in a join, put that one first). Nothing was staged"
+        "PYSPARK_PIN_THREAD=false). On another thread, pass a DataFrame made from the DataFrame that foreachBatch "
+        "received (in a join, put that DataFrame first). Nothing was staged"
     )
 
 
 def _another_batch(batch_id: int, query_id: str, running: int) -> ConfigError:
     return ConfigError(
-        f"query {query_id} runs batch {running}, but stage() was given batch {batch_id}: pass the batch id that "
-        "foreachBatch got, and let foreachBatch wait for every thread that stages. Nothing was staged"
+        f"query {query_id} runs batch {running}, but stage() was given batch {batch_id}. Pass the batch id that "
+        "foreachBatch received. In foreachBatch, wait for every thread that calls stage(). Nothing was staged"
     )
 
 

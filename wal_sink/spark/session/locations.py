@@ -42,7 +42,7 @@ def refuse_other_checkpoint(identity: QueryIdentity, given: str) -> None:
     if compare(identity.session, given, identity.checkpoint) is Place.OTHER:
         raise ConfigError(
             f"batch {identity.batch_id}: query {identity.query_id} runs on {mask_url(identity.checkpoint)}, but "
-            f"WalSink was given checkpoint {mask_url(given)}: pass WalSink the checkpointLocation of the query that "
+            f"WalSink was given checkpoint {mask_url(given)}. Pass WalSink the checkpointLocation of the query that "
             "calls stage(), written the same way. Nothing was staged"
         )
 

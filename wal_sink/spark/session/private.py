@@ -33,7 +33,7 @@ def understood(version: str, what: str) -> Iterator[None]:
     except (Py4JError, PySparkException, AttributeError, TypeError, ValueError) as error:
         said = redacted(str(error).partition("\n")[0])
         raise ConfigError(
-            f"Spark {version} does not tell wal-sink {what} ({type(error).__name__}: {said}). wal-sink knows Spark "
+            f"Spark {version} does not let wal-sink read {what} ({type(error).__name__}: {said}). wal-sink knows Spark "
             f"{KNOWN_VERSIONS}: use one of these, or a newer wal-sink. Nothing was staged or started"
         ) from error
 
@@ -45,8 +45,8 @@ def private(thing: object, name: str) -> Any:
     except AttributeError as error:
         owner = thing if isinstance(thing, type) else type(thing)
         raise ConfigError(
-            f"{owner.__module__}.{owner.__qualname__} has no {name} in PySpark {_version()}, and wal-sink needs it: "
-            "use a version of PySpark that README.md names, or a newer wal-sink"
+            f"{owner.__module__}.{owner.__qualname__} has no {name} in PySpark {_version()}, but wal-sink needs it. "
+            "Use a version of PySpark that README.md names, or a newer wal-sink"
         ) from error
 
 

@@ -36,8 +36,8 @@ def session_of(writer: DataStreamWriter) -> SparkSession:
 def check_classic(thing: object) -> None:
     if "connect" in type(thing).__module__.split("."):
         raise ConfigError(
-            "this is a Spark Connect session: its batches run in another process, where no committer can run. "
-            "Run the query on the driver itself (SparkSession.builder.master(…), without SPARK_REMOTE)"
+            "Spark Connect sessions are not supported: the batches run in another process, where no committer can "
+            "run. Run the query with a classic session (SparkSession.builder.master(…), without SPARK_REMOTE)"
         )
 
 
@@ -82,8 +82,8 @@ def stop_query(query: StreamingQuery) -> None:
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - no public way; the query ended with its context
             return
         raise WalSinkError(
-            f"the query cannot be stopped: {error}. The WAL keeps the batches it completes. End its driver, then start "
-            "again"
+            f"the query cannot be stopped: {error}. The WAL keeps every batch that the query completes. End the driver "
+            "process of the query, then start the query again"
         ) from error
 
 

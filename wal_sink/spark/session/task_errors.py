@@ -75,9 +75,9 @@ def surfaced_errors(what: str, not_null: str = "", *, in_stream: bool = False) -
             raise _rebuilt(match[1], what) from None
         if not_null and _NULL_POINTER in text and "PythonArrowInput" in text:
             raise ConfigError(
-                f"{what}: Spark met a null where the schema says there is none, and failed with {_first_line(text)} "
-                f"Columns declared 'not null', at any depth: {not_null}. Correct the schema of the source or function "
-                "that declares such a column wrongly"
+                f"{what}: Spark found a null in a column that the schema declares 'not null', and failed with "
+                f"{_first_line(text)} Columns declared 'not null', including nested ones: {not_null}. Correct the "
+                "schema of the source or function that declares such a column wrongly"
             ) from None
         if in_stream and _STOPPED.search(text):
             raise JobStoppedError(

@@ -81,8 +81,8 @@ def _corrected(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
         context.pythonExec = before
         raise
     LOG.warning(
-        "Spark's workers would run %r, which lacks what wal-sink needs; from now on they run %s. "
-        "Set PYSPARK_PYTHON before the session is created to decide yourself.",
+        "Spark's workers would run %r, but this Python does not have the modules that wal-sink needs. From now on, "
+        "the workers run %s. To choose another Python, set PYSPARK_PYTHON before the session is created.",
         before,
         sys.executable,
     )
@@ -103,8 +103,8 @@ def classic_context(spark: SparkSession) -> SparkContext:
         return spark.sparkContext
     except (AttributeError, PySparkException) as error:
         raise ConfigError(
-            "this is a Spark Connect session: its workers cannot be checked, and its foreachBatch runs in another "
-            "process. Run the query with a classic session (SparkSession.builder.master(...))"
+            "Spark Connect sessions are not supported: the workers cannot be checked, and foreachBatch runs in "
+            "another process. Run the query with a classic session (SparkSession.builder.master(...))"
         ) from error
 
 

@@ -46,8 +46,8 @@ class BatchRows:
         if earlier and identity.rows_id not in found:
             raise ConfigError(
                 f"batch {identity.batch_id}: the DataFrame given to stage() holds rows of batch {earlier[-1]}, and "
-                "none of this batch. Pass the DataFrame that foreachBatch got with this batch id, or one made from it. "
-                "Nothing was staged"
+                "none of this batch. Pass the DataFrame that foreachBatch received with this batch id, or a DataFrame "
+                "made from it. Nothing was staged"
             )
 
 

@@ -126,7 +126,7 @@ def _in_order(rows: Iterable[Row], description: str) -> list[Row]:
     for row in rows:
         if by_partition.setdefault(row.partition, row) is not row:
             raise SparkJobError(
-                f"{description}: expected one result of each partition, found two of partition {row.partition}. "
+                f"{description}: expected one result from each partition, found two from partition {row.partition}. "
                 "Nothing was staged. Start the query again"
             )
     return [by_partition[partition] for partition in sorted(by_partition)]

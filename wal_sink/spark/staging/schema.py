@@ -83,7 +83,9 @@ def not_null_paths(schema: StructType) -> list[str]:
 
 def _problems(path: str, field: StructField) -> Iterator[str]:
     if isinstance(field.dataType, spark_types.NullType) and not field.nullable:
-        yield f"{path} is void and declared 'not null', which Arrow refuses; cast it to the intended type"
+        yield (
+            f"{path} is void and declared 'not null'. Arrow does not support this. Cast the column to the intended type"
+        )
         return
     yield from _type_problems(path, field.dataType)
 
@@ -91,7 +93,7 @@ def _problems(path: str, field: StructField) -> Iterator[str]:
 def _type_problems(path: str, kind: DataType) -> Iterator[str]:
     for refused, way_out in _CASTS.items():
         if isinstance(kind, refused):
-            yield f"{path} is of type {kind.simpleString()!r}, which Arrow does not support; {way_out}"
+            yield f"{path} is of type {kind.simpleString()!r}. Arrow does not support this type. Way out: {way_out}"
     if isinstance(kind, UserDefinedType):
         yield from _type_problems(path, kind.sqlType())
     if isinstance(kind, StructType):
@@ -102,10 +104,13 @@ def _type_problems(path: str, kind: DataType) -> Iterator[str]:
 
 def _struct_problems(path: str, kind: StructType) -> Iterator[str]:
     if not kind.fields:
-        yield f"{path} is a struct without fields, which Parquet cannot store; drop it or add a field"
+        yield f"{path} is a struct without fields. Parquet cannot store such a struct. Drop the column or add a field"
     names = [field.name for field in kind.fields]
     for name in sorted({name for name in names if names.count(name) > 1}):  # 'a' beside 'A' works, unlike at the top
-        yield f"{path} has {names.count(name)} fields named {name!r}, which Arrow refuses; rename all but one"
+        yield (
+            f"{path} has {names.count(name)} fields named {name!r}. Arrow does not support this. Rename all of them "
+            "except one"
+        )
 
 
 def _inner_fields(path: str, kind: DataType) -> Iterator[tuple[str, StructField]]:

@@ -143,7 +143,9 @@ class _WritingTask:
         writer = _unpickled(self.payload)
         returned = writer.write(self._input(writer, batches))
         if not isinstance(returned, WriterCommitMessage):
-            raise PermanentError(f"write returned {type(returned).__name__}: PySpark expects a WriterCommitMessage")
+            raise PermanentError(
+                f"write() returned {type(returned).__name__}, but PySpark expects a WriterCommitMessage"
+            )
         return _dumped(returned)
 
     def _input(self, writer: object, batches: Iterator[pa.RecordBatch]) -> Iterator[Row] | Iterator[pa.RecordBatch]:

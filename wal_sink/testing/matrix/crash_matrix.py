@@ -109,7 +109,7 @@ def _restoring(snapshot: Callable[[T], Any] | None, restore: Callable[[T, Any], 
 def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Table] | None) -> None:
     unknown = [disturb] if isinstance(disturb, str) else [what for what in disturb if what not in EVERYTHING]
     if unknown:
-        raise ConfigError(f"disturb: {unknown}; expected some of {EVERYTHING}, in a tuple")
+        raise ConfigError(f"disturb: unknown value {unknown}. Expected a tuple with one or more of {EVERYTHING}")
     if every < 1:
         raise ConfigError(f"every={every}; expected 1 for all points, 5 for one of five")
     if tables is not None and not any(table.num_rows for table in tables):

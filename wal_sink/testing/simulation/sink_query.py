@@ -84,7 +84,10 @@ class SinkQuery:
         `create`, `delete` and `segment`, with the path; `before` `read` and `list`. Raises `ValueError` for any other.
         """
         if not any(point.startswith(f"{known} ") or known.startswith(point) for known in _POINTS):
-            raise ValueError(f"crash_at({point!r}): no point begins so; expected one of {_POINTS}, and what follows it")
+            raise ValueError(
+                f"crash_at({point!r}): no crash point has a name that begins like this. Expected a name that begins "
+                f"with one of {_POINTS}"
+            )
         self._deadly = point
 
     def crash(self) -> None:

@@ -52,7 +52,10 @@ def address_in(
     login, at, hosts = authority.rpartition("@")
     user, colon, password = login.partition(":")
     if colon and password_env:
-        raise ConfigError(f"{mask_url(url)}: a password in the URL and password_env={password_env!r}: give one of them")
+        raise ConfigError(
+            f"{mask_url(url)}: the URL holds a password, but password_env={password_env!r} is given too. Use only one "
+            "of them"
+        )
     if "/" in database or "#" in url.rpartition("@")[2]:
         raise ConfigError(f"{mask_url(url)}: expected {scheme}://user@host:port/database?option=value")
     return Address(

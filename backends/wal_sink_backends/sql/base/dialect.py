@@ -73,9 +73,9 @@ def entry_in(row: Sequence[Any], asked: Collection[str]) -> LedgerEntry:
     slot, term, batch_id, segment_id, rows = row
     if slot not in asked:
         raise PermanentError(
-            f"{LEDGER}: it answered for slot {slot!r}, expected one of {list(asked)[:3]}: its column 'slot' treats "
-            "different texts as equal, as a collation does that ignores case. Make it compare byte by byte, as the "
-            "DDL in docs/sinks/sql.md does; nothing was written"
+            f"{LEDGER}: found a row for slot {slot!r}, expected one of {list(asked)[:3]}. The column 'slot' treats "
+            "different texts as equal, for example because its collation ignores case. Nothing was written. Use a "
+            "collation that compares byte by byte, like the DDL in docs/sinks/sql.md"
         )
     return LedgerEntry(term, Position(slot, batch_id, rows, segment_id))
 

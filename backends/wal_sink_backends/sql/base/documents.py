@@ -25,11 +25,11 @@ def _problem(text: str) -> str | None:
         json.loads(text, object_pairs_hook=_once, parse_int=str, parse_float=str)
     except _Repeated as repeated:
         key = repr(repeated.args[0]).replace("{", "{{").replace("}", "}}")
-        return f"repeats the key {key}, of which {{}} would keep only the last value"
+        return f"repeats the key {key}, but {{}} would keep only the last value of this key"
     except RecursionError:
-        return "is nested too deeply to be searched for repeated keys"
+        return "is nested too deeply: it cannot be searched for repeated keys"
     except ValueError as error:
-        return f"is no JSON: {error.args[0]}".replace("{", "{{").replace("}", "}}")
+        return f"is not JSON: {error.args[0]}".replace("{", "{{").replace("}", "}}")
     return None
 
 

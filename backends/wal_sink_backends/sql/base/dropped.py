@@ -19,8 +19,8 @@ class Dropped:
     def __str__(self) -> str:
         """The reason for rejecting them. Messages show about 200 characters of it."""
         return (
-            f"the table kept {self.kept} of {self.sent} rows and gave no error: a trigger or the table's definition "
-            "drops rows. If that is intended, pass may_drop_rows=True"
+            f"the table kept {self.kept} of {self.sent} rows and gave no error: a trigger or the definition of the "
+            "table drops rows. If this is intended, pass may_drop_rows=True"
         )
 
 

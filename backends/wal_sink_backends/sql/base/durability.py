@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     S = TypeVar("S", bound=ServerSession)
 
-_UNREADABLE = "its settings cannot be read ({}), so check the list in docs/sinks/sql.md by hand"
+_UNREADABLE = "the settings of the server cannot be read ({}). Check the list in docs/sinks/sql.md by hand"
 _POSTGRESQL = """
     SELECT current_setting('fsync'), current_setting('full_page_writes'), current_setting('synchronous_commit'),
            current_setting('synchronous_standby_names'),
@@ -68,13 +68,13 @@ def postgresql_losses(session: ServerSession) -> Iterator[str]:
     fsync, full_pages, commit, names, standbys = found
     if fsync != "on":
         yield (
-            f"fsync is {fsync}: a crash of its machine may lose any commit and damage table and ledger, rows without "
-            "their position among them; set fsync = on"
+            f"fsync is {fsync}: a crash of the machine may lose any commit, and may damage table and ledger: rows may "
+            "be lost without their position. Set fsync = on"
         )
     if full_pages != "on":
         yield (
-            f"full_page_writes is {full_pages}: a crash of its machine may tear pages of table or ledger; set "
-            "full_page_writes = on, unless its storage writes whole pages"
+            f"full_page_writes is {full_pages}: a crash of the machine may damage pages of table or ledger. Set "
+            "full_page_writes = on, unless the storage always writes whole pages"
         )
     yield from _standby_losses(commit, names, int(standbys))
 
@@ -82,14 +82,15 @@ def postgresql_losses(session: ServerSession) -> Iterator[str]:
 def _standby_losses(commit: str, names: str, standbys: int) -> Iterator[str]:
     if standbys and not names:
         yield (
-            f"it sends its log to {standbys} standby(s) and waits for none (synchronous_standby_names is empty): a "
-            "fail-over may lose commits that it acknowledged. Delivery notices that when it next reads the ledger, "
-            "but not after its last read; set synchronous_standby_names to lose none"
+            f"the server sends its log to {standbys} standby(s), but waits for none of them (synchronous_standby_names "
+            "is empty): a fail-over may lose acknowledged commits. Delivery notices the loss when it next reads the "
+            "ledger, but not after its last read. To lose no commit, set synchronous_standby_names"
         )
     if names and commit in ("local", "remote_write"):
         yield (
             f"synchronous_commit is {commit}: although synchronous_standby_names is set, a commit is acknowledged "
-            "before a standby has it on disk, and a fail-over may lose it; set synchronous_commit = on for this user"
+            "before a standby has it on disk, and a fail-over may lose this commit. Set synchronous_commit = on for "
+            "this user"
         )
 
 
@@ -101,16 +102,16 @@ def mariadb_losses(session: ServerSession) -> Iterator[str]:
     flush, pages = found.get("innodb_flush_log_at_trx_commit", "unknown"), found.get("innodb_doublewrite", "unknown")
     if flush != "1":
         yield (
-            f"innodb_flush_log_at_trx_commit is {flush}: a crash of its machine{' or of the server' * (flush == '0')} "
-            "may lose the commits of the last second; set it to 1"
+            f"innodb_flush_log_at_trx_commit is {flush}: a crash of the machine{' or of the server' * (flush == '0')} "
+            "may lose the commits of the last second. Set innodb_flush_log_at_trx_commit to 1"
         )
     if found.get("log_bin", "ON") != "OFF" and (sync := found.get("sync_binlog", "unknown")) != "1":
         yield (
-            f"sync_binlog is {sync}: a crash of its machine may lose the newest commits, here or on its replicas; set "
-            "it to 1"
+            f"sync_binlog is {sync}: a crash of the machine may lose the newest commits, here or on its replicas. Set "
+            "sync_binlog to 1"
         )
     if pages not in _UNTORN:
         yield (
-            f"innodb_doublewrite is {pages}: a crash of its machine may tear pages of table or ledger; set it to ON, "
-            "unless its storage writes whole pages"
+            f"innodb_doublewrite is {pages}: a crash of the machine may damage pages of table or ledger. Set "
+            "innodb_doublewrite to ON, unless the storage always writes whole pages"
         )

@@ -51,9 +51,11 @@ def refused_rows(
     if reasons and not refused:
         if runs:
             raise PermanentError(
-                f"refused: {reasons[0]}; too many rows, or too slow, to find one within {within_s:g} s: correct the "
-                "rows in the query, or deliver smaller chunks"
+                f"refused: {reasons[0]}. The refused row could not be found within {within_s:g} s, because there are "
+                "too many rows or the database is too slow. Correct the rows in the query, or deliver smaller chunks"
             )
         if lasting := [reason for reason in reasons if not isinstance(reason, Apart)]:
-            raise PermanentError(f"refused as a whole, though each row alone is taken: {lasting[0]}")
+            raise PermanentError(
+                f"the chunk was refused as a whole, although each row alone was accepted: {lasting[0]}"
+            )
     return refused

@@ -130,8 +130,9 @@ class ServerDialect(Dialect):
             if not self.refuses_creation(error):
                 raise
             raise PermanentError(
-                f"{self.address}: there is no ledger yet, and this user may not make it: {self.shown(error)}. Let "
-                f"another user run: {ddl}; GRANT SELECT, INSERT, UPDATE ON {self.named(LEDGER)} TO this user"
+                f"{self.address}: the ledger does not exist yet, and this user has no right to create it: "
+                f"{self.shown(error)}. Run as another user: {ddl}; GRANT SELECT, INSERT, UPDATE ON "
+                f"{self.named(LEDGER)} TO this user"
             ) from error
 
     def reading(self, connection: ServerSession) -> AbstractContextManager[None]:
@@ -151,7 +152,7 @@ class ServerDialect(Dialect):
             connection.give_up()
             raise ConnectionError(
                 f"{self.address}: a read-only server, perhaps a replica that lags behind, answered the query for "
-                "positions; lead the sink's connections to the primary"
+                "positions. Connect the sink to the primary"
             )
         asked = frozenset(slots)
         entries = {row[1]: entry_in(row[1:], asked) for row in found if row[1] is not None}

@@ -63,7 +63,7 @@ class TargetTable:
             return known
         look = self._described(connection, schema, what)
         if not self._is_still(connection, look, columns):
-            raise TableAltered(f"{what}: the table was altered while it was described; try again")
+            raise TableAltered(f"{what}: the table was altered while its description was read. wal-sink tries again")
         replaces_nulls = self._dialect.replaces_nulls(connection, self._name)
         collations = self._dialect.collations(connection, self._name) if self._key else {}
         documents = self._dialect.documents(self._dialect.columns(connection, self._name))
@@ -77,7 +77,8 @@ class TargetTable:
         """Check the table again after the rows, if `hold` does not prevent an ALTER TABLE."""
         if not self._dialect.holds and self._dialect.look(connection, self._name) != known.look:
             raise TableAltered(
-                f"{what}: the table was altered while rows were written to it; nothing is kept; try again"
+                f"{what}: the table was altered while rows were written to it. Nothing was written. wal-sink tries "
+                "again"
             )
 
     def make(self, connection: Connection, schema: Any) -> None:
@@ -101,13 +102,13 @@ class TargetTable:
     def _make_missing(self, connection: Connection, schema: Any, what: str) -> None:
         if self._known is not None:
             raise PermanentError(
-                f"{what}: the table, and the rows that this process wrote to it, are gone, but the ledger still "
-                "records them; restore table and ledger together"
+                f"{what}: the table no longer exists, and the rows that this process wrote to it are lost. The ledger "
+                "still records these rows as delivered. Restore the table and the ledger together"
             )
         if advice := misread_name(self._name, self._dialect.schema_is):
-            raise PermanentError(f"{what}: there is no table of exactly the name {self._name!r}, and {advice}")
+            raise PermanentError(f"{what}: no table has exactly the name {self._name!r}, and {advice}")
         if not self.creates:
-            raise PermanentError(f"{what}: there is no such table; create it, or pass create_table=True")
+            raise PermanentError(f"{what}: this table does not exist. Create it, or pass create_table=True")
         if not self._dialect.creates_in_transaction:
             raise TableMissing
         self.make(connection, schema)
@@ -117,27 +118,28 @@ class TargetTable:
             declared = found.get(self._dialect.fold(name))
             if declared is None:
                 raise PermanentError(
-                    f"{what}: it has no column {name!r}, only {sorted(found)}; add it, or drop it in the query"
+                    f"{what}: the table has no column {name!r}, only {sorted(found)}. Add the column to the table, or "
+                    "drop it in the query"
                 )
             if not self._dialect.fits(kind, declared):
                 raise PermanentError(
-                    f"{what}: column {name!r} is declared {declared!r}, which would alter {kind_of(kind)} values "
-                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table, or cast the column "
-                    "in the query"
+                    f"{what}: column {name!r} is declared {declared!r}. This type would alter {kind_of(kind)} values "
+                    f"({kind}); expected {self._dialect.type_name(kind)!r}. Change the table, or cast the column in "
+                    "the query"
                 )
 
 
 def misread_name(table: str, schema_is: str | None) -> str | None:
     """Advice for a name that reads like a schema and a table, or like a quoted name; None for any other name."""
-    exactly = f"create the table {table!r} first if it is meant exactly so"
+    exactly = f"create the table {table!r} first if you mean exactly this name"
     if table[:1] + table[-1:] in _QUOTES and len(table) > 1:
-        return f"the name is taken as it stands, with the quotes: write it without the quotes, or {exactly}"
+        return f"the quotes count as part of the name. Write the name without the quotes, or {exactly}"
     schema, dot, last = table.rpartition(".")
     if not dot:
         return None
     if schema_is is None:
-        return f"the name is not split at its dot: write table={last!r}, or {exactly}"
-    return f"{schema_is} is not part of it: write schema={schema!r} and table={last!r}, or {exactly}"
+        return f"the dot counts as part of the name. Write table={last!r}, or {exactly}"
+    return f"{schema_is} is not part of the name. Write schema={schema!r} and table={last!r}, or {exactly}"
 
 
 def _types(schema: Any) -> dict[str, ArrowType]:

@@ -92,7 +92,8 @@ def in_microseconds(array: Array, name: str) -> Array:
         return array.cast(pa.time64("us") if _IS.is_time(kind) else coarse)
     except pa.ArrowInvalid as error:
         raise PermanentError(
-            f"column {name!r} has nanoseconds, the database has microseconds: cast it in the query: {error}"
+            f"column {name!r} has nanoseconds, but the database keeps only microseconds. Cast the column in the query: "
+            f"{error}"
         ) from error
 
 

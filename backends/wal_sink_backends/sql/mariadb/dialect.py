@@ -138,7 +138,10 @@ class Mariadb(ServerDialect):
         given = {self.fold(name) for name in columns}
         for (column,) in connection.execute(_MANDATORY, (self.namespace, table)).fetchall():
             if self.fold(column) not in given:
-                return f"column {column!r} needs a value and has no default; select it, or give it one"
+                return (
+                    f"column {column!r} needs a value, but has no default. Select this column in the query, or define "
+                    "a default"
+                )
         folded = {self.fold(name) for name in key}
         return problem_of_key(connection, (self.namespace, table), given, folded) if key else None
 
@@ -190,7 +193,10 @@ class Mariadb(ServerDialect):
             for some in _statements(rows, min(_STATEMENT_BYTES, room)):
                 values = ",".join(some)
                 if len(values.encode()) > room:
-                    return f"row of {len(values)} characters: the server's max_allowed_packet is too small; raise it"
+                    return (
+                        f"row of {len(values)} characters: max_allowed_packet of the server is too small. Raise "
+                        "max_allowed_packet"
+                    )
                 counted = connection.execute(head + values + tail).rowcount
                 kept += min(counted, len(some))  # a replaced row counts as two, an unchanged one as one
             return None if kept == len(rows) else Dropped(len(rows), kept)

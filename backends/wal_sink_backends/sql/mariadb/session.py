@@ -46,7 +46,7 @@ def driver() -> ModuleType:
     try:
         import pymysql  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
-        raise ConfigError('MariaDB and MySQL need PyMySQL: pip install "wal-sink[mariadb]"') from error
+        raise ConfigError('MariaDB and MySQL need PyMySQL. Install it with: pip install "wal-sink[mariadb]"') from error
     return pymysql
 
 

@@ -95,7 +95,7 @@ def problem_of_key(session: Session, at: tuple[Any, str], given: Collection[str]
     others = sorted(index for index, its in indexes.items() if its != key and index not in safe)
     if others:
         return (
-            f"unique index {others[0]!r} is not that of the key, and MariaDB would also replace rows that collide in "
-            "it; drop it, or make it the key"
+            f"unique index {others[0]!r} is not the index of the key, but MariaDB would also replace rows that collide "
+            "in this index. Drop the index, or use its columns as the key"
         )
     return None

@@ -150,7 +150,7 @@ def _number(array: Array, name: str, refused: dict[int, str]) -> list[str | None
             text = repr(value)
             literals.append(text if "e" in text else f"{text}e0")  # without an exponent it would be a DECIMAL
         else:
-            refused.setdefault(row, f"column {name!r} is {value}, which MariaDB's DOUBLE cannot hold")
+            refused.setdefault(row, f"column {name!r} is {value}, but a DOUBLE of MariaDB cannot hold this value")
             literals.append(None)
     return literals
 

@@ -169,7 +169,8 @@ class Postgresql(ServerDialect):
         for name, given in ((table, columns), (LEDGER, LEDGER_COLUMNS)):
             if missing := mandatory(connection, self.named(name), given):
                 return (
-                    f"column {missing[0]!r} of {name} needs a value and has no default; select it, or give it a default"
+                    f"column {missing[0]!r} of {name} needs a value, but has no default. Select this column in the "
+                    "query, or define a default"
                 )
         return None
 

@@ -45,7 +45,7 @@ def driver() -> ModuleType:
     try:
         import psycopg  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
-        raise ConfigError('PostgreSQL needs psycopg 3: pip install "wal-sink[postgresql]"') from error
+        raise ConfigError('PostgreSQL needs psycopg 3. Install it with: pip install "wal-sink[postgresql]"') from error
     return psycopg
 
 
@@ -138,7 +138,7 @@ class Session(ServerSession):
             self.execute(self._begin)
         except driver().errors.FeatureNotSupported as error:  # READ WRITE on a standby, as after a fail-over
             self.close()
-            raise ConnectionError(f"the server is read only: {error}; lead the sink to the primary") from error
+            raise ConnectionError(f"the server is read only: {error}. Connect the sink to the primary") from error
 
     def commit(self) -> None:
         """Commit. An aborted transaction answers COMMIT with ROLLBACK, without an error, which is refused here."""

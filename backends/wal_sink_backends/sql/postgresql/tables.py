@@ -59,7 +59,7 @@ class _Relation(NamedTuple):
         if self.kind == "r" and self.method != "heap":
             return f"{which} has the access method {self.method!r}, expected heap: {_WHY}"
         if self.has_rule:
-            return f"{which} has a rule ON INSERT, which COPY does not follow; use a trigger, or drop the rule"
+            return f"{which} has a rule ON INSERT, but COPY does not follow rules. Use a trigger, or drop the rule"
         return None
 
 

@@ -155,7 +155,9 @@ def _text(array: Array, name: str, refused: dict[int, str]) -> Array:
     texts = texts_of(array, name, refused)
     for row, text in enumerate(texts):
         if text is not None and "\0" in text:
-            refused.setdefault(row, f"column {name!r} holds a NUL character, which PostgreSQL's texts cannot hold")
+            refused.setdefault(
+                row, f"column {name!r} holds a NUL character, but a text of PostgreSQL cannot hold this character"
+            )
             texts[row] = None
     return pa.array(texts, pa.string())
 
