@@ -106,7 +106,7 @@ class DeliveryError(WalSinkError):
 
 
 class UndeliveredError(WalSinkError):
-    """Some completed batches were not delivered in time. The WAL keeps them. Remedy: start the query or command again."""
+    """Completed batches were not delivered in time; the WAL keeps them. Remedy: start the query or command again."""
 
 
 class OutcomeUnknownError(WalSinkError):

@@ -200,7 +200,7 @@ def test_credentials_that_are_renewed_in_mid_run_are_taken(
     store = open_store(by_profile(server, s3_url))
     store.create("a", b"x")
     gate.valid = "second"
-    with pytest.raises(StoreError, match=r"ExpiredToken .*their source has no new ones"):
+    with pytest.raises(StoreError, match=r"ExpiredToken .*their source has no new credentials"):
         store.create("b", b"x")
     profile("second")
     store.create("b", b"x")

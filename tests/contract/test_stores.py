@@ -596,7 +596,7 @@ class TestLocal:
     ) -> None:
         sweep_before_first_link(monkeypatch)
         stream = LocalStore(StoreSpec(str(tmp_path))).segment("a/1")
-        with pytest.raises(StoreError, match="removed by a cleaner while it was written"):
+        with pytest.raises(StoreError, match="deleted by a cleaner while it was written"):
             stream.commit()
 
     def test_creating_and_cleaning_the_same_folder_side_by_side(self, tmp_path: Path) -> None:

@@ -179,9 +179,9 @@ def test_an_object_of_another_transaction_stands_in_for_none(prefix: Prefix, mem
     first, second, third = (prefix.prepared() for _ in range(3))
     prefix.committed(first)
     prefix.aborted(second)
-    with pytest.raises(HandleGoneError, match="the object of that name is another one"):
+    with pytest.raises(HandleGoneError, match="the object with that name is another object"):
         prefix.committed(second)
-    with pytest.raises(PermanentError, match="exists, and it is not the object of"):
+    with pytest.raises(PermanentError, match="exists, but it is not the object of"):
         prefix.committed(third)
     prefix.committed(first)
     assert prefix.rows() == TABLE.to_pylist(), memory
@@ -214,7 +214,7 @@ def test_an_upload_that_is_gone_while_its_name_is_taken_is_gone(prefix: Prefix, 
     prefix.drop_uploads()
     client, place = prefix.server.client(), {"Bucket": prefix.server.bucket, "Key": f"{prefix.key}/0-0-0.jsonl"}
     client.put_object(**place, Body=b"mine")
-    with pytest.raises(HandleGoneError, match=r"is gone, and the object of that name is another one") as error:
+    with pytest.raises(HandleGoneError, match=r"is gone, and the object with that name is another object") as error:
         prefix.committed(held)
     assert not error.value.never_committed, looks_at
     assert "the rows are held" not in str(error.value)
@@ -239,7 +239,7 @@ def test_an_object_that_a_reader_took_away_is_not_committed_again(prefix: Prefix
     held = prefix.prepared()
     prefix.committed(held)
     prefix.server.client().delete_object(Bucket=prefix.server.bucket, Key=f"{prefix.key}/0-0-0.jsonl")
-    with pytest.raises(HandleGoneError, match="there is no such object") as error:
+    with pytest.raises(HandleGoneError, match="no object has that name") as error:
         prefix.committed(held)
     assert not error.value.never_committed, "it was"
     assert not prefix.objects(), memory
@@ -261,7 +261,7 @@ def test_parts_that_are_not_those_prepared_are_not_committed(
         prefix.committed(held)
         assert prefix.rows() == TABLE.to_pylist()
         return
-    with pytest.raises(HandleGoneError, match="is open, and not the upload that was prepared") as error:
+    with pytest.raises(HandleGoneError, match="is open, but it is not the upload that was prepared") as error:
         prefix.committed(held)
     assert error.value.never_committed
     assert not prefix.objects()
@@ -292,7 +292,10 @@ def test_options_of_objects_are_those_of_s3fs(prefix: Prefix) -> None:
 
 def test_a_bucket_that_is_missing_may_be_tried_again(prefix: Prefix) -> None:
     sink = TwoPhaseFilesSink("s3://nowhere/x", storage_options=prefix.server.storage_options)
-    with opened(sink, CHUNKS[0]), pytest.raises(StoreError, match=r"NoSuchBucket .*there is no such bucket") as error:
+    with (
+        opened(sink, CHUNKS[0]),
+        pytest.raises(StoreError, match=r"NoSuchBucket .*this bucket does not exist") as error,
+    ):
         sink.begin(attempt_at(CHUNKS[0]))
     assert "test-secret-key" not in str(error.value)
     assert pickle.loads(pickle.dumps(error.value)).code == "NoSuchBucket"  # noqa: S301

@@ -81,7 +81,9 @@ def test_a_new_checkpoint_under_an_old_wal_is_refused(spark: SparkSession, place
     place.run(spark)
     kept = copy_of(place.checkpoint, "kept")
     shutil.rmtree(place.checkpoint)
-    fails(spark, place, HistoryError, str(place.wal), "belongs to query", "no query yet", "give this one a new WAL")
+    fails(
+        spark, place, HistoryError, str(place.wal), "belongs to query", "no query yet", "use a new WAL for this query"
+    )
     restore(kept, place.checkpoint)
     place.feed.add(range(5, 10))
     place.run(spark)
@@ -114,7 +116,7 @@ def test_a_checkpoint_that_is_deleted_right_before_spark_looks_at_it_is_refused(
         return start(*given)
 
     monkeypatch.setattr(wal_sink.spark.session.query, "start_query", deleted_first)
-    fails(spark, place, HistoryError, str(place.wal), "belongs to query", "give this one a new WAL")
+    fails(spark, place, HistoryError, str(place.wal), "belongs to query", "use a new WAL for this query")
     assert place.lines.ids() == list(range(5)), "nothing of the other query was delivered"
 
 
@@ -304,7 +306,9 @@ def test_an_unknown_format_number_is_refused(spark: SparkSession, place: Home, p
     record = damaged(spark, place, pattern)
     kept = record.read_text()
     record.write_text(re.sub(r'"format":\d', '"format":4', kept, count=1))
-    fails(spark, place, ConfigError, str(record), "format 4", "reads format 1", "use the version that wrote it")
+    fails(
+        spark, place, ConfigError, str(record), "format 4", "reads format 1", "Use the version of wal-sink that wrote"
+    )
     record.write_text(kept)
     place.run(spark)
     assert place.lines.ids() == list(range(510))
@@ -400,7 +404,9 @@ def test_a_sink_that_hangs_ends_within_its_time_budget(spark: SparkSession, plac
     place.feed.add(range(5))
     to = quick(place.troubled("hang"), where=where, attempt_timeout_s=0.5)
     started_s = time.monotonic()
-    fails(spark, place, DeliveryError, "batch 0", "timed out", "no answer within 0.5 s", "gave up after 2", to=to)
+    fails(
+        spark, place, DeliveryError, "batch 0", "timed out", "no answer within 0.5 s", "delivery stopped after 2", to=to
+    )
     assert time.monotonic() - started_s < 20
     place.trouble.unlink()
     place.run(spark, to)
@@ -586,7 +592,7 @@ def test_a_second_run_in_one_process_takes_over_and_the_first_is_told(spark: Spa
     with place.sink(Delivery(place.lines, where="driver")):
         place.feed.add(range(5, 10))
         wait_until(lambda: not query.isActive, "the first run was stopped")
-        with pytest.raises(FencedError, match=r"term 1 of 'committer-default'.*a newer process took over; stop this"):
+        with pytest.raises(FencedError, match=r"term 1 of 'committer-default'.*a newer process took over\. Stop this"):
             first.close()
     place.run(spark)
     assert (place.lines.ids(), place.lines.repeats()) == (list(range(10)), 0)

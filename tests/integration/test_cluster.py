@@ -47,7 +47,7 @@ def test_a_wal_in_the_drivers_memory_is_refused_before_anything_is_staged(
     spark: SparkSession, tmp_path: Path, to: Lines | None
 ) -> None:
     sink = WalSink(to, wal="memory://wal", checkpoint=str(tmp_path / "checkpoint"))
-    with pytest.raises(ConfigError, match="memory://wal: the driver does not find there what Spark's exec"), sink:
+    with pytest.raises(ConfigError, match="memory://wal: the driver does not find an object that Spark's exec"), sink:
         pytest.fail("it was opened")
     assert spark.sparkContext.getLocalProperty("spark.job.description") is None
 

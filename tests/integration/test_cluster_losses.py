@@ -288,4 +288,4 @@ def test_a_random_shuffle_that_spark_repeats_unchecked_is_staged_again_from_its_
     assert "REFUSED" not in output
     assert sorted(place.lines.ids()) == list(range(80))
     assert place.lines.repeats() == 0
-    assert "the shuffles are computed again" in output
+    assert "Spark computes the shuffles again" in output

@@ -170,7 +170,7 @@ def test_no_secret_reaches_sparks_event_log_its_ui_or_any_log(place: Home, s3_se
     ("changed", "url", "said"),
     [
         ({"endpoint_url": "http://127.0.0.1:9"}, None, "nothing answers at this endpoint"),
-        ({}, "s3://no-such-bucket-here/wal", "there is no such bucket"),
+        ({}, "s3://no-such-bucket-here/wal", "this bucket does not exist"),
     ],
 )
 def test_a_store_that_is_not_there_is_refused_at_once(

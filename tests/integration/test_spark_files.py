@@ -143,7 +143,7 @@ def test_a_replay_of_another_number_of_rows_is_told(
         place.run(spark)
 
     (told,) = [record.getMessage() for record in caplog.records if "replay" in record.getMessage()]
-    assert "batch 1: the replay had 1 rows, but 3 rows were released, and sinks get the released ones" in told
+    assert "batch 1: the replay had 1 rows, but 3 rows were released. The sinks receive the released rows" in told
     assert place.lines.ids() == [1, 2, 3, 4]
 
 
@@ -167,8 +167,8 @@ def test_a_file_that_was_deleted_between_two_attempts_is_told(
         place.run(spark)
 
     (told,) = [record.getMessage() for record in caplog.records if "staged again" in record.getMessage()]
-    assert "staged again with 0 rows, which sinks get. An earlier attempt" in told
-    assert "had 2 rows of the same input" in told
+    assert "was staged again with 0 rows. The sinks receive these rows. An earlier attempt" in told
+    assert "had 2 rows from the same input" in told
     assert place.lines.ids() == [1, 4]
 
 

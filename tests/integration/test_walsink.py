@@ -262,7 +262,9 @@ def test_a_parked_sink_holds_back_no_other_and_closing_names_it(spark: SparkSess
     bad = quick(place.troubled("permanent"), on_failure="park")
     good = lines_in(place, "good")
     place.feed.add(range(5), range(5, 10))
-    with pytest.raises(UndeliveredError, match=r"'bad' of .* is parked since it gave up: .*the target refuses"):
+    with pytest.raises(
+        UndeliveredError, match=r"'bad' of .* is parked, because its delivery failed: .*the target refuses"
+    ):
         place.run(spark, {"bad": bad, "good": good})
     assert good.ids() == list(range(10))
     place.trouble.unlink()
@@ -272,7 +274,9 @@ def test_a_parked_sink_holds_back_no_other_and_closing_names_it(spark: SparkSess
 
 def test_a_sink_that_keeps_failing_stops_the_query_and_nothing_is_lost(spark: SparkSession, place: Home) -> None:
     place.feed.add(range(5), range(5, 10))
-    with pytest.raises(Exception, match=r"batch 0, sink 'default'.*gave up after 2 attempts.*the target is down"):
+    with pytest.raises(
+        Exception, match=r"batch 0, sink 'default'.*delivery stopped after 2 attempts.*the target is down"
+    ):
         place.run(spark, quick(place.troubled("raise")))
     place.trouble.unlink()
     place.run(spark)

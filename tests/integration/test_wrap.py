@@ -270,7 +270,7 @@ def test_a_failed_commit_aborts_with_the_same_messages(spark: SparkSession, plac
 
 def test_a_write_without_a_message_is_refused_for_good(spark: SparkSession, place: Home, notes: Notes) -> None:
     place.feed.add(range(4))
-    with pytest.raises(DeliveryError, match="write returned NoneType: PySpark expects a WriterCommitMessage"):
+    with pytest.raises(DeliveryError, match=r"write\(\) returned NoneType, but PySpark expects a WriterCommitMessage"):
         run(spark, place, wrap.data_source_writer(SilentWriter(notes)))
     assert [note["messages"] for note in notes.all()] == [[None]]
 

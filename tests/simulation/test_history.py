@@ -120,7 +120,7 @@ def test_a_batch_without_offsets_is_refused() -> None:
     world = World()
     run = world.life().open_run()
 
-    with pytest.raises(HistoryError, match="does not exist although the batch runs"):
+    with pytest.raises(HistoryError, match="does not exist, but the batch is running"):
         run.begin_staging(0, planned_ms=PLANNED_MS)
 
 
@@ -160,7 +160,7 @@ def test_a_checkpoint_restored_to_an_older_state_with_other_input_is_refused_bef
     world.checkpoint.create(f"offsets/{through + 1}", offsets_of(1000))
     before = everything(world.wal)
 
-    with pytest.raises(DivergentReplay, match="Nothing of the other history was staged"):
+    with pytest.raises(DivergentReplay, match="No row of the other history was staged"):
         run.begin_staging(through + 1, planned_ms=PLANNED_MS)
 
     assert everything(world.wal) == before
@@ -220,7 +220,7 @@ def test_a_checkpoint_rolled_back_beyond_the_retention_is_refused(monkeypatch: p
     world.checkpoint.create(f"offsets/{low_water}", offsets_of(low_water))
     before = everything(world.wal)
 
-    with pytest.raises(HistoryGone, match="delivered long ago and collected"):
+    with pytest.raises(HistoryGone, match="this batch was delivered and then deleted from the WAL"):
         run.begin_staging(low_water, planned_ms=PLANNED_MS)
 
     assert everything(world.wal) == before
@@ -249,7 +249,7 @@ def test_a_gap_in_the_batch_ids_is_refused_when_it_is_staged() -> None:
     run = recover(world)
     world.checkpoint.create("offsets/5", offsets_of(5))
 
-    with pytest.raises(MissingBatch, match="2 batches between them"):
+    with pytest.raises(MissingBatch, match="2 batches are missing in between"):
         run.begin_staging(5, planned_ms=PLANNED_MS)
 
 
@@ -272,7 +272,7 @@ def test_a_deleted_manifest_of_a_completed_batch_holds_later_batches_back() -> N
     world.wal.delete([f"{folder}/{name}" for name in world.wal.list(folder) if name.startswith("manifest")])
 
     for _ in range(2):
-        with pytest.raises(MissingBatch, match="later batches are held back"):
+        with pytest.raises(MissingBatch, match="later batches must wait"):
             recover(world)
 
     assert world.marked == {0}
@@ -285,7 +285,7 @@ def test_a_deleted_manifest_of_a_released_batch_is_told_from_one_that_never_was(
     folder = paths.batch(0)
     world.wal.delete([f"{folder}/{name}" for name in world.wal.list(folder) if name.startswith("manifest")])
 
-    with pytest.raises(ObjectLost, match=r"manifest-.* is gone, but must have existed: .*release\.json"):
+    with pytest.raises(ObjectLost, match=r"manifest-.* does not exist, but it must have existed: .*release\.json"):
         recover(world)
 
 

@@ -19,9 +19,8 @@ from wal_sink.testing import query_into
 from wal_sink_backends.sql.mariadb.session import Session
 
 REASON = (
-    "the table kept 0 of 1 rows and gave no error: a trigger or the table's definition drops rows. If that is "
-    "intended, "
-    "pass may_drop_rows=True"
+    "the table kept 0 of 1 rows and gave no error: a trigger or the definition of the table drops rows. If this is "
+    "intended, pass may_drop_rows=True"
 )
 UPSERT: dict[str, Any] = {"mode": "upsert", "key": "id"}
 NEWER: dict[str, Any] = {**UPSERT, "newer_by": "at"}

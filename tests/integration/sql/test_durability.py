@@ -65,7 +65,7 @@ def test_a_postgresql_without_fsync_is_warned_of(
 ) -> None:
     with opened(sink_to(postgresql, pg)):
         (warned,) = told(caplog)
-    assert "fsync is off: a crash of its machine may lose any commit" in warned
+    assert "fsync is off: a crash of the machine may lose any commit" in warned
 
 
 def test_a_standby_that_is_not_waited_for_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
@@ -77,7 +77,7 @@ def test_a_standby_that_is_not_waited_for_is_warned_of(caplog: pytest.LogCapture
             assert "standby" not in caplog.text
         pair.renew()
         with opened(sink_to(pair.primary, database)):
-            assert "to 1 standby(s) and waits for none (synchronous_standby_names is empty)" in caplog.text
+            assert "to 1 standby(s), but waits for none of them (synchronous_standby_names is empty)" in caplog.text
         caplog.clear()
         warn_once.cache_clear()
         pair.query(database, "ALTER SYSTEM SET synchronous_standby_names = '*'")
@@ -94,7 +94,7 @@ def test_a_mariadb_that_does_not_flush_is_warned_of(
 ) -> None:
     with opened(sink_to(mariadb, maria)):
         (warned,) = told(caplog)
-    assert "innodb_flush_log_at_trx_commit is 0: a crash of its machine or of the server" in warned
+    assert "innodb_flush_log_at_trx_commit is 0: a crash of the machine or of the server" in warned
     caplog.clear()
     mariadb.query(maria, "SET GLOBAL innodb_flush_log_at_trx_commit = 1")
     try:

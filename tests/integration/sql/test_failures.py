@@ -251,7 +251,7 @@ def test_a_trigger_that_fails_a_row_again_and_again_ends_the_delivery(
         told = rf"\({number}, 'rows 2 to 3 of the segment: made up'\)\."
     delivery = Delivery(sink_to(server, database), max_attempts=3, on_rejected=on_rejected)
     with query_into(delivery) as query:
-        end = rf"gave up after 3 attempts .*'flights'.* raised \w+: {told}"
+        end = rf"delivery stopped after 3 attempts .*'flights'.* raised \w+: {told}"
         with pytest.raises(DeliveryError, match=end):
             query.batch(ids(1, 2, 1, 3))
         query.crash()

@@ -157,7 +157,7 @@ def test_a_ledger_without_transactions_is_refused(mariadb: MariadbServer, maria:
 
 @pytest.mark.parametrize("name", ["public.orders", '"ORDERS"', "`orders`", "[orders]", "shop.public.orders"])
 def test_a_name_that_reads_like_a_schema_and_a_table_makes_none(server: Server, database: str, name: str) -> None:
-    with pytest.raises(PermanentError, match=r"no table of exactly the name .*(schema=|without the quotes)"):
+    with pytest.raises(PermanentError, match=r"no table has exactly the name .*(schema=|without the quotes)"):
         write(sink_to(server, database, name), chunk(ids(1)))
     own = "" if isinstance(server, PostgresqlServer) else f" AND table_schema = '{database}'"
     named = f"SELECT table_name FROM information_schema.tables WHERE table_name LIKE '%rders%'{own}"

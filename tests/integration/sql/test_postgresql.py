@@ -107,7 +107,9 @@ def test_a_refusal_that_no_single_row_explains_is_permanent(postgresql: Postgres
         "IF (SELECT count(*) FROM added) > 2 THEN RAISE 'too many at once'; END IF; RETURN NULL; END $$",
         "CREATE TRIGGER few AFTER INSERT ON flights REFERENCING NEW TABLE AS added EXECUTE FUNCTION few()",
     )
-    with pytest.raises(PermanentError, match="refused as a whole, though each row alone is taken: too many at once"):
+    with pytest.raises(
+        PermanentError, match="the chunk was refused as a whole, although each row alone was accepted: too many at once"
+    ):
         write(sink_to(postgresql, pg), chunk(ids(1, 2, 3)))
     assert stored(postgresql, pg) == []
 
@@ -152,7 +154,9 @@ def test_with_the_least_rights(postgresql: PostgresqlServer, pg: str) -> None:
     """INSERT on the table, and SELECT, INSERT and UPDATE on a ledger that somebody else made."""
     postgresql.query(pg, "ALTER SCHEMA public OWNER TO admin")
     postgresql.query(pg, "CREATE TABLE flights (id bigint)")
-    with pytest.raises(PermanentError, match="no ledger yet, and this user may not make it") as caught:
+    with pytest.raises(
+        PermanentError, match="ledger does not exist yet, and this user has no right to create it"
+    ) as caught:
         write(sink_to(postgresql, pg, create_table=False), chunk(ids(1)))
     ddl, grant = str(caught.value).partition("run: ")[2].split("; ")
     for statement in (ddl, grant.replace("this user", USER)):
@@ -200,12 +204,12 @@ def test_a_document_that_would_lose_a_key_is_rejected(postgresql: PostgresqlServ
         rejected = sink.write(chunk(table))
         assert isinstance(rejected, Rejected)
         assert rejected.reasons == {
-            1: "column 'doc' repeats the key 'a', of which jsonb would keep only the last value",
-            2: "column 'doc' repeats the key 'k', of which jsonb would keep only the last value",
-            5: "column 'doc' is nested too deeply to be searched for repeated keys",
+            1: "column 'doc' repeats the key 'a', but jsonb would keep only the last value of this key",
+            2: "column 'doc' repeats the key 'k', but jsonb would keep only the last value of this key",
+            5: "column 'doc' is nested too deeply: it cannot be searched for repeated keys",
             6: rejected.reasons[6],
         }
-        assert rejected.reasons[6].startswith("column 'doc' is no JSON: Expecting property name")
+        assert rejected.reasons[6].startswith("column 'doc' is not JSON: Expecting property name")
         assert sink.write(chunk(table).without(list(rejected.reasons))) is None
     assert stored(postgresql, pg, "n") == [(0,), (3,), (4,), (7,)]
 

@@ -105,12 +105,15 @@ def test_a_durable_postgresql_is_warned_of_nothing() -> None:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (("off", "on", "on", "", 0), "fsync is off: .* set fsync = on"),
+        (("off", "on", "on", "", 0), "fsync is off: .* Set fsync = on"),
         (("on", "off", "on", "", 0), "full_page_writes is off: "),
-        (("on", "on", "on", "", 2), r"to 2 standby\(s\) and waits for none \(synchronous_standby_names is empty\)"),
-        (("on", "on", "local", "s1", 1), "synchronous_commit is local: .* set synchronous_commit = on"),
+        (
+            ("on", "on", "on", "", 2),
+            r"to 2 standby\(s\), but waits for none of them \(synchronous_standby_names is empty\)",
+        ),
+        (("on", "on", "local", "s1", 1), "synchronous_commit is local: .* Set synchronous_commit = on"),
         (("on", "on", "remote_write", "s1", 1), "synchronous_commit is remote_write: "),
-        (None, r"its settings cannot be read \(no answer\)"),
+        (None, r"the settings of the server cannot be read \(no answer\)"),
     ],
 )
 def test_what_a_postgresql_may_lose(answer: object, expected: str) -> None:
@@ -131,8 +134,8 @@ def test_a_durable_mariadb_is_warned_of_nothing() -> None:
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
-        ("innodb_flush_log_at_trx_commit", "0", "is 0: a crash of its machine or of the server may lose"),
-        ("innodb_flush_log_at_trx_commit", "2", "is 2: a crash of its machine may lose"),
+        ("innodb_flush_log_at_trx_commit", "0", "is 0: a crash of the machine or of the server may lose"),
+        ("innodb_flush_log_at_trx_commit", "2", "is 2: a crash of the machine may lose"),
         ("sync_binlog", "0", "sync_binlog is 0: "),
         ("innodb_doublewrite", "OFF", "innodb_doublewrite is OFF: "),
     ],
@@ -154,7 +157,7 @@ def test_a_server_that_refuses_to_tell_is_warned_of_and_used(caplog: pytest.LogC
     session = Answers(RefusedError("no right"))
     assert checked(session, "db", postgresql_losses, lambda _: False, RefusedError) is session
     assert session.usable
-    assert "db: its settings cannot be read (no right)" in caplog.text
+    assert "db: the settings of the server cannot be read (no right)" in caplog.text
 
 
 def test_a_failure_that_may_pass_ends_the_session(caplog: pytest.LogCaptureFixture) -> None:
@@ -186,11 +189,11 @@ def test_a_durable_redis_is_warned_of_nothing(caplog: pytest.LogCaptureFixture) 
     ("info", "config", "expected"),
     [
         ({"maxmemory": 1, "maxmemory_policy": "volatile-ttl"}, {}, "maxmemory-policy is volatile-ttl: .*cannot notice"),
-        ({"connected_slaves": 2}, {}, r"has 2 replica\(s\) and acknowledges before"),
+        ({"connected_slaves": 2}, {}, r"has 2 replica\(s\), but acknowledges a write before the replicas have it"),
         ({}, {"appendfsync": "everysec"}, "appendfsync is everysec: .*the last second"),
         ({}, {"appendfsync": "no"}, "appendfsync is no: .*half a minute"),
         ({}, {"no-appendfsync-on-rewrite": "yes"}, "no-appendfsync-on-rewrite is not no: "),
-        ({"aof_enabled": 0}, {"save": "3600 1"}, "no append-only file: a crash loses all writes since"),
+        ({"aof_enabled": 0}, {"save": "3600 1"}, "no append-only file: a crash loses all writes after"),
         ({"aof_enabled": 0}, {"save": ""}, "neither an append-only file nor snapshots: a restart loses all"),
     ],
 )
@@ -207,7 +210,7 @@ def test_what_info_does_not_tell_is_no_good_news(caplog: pytest.LogCaptureFixtur
     assert len(told) == 3
     assert "no maxmemory-policy" in told[0]
     assert "an unknown number of replica(s)" in told[1]
-    assert "does not tell whether it keeps an append-only file" in told[2]
+    assert "does not tell whether the server keeps an append-only file" in told[2]
 
 
 def test_a_config_that_is_not_told_is_no_good_news(caplog: pytest.LogCaptureFixture) -> None:
@@ -241,7 +244,7 @@ def test_a_durable_topic_is_warned_of_nothing() -> None:
     ("config", "replicas", "expected"),
     [
         ({"unclean.leader.election.enable": "true"}, 3, "'orders': unclean.leader.election.enable is true: "),
-        ({"min.insync.replicas": "1"}, 3, "min.insync.replicas is 1: .* set it to 2"),
+        ({"min.insync.replicas": "1"}, 3, "min.insync.replicas is 1: .* Set min.insync.replicas to 2"),
         ({}, 1, "'orders' has a partition with one replica: "),
     ],
 )

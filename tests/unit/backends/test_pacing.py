@@ -197,7 +197,7 @@ def test_an_open_breaker_says_until_when(clock: Clock) -> None:
     pace.note(alive=False)
     clock.sleep(10)
     with pytest.raises(
-        NotNowError, match=r"https://api failed 1 times in a row, so it gets no request for another 20.0 s"
+        NotNowError, match=r"https://api failed 1 times in a row, so wal-sink sends it no request for another 20.0 s"
     ) as caught:
         pace.admit(1, Patience(60, clock.runtime))
     assert clock.slept == [10]

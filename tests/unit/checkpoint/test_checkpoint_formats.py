@@ -61,14 +61,16 @@ def test_what_is_no_entry_of_the_offset_log_is_named(text: str) -> None:
 
 def test_a_source_that_stands_twice_is_named() -> None:
     with pytest.raises(
-        CorruptError, match="offsets/1: expected one line '<source id>:<offset>' per source, found 'a:2'"
+        CorruptError, match="offsets/1: expected one line '<source id>:<offset>' for each source, found 'a:2'"
     ):
         read_offsets("v2\n{}\na:1\na:2", "offsets/1")
 
 
 @pytest.mark.parametrize("number", [0, 3, 12])
 def test_another_version_of_the_offset_log_asks_for_one_that_knows_it(number: int) -> None:
-    with pytest.raises(ConfigError, match=rf"expected v1 or v2 of .*, found v{number}\. Nothing of it was read; use a"):
+    with pytest.raises(
+        ConfigError, match=rf"expected v1 or v2 of .*, found v{number}\. Nothing was read from this file\. Use a"
+    ):
         read_offsets(f"v{number}\nwhatever", "x")
 
 
@@ -88,7 +90,7 @@ def test_a_whole_commit_is_read(data: bytes) -> None:
         (b'v1\n{"path":"a","timestamp":1,"batchId":"1"}', "batchId in each line"),
         (b'v1\n{"path":"a","batchId":1}', "batchId in each line"),
         (b"v1\n[1]", "batchId in each line"),
-        (b"v1\n\xff", "found bytes that are no UTF-8 text"),
+        (b"v1\n\xff", "found bytes that are not UTF-8 text"),
     ],
 )
 def test_what_is_no_log_of_a_file_source_is_named(data: bytes, found: str) -> None:

@@ -108,7 +108,7 @@ def test_beside_a_process_that_lives_here_it_is_refused(wal: str, living: subpro
     for more in ((), ("--take-over",)):
         said = drain(wal, *more, code=1).stderr
         assert f":{living.pid} has served it since " in said
-        assert "runs on this machine: stop it first" in said
+        assert "is running on this machine. Stop that process first" in said
 
     assert terms(wal) == [1]
     assert living.poll() is None
@@ -119,7 +119,7 @@ def test_so_it_is_where_the_host_has_another_name_by_now(wal: str) -> None:
     claim_as(wal, host="its-older-name")
 
     for more in ((), ("--take-over",)):
-        assert "runs on this machine: stop it first" in drain(wal, *more, code=1).stderr
+        assert "is running on this machine. Stop that process first" in drain(wal, *more, code=1).stderr
 
     assert terms(wal) == [1, 2]
 

@@ -65,7 +65,9 @@ def listed(wal: str) -> Any:
 
 def test_a_sink_that_holds_everything_back_is_marked(wal: str) -> None:
     """Nothing told of it."""
-    expected = "nothing after batch 1 is deleted until sink 'b' has it, and no process is known to serve it"
+    expected = (
+        "nothing after batch 1 is deleted until sink 'b' has it, but no running process is known to serve this sink"
+    )
 
     assert expected in invoke("status", wal).stdout
     assert expected in invoke("sinks", "list", wal).stdout
@@ -83,7 +85,7 @@ def test_retiring_asks_before_it_gives_batches_up(wal: str) -> None:
 
     text = invoke("sinks", "retire", wal, "b", "--drop-pending", "1").stdout
 
-    assert "sink 'b' is retired: it has every batch through 1; 1 batches from 2 on are given up for it" in text
+    assert "sink 'b' is retired: it has every batch through 1; 1 batches from 2 on are skipped for this sink" in text
     assert [sink["state"] for sink in listed(wal)] == ["ended", "retired"]
     for verb in (("status", wal), ("sinks", "list", wal)):
         assert "nothing after batch" not in invoke(*verb).stdout

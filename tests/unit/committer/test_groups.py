@@ -191,7 +191,7 @@ def test_a_marker_that_cannot_be_written_hides_no_failure_of_the_sink(
         behind(place, ignoring(Recorder(refusing)), 5).deliver_all()
 
     assert markers(place) == []
-    assert "3 batches stay unmarked: the disk is full" in caplog.text
+    assert "the markers of 3 delivered batches were not written: the disk is full" in caplog.text
 
 
 def test_a_group_ends_with_the_time_it_may_take() -> None:

@@ -76,7 +76,7 @@ def test_a_release_of_other_source_offsets_made_at_the_same_moment_is_refused() 
     run = with_batch(place, sink)
     before_the_release(place, lambda: place.wal.create(paths.release(0), another(place, fingerprint="f" * 64)))
 
-    with pytest.raises(DivergentReplay, match=r"batch 0 of .* holds it with source offsets ffffffffffff,"):
+    with pytest.raises(DivergentReplay, match=r"batch 0 of .* holds this batch with source offsets ffffffffffff,"):
         run.deliver_all()
 
     assert sink.chunks == []
@@ -96,7 +96,7 @@ def test_a_release_that_vanishes_while_it_is_read_stops_delivery() -> None:
 
     place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
 
-    with pytest.raises(CorruptError, match=r"release\.json vanished while it was read"):
+    with pytest.raises(CorruptError, match=r"release\.json disappeared while it was read"):
         run.deliver_all()
     assert sink.chunks == []
 
@@ -227,7 +227,7 @@ def test_other_offsets_of_an_earlier_version_are_refused_by_its_own_rule() -> No
     run = with_batch(place, sink)
     before_the_release(place, lambda: release_by(place, of_an_earlier_version(place, fingerprint="f" * 64)))
 
-    with pytest.raises(DivergentReplay, match=r"holds it with source offsets ffffffffffff,"):
+    with pytest.raises(DivergentReplay, match=r"holds this batch with source offsets ffffffffffff,"):
         run.deliver_all()
     assert sink.chunks == []
 
@@ -257,7 +257,7 @@ def test_a_replay_of_what_an_earlier_version_released_is_known_by_its_own_rule(s
     if same:
         assert run.begin_staging(0, planned_ms=planned) is None
     else:
-        with pytest.raises(DivergentReplay, match="holds it with source offsets ffffffffffff"):
+        with pytest.raises(DivergentReplay, match="holds this batch with source offsets ffffffffffff"):
             run.begin_staging(0, planned_ms=planned)
 
 

@@ -210,7 +210,8 @@ def test_who_gives_up_says_after_how_many_attempts_and_why(kind: FailureKind) ->
     _, run = carried_by(dispatcher, max_attempts=3)
 
     told = (
-        rf"batch 0, sink 'a': gave up after 3 attempts in \d+\.\d s without progress; .* it is {kind.value}\. The rows"
+        r"batch 0, sink 'a': delivery stopped after 3 attempts in \d+\.\d s without progress; .* it is "
+        rf"{kind.value}\. The WAL .* keeps the rows"
     )
     with pytest.raises(DeliveryError, match=told):
         run.deliver_all()
@@ -242,7 +243,7 @@ def test_rows_given_up_without_a_chunk_that_arrived_renew_nothing() -> None:
     dispatcher = Carrying(*some, done)
     _, run = carried_by(dispatcher, rows=[9], max_attempts=2)
 
-    with pytest.raises(DeliveryError, match="gave up after 2 attempts"):
+    with pytest.raises(DeliveryError, match="delivery stopped after 2 attempts"):
         run.deliver_all()
 
 

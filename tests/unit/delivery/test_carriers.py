@@ -102,7 +102,9 @@ def test_without_a_copy_a_sink_in_which_a_call_still_runs_has_failed_for_good() 
     sink = Hanging(thing=threading.Lock())
     _, run = with_batch(sink)
 
-    with pytest.raises(DeliveryError, match=r"a call of this sink is still running after 0\.05 s; it cannot be called"):
+    with pytest.raises(
+        DeliveryError, match=r"a call of this sink is still running after 0\.05 s\. The sink cannot be called"
+    ):
         run.deliver_all()
 
     assert sink.calls == 1
@@ -169,7 +171,7 @@ def test_a_copy_of_another_kind_is_not_called(becomes: Callable[[], object], fou
     assert make_other is not None
     assert isinstance(make(), Plain)
 
-    with pytest.raises(PermanentError, match=f"its copy is “{found}”, expected “idempotent”"):
+    with pytest.raises(PermanentError, match=f"a copy of the sink is “{found}”, expected “idempotent”"):
         make_other()
 
 

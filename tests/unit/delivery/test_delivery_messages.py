@@ -51,7 +51,7 @@ def failure(error: Exception) -> tuple[FailureKind, str]:
         (
             ProgramExitError("called sys.exit(3)"),
             "permanent",
-            "the call called sys.exit(3): expected it to return, or to raise an Exception",
+            "the call called sys.exit(3): expected the call to return, or to raise an Exception",
         ),
         (ConnectionError(SECRET), "retriable", f"the call raised ConnectionError: {MASKED}"),
     ],

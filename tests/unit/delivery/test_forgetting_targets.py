@@ -115,7 +115,7 @@ def test_a_loss_that_ended_a_run_is_told_again_when_it_goes_on() -> None:
     target.happens("last", target.met.count("last") + 2, lambda: target.forget(2))
 
     for _ in range(2):
-        with pytest.raises(HistoryError, match="batch 0 was delivered and marked, but its target remembers nothing"):
+        with pytest.raises(HistoryError, match="batch 0 was delivered and marked, but the target holds nothing"):
             run.deliver_all()
 
     assert marked(place) == 1
@@ -137,9 +137,7 @@ def test_what_was_lost_of_a_marked_batch_ends_the_run_with_what_is_missing(
     what, number = at
     target.happens(what, target.met.count(what) + number, lambda: target.forget(99))
 
-    with pytest.raises(
-        HistoryError, match=r"batch 0 was delivered and marked, but its target remembers nothing in slot"
-    ):
+    with pytest.raises(HistoryError, match=r"batch 0 was delivered and marked, but the target holds nothing in slot"):
         run.deliver_all()
 
     assert marked(place) == 1
@@ -151,7 +149,7 @@ def test_a_start_with_nothing_to_deliver_reads_the_last_delivered() -> None:
     target.forget(1)
 
     run = place.open({"a": Forgetful(target)})
-    with pytest.raises(HistoryError, match="batch 0 was delivered and marked, but its target remembers batch 0, row 2"):
+    with pytest.raises(HistoryError, match="batch 0 was delivered and marked, but the target holds batch 0, row 2"):
         run.deliver_all()
 
 
@@ -169,7 +167,7 @@ def test_closing_a_run_with_nothing_to_deliver_reads_the_last_delivered() -> Non
 
     assert thread.join(PATIENCE_S)
     assert isinstance(thread.error, HistoryError)
-    assert "batch 0 was delivered and marked, but its target remembers batch 0, row 2" in str(thread.error)
+    assert "batch 0 was delivered and marked, but the target holds batch 0, row 2" in str(thread.error)
 
 
 def test_a_run_that_marked_nothing_asks_nothing_when_it_starts_and_ends() -> None:
@@ -211,7 +209,7 @@ def test_a_marked_batch_whose_manifest_is_gone_is_damage_and_no_fine_start() -> 
     place.wal.delete([paths.release(0)])
 
     run = place.open({"a": Forgetful(target)})
-    with pytest.raises(CorruptError, match=r"release\.json is gone, but must have existed: sinks/a/markers/"):
+    with pytest.raises(CorruptError, match=r"release\.json does not exist, but it must have existed: sinks/a/markers/"):
         run.deliver_all()
 
 
@@ -332,7 +330,8 @@ def test_a_target_that_forgets_for_ever_ends_with_a_spent_budget(what: str) -> N
         target.happens(what, number, lambda: target.forget(1))
 
     with pytest.raises(
-        DeliveryError, match=r"batch 0, sink 'a': gave up after 4 attempts .*(after it|lost rows that it) acknowledged"
+        DeliveryError,
+        match=r"batch 0, sink 'a': delivery stopped after 4 attempts .*(after it|lost rows that it) acknowledged",
     ):
         delivered(target, [4, 4], max_attempts=4)
 
@@ -356,6 +355,6 @@ def test_a_loss_is_told_with_what_is_missing_and_where_to_look(caplog: pytest.Lo
 
     delivered(target, [4])
 
-    told = "the slot is at nothing, expected it at batch 0, row 2: the target lost rows that it acknowledged"
+    told = "the slot is at nothing, expected it at batch 0, row 2. The target lost rows that it acknowledged"
     assert told in caplog.text
     assert "Look for a fail-over to a standby that lagged behind" in caplog.text

@@ -113,7 +113,7 @@ def test_a_record_of_a_segment_that_the_batch_does_not_have_is_corrupt() -> None
 
 
 def test_a_record_that_was_listed_and_is_gone_is_worth_another_look() -> None:
-    with pytest.raises(StoreError, match=r"^memory://.*05\.json was listed, but does not exist"):
+    with pytest.raises(StoreError, match=r"^memory://.*05\.json was listed, but it does not exist"):
         check_recorded(with_record("second"), "a", MANIFEST, 1, 5)
 
 
@@ -164,7 +164,7 @@ def test_the_chunk_that_ends_at_the_record_is_kept_with_the_reason(rows: int, fi
     assert kept.kept == "unknown"
     assert list(kept.chunk.table.to_pydict().values()) == [[0] * (rows - first), list(range(first, rows))]
     assert kept.chunk.key == f"{segment.id}-{first}-{rows}"
-    assert set(kept.reasons) == {"its sender ended before it could tell"}
+    assert set(kept.reasons) == {"the process that sent the rows ended before it recorded the outcome"}
 
 
 def test_it_is_read_by_the_reader_of_the_run() -> None:

@@ -185,9 +185,8 @@ def test_a_target_that_remembers_less_was_restored_and_is_refused(batch_id: int,
 
     assert kind_of_failure(result) is FailureKind.HISTORY
     assert result.failure is not None
-    assert (
-        f"batch 5 was delivered and marked, but its target remembers batch {batch_id}, row {rows} in slot 'w/a/0'"
-        in (result.failure.message)
+    assert f"batch 5 was delivered and marked, but the target holds batch {batch_id}, row {rows} in slot 'w/a/0'" in (
+        result.failure.message
     )
 
 

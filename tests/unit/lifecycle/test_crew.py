@@ -98,7 +98,7 @@ def test_what_goes_wrong_while_a_failure_is_dealt_with_is_logged_and_hides_nothi
     team.end()
 
     assert isinstance(team.pool.error, DeliveryError)
-    assert "after sink b gave up: ConfigError: the query cannot be stopped" in caplog.text
+    assert "after the delivery to sink b failed: ConfigError: the query cannot be stopped" in caplog.text
 
 
 def test_a_parked_sink_is_no_error_and_is_named_with_its_reason(caplog: pytest.LogCaptureFixture) -> None:
@@ -114,7 +114,7 @@ def test_a_parked_sink_is_no_error_and_is_named_with_its_reason(caplog: pytest.L
     assert isinstance(team.pool.parked["b"], DeliveryError)
     assert healthy.batches == [0]
     assert told == []
-    assert "sink b is parked, the others go on" in caplog.text
+    assert "sink b is parked, the other sinks continue" in caplog.text
 
 
 def test_following_ends_once_every_sink_is_parked() -> None:
@@ -244,10 +244,10 @@ def test_of_time_that_is_over_nothing_is_left() -> None:
 
 
 def test_a_parked_sink_whose_error_tells_the_way_out_is_told_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    error = DeliveryError("sink 'a': the target is full; free some space, then start again")
+    error = DeliveryError("sink 'a': the target is full; free some space, then start the query or command again")
     monkeypatch.setattr(CommitterPool, "parked", property(lambda _: {"a": error}))
     team = Team({"a": Delivery(Recorder())})
     with pytest.raises(UndeliveredError) as caught:
         team.pool.refuse_parked("memory://wal")
-    assert str(caught.value).count("start again") == 1
+    assert str(caught.value).count("start the query or command again") == 1
     team.end()

@@ -113,7 +113,7 @@ def test_a_failed_batch_is_not_overtaken(entries: Entries) -> None:
     assert [(unstaged.batch_id, unstaged.error) for unstaged in entries.unstaged] == [(7, error)]
     (note,) = error.__notes__
     assert note.startswith("wal-sink: batch 7 of the sink was not staged because of this")
-    assert "restore the checkpoint to before that batch" in note
+    assert "restore the checkpoint to its state before this batch" in note
 
 
 def test_a_failed_batch_that_is_staged_again_is_made_up_for(entries: Entries) -> None:
@@ -160,7 +160,9 @@ def test_a_call_whose_query_is_not_known_holds_up_every_other_batch(entries: Ent
 
 
 def test_a_thread_that_still_stages_when_the_next_batch_comes_is_an_error_of_that_batch(entries: Entries) -> None:
-    refused = pytest.raises(ConfigError, match="batch 1 of the sink follows batch 0, which another thread still stages")
+    refused = pytest.raises(
+        ConfigError, match="batch 1 of the sink follows batch 0, but another thread is still staging that batch"
+    )
     with entries.entered("q", "r", 0), refused:
         stage(entries, 1)
     with pytest.raises(ConfigError, match="batch 1"):

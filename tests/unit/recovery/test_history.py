@@ -76,7 +76,7 @@ def test_a_copy_of_a_wal_that_appeared_meanwhile_is_refused() -> None:
     )
     place.wal.create(paths.WAL, encode(other))
 
-    with pytest.raises(ConfigError, match="holds the WAL w, which says that it lies at s3://other/wal"):
+    with pytest.raises(ConfigError, match="holds the WAL w, but the recorded location of this WAL is s3://other/wal"):
         place.query().stage(run, 0)
 
     assert place.wal.list(paths.BATCHES) == []
@@ -103,7 +103,7 @@ def test_a_new_wal_whose_query_completed_batches_that_nobody_staged_is_told_so()
         query.start_batch(batch_id, batch_id)
         query.complete_batch(batch_id)
 
-    with pytest.raises(MissingBatch, match=r"batches 0 to 1 of .* none of them was staged"):
+    with pytest.raises(MissingBatch, match=r"batches 0 to 1 of .* none of these batches was staged"):
         run.history.refuse_unstaged()
 
     later = place.open({"a": Recorder()})
@@ -156,7 +156,7 @@ def test_a_wal_that_vanishes_while_it_is_created_is_an_error() -> None:
     place.wal.create = another_was_first  # type: ignore[method-assign]
     place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
 
-    with pytest.raises(ObjectLost, match=r"wal\.json vanished while it was read"):
+    with pytest.raises(ObjectLost, match=r"wal\.json disappeared while it was read"):
         run.history.bind(0)
 
 

@@ -150,7 +150,8 @@ def test_a_move_from_elsewhere_is_refused() -> None:
     copy = copied(place)
 
     with pytest.raises(
-        ConfigError, match=rf"moved from memory://other/wal, but the WAL \w+ that .* lies at {place.wal.root}"
+        ConfigError,
+        match=rf"moved_from is memory://other/wal, but the recorded location of the WAL \w+ in .* is {place.wal.root}",
     ):
         moved_run(copy, "memory://other/wal")
 
@@ -234,7 +235,7 @@ def test_a_move_that_vanishes_is_told() -> None:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> bool:
-    return any("says it lies at" in line for line in caplog.messages)
+    return any("whose recorded location is" in line for line in caplog.messages)
 
 
 def test_another_local_path_is_a_warning_since_mounts_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -249,7 +250,7 @@ def test_unless_the_old_path_is_there_too_and_holds_the_same_wal(tmp_path: Path)
     local(tmp_path / "old").store.create(paths.WAL, encode(wal))
     shutil.copytree(tmp_path / "old", tmp_path / "new")
 
-    with pytest.raises(ConfigError, match="that folder is there too, and holds the same WAL"):
+    with pytest.raises(ConfigError, match="that folder exists too, and holds the same WAL"):
         check_location(local(tmp_path / "new"), wal, moved=False)
 
 

@@ -147,7 +147,7 @@ def test_whatever_a_batch_left_shows_that_the_record_was_there(left: str) -> Non
     place.wal.create(f"{left}/0000000000000000007.json", b"{}")
 
     with pytest.raises(
-        ObjectLost, match=rf"wal\.json is gone, but must have existed: {left.split('/', maxsplit=1)[0]}.*/"
+        ObjectLost, match=rf"wal\.json does not exist, but it must have existed: {left.split('/', maxsplit=1)[0]}.*/"
     ):
         place.open({})
 
@@ -286,7 +286,7 @@ def test_a_sink_is_forgotten_by_an_act_that_leaves_a_trace() -> None:
 
     assert other.batches == [0, 1]
     assert {sink.name for sink in read_status(place.wal).sinks if sink.kind != "?"} == {"b"}
-    with pytest.raises(ConfigError, match=r"sink 'a' of .* was forgotten .*use another name"):
+    with pytest.raises(ConfigError, match=r"sink 'a' of .* was forgotten .*Use another name"):
         place.open({"a": Delivery(Recorder(), start_from="earliest")})
 
 
@@ -300,7 +300,7 @@ def test_where_no_sink_is_known_a_release_or_low_water_tells_that_there_was_one(
     lose(place, "sinks", "terms")
 
     tells = "low-water" if with_low_water else "batches"
-    with pytest.raises(ObjectLost, match=f"sinks/ is gone, but must have existed: {tells}"):
+    with pytest.raises(ObjectLost, match=f"sinks/ does not exist, but it must have existed: {tells}"):
         place.open({"b": Delivery(Recorder(), start_from="earliest")})
 
 

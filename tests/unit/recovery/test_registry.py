@@ -68,7 +68,7 @@ def test_a_registration_that_vanishes_is_an_error() -> None:
 
     place.wal.read = deleted_after_the_first_look  # type: ignore[method-assign]
 
-    with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json vanished while it was read"):
+    with pytest.raises(ObjectLost, match=r"sinks/a/sink\.json disappeared while it was read"):
         place.open({"a": Recorder()})
 
 
@@ -85,7 +85,7 @@ def test_a_new_name_is_told_which_sinks_the_wal_knows() -> None:
     place = Place()
     place.stream(place.open({"a": Recorder(), "b": Recorder()}), 0)
 
-    with pytest.raises(ConfigError, match=r"'c' is new .* up to 0 \(sinks it knows: 'a', 'b'\)"):
+    with pytest.raises(ConfigError, match=r"'c' is new .* up to 0 \(known sinks: 'a', 'b'\)"):
         place.open({"c": Recorder()})
 
 
@@ -93,7 +93,7 @@ def test_a_new_name_is_told_that_the_wal_knows_none() -> None:
     place = Place()
     place.stream(place.open({}), 0)
 
-    with pytest.raises(ConfigError, match=r"\(sinks it knows: none\)"):
+    with pytest.raises(ConfigError, match=r"\(known sinks: none\)"):
         place.open({"c": Recorder()})
 
 

@@ -100,9 +100,11 @@ def test_a_start_without_a_registered_sink_is_warned_that_nothing_is_deleted(cap
 
     assert low_water(place) == -1
     (said,) = [record.getMessage() for record in caplog.records if "not served" in record.getMessage()]
-    assert f"sink 'b' of {place.wal.root} is registered and not served by this run" in said
+    assert f"sink 'b' of {place.wal.root} is registered, but this run does not serve it" in said
     assert re.search(
-        r"\(.*:\d+ served it since .*: ended\)\. Until it has more, nothing after batch 2 is deleted", said
+        r"\(.*:\d+ served it since .*: ended\)\. Until this sink has more batches, the WAL deletes nothing after "
+        r"batch 2",
+        said,
     )
     assert "wal-sink sinks rename WAL b NEW" in said
     assert "wal-sink sinks retire WAL b" in said
@@ -116,7 +118,10 @@ def test_a_sink_without_a_batch_or_a_term_is_warned_of_too(caplog: pytest.LogCap
     place.open({"a": Recorder(), "b": Recorder()})
 
     assert "sink 'c'" in caplog.text
-    assert "not served by this run. Until it has more, nothing after batch 2 is deleted" in caplog.text
+    assert (
+        "this run does not serve it. Until this sink has more batches, the WAL deletes nothing after batch 2"
+        in caplog.text
+    )
 
 
 def test_a_sink_that_a_process_of_this_machine_serves_is_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
@@ -140,7 +145,7 @@ def test_a_term_that_cannot_be_read_stops_no_query(caplog: pytest.LogCaptureFixt
 
     assert "a process served it since an unknown time: unknown" in caplog.text
     assert [sink.state for sink in read_status(place.wal).sinks] == ["running", "unknown"]
-    with pytest.raises(HeldError, match="it is not known whether it ended"):
+    with pytest.raises(HeldError, match="it is not known whether that process ended"):
         retired(place, "b")
 
 
@@ -232,7 +237,7 @@ def test_a_sink_that_is_served_is_not_retired() -> None:
     place = two_sinks()
     run = place.open({"b": Recorder()})
 
-    with pytest.raises(HeldError, match=r"sink 'b' .* runs on this machine"):
+    with pytest.raises(HeldError, match=r"sink 'b' .* is running on this machine"):
         retired(place, "b")
     run.end()
     retired(place, "b")
@@ -382,7 +387,7 @@ def test_of_two_names_given_at_once_one_counts() -> None:
     place = two_sinks()
     before_create(place, paths.sink_name("b", 1), lambda: renamed(place, "b", "d"))
 
-    with pytest.raises(HeldError, match="was renamed by another process meanwhile"):
+    with pytest.raises(HeldError, match="was renamed by another process at the same time"):
         renamed(place, "b", "c")
     assert [found.name for found in read_status(place.wal).sinks] == ["a", "d"]
 
@@ -505,7 +510,7 @@ def test_beside_a_process_that_serves_it_a_sink_is_not_renamed() -> None:
     place = two_sinks()
     place.open({"b": Recorder()})
 
-    with pytest.raises(HeldError, match=r"sink 'b' .* runs on this machine"):
+    with pytest.raises(HeldError, match=r"sink 'b' .* is running on this machine"):
         renamed(place, "b", "c")
     assert place.wal.list("sinks/c") == []
 

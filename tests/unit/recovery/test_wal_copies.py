@@ -94,7 +94,7 @@ def test_a_transactional_target_lets_only_one_of_two_copies_write_a_batch(first:
     place, run = runs[first]
     place.stream(run, 3)
     place, run = runs[second]
-    with pytest.raises(HistoryError, match="or a copy of it delivers too"):
+    with pytest.raises(HistoryError, match="or a copy of the WAL delivers too"):
         place.stream(run, 3)
 
     assert target.rows == [(batch, 0) for batch in range(4)]
@@ -108,7 +108,9 @@ def test_a_copy_that_is_accepted_is_told_to_be_the_only_one(caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING):
         opened_copy(copy, Recorder(), original.wal.root)
 
-    assert f"the WAL of {original.wal.root} lies at {copy.wal.root} from now on. Runs at the old place" in caplog.text
+    assert (
+        f"the WAL of {original.wal.root} lies at {copy.wal.root} from now on. Runs at the old location" in caplog.text
+    )
 
 
 def test_a_plain_target_gets_the_rows_of_both_copies_and_nobody_notices() -> None:

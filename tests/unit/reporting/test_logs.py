@@ -73,7 +73,7 @@ def test_a_committer_that_is_stopped_ends_though_nobody_can_log_it() -> None:
 def test_what_cannot_be_logged_is_told_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     logger_of("wal_sink.some").warning("sink %s", "a")
     told = capsys.readouterr().err
-    assert told.startswith("wal_sink.some: the log could not take 'sink %s': ")
+    assert told.startswith("wal_sink.some: the log could not write 'sink %s': ")
 
 
 @pytest.mark.usefixtures("raising")

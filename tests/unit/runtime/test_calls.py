@@ -103,7 +103,7 @@ def test_what_would_end_the_program_is_an_error_of_the_call(
 def test_a_sink_that_would_end_the_program_failed_for_good(
     caller: ThreadCall, end: Callable[[], None], message: str
 ) -> None:
-    with pytest.raises(SinkFailedError, match=f"chunk 7: post {message}: expected it to return") as raised:
+    with pytest.raises(SinkFailedError, match=f"chunk 7: post {message}: expected the call to return") as raised:
         call_sink(caller, "chunk 7: post", end, timeout_s=10)
 
     assert raised.value.failure.kind is FailureKind.PERMANENT

@@ -83,7 +83,7 @@ def test_a_forked_child_cannot_use_what_its_parent_opened(tmp_path: Path) -> Non
             try:
                 call()
             except ConfigError as error:
-                said.append("and this is a forked child of it" in str(error))
+                said.append("and this process is a forked child of that process" in str(error))
         return str(said)
 
     with sink, sink._opening, sink._closing:
@@ -142,5 +142,7 @@ def test_what_ends_with_its_last_reference_asks_whose_process_it_is() -> None:
 
 
 def test_what_another_process_opened_is_refused_by_its_id() -> None:
-    with pytest.raises(ConfigError, match=r"the WAL was opened in process -1, and this is a forked child of it"):
+    with pytest.raises(
+        ConfigError, match=r"the WAL was opened in process -1, and this process is a forked child of that process"
+    ):
         Owner(pid=-1).refuse_child("the WAL")

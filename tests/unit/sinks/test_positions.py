@@ -89,7 +89,7 @@ def test_a_segment_that_is_behind_is_told_with_what_the_target_has_of_it() -> No
     assert (found.ordinal, found.rows) == (0, 0)
     assert found.failure is not None
     assert found.failure.kind is FailureKind.FORGOTTEN
-    assert f"segment 0 ({stage.segment.id}): its target has 0 of 5 rows" in found.failure.message
+    assert f"segment 0 ({stage.segment.id}): the target has 0 of 5 rows" in found.failure.message
 
 
 def test_a_last_delivered_that_is_gone_is_history_and_a_target_that_does_not_answer_may_be_asked_again() -> None:
@@ -197,7 +197,10 @@ def test_a_marked_batch_without_its_release_or_manifest_is_damage(doomed: str) -
     place.wal.delete(f"{paths.batch(0)}/{name}" for name in names)
 
     next_run = place.open({"a": Forgetful(target)})
-    with pytest.raises(CorruptError, match=rf"/{doomed}\S* is gone, but must .*: sinks/a/markers/.*life-cycle rule"):
+    with pytest.raises(
+        CorruptError,
+        match=rf"/{doomed}\S* does not exist, but it must have existed.*: sinks/a/markers/.*life-cycle rule",
+    ):
         next_run.deliver_all()
 
 

@@ -142,7 +142,7 @@ def test_an_error_of_a_task_comes_without_the_page_it_travelled_in() -> None:
 
 def test_a_null_where_none_may_be_comes_without_the_page() -> None:
     page = CANCELLED.replace("[SPARK", "java.lang.NullPointerException: a\n\tat x.PythonArrowInput\n[SPARK")
-    with pytest.raises(ConfigError, match="any depth: name") as caught, surfaced_errors("batch 7", "name"):
+    with pytest.raises(ConfigError, match="including nested ones: name") as caught, surfaced_errors("batch 7", "name"):
         raise OfJava(page)
     assert "sparkJobCancelled" not in "".join(traceback.format_exception(caught.value))
 

@@ -105,7 +105,7 @@ NOT_UNDERSTOOD: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("what", NOT_UNDERSTOOD)
 def test_a_spark_that_answers_otherwise_is_an_error_that_names_it(what: str) -> None:
-    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not tell wal-sink which query a batch belongs to \("):
+    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not let wal-sink read which query a batch belongs to \("):
         identity_of(dataframe(execution(**NOT_UNDERSTOOD[what])), 3)
 
 
@@ -119,7 +119,7 @@ def test_a_spark_without_a_list_of_queries_is_an_error_that_names_it() -> None:
 def test_a_writer_that_cannot_be_read_is_an_error_that_names_it() -> None:
     session = Odd(version="9.9", _jsparkSession=Odd())
     writer: Any = Odd(_spark=session, _jwrite=Odd(getClass=Odd))
-    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not tell wal-sink a setting of the writer \(extraOpt"):
+    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not let wal-sink read a setting of the writer \(extraOpt"):
         refuse_leftovers(writer, session, "/checkpoint")  # type: ignore[arg-type]
 
 
@@ -154,7 +154,7 @@ def test_as_many_batches_are_remembered_as_there_is_room_for() -> None:
 
 
 def test_a_spark_whose_plans_are_unknown_is_an_error_that_names_it() -> None:
-    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not tell wal-sink which batch a DataFrame is made of"):
+    with pytest.raises(ConfigError, match=r"Spark 9\.9 does not let wal-sink read which batch a DataFrame is made of"):
         BatchRows().refuse_earlier(cast("Any", Odd(sparkSession=Odd(version="9.9"), _jdf=Odd())), identity("/c"))
 
 

@@ -111,7 +111,7 @@ def test_every_shuffle_is_forgotten_once() -> None:
 
 def test_a_spark_that_tells_nothing_is_an_error() -> None:
     untold: Any = SimpleNamespace()
-    with pytest.raises(ConfigError, match=r"Spark 4\.0\.5 does not tell wal-sink whether it repeated a shuffle"):
+    with pytest.raises(ConfigError, match=r"Spark 4\.0\.5 does not let wal-sink read whether it repeated a shuffle"):
         Played({}, rdd=untold).found([4, 5])
 
 
@@ -148,7 +148,7 @@ def test_a_batch_whose_shuffles_were_repeated_is_staged_again(repeated: int, cap
     assert staged(run)
     assert run.attempts == repeated + 1
     assert run.ended == [("batch 7 planned at 17", f"the rows of attempt {repeated + 1}")]
-    assert caplog.text.count("nothing of this attempt is used") == repeated
+    assert caplog.text.count("no row of this attempt is used") == repeated
 
 
 def test_after_three_such_attempts_in_a_row_the_batch_fails_and_the_error_tells_the_ways_out() -> None:

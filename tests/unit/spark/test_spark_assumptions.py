@@ -99,7 +99,10 @@ def told(answer: object) -> Any:
 
 @pytest.mark.parametrize("answer", [PySparkException("[SQL_CONF_NOT_FOUND] no such key"), None, "", "many"])
 def test_how_many_batches_spark_keeps_is_never_guessed(answer: object) -> None:
-    with pytest.raises(ConfigError, match=r"this Spark does not tell spark\.sql\.streaming\.minBatchesToRetain"):
+    with pytest.raises(
+        ConfigError,
+        match=r"the number of batches that Spark keeps \(spark\.sql\.streaming\.minBatchesToRetain\) cannot be read",
+    ):
         check_kept_batches(told(answer), 1000)
 
 
@@ -235,7 +238,9 @@ def test_an_arrow_writer_gets_record_batches_wherever_its_base_class_lies() -> N
 def test_a_partition_that_comes_twice_is_staged_by_nobody() -> None:
     rows: list[Any] = [SimpleNamespace(partition=number) for number in (2, 0, 1)]
     assert [row.partition for row in _in_order(rows, "batch 7")] == [0, 1, 2]
-    with pytest.raises(SparkJobError, match="batch 7: expected one result of each partition, found two of partition 0"):
+    with pytest.raises(
+        SparkJobError, match="batch 7: expected one result from each partition, found two from partition 0"
+    ):
         _in_order([*rows, SimpleNamespace(partition=0)], "batch 7")  # type: ignore[list-item]
 
 

@@ -206,7 +206,10 @@ def test_a_batch_without_a_spark_schema_is_refused_for_good() -> None:
         (lambda: wrap.foreach_writer(Recorder), r"pass an instance, Recorder\(…\)"),
         (lambda: wrap.foreach_writer(object()), r"no process\(row\)"),
         (lambda: wrap.foreach_writer(SimpleNamespace(process=print, close=3)), "close cannot be called"),
-        (lambda: wrap.spark_writer("jdbc", {"password": SECRET}, mode="ignore"), "drop or refuse every batch"),
+        (
+            lambda: wrap.spark_writer("jdbc", {"password": SECRET}, mode="ignore"),
+            "'ignore' would drop every batch, and 'error' would fail on every batch",
+        ),
         (lambda: wrap.data_source_writer(Source), "Source: expected a DataSourceStreamWriter"),
         (lambda: wrap.data_source_writer(Source(secret=(letter for letter in SECRET))), "cannot be pickled"),
     ],

@@ -201,7 +201,7 @@ def test_a_gap_of_one_batch_is_refused() -> None:
     query = place.query()
     query.start_batch(2, 2)
 
-    with pytest.raises(MissingBatch, match=r"batch 2 follows batch 0 in .*: 1 batches between them"):
+    with pytest.raises(MissingBatch, match=r"batch 2 follows batch 0 in .*: 1 batches are missing in between"):
         query.stage(run, 2)
 
 
@@ -219,7 +219,9 @@ def test_a_first_batch_that_was_bound_and_not_staged_is_missing(first: int, rest
     query.start_batch(first + 1, first + 1)
 
     with pytest.raises(
-        MissingBatch, match=rf"batch {first + 1} comes to .*, which begins with batch {first} and holds none: 1 batches"
+        MissingBatch,
+        match=rf"batch {first + 1} cannot be staged into .*, because this WAL begins with batch {first} and holds no "
+        r"batch: 1 batches",
     ):
         query.stage(run, first + 1)
 
@@ -264,7 +266,9 @@ def test_of_batches_collected_since_it_chose_them_a_query_is_told_that_another_r
     sleeping = where.open({})
     where.stream(run, 0)
     run.log.raise_low_water(0)
-    with pytest.raises(FencedError, match=r"batch 0: .* has it as complete.*another query runs on this checkpoint"):
+    with pytest.raises(
+        FencedError, match=r"batch 0: .* the batch is complete in.*another query runs on this checkpoint"
+    ):
         where.query().stage(sleeping, 0)
 
 
@@ -276,7 +280,9 @@ def test_a_collected_batch_that_a_restored_checkpoint_asks_for_is_gone() -> None
     query = where.query()
     query.roll_back(-1)
     query.start_batch(0, 0)
-    with pytest.raises(HistoryGone, match=r"batch 0 .*collected \(low water 0\).*restore a newer checkpoint"):
+    with pytest.raises(
+        HistoryGone, match=r"batch 0 .*deleted from the WAL \(low water 0\).*Restore a newer checkpoint"
+    ):
         query.stage(run, 0)
 
 
@@ -324,8 +330,8 @@ def test_another_number_of_rows_than_an_earlier_attempt_had_is_told(
     staged_twice(place, rows)
 
     (told,) = caplog.messages
-    assert f"batch 0 of {place.wal.root}: staged again with {sum(rows)} rows" in told
-    assert f"had 2 rows of the same input ({paths.manifest(0, 1, 1)})" in told
+    assert f"batch 0 of {place.wal.root} was staged again with {sum(rows)} rows" in told
+    assert f"had 2 rows from the same input ({paths.manifest(0, 1, 1)})" in told
 
 
 def test_the_same_number_of_rows_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) -> None:

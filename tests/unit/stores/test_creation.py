@@ -98,7 +98,9 @@ def test_attempts_end(runtime: Runtime, pauses: list[float]) -> None:
 
 def test_an_unreadable_object_is_an_unknown_outcome(runtime: Runtime) -> None:
     store = Scripted("lost", unreadable=True)
-    with pytest.raises(OutcomeUnknownError, match=r"creation-.*/a may or may not.*start again") as caught:
+    with pytest.raises(
+        OutcomeUnknownError, match=r"creation-.*/a may or may not.*start the query or command again"
+    ) as caught:
         create_once(store, "a", b"mine", runtime=runtime)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own bytes
 

@@ -50,7 +50,7 @@ def test_a_relative_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     ("url", "message"),
     [
         ("", "empty"),
-        ("nosuch://x", "knows no scheme 'nosuch'.*install"),
+        ("nosuch://x", "does not know the scheme 'nosuch'.*install"),
         ("s3://", "names no bucket"),
         ("s3:///key", "names no bucket"),
         ("s3://AKIA:hush@bucket/x", "storage_options"),

@@ -188,7 +188,7 @@ def test_a_failure_while_rows_are_staged_names_the_transaction_and_the_call(
     (transaction_id,) = vault.aborts
     what = f"batch 0, transaction {transaction_id}: {sink.describe()}"
     told = f"{what}: {call} raised ConnectionError: unreachable"
-    assert f"{told}; its rows are prepared when they are delivered" in caplog.text
+    assert f"{told}; the rows of this transaction are prepared when they are delivered" in caplog.text
 
 
 def test_a_failure_while_rows_are_committed_names_them_too(vault: Vault) -> None:

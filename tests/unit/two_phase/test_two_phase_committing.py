@@ -40,7 +40,7 @@ def test_two_handles_that_are_gone_one_after_the_other_are_tried_again(
     where = place(5)
     where.stream(where.open({"a": Losing(vault)}), 0)
     assert shown(vault) == [0, 1, 2, 3, 4]
-    assert "; it was prepared a moment ago" in caplog.text
+    assert "; the transaction was prepared a moment ago" in caplog.text
     numbers = [name for name in where.wal.list(paths.progress_folder("a", 0)) if paths.is_prepared(name)]
     assert len(numbers) == 2
 
@@ -80,7 +80,9 @@ def test_what_may_have_been_committed_and_is_gone_stops_delivery_until_somebody_
     with pytest.raises(DeliveryError):
         run.deliver_all()
     vault.drop_held()
-    with pytest.raises(DeliveryError, match=r"An earlier attempt may have committed it.*on_gone='prepare_again'"):
+    with pytest.raises(
+        DeliveryError, match=r"An earlier attempt may have committed this transaction.*on_gone='prepare_again'"
+    ):
         where.open({"a": VaultSink(vault)}).deliver_all()
     where.open({"a": Delivery(VaultSink(vault), on_gone="prepare_again")}).deliver_all()
     assert shown(vault) == [0, 1, 2, 3, 4]
@@ -124,7 +126,7 @@ def test_rows_that_are_gone_and_were_not_kept_are_an_error_that_says_so(vault: V
     run = where.open({"a": Delivery(VaultSink(vault), keep_segments=False)})
     staged(where, run)
     vault.drop_held()
-    with pytest.raises(DeliveryError, match="not kept in the WAL"):
+    with pytest.raises(DeliveryError, match="The WAL did not keep the rows of this transaction"):
         run.deliver_all()
     assert not where.wal.list(paths.markers("a"))
 
@@ -195,7 +197,7 @@ def test_what_was_prepared_and_vanishes_is_told(vault: Vault, monkeypatch: pytes
         "create",
         lambda log, path, record: False if record.kind == "prepared" else genuine(log, path, record),
     )
-    with pytest.raises(CorruptError, match="vanished while it was read"):
+    with pytest.raises(CorruptError, match="disappeared while it was read"):
         run.deliver_all()
 
 

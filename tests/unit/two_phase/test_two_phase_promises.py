@@ -33,7 +33,7 @@ def test_dead_letters_are_not_replayed_to_it(vault: Vault) -> None:
     where = place(1)
     run = where.open({"a": Recorder()})
     where.stream(run, 0)
-    with pytest.raises(ConfigError, match="cannot be given single rows"):
+    with pytest.raises(ConfigError, match="cannot receive single rows"):
         DeadLetters(run.log, name="a").replay(VaultSink(vault))
 
 

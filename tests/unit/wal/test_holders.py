@@ -125,7 +125,7 @@ def test_one_that_runs_here_is_never_taken_over_by_a_careful_claim() -> None:
 
     for take_over in (TakeOver.IF_GONE, TakeOver.UNLESS_RUNNING):
         with pytest.raises(
-            HeldError, match=r"sink 'a' of .*: p:1 has served it since .* \(term 1\) and runs on this machine"
+            HeldError, match=r"sink 'a' of .*: p:1 has served it since .* \(term 1\) and is running on this machine"
         ):
             claim(log, ROLE, take_over=take_over)
     assert log.numbers(paths.terms(ROLE)) == [1]
@@ -135,7 +135,7 @@ def test_one_that_runs_here_is_never_taken_over_by_a_careful_claim() -> None:
 def test_one_of_which_nothing_is_known_is_taken_over_only_where_somebody_says_so() -> None:
     log = claimed_by(None)
 
-    with pytest.raises(HeldError, match="it is not known whether it ended"):
+    with pytest.raises(HeldError, match="it is not known whether that process ended"):
         claim(log, ROLE, take_over=TakeOver.IF_GONE)
     assert claim(log, ROLE, take_over=TakeOver.UNLESS_RUNNING).number == 2
 
@@ -152,7 +152,7 @@ def test_one_that_claims_after_the_look_is_not_fenced() -> None:
 
     place.wal.create = another_first  # type: ignore[method-assign]
 
-    with pytest.raises(HeldError, match="runs on this machine"):
+    with pytest.raises(HeldError, match="is running on this machine"):
         claim(log, ROLE, take_over=TakeOver.IF_GONE)
     assert log.numbers(paths.terms(ROLE)) == [1]
 

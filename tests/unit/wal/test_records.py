@@ -137,7 +137,7 @@ def test_a_whole_record_that_lacks_what_the_format_asks_for_is_refused() -> None
         kind = "low-water"
 
     with pytest.raises(
-        CorruptError, match=r"where: this low-water record lacks fields that format 1 requires: .*batch_id"
+        CorruptError, match=r"where: this low-water record does not have the fields that format 1 requires: .*batch_id"
     ):
         decode(LowWater, encode(Lacking(**STAMP)), "where")
 

@@ -55,7 +55,7 @@ def test_a_ledger_that_is_not_known_everywhere_yet(server: DynamoDbServer, opera
     table = server.new_table()
     server.faults.append(Fault(operation, "ResourceNotFoundException"))
     with opened(server, table) as sink:
-        with pytest.raises(TryAgainError, match="the ledger's table is not found: it was just made"):
+        with pytest.raises(TryAgainError, match=r"the table of the ledger was not found. It was just created"):
             sink.write(chunk(ids(1)))
         sink.write(chunk(ids(1)))
     assert server.ids(table) == [1]
@@ -114,12 +114,12 @@ def test_credentials_that_stay_unknown_are_permanent(server: DynamoDbServer, kin
     with opened(server, server.new_table(), kind) as sink:
         with pytest.raises(TryAgainError, match="UnrecognizedClientException"):
             sink.write(chunk(ids(1)))
-        with pytest.raises(PermanentError, match="the credentials found now are refused too") as caught:
+        with pytest.raises(PermanentError, match="New credentials were read, but DynamoDB refuses them too") as caught:
             sink.write(chunk(ids(1)))
         assert SECRET not in str(caught.value)
     server.faults[:] = [Fault("DescribeTable", "UnrecognizedClientException", times=9)]
     with (
-        pytest.raises(PermanentError, match="the credentials found now are refused too"),
+        pytest.raises(PermanentError, match="New credentials were read, but DynamoDB refuses them too"),
         opened(server, "orders", kind),
     ):
         pass
@@ -149,7 +149,10 @@ def test_a_cancelled_transaction_tells_why(server: DynamoDbServer) -> None:
 def test_a_ledger_that_others_keep_moving_may_be_tried_again(server: DynamoDbServer) -> None:
     moved = ("None", "ConditionalCheckFailed")
     server.faults.append(Fault("TransactWriteItems", "TransactionCanceledException", reasons=moved, times=9))
-    with opened(server, server.new_table()) as sink, pytest.raises(TryAgainError, match="move the ledger of"):
+    with (
+        opened(server, server.new_table()) as sink,
+        pytest.raises(TryAgainError, match="write to the ledger item for slot"),
+    ):
         sink.write(chunk(ids(1)))
     assert [operation for operation, _ in server.requests].count("TransactWriteItems") == 3
 
@@ -186,7 +189,7 @@ def test_waiting_for_unprocessed_items_is_bounded(server: DynamoDbServer) -> Non
     started_s = time.monotonic()
     with (
         opened(server, table, DynamoDbPutSink, max_wait_s=0.2) as sink,
-        pytest.raises(TryAgainError, match="throttles the table and left 2 items unprocessed"),
+        pytest.raises(TryAgainError, match="throttles the table, and 2 items were not written"),
     ):
         sink.write(chunk(ids(1, 2, 3)))
     assert time.monotonic() - started_s < 20
@@ -198,13 +201,18 @@ def test_waiting_for_unprocessed_items_is_bounded(server: DynamoDbServer) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_missing_table(server: DynamoDbServer, kind: Any) -> None:
-    with pytest.raises(PermanentError, match=r"'no-such', .* there is no such table"), opened(server, "no-such", kind):
+    with (
+        pytest.raises(PermanentError, match=r"'no-such', .* this table does not exist"),
+        opened(server, "no-such", kind),
+    ):
         pass
 
 
 def test_a_ledger_that_may_not_be_made(server: DynamoDbServer) -> None:
     with (
-        pytest.raises(PermanentError, match="there is no such table; create it with the string partition key 'slot'"),
+        pytest.raises(
+            PermanentError, match=r"this table does not exist\. Create it with the partition key 'slot' of type string"
+        ),
         opened(server, server.new_table(), create_ledger=False),
     ):
         pass
@@ -232,14 +240,14 @@ def test_what_cannot_be_opened_leaves_no_client(server: DynamoDbServer, monkeypa
     sink = DynamoDbSink(
         server.new_table(), region=REGION, endpoint_url=server.endpoint, ledger_table="none", create_ledger=False
     )
-    with pytest.raises(PermanentError, match="there is no such table"):
+    with pytest.raises(PermanentError, match="this table does not exist"):
         sink.open(CONTEXT)
     assert closed == ["once"]
 
 
 def test_a_ledger_that_is_another_table(server: DynamoDbServer) -> None:
     with (
-        pytest.raises(PermanentError, match=r"its key is \{'id': 'N'\}, expected the string 'slot' alone"),
+        pytest.raises(PermanentError, match=r"the key of this table is \{'id': 'N'\}, expected only the string 'slot'"),
         opened(server, server.new_table(), ledger_table=server.new_table()),
     ):
         pass
@@ -247,7 +255,7 @@ def test_a_ledger_that_is_another_table(server: DynamoDbServer) -> None:
 
 def test_a_table_without_that_row_key(server: DynamoDbServer) -> None:
     with (
-        pytest.raises(PermanentError, match=r"its key is \{'id': 'N'\}; row_key='at' needs a table"),
+        pytest.raises(PermanentError, match=r"the key of this table is \{'id': 'N'\}, but row_key='at' needs a table"),
         opened(server, server.new_table(), row_key="at"),
     ):
         pass

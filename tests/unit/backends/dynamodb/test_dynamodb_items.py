@@ -69,7 +69,7 @@ def test_texts_that_are_no_utf8_are_told_and_never_become_one_key(server: Dynamo
         refused = sink.write(rows)
         assert isinstance(refused, Rejected)
         assert refused.reasons == dict.fromkeys(
-            (0, 1), "column 'id' holds bytes that are no UTF-8 text: invalid start byte"
+            (0, 1), "column 'id' holds bytes that are not UTF-8 text: invalid start byte"
         )
         assert sink.write(rows.without(refused.reasons)) is None
     assert server.items(table) == [{"id": {"S": "ok"}, "n": {"N": "3"}}]
@@ -115,7 +115,7 @@ def test_a_key_that_is_no_number_is_told_by_row(server: DynamoDbServer, kind: An
         refused = sink.write(chunk(rows))
     assert isinstance(refused, Rejected)
     assert list(refused.reasons) == [1, 2, 3]
-    assert refused.reasons[1] == "column 'id' of its key is NaN, which DynamoDB cannot hold as a number"
+    assert refused.reasons[1] == "column 'id' of the row's key is NaN, but DynamoDB cannot hold this value as a number"
     assert [float(item["id"]["N"]) for item in server.items(table)] == ([] if kind is DynamoDbSink else [1.0, 2.0])
 
 
@@ -144,10 +144,10 @@ def test_rows_that_no_item_can_hold_are_told(server: DynamoDbServer, kind: Any) 
     with opened(server, table, kind) as sink:
         refused = sink.write(chunk(rows))
     assert isinstance(refused, Rejected)
-    assert refused.reasons[1] == "column 'name' of its key is NULL"
-    assert refused.reasons[2] == "column 'name' of its key has 0 bytes, expected 1 to 2048"
-    assert refused.reasons[3] == "column 'name' of its key has 2049 bytes, expected 1 to 2048"
-    assert refused.reasons[4].startswith("it has about 4100")
+    assert refused.reasons[1] == "column 'name' of the row's key is NULL"
+    assert refused.reasons[2] == "column 'name' of the row's key has 0 bytes, expected 1 to 2048"
+    assert refused.reasons[3] == "column 'name' of the row's key has 2049 bytes, expected 1 to 2048"
+    assert refused.reasons[4].startswith("the item has about 4100")
     assert [item["name"]["S"] for item in server.items(table)] == ([] if kind is DynamoDbSink else ["a"])
 
 

@@ -69,7 +69,8 @@ def test_a_null_in_the_key_of_an_index_is_a_rejected_row_unless_it_is_left_out(
     rows = pa.table({"id": [1, 2], "day": ["mo", None]})
     table = server.new_table(index="day")
     assert told(server, table, kind, rows) == {
-        1: "column 'day', the key of index 'by-day', is NULL; nulls='omit' leaves it out of the item and of the index"
+        1: "column 'day' is NULL, but it is the key of index 'by-day'. A key cannot be NULL. Correct the row, or "
+        "pass nulls='omit': the item is then stored without this attribute, and does not appear in the index"
     }
     omitting = server.new_table(index="day")
     with opened(server, omitting, kind, nulls="omit") as sink:
@@ -81,7 +82,9 @@ def test_a_null_in_the_key_of_an_index_is_a_rejected_row_unless_it_is_left_out(
 def test_a_number_out_of_range_in_the_key_of_an_index_is_a_rejected_row(server: DynamoDbLocal, kind: Any) -> None:
     table = server.new_table(index="n", index_type="N")
     reasons = told(server, table, kind, pa.table({"id": [1, 2, 3], "n": [1.5, 1e300, float("nan")]}))
-    assert reasons[1] == "column 'n', the key of index 'by-n', is 1e300, which DynamoDB cannot hold as a number"
+    assert (
+        reasons[1] == "column 'n', the key of index 'by-n', is 1e300, but DynamoDB cannot hold this value as a number"
+    )
     assert list(reasons) == [1, 2]
     assert server.ids(table) == [1]
 
@@ -91,7 +94,9 @@ def test_a_column_of_another_type_than_an_index_is_permanent(server: DynamoDbLoc
     table = server.new_table(index="day")
     with (
         opened(server, table, kind) as sink,
-        pytest.raises(PermanentError, match=r"'day' would be stored as N, the key of index 'by-day' is S; cast it"),
+        pytest.raises(
+            PermanentError, match=r"'day' would be stored as N, but the key of index 'by-day' is S\. Cast the column"
+        ),
     ):
         sink.write(chunk(pa.table({"id": [1], "day": [1]})))
     assert server.items(table) == []
@@ -142,7 +147,7 @@ def test_a_table_made_anew_with_another_key_is_no_fault_of_its_rows(server: Dyna
     with opened(server, table, kind) as sink:
         server.client.delete_table(TableName=table)
         create_table(server.client, table, {"id": "S"})
-        with pytest.raises(TryAgainError, match=r"batch 0, chunk a-0-2: .*the table was altered meanwhile"):
+        with pytest.raises(TryAgainError, match=r"batch 0, chunk a-0-2: .*the table was altered in the meantime"):
             sink.write(chunk(ids(1, 2)))
         with pytest.raises(PermanentError, match="would be stored as N, the table's key is S"):
             sink.write(chunk(ids(1, 2)))

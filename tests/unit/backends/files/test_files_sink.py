@@ -157,8 +157,8 @@ def test_a_template_that_cannot_work_is_refused(template: str) -> None:
 @pytest.mark.parametrize(
     ("thing", "expected"),
     [
-        (Path.mkdir, "taken, and no file can be read there"),
-        (lambda name: name.symlink_to("nowhere"), "taken, and no file can be read there"),
+        (Path.mkdir, "exists, but no file can be read there"),
+        (lambda name: name.symlink_to("nowhere"), "exists, but no file can be read there"),
         (Path.touch, "exists and is empty"),
     ],
     ids=["folder", "dangling link", "empty file"],
@@ -270,7 +270,7 @@ def test_credentials_in_a_url_never_show() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_column_with_the_name_of_a_folder_is_refused(tmp_path: Path, format: Any, column: str) -> None:  # noqa: A002
     """Spark and Arrow take its values from the folder `batch=…`, and not from the file."""
-    told = rf"batch 7, chunk a-0-1: column '{column}' .* folder 'batch=0000000000000000007'.*rename the column"
+    told = rf"batch 7, chunk a-0-1: column '{column}' .* folder 'batch=0000000000000000007'.*Rename the column"
     with pytest.raises(ConfigError, match=told):
         opened(FilesSink(str(tmp_path), format=format)).write(chunk(pa.table({column: [1]}), batch=7))
     assert files(tmp_path) == {}

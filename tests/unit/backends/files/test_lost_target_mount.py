@@ -17,7 +17,7 @@ from wal_sink.testing.data.tables import three_batches
 from wal_sink_backends import FilesSink, TwoPhaseFilesSink
 
 CHUNKS = chunks_of(three_batches()[0])
-LOST = "this folder is gone, or it is on another disk now.* then start again"
+LOST = "this folder is gone, or it is on another disk now.* then start the query or command again"
 
 
 @pytest.fixture

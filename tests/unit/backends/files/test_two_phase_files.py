@@ -156,7 +156,7 @@ def test_a_file_of_the_same_bytes_under_that_name_is_another_one(tmp_path: Path,
     before = shown(tmp_path)
     held = prepared(tmp_path)
     for _ in range(2):
-        with pytest.raises(PermanentError, match=r"0-0-0.jsonl exists, and it is not the file .*\{wal_id\} in it"):
+        with pytest.raises(PermanentError, match=r"0-0-0.jsonl exists, but it is not the file .*\{wal_id\} in it"):
             committed(tmp_path, held)
     assert shown(tmp_path) == before, way
     assert len(held_files(tmp_path)) == 1
@@ -169,7 +169,7 @@ def test_a_file_of_the_same_bytes_does_not_stand_in_for_one_that_is_gone(tmp_pat
     first, second = prepared(tmp_path), prepared(tmp_path)
     committed(tmp_path, first)
     aborted(tmp_path, second)
-    with pytest.raises(HandleGoneError, match="the file of that name is another one, or was altered") as error:
+    with pytest.raises(HandleGoneError, match="the file with that name is another file, or was altered") as error:
         committed(tmp_path, second)
     assert not error.value.never_committed
 
@@ -178,7 +178,7 @@ def test_a_file_that_a_reader_took_away_is_not_committed_again(tmp_path: Path, w
     held = prepared(tmp_path)
     committed(tmp_path, held)
     (tmp_path / "0-0-0.jsonl").unlink()
-    with pytest.raises(HandleGoneError, match="is gone, and there is no such file") as error:
+    with pytest.raises(HandleGoneError, match="is gone, and no file has that name") as error:
         committed(tmp_path, held)
     assert not error.value.never_committed, "it was"
     assert shown(tmp_path) == {}, way
@@ -197,7 +197,7 @@ def test_a_held_file_that_lost_bytes_is_not_committed(tmp_path: Path) -> None:
 def test_a_handle_of_another_store_is_not_held_in_this_one(tmp_path: Path) -> None:
     held = prepared(tmp_path)
     for handle in ('{"name":"x","upload":"y","parts":1,"digest":"","etags":[]}', "no handle at all"):
-        with pytest.raises(HandleGoneError, match="not one of this store"):
+        with pytest.raises(HandleGoneError, match="does not belong to this store"):
             committed(tmp_path, Held(held.transaction, "", handle))
 
 
@@ -278,7 +278,7 @@ def test_what_is_held_apart_is_found_to_be_aborted(tmp_path: Path) -> None:
     with opened_at(folder) as other:
         other.abort(transaction, token)
     assert not list(apart.iterdir())
-    with opened_at(folder) as other, pytest.raises(ConfigError, match="no token of a held file"):
+    with opened_at(folder) as other, pytest.raises(ConfigError, match="not a token of a held file"):
         other.abort(transaction, "orders/held")
 
 
@@ -289,7 +289,11 @@ def test_what_is_held_apart_is_found_to_be_aborted(tmp_path: Path) -> None:
         ("/data/orders", "/data/orders/x", "outside of /data/orders"),
         ("/data/orders", "/data/x/../orders", "outside of /data/orders"),
         ("/data/orders", "", "outside of /data/orders"),
-        ("s3://bucket/x", "/data", "held_folder is for local folders, since S3 shows nothing of an upload"),
+        (
+            "s3://bucket/x",
+            "/data",
+            "held_folder is only for local folders, because S3 shows nothing of an unfinished upload",
+        ),
     ],
 )
 def test_a_folder_that_cannot_hold_is_refused(url: str, given: str, message: str) -> None:
@@ -401,7 +405,9 @@ def test_columns_that_no_file_holds_are_refused_by_name(tmp_path: Path) -> None:
 def test_a_column_with_the_name_of_a_folder_is_refused(tmp_path: Path, column: str) -> None:
     """Spark and Arrow take its values from the folder `dt=…`, and not from the file."""
     template = "dt={date}/sink={sink}/" + TEMPLATE
-    told = rf"batch 0, chunk .*: column '{column}' has the name of the folder '{column.lower()}=.*rename the column"
+    told = (
+        rf"batch 0, chunk .*: column '{column}' has the same name as the folder '{column.lower()}=.*Rename the column"
+    )
     with pytest.raises(ConfigError, match=told):
         prepared(tmp_path, chunks_of(pa.table({"id": [1], column: [1]})), name_template=template)
     assert not held_files(tmp_path)
@@ -474,7 +480,7 @@ def test_a_url_that_cannot_work_is_refused(query: str, message: str) -> None:
 @pytest.mark.parametrize("url", ["memory://x", "ftp://me:hunter2@host/folder", "simplecache::s3://bucket/x"])
 def test_a_store_that_cannot_hold_files_back_is_refused(url: str) -> None:
     with pytest.raises(
-        ConfigError, match="two-phase commit of files works on a local file system and on S3 only; use FilesSink"
+        ConfigError, match=r"two-phase commit of files works on a local file system and on S3 only\. Use FilesSink"
     ) as error:
         TwoPhaseFilesSink(url)
     assert "hunter2" not in str(error.value)

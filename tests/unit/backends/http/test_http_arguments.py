@@ -33,7 +33,7 @@ from wal_sink_backends.http.urls import http_sink
         ("https://host/x", {"method": "GET"}, "expected one of 'POST', 'PUT', 'PATCH'"),
         ("https://host/x", {"timeout_s": 0}, "timeout_s=0"),
         ("https://host/x", {"headers": {"a b": "x"}}, "header 'a b'"),
-        ("https://host/x", {"headers": {"a": "x\r\nb: hunter2"}}, "header 'a': its value"),
+        ("https://host/x", {"headers": {"a": "x\r\nb: hunter2"}}, "header 'a': the value"),
         ("https://host/x", {"headers": {"Content-type": "x"}}, "other than Content-Type"),
         ("https://host/x", {"headers_from_env": {"idempotency-key": "X"}}, "header 'Idempotency-Key'"),
     ],
@@ -71,7 +71,7 @@ def test_a_variable_that_is_not_set(plain: Collection, monkeypatch: pytest.Monke
 
 def test_a_variable_that_is_no_header(plain: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORDERS_AUTH", f"{SECRET}\r\nX-Other: 1")
-    with pytest.raises(PermanentError, match="ORDERS_AUTH is no header value") as caught:
+    with pytest.raises(PermanentError, match="ORDERS_AUTH is not a valid header value") as caught:
         write(HttpSink(plain.url, headers_from_env={"Authorization": "ORDERS_AUTH"}))
     assert SECRET not in str(caught.value)
 

@@ -107,16 +107,27 @@ def test_what_follows_an_answer_is_not_the_answer_to_the_next_request(first: byt
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + b'{"s":"\xc3\xa9"}', "after which more came"),
-        (b"HTTP/1.1 200 OK\r\n\r\n[200, 2", "ends where the connection does and a cut does not show"),
-        (b"HTTP/1.0 200 OK\r\n\r\n", "ends where the connection does and a cut does not show"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + b'{"s":"\xc3\xa9"}',
+            "more bytes followed than its headers announce",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\n\r\n[200, 2",
+            "neither Content-Length nor chunks: if the connection is cut, the cut looks like the end of the body",
+        ),
+        (
+            b"HTTP/1.0 200 OK\r\n\r\n",
+            "neither Content-Length nor chunks: if the connection is cut, the cut looks like the end of the body",
+        ),
     ],
     ids=["length in characters", "cut", "nothing came"],
 )
 def test_a_check_gets_no_body_whose_end_nobody_tells(answer: bytes, message: str) -> None:
     seen = Seen()
     with answering(answer, hangs_up=True) as server:
-        with pytest.raises(PermanentError, match=f"{message}.*: the check cannot judge a part of it"):
+        with pytest.raises(
+            PermanentError, match=f"the response body may be incomplete, because .*{message}. The response check needs"
+        ):
             write(HttpSink(server.url, check=seen))
         assert write(HttpSink(server.url)) is None  # without a check only the status counts
     assert seen.bodies == []
@@ -164,7 +175,9 @@ def test_a_200_for_what_nobody_sent_is_no_chunk() -> None:
         sink = HttpLookupSink(server.url, lookup_url=f"{server.url}/{{key}}")
         with (
             opened(sink),
-            pytest.raises(PermanentError, match=r"answered 200 for it, and for [0-9a-f]{32}-0-1, which was"),
+            pytest.raises(
+                PermanentError, match=r"answered 200 for this chunk, but also for [0-9a-f]{32}-0-1\. That key was"
+            ),
         ):
             sink.was_applied("k")
 
@@ -184,7 +197,7 @@ def test_a_proxy_that_makes_no_tunnel_is_told_apart_from_the_api(monkeypatch: py
     with answering(b"HTTP/1.1 407 Login\r\nContent-Length: 0\r\n\r\n") as server:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{server.address}")
         monkeypatch.setenv("NO_PROXY", "")
-        with pytest.raises(TargetFailedError, match="cannot be reached, nothing was sent: 407 Login"):
+        with pytest.raises(TargetFailedError, match="cannot be reached, and nothing was sent: 407 Login"):
             write(HttpSink("https://api.example.invalid/x"))
 
 

@@ -54,7 +54,7 @@ def test_a_row_too_large_is_refused(plain: Collection) -> None:
 
 def test_halving_ends_after_a_hundred_refused_rows(plain: Collection) -> None:
     plain.server.refuse = lambda _row: "all wrong"
-    with pytest.raises(PermanentError, match=r"more than 100 rows are refused, the last with: 422 .*all wrong"):
+    with pytest.raises(PermanentError, match=r"the API refused more than 100 rows\. The last error: 422 .*all wrong"):
         write(HttpSink(plain.url), chunk(*range(1000)))
     assert len(plain.server.requests) < 1000
 

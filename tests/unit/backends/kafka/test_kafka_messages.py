@@ -98,14 +98,14 @@ def test_a_partition_the_topic_does_not_have_is_refused_by_row() -> None:
     table = pa.table({"p": pa.array([0, 3, -1, None])})
     found = refusals(table, partition="p")
     assert list(found) == [1, 2]
-    assert found[1] == "column 'p' asks for partition 3, the topic has 3"
+    assert found[1] == "column 'p' has the value 3, but the topic has 3 partitions"
 
 
 def test_a_message_above_the_topics_limit_is_refused_by_row() -> None:
     table = pa.table({"v": ["x" * 10, "x" * 2_000, "x"]})
     found = refusals(table, value="string:v", most_bytes=1_000)
     assert list(found) == [1]
-    assert "the topic takes 1000 (max.message.bytes)" in found[1]
+    assert "the topic accepts at most 1000 (max.message.bytes)" in found[1]
 
 
 @pytest.mark.parametrize(

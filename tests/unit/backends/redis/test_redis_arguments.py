@@ -36,7 +36,7 @@ from wal_sink_backends.redis.urls import redis_sink
         ("redis://host", {"key": "orders:{id"}, "expected '}'"),
         ("redis://host", {"key": "orders:{id:d}"}, "names of columns in braces"),
         ("redis://host", {"key": "orders:{id}{day}"}, r"{id} and {day} need a text between them.* concat\(id, day\)"),
-        ("redis://host", {"key": "wal_sink:ledger:{id}"}, "are the ledger's"),
+        ("redis://host", {"key": "wal_sink:ledger:{id}"}, "belong to the ledger"),
         ("redis://host", {"maxlen": 5}, "expected a number above 0, and kind='stream'"),
         ("redis://host", {"wait_replicas": -1}, "wait_replicas of 0 or more"),
         ("redis://host", {"timeout_s": 0}, "timeout_s above 0"),

@@ -64,7 +64,7 @@ def test_replicas_that_are_not_waited_for_are_warned_of(
     with opened(server, wait_replicas=1):
         assert "replica(s)" not in caplog.text
     with opened(server):
-        assert "it has 1 replica(s) and acknowledges before they have a write" in caplog.text
+        assert "the server has 1 replica(s), but acknowledges a write before the replicas have it" in caplog.text
 
 
 def test_config_get_may_be_forbidden(server: RedisServer, caplog: pytest.LogCaptureFixture) -> None:

@@ -144,7 +144,7 @@ def test_a_chunk_less_its_rows_still_moves_the_ledger(server: RedisServer) -> No
 
 def test_an_emptied_redis_is_refused(server: RedisServer) -> None:
     sink = RedisSink(server.url, kind="stream", key="orders", password_env=VARIABLE)
-    told = "batch 0 was delivered and marked, but its target remembers nothing"
+    told = "batch 0 was delivered and marked, but the target holds nothing"
     with pytest.raises(HistoryError, match=told), query_into(sink) as query:  # noqa: PT012
         query.batch(ids(1, 2))
         with server.client() as client:
@@ -155,7 +155,7 @@ def test_an_emptied_redis_is_refused(server: RedisServer) -> None:
 
 def test_a_redis_restored_to_before_the_marker_is_refused(server: RedisServer) -> None:
     sink = RedisSink(server.url, kind="stream", key="orders", password_env=VARIABLE)
-    told = "batch 1 was delivered and marked, but its target remembers batch 0"
+    told = "batch 1 was delivered and marked, but the target holds batch 0"
     with pytest.raises(HistoryError, match=told), query_into(sink) as query:  # noqa: PT012
         query.batch(ids(1))
         old = everything(server)

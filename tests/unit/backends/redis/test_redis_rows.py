@@ -67,7 +67,7 @@ def test_of_a_set_a_text_that_json_would_alter_is_told(server: RedisServer) -> N
         refused = sink.write(chunk(rows))
         assert isinstance(refused, Rejected)
         assert refused.reasons == dict.fromkeys(
-            (0, 1), "column 'id' holds bytes that are no UTF-8 text: invalid start byte"
+            (0, 1), "column 'id' holds bytes that are not UTF-8 text: invalid start byte"
         )
         assert client.exists("orders") == 0
 
@@ -86,7 +86,7 @@ def test_two_rows_never_share_a_key_because_of_the_text_between_its_fields(serve
         refused = sink.write(chunk(rows))
         assert refused == Rejected(
             {
-                0: "column 'x' of its key 'a:{x}:{y}' is '1:2', and ':' stands between {x} and {y}: another row could "
+                0: "column 'x' of the key 'a:{x}:{y}' is '1:2', and ':' stands between {x} and {y}: another row could "
                 "have the same key"
             }
         )
@@ -141,9 +141,9 @@ def test_rows_that_cannot_be_written_are_told_and_nothing_is(
     with opened(server, key="{id}_sink:ledger:") as sink:
         assert sink.write(chunk(table)) == Rejected(
             {
-                1: "a column of its key '{id}_sink:ledger:' is NULL",
-                2: "its key begins with wal_sink:ledger:, which is the ledger's",
-                3: "it has more than the 20 bytes that Redis takes",
+                1: "a column of the key '{id}_sink:ledger:' is NULL",
+                2: "the key of the row begins with wal_sink:ledger:, but such keys belong to the ledger",
+                3: "the row has more bytes than Redis accepts (at most 20)",
             }
         )
         assert sink.last(SLOT) is None
@@ -154,7 +154,7 @@ def test_rows_that_cannot_be_written_are_told_and_nothing_is(
 def test_an_entry_without_any_value_is_told(server: RedisServer) -> None:
     with opened(server, kind="stream", key="orders") as sink:
         assert sink.write(chunk(ids(1, None))) == Rejected(
-            {1: "every column is NULL, and an entry of a stream needs a field"}
+            {1: "every column is NULL, but an entry of a stream needs a field"}
         )
 
 

@@ -71,7 +71,7 @@ def sentinel(tmp_path: Path, pair: tuple[RedisServer, RedisServer]) -> Iterator[
 
 def test_a_sentinel_itself_is_no_target(sentinel: Sentinel) -> None:
     sink = RedisSink(f"redis://127.0.0.1:{sentinel.port}/0", key="orders:{id}")
-    with pytest.raises(PermanentError, match="is a Redis Sentinel, which holds no rows"):
+    with pytest.raises(PermanentError, match="is a Redis Sentinel, but a Sentinel holds no rows"):
         sink.open(CONTEXT)
     sink.close()
 

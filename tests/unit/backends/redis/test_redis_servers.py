@@ -130,7 +130,7 @@ def test_what_cannot_be_opened_leaves_no_connection(server: RedisServer) -> None
     with server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         sink = RedisSink(server.url, key="orders:{id}", password_env=VARIABLE)
-        with pytest.raises(PermanentError, match="may silently drop the ledger"):
+        with pytest.raises(PermanentError, match="may delete the ledger without an error"):
             sink.open(CONTEXT)
         for _ in range(100):
             if len(client.client_list()) == 1:

@@ -114,7 +114,7 @@ def test_urls_that_cannot_work(url: str, message: str) -> None:
         ("postgresql://me:hunt?er2@db/shop", {}, "as %2F, %3F and %40"),
         ("postgresql://me:hunt/er2@db/shop", {}, "as %2F, %3F and %40"),
         ("me:hunter2@db/shop", {}, "cannot reach '\\?' databases"),
-        ("postgresql://me:hunter2@db/shop", {"password_env": "X"}, "give one of them"),
+        ("postgresql://me:hunter2@db/shop", {"password_env": "X"}, "Use only one of them"),
         ("postgresql://db/shop", {"table": "t" * 64}, "at most 63 bytes"),
         ("postgresql://db/shop", {"schema": ""}, "expected the name of a schema"),
         ("postgresql://db/shop", {"statement_timeout_s": 0}, "statement_timeout_s=0: expected a number"),

@@ -43,12 +43,14 @@ def test_ten_thousand_bad_rows_are_named_as_far_as_time_allows() -> None:
 
 
 def test_a_search_that_finds_nothing_in_time_says_so() -> None:
-    with pytest.raises(PermanentError, match="refused: out of range; too many rows, or too slow, to find one within"):
+    with pytest.raises(PermanentError, match=r"refused: out of range\. The refused row could not be found within"):
         refused_rows(range(10_000), refusing(range(10_000), inserted=[], takes_s=0.02), within_s=0.05)
 
 
 def test_rows_that_are_refused_together_only() -> None:
-    with pytest.raises(PermanentError, match="refused as a whole, though each row alone is taken: too many"):
+    with pytest.raises(
+        PermanentError, match="the chunk was refused as a whole, although each row alone was accepted: too many"
+    ):
         refused_rows(range(4), lambda first, end: "too many" if end - first > 1 else None)
 
 
@@ -70,7 +72,9 @@ def test_nor_does_that_hide_what_is_refused_as_a_whole() -> None:
     def attempt(first: int, end: int) -> str | None:
         return Apart("not twice") if end - first > 2 else "too many" if end - first > 1 else None
 
-    with pytest.raises(PermanentError, match="refused as a whole, though each row alone is taken: too many"):
+    with pytest.raises(
+        PermanentError, match="the chunk was refused as a whole, although each row alone was accepted: too many"
+    ):
         refused_rows(range(4), attempt)
 
 
@@ -79,5 +83,5 @@ def test_rows_that_are_not_taken_apart_in_time_are_told() -> None:
         time.sleep(0.02)
         return Apart("not twice") if end - first > 1 else None
 
-    with pytest.raises(PermanentError, match="refused: not twice; too many rows, or too slow, to find one within"):
+    with pytest.raises(PermanentError, match=r"refused: not twice\. The refused row could not be found within"):
         refused_rows(range(10_000), attempt, within_s=0.05)

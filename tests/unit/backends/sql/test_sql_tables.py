@@ -38,7 +38,7 @@ PRIMARY = ("PRIMARY", "id", None, "")
     ("rows", "problem"),
     [
         ([PRIMARY], None),
-        ([PRIMARY, ("by_name", None, None, None)], "unique index 'by_name' is not that of the key"),
+        ([PRIMARY, ("by_name", None, None, None)], "unique index 'by_name' is not the index of the key"),
         ([("by_id", None, None, None)], "needs a primary key or unique index of ['id']; found ['by_id']"),
         ([("by_both", "id", None, ""), ("by_both", None, None, None)], "needs a primary key or unique index"),
         ([("start", "id", 4, "")], "needs a primary key or unique index"),
