@@ -303,7 +303,7 @@ class WalSink:
 
     def _refuse_closed(self) -> None:
         if self._closed:
-            raise ConfigError(f"{self!r} was closed: make a new one")
+            raise ConfigError(f"{self!r} was closed. Create a new WalSink")
 
     def _open_run(self, spark: SparkSession | None) -> Run:
         if spark is not None:

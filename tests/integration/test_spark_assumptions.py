@@ -53,7 +53,9 @@ def test_a_setting_that_spark_does_not_know_is_not_guessed(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setattr("wal_sink.spark.session.cluster._KEPT_BATCHES", key)
-    with pytest.raises(ConfigError, match=rf"the number of batches that Spark keeps \({re.escape(key)}\) cannot be read"):
+    with pytest.raises(
+        ConfigError, match=rf"the number of batches that Spark keeps \({re.escape(key)}\) cannot be read"
+    ):
         check_kept_batches(spark, 1000)
 
 

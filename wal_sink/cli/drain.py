@@ -85,12 +85,12 @@ def _check_start(before: Status, name: str, start_from: str | None) -> None:
         return  # it was renamed: the error of the library names the new name
     known = ", ".join(repr(sink.name) for sink in before.sinks) or "none"
     raise ConfigError(
-        f"sink {name!r} is new to {before.wal}, which holds batches up to {before.newest_batch} (known sinks: "
-        f"{known}). Choose the first batch of the sink: --start-from earliest delivers all batches that the WAL still "
-        "holds, --start-from next only batches completed from now on. To continue a known sink, pass the name of that "
-        f"sink with --name, or rename the sink: wal-sink sinks rename WAL OLD {name}. If the new sink replaces an old "
-        "sink, retire the old sink (wal-sink sinks retire WAL OLD). Otherwise the WAL never deletes the batches that "
-        "the old sink does not have"
+        f"sink {name!r} is new to {before.wal}, but this WAL already holds batches up to {before.newest_batch} (known "
+        f"sinks: {known}). Choose the first batch of the sink: --start-from earliest delivers all batches that the WAL "
+        "still holds, --start-from next only batches completed from now on. To continue a known sink, pass the name "
+        f"of that sink with --name, or rename the sink: wal-sink sinks rename WAL OLD {name}. If the new sink replaces "
+        "an old sink, retire the old sink (wal-sink sinks retire WAL OLD). Otherwise the WAL never deletes the "
+        "batches that the old sink does not have"
     )
 
 

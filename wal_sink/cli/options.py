@@ -97,7 +97,7 @@ def merged_options(pairs: tuple[str, ...], text: str | None, named: str) -> dict
         if not equals:  # the text may be a value, and so a secret
             raise ConfigError(f"{named}: {len(pair)} characters without a '='; expected KEY=VALUE")
         if not all(key.split(".")):
-            raise ConfigError(f"{named}: {key!r} is no valid option name; expected KEY=VALUE")
+            raise ConfigError(f"{named}: {key!r} is not a valid option name; expected KEY=VALUE")
         _put(options, key.split("."), _value(value), named)
     return options
 

@@ -48,7 +48,7 @@ def print_status(found: Status) -> None:
                 ("query", found.query_id),
                 ("checkpoint", found.checkpoint),
                 ("newest batch", batch_text(found.newest_batch)),
-                ("collected through", batch_text(found.low_water)),
+                ("deleted through", batch_text(found.low_water)),
                 ("runs that staged", found.stager_term),
             ]
         )

@@ -78,8 +78,8 @@ class Positions:
         if stored.rows > segment.rows:
             raise HistoryError(
                 f"batch {given.batch_id}, sink {given.sink!r}: the target holds {stored.rows} rows of segment "
-                f"{segment.id}, which has {segment.rows}, in slot {self._slot(ordinal)!r}. Find out which program "
-                "wrote to this slot before you continue"
+                f"{segment.id}, but this segment has {segment.rows} rows, in slot {self._slot(ordinal)!r}. Find out "
+                "which program wrote to this slot before you continue"
             )
         return stored.rows
 
@@ -103,7 +103,7 @@ class Positions:
         what = f"positions of {len(slots)} slots from {slots[0]!r}"
         found: object = self._session.call(what, self._sink.positions, slots, nothing_sent=True)
         if not isinstance(found, Mapping) or any(slot not in found for slot in slots):
-            text = f"{what}: expected a mapping that has every slot, with None where it holds nothing"
+            text = f"{what}: expected a mapping with every slot, and None for a slot that holds nothing"
             raise SinkFailedError(FailureKind.PERMANENT, text)
         return {slot: stored_position(what, slot, found[slot]) for slot in slots}
 

@@ -120,7 +120,7 @@ class Inventory:
     def known_sinks(self) -> dict[str, str]:
         """Names of the sinks that must have been registered, each with the evidence."""
         claimed = {role.removeprefix(_COMMITTER): role for role in self.roles if role.startswith(_COMMITTER)}
-        named = dict.fromkeys(self.wal.sinks if self.wal else (), f"{paths.WAL}, which names the sink,")
+        named = dict.fromkeys(self.wal.sinks if self.wal else (), f"{paths.WAL}, where the sink is recorded,")
         return named | {name: f"{paths.terms(role)}/" for name, role in sorted(claimed.items())}
 
 

@@ -144,7 +144,7 @@ def _is_copy(wal: WalRecord, here: Path, said: Path) -> bool:
     except (OSError, ObjectMissing):
         return False  # no WAL is there
     except WalSinkError as error:
-        _logger.warning("%s cannot be read; it is unknown whether it holds the same WAL: %s", said, error)
+        _logger.warning("%s cannot be read, so it is not known whether this folder holds the same WAL: %s", said, error)
         return False
 
 

@@ -42,7 +42,7 @@ class Rejected:
         if self.reasons and not isinstance(self.reasons, Mapping):
             found = type(self.reasons).__name__
             raise PermanentError(
-                f"Rejected takes a mapping from the index of a row to the reason, {{0: 'bad'}}, not a {found}"
+                f"Rejected expects a mapping from the index of a row to the reason, {{0: 'bad'}}, not a {found}"
             )
         if not self.reasons:
             raise ValueError("Rejected needs at least one row. If the sink wrote every row, return None")

@@ -18,8 +18,8 @@ def check_path(path: str) -> str:
     parts = path.split("/")
     if "" in parts or any(part.startswith(HIDDEN) for part in parts) or "\0" in path or "?" in path:
         raise StoreError(
-            f"{path!r} is no path of an object: expected names joined by '/', none empty or beginning with '.', "
-            "and no '?'"
+            f"{path!r} is not a path of an object: expected names joined by '/', none empty or beginning with '.', and "
+            "no '?'"
         )
     return path
 

@@ -102,9 +102,9 @@ def _refuse_local(url: str, scheme: str) -> None:
     """Refuse a local path with `::`, where fsspec would split it. A chain begins with a scheme that fsspec supports."""
     if scheme == LOCAL or ("://" not in url and scheme not in fsspec.available_protocols()):
         raise ConfigError(
-            f"{mask_url(url)}: a local path must not contain '::', which joins the parts of a chained URL such as "
-            "simplecache::s3://bucket/folder. Nothing was started; rename the folder, or give the path of a symbolic "
-            "link to it"
+            f"{mask_url(url)}: a local path must not contain '::', because '::' joins the parts of a chained URL such "
+            "as simplecache::s3://bucket/folder. Nothing was started. Rename the folder, or pass the path of a "
+            "symbolic link to the folder"
         )
 
 

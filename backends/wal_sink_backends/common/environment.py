@@ -15,5 +15,7 @@ def from_environment(names: Mapping[str, str], sink: str) -> dict[str, str]:
     """
     for name in names.values():
         if name not in os.environ:
-            raise PermanentError(f"{sink}: the environment variable {name} is not set where the sink runs; set it")
+            raise PermanentError(
+                f"{sink}: the environment variable {name} is not set where the sink runs. Set this variable"
+            )
     return {option: os.environ[name] for option, name in names.items()}

@@ -93,7 +93,7 @@ class UrlOptions:
             shown, meant = self._shown(unknown, set(names).difference(known)), did_you_mean(unknown[0], known)
             raise ConfigError(f"{self._url}: unknown options {shown}; known are {listed}{meant}")
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"{self._url}: options given twice: {', '.join(twice)}; give each of them once")
+            raise ConfigError(f"{self._url}: options given twice: {', '.join(twice)}. Give each option only once")
 
     def _shown(self, unknown: Iterable[str], undeclared: Iterable[str]) -> str:
         """Names in a message. One may be a part of a password that holds a `?` or a `&`."""

@@ -90,7 +90,7 @@ def translated(what: str) -> Iterator[None]:
         raise
     except (errors.NoCredentialsError, errors.PartialCredentialsError, errors.NoRegionError) as error:
         raise PermanentError(
-            f"{what}: {error} Set them where the sink runs, in a place where boto3 looks for them"
+            f"{what}: {error} Set the missing values where the sink runs, in a place where boto3 looks for them"
         ) from None
     except errors.ParamValidationError as error:
         raise PermanentError(f"{what}: {error}") from error

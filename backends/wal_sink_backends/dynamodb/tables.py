@@ -29,8 +29,9 @@ def check_name(table: str, argument: str) -> None:
     if not _NAME.fullmatch(table):
         raise ConfigError(
             f"{argument}: expected the name of a DynamoDB table (letters, digits, '_', '-' and '.') or its ARN, found "
-            f"{len(table)} characters with others among them. They are not shown because they may hold credentials. "
-            "Give the name alone: boto3 finds credentials where the sink runs, in the environment, a profile or a role"
+            f"{len(table)} characters with others among them. The characters are not shown, because they may contain "
+            "credentials. Pass only the name: boto3 finds credentials where the sink runs, in the environment, a "
+            "profile or a role"
         )
 
 

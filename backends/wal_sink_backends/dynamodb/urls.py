@@ -59,7 +59,9 @@ def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
     own: type[Any] = PutOptions if mode == "put" else TransactionalOptions
     if unfit := options.not_of(ModeOption, TableOptions, own):
         known = ", ".join((*names_of(TableOptions), *names_of(own)))
-        raise ConfigError(f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; it has {known}")
+        raise ConfigError(
+            f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; options of this mode: {known}"
+        )
     parts = urlsplit(bare)
     if not parts.netloc or parts.path.strip("/") or "#" in bare:
         raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")

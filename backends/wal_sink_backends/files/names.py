@@ -41,8 +41,8 @@ def check_chunk_template(template: str) -> None:
         )
     if any(fields["key"]):
         raise ConfigError(
-            f"name_template={template!r}: expected {{key}} without ':' or '!', which could cut it short: two chunks "
-            "would have one name, and the second would be taken for a repeat of the first"
+            f"name_template={template!r}: expected {{key}} without ':' or '!', because they could shorten the key: two "
+            "chunks would have the same name, and the second chunk would count as a repeat of the first"
         )
 
 
@@ -85,8 +85,8 @@ class SegmentNames:
         for before, after in pairwise(fields):
             if not after.literal.strip(string.digits):
                 raise self._error(
-                    f"{{{before.name}}} and {{{after.name}}} need a character between them that is no digit: batch 1, "
-                    "partition 11 would else have the name of batch 11, partition 1"
+                    f"{{{before.name}}} and {{{after.name}}} need a character between them that is not a digit. "
+                    "Otherwise batch 1, partition 11 would have the name of batch 11, partition 1"
                 )
         sample = Transaction("0" * 32, wal_id="0" * 32, sink="default", batch_id=0, partition=0, file_index=0)
         try:

@@ -76,7 +76,7 @@ class KeyTemplate:
             value, after = columns[column][row] or b"", text.encode()
             if (value + after).find(after) < len(value) and not _ends_itself(value, after, kinds[column]):
                 return (
-                    f"column {column!r} of the key {self.text!r} is {_shown(value)}, and {text!r} stands between "
+                    f"column {column!r} of the key {self.text!r} is {_shown(value)}, but {text!r} separates "
                     f"{{{column}}} and {{{following}}}: another row could have the same key"
                 )
         return ""

@@ -88,7 +88,7 @@ def test_each_kind_gets_its_own_options_and_keeps_its_defaults() -> None:
         ("mode=apend", r"mode='apend': expected one of 'put', 'append'; did you mean append\?"),
         ("tekst=a&b=c", r"unknown options b, tekst; known are text, flag, .*, trust, speed, conf\.NAME"),
         ("flagg=true", r"unknown options flagg; known are .*; did you mean flag\?"),
-        ("flag=true&flag=true", "options given twice: flag; give each of them once"),
+        ("flag=true&flag=true", "options given twice: flag. Give each option only once"),
         ("flag", "expected options as name=value&name=value"),
     ],
 )

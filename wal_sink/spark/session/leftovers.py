@@ -131,4 +131,4 @@ class _Fields:
             return str(self._session._jsparkSession.sessionState().conf().defaultDataSourceName())  # noqa: SLF001
 
     def _understood(self, name: str) -> AbstractContextManager[None]:
-        return understood(self._session.version, f"a setting of the writer ({name}), which would be overridden")
+        return understood(self._session.version, f"a setting of the writer ({name}) that would be overridden")

@@ -113,8 +113,8 @@ def _checked(context: SparkContext, modules: Sequence[str]) -> WorkerPython:
     if worker.missing:
         lines = "; ".join(f"{name} ({reason})" for name, reason in worker.missing.items())
         raise ConfigError(
-            f"Spark's workers run {worker.executable} (Python {worker.version}), which cannot import these modules: "
-            f"{lines}. {_driver()} {_ways_out(context)}"
+            f"Spark's workers run {worker.executable} (Python {worker.version}), but this Python cannot import these "
+            f"modules: {lines}. {_driver()} {_ways_out(context)}"
         )
     return worker
 
@@ -161,7 +161,10 @@ def _translated(text: str, context: SparkContext) -> str:
             f"Spark's workers run {context.pythonExec}{version}, but PySpark needs the driver's minor version there."
         )
     elif "Cannot run program" in text:
-        trouble = f"Spark could not start its workers' Python {context.pythonExec!r}: the machine has no such program."
+        trouble = (
+            f"Spark could not start its workers' Python {context.pythonExec!r}: this program does not exist on the "
+            "machine."
+        )
     else:
         trouble = f"Spark's workers run {context.pythonExec}, and a first task failed there: {telling_line(text)}."
     return f"{trouble} {_driver()} {_ways_out(context)}"

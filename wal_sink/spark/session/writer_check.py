@@ -7,7 +7,7 @@ from typing import Any, cast
 from wal_sink.errors import ConfigError
 
 _WRITER = "DataStreamWriter"
-_EXPECTED = "expected a DataStreamWriter, which is df.writeStream of a streaming DataFrame"
+_EXPECTED = "expected a DataStreamWriter: df.writeStream of a streaming DataFrame"
 
 
 def check_stream_writer(writer: object) -> None:

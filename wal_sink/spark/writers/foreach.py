@@ -86,7 +86,7 @@ def _process(writer: Any, ordinal: int, batch_id: int, rows: Iterable[Row]) -> N
     wanted = writer.open(ordinal, batch_id) if hasattr(writer, "open") else True
     if wanted is None:
         _logger.warning(
-            "%s.open(%s, %s) returned None, which PySpark treats as False: the rows are skipped",
+            "%s.open(%s, %s) returned None. PySpark treats None as False, so the rows are skipped",
             type(writer).__name__,
             ordinal,
             batch_id,

@@ -19,9 +19,15 @@ SLOT = "wal/default/0"
 STORED = LedgerEntry(term=5, position=Position(SLOT, batch_id=7, rows=4, segment_id="m"))
 """The ledger's entry in every case, except those of an empty slot."""
 REFUSALS: dict[Verdict, tuple[type[Exception], str]] = {
-    "fenced": (FencedError, r"term 5 has written, this sender's is 4$"),
-    "other history": (DivergentReplay, r"holds rows of segment m, the chunk is of segment \w; find out which WAL"),
-    "cut in two": (HistoryError, r"holds the first 4 rows of the segment, which cuts this chunk in two; find out"),
+    "fenced": (
+        FencedError,
+        r"a process with term 5 has already written to this slot, but the term of this process is 4$",
+    ),
+    "other history": (DivergentReplay, r"holds rows of segment m, but the chunk is of segment \w\. Find out which WAL"),
+    "cut in two": (
+        HistoryError,
+        r"holds the first 4 rows of the segment, but this boundary is in the middle of this chunk\. Find out",
+    ),
     "forgotten": (ForgottenError, r"the slot is at (batch 7, row 4|nothing), expected it at .* Nothing was written"),
 }
 

@@ -86,7 +86,7 @@ def test_two_rows_never_share_a_key_because_of_the_text_between_its_fields(serve
         refused = sink.write(chunk(rows))
         assert refused == Rejected(
             {
-                0: "column 'x' of the key 'a:{x}:{y}' is '1:2', and ':' stands between {x} and {y}: another row could "
+                0: "column 'x' of the key 'a:{x}:{y}' is '1:2', but ':' separates {x} and {y}: another row could "
                 "have the same key"
             }
         )
