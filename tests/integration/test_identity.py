@@ -140,7 +140,7 @@ def test_a_batch_of_another_query_is_refused_on_a_thread_of_a_pool_too(
         chain(spark, other, on_batch)
     assert (seen, place.lines.ids()) == ([], []), "rows are in the target before their own checkpoint is complete"
     with pytest.raises(
-        ConfigError, match=r"runs on file:.*/other/checkpoint, .* was given .*/checkpoint: pass WalSink"
+        ConfigError, match=r"runs on file:.*/other/checkpoint, .* was given .*/checkpoint\. Pass WalSink"
     ):
         sink.close()
 

@@ -101,7 +101,7 @@ def test_a_zombie_with_an_open_transaction_commits_nothing_once_its_successor_lo
     done.set()
     thread.join()
     assert len(caught) == 1
-    assert "term 2 has written, this sender's is 1" in str(caught[0])
+    assert "a process with term 2 has already written to this slot, but the term of this process is 1" in str(caught[0])
     assert stored_ids(kafka, topic) == ids_of(0)
 
 

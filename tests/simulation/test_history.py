@@ -393,7 +393,7 @@ def test_a_record_of_an_unknown_format_asks_for_the_version_that_wrote_it(number
     damage(world, path, json.dumps({**envelope, "format": 4, "something": "new"}).encode())
     before = list(world.target.rows)
 
-    with pytest.raises(ConfigError, match=r"format 4, but this version of wal-sink reads format 1 .*use the version"):
+    with pytest.raises(ConfigError, match=r"format 4, but this version of wal-sink reads format 1 .*Use the version"):
         recover(world)
 
     assert world.target.rows == before

@@ -31,9 +31,12 @@ def test_rows_and_ledger(server: Server, database: str) -> None:
         assert sink.write(chunk(ids(1, 2))) is None
         assert sink.write(chunk(ids(3), first=2, term=4)) is None
         assert sink.last(SLOT) == Position(SLOT, 0, 3, "a")
-        with pytest.raises(FencedError, match="term 4 has written, this sender's is 3"):
+        with pytest.raises(
+            FencedError,
+            match="a process with term 4 has already written to this slot, but the term of this process is 3",
+        ):
             sink.write(chunk(ids(4), first=3, term=3))
-        with pytest.raises(DivergentReplay, match="segment a, the chunk is of segment b"):
+        with pytest.raises(DivergentReplay, match="segment a, but the chunk is of segment b"):
             sink.write(chunk(ids(4), segment="b", term=5))
     assert stored(server, database) == [(1,), (2,), (3,)]
     assert server.query(database, "SELECT * FROM wal_sink_ledger") == [(SLOT, 4, 0, "a", 3)]

@@ -533,7 +533,9 @@ def test_a_record_of_a_rename_that_is_gone_is_missed() -> None:
     renamed(place, "b", "c")
     place.wal.delete([paths.renamed("c"), paths.owner("c")])
 
-    with pytest.raises(ObjectLost, match=r"sinks/c/owner\.json is gone.*sinks/b/names/, which names the sink,"):
+    with pytest.raises(
+        ObjectLost, match=r"sinks/c/owner\.json does not exist.*sinks/b/names/, where the name of the sink is recorded,"
+    ):
         place.open({"c": Delivery(Recorder(), start_from="earliest")})
     with pytest.raises(ObjectLost, match=r"sinks/c/owner\.json is gone"):
         read_status(place.wal)

@@ -37,7 +37,10 @@ def test_a_refusal_says_which_chunk_and_which_ledger(case: Case) -> None:
 @pytest.mark.parametrize("case", [case for case in CASES if case.end == 3], ids=str)
 def test_the_term_alone_is_checked_without_a_look_at_the_rows(case: Case) -> None:
     if case.term < STORED.term:
-        with pytest.raises(FencedError, match="term 5 has written, this sender's is 4"):
+        with pytest.raises(
+            FencedError,
+            match="a process with term 5 has already written to this slot, but the term of this process is 4",
+        ):
             STORED.check_term(case.chunk(), WHERE)
     else:
         STORED.check_term(case.chunk(), WHERE)

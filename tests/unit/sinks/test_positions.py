@@ -116,9 +116,7 @@ def test_an_answer_that_leaves_slots_out_is_refused_for_good(answer: Any) -> Non
     run = place.open({"a": Silent(Target())})
     complete(place, run)
 
-    with pytest.raises(
-        DeliveryError, match=r"positions of 1 slots from '.*/a/0': expected a mapping that has every slot"
-    ):
+    with pytest.raises(DeliveryError, match=r"positions of 1 slots from '.*/a/0': expected a mapping with every slot"):
         run.deliver_all()
     assert not place.wal.list(paths.markers("a"))
 
@@ -177,7 +175,7 @@ def test_more_rows_than_the_segment_has_are_history() -> None:
 
     assert found.failure is not None
     assert found.failure.kind is FailureKind.HISTORY
-    assert f"holds 6 rows of segment {stage.segment.id}, which has 5" in found.failure.message
+    assert f"holds 6 rows of segment {stage.segment.id}, but this segment has 5" in found.failure.message
 
 
 def test_what_a_target_forgot_is_a_failure_of_its_own_kind() -> None:

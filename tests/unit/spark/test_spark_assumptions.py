@@ -53,7 +53,7 @@ BARE: Any = SimpleNamespace(sparkContext=SimpleNamespace())
     ],
 )
 def test_a_private_name_that_is_gone_is_an_error_and_not_none(name: str, use: Callable[[], object]) -> None:
-    with pytest.raises(ConfigError, match=rf"SimpleNamespace has no {name} in PySpark \d.*use a version of PySpark"):
+    with pytest.raises(ConfigError, match=rf"SimpleNamespace has no {name} in PySpark \d.*Use a version of PySpark"):
         use()
 
 

@@ -138,5 +138,5 @@ def test_single_writer_is_another_spec_of_the_same_place(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("path", ["/data/a::b", "wals::a/wal", "./a::b", "file:///data/a::b"])
 def test_a_local_path_with_two_colons_is_refused_in_plain_words(path: str) -> None:
-    with pytest.raises(ConfigError, match=r"a local path must not contain '::'.*rename the folder.*symbolic link"):
+    with pytest.raises(ConfigError, match=r"a local path must not contain '::'.*Rename the folder.*symbolic link"):
         StoreSpec(path)

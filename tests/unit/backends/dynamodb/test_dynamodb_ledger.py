@@ -116,7 +116,10 @@ def test_what_is_known_writes_nothing(server: DynamoDbServer) -> None:
 def test_even_a_repeat_of_a_lower_term_is_refused(server: DynamoDbServer) -> None:
     with opened(server, server.new_table()) as sink:
         sink.write(chunk(ids(1), term=7))
-        with pytest.raises(FencedError, match="term 7 has written, this sender's is 6"):
+        with pytest.raises(
+            FencedError,
+            match="a process with term 7 has already written to this slot, but the term of this process is 6",
+        ):
             sink.write(chunk(ids(1), term=6))
 
 
@@ -124,9 +127,9 @@ def test_other_histories_are_refused(server: DynamoDbServer) -> None:
     table = server.new_table()
     with opened(server, table) as sink:
         sink.write(chunk(ids(1, 2)))
-        with pytest.raises(DivergentReplay, match="segment a, the chunk is of segment b"):
+        with pytest.raises(DivergentReplay, match="segment a, but the chunk is of segment b"):
             sink.write(chunk(ids(3), segment="b"))
-        with pytest.raises(HistoryError, match="cuts this chunk in two"):
+        with pytest.raises(HistoryError, match="but this boundary is in the middle of this chunk"):
             sink.write(chunk(ids(2, 3), first=1))
     assert server.ids(table) == [1, 2]
 
@@ -142,7 +145,10 @@ def test_who_is_overtaken_between_reading_and_writing_looks_again(server: Dynamo
     with opened(server, table) as zombie, opened(server, table) as newer:
         client = _Hooked(zombie._calls.client, get_item=overtaken_once(zombie._calls.client, newer))
         zombie._calls.client = client
-        with pytest.raises(FencedError, match="term 2 has written, this sender's is 1"):
+        with pytest.raises(
+            FencedError,
+            match="a process with term 2 has already written to this slot, but the term of this process is 1",
+        ):
             zombie.write(chunk(ids(1), term=1))
     assert server.ids(table) == [1]
 

@@ -67,10 +67,10 @@ def test_a_template_must_tell_segments_apart(missing: str) -> None:
         ("{batch_id}-{partition}-{roll}-{sink:.2}", r"\{sink:.2\} could cut"),
         ("{batch_id}-{partition}-{roll}-{date:{sink}}", "could cut"),
         ("{batch_id}-{partition}-{roll", "expected '}'"),
-        ("/{batch_id}-{partition}-{roll}", "no path of an object"),
-        ("../{batch_id}-{partition}-{roll}", "no path of an object"),
-        (".{batch_id}-{partition}-{roll}", "no path of an object"),
-        ("{batch_id}-{partition}-{roll}?x", "no path of an object"),
+        ("/{batch_id}-{partition}-{roll}", "not a path of an object"),
+        ("../{batch_id}-{partition}-{roll}", "not a path of an object"),
+        (".{batch_id}-{partition}-{roll}", "not a path of an object"),
+        ("{batch_id}-{partition}-{roll}?x", "not a path of an object"),
     ],
 )
 def test_a_template_that_cannot_work_is_refused(template: str, message: str) -> None:

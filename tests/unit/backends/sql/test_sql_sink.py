@@ -123,7 +123,9 @@ def test_the_next_batch_begins_a_new_segment(sink: SqlSink, path: Path) -> None:
 
 def test_even_a_repeat_of_a_lower_term_is_refused(sink: SqlSink) -> None:
     sink.write(chunk(ids(1), term=7))
-    with pytest.raises(FencedError, match="term 7 has written, this sender's is 6"):
+    with pytest.raises(
+        FencedError, match="a process with term 7 has already written to this slot, but the term of this process is 6"
+    ):
         sink.write(chunk(ids(1), term=6))
 
 
@@ -135,14 +137,14 @@ def test_a_higher_term_takes_over(sink: SqlSink, path: Path) -> None:
 
 def test_another_segment_of_the_same_batch_is_another_history(sink: SqlSink, path: Path) -> None:
     sink.write(chunk(ids(1), segment="a"))
-    with pytest.raises(DivergentReplay, match="segment a, the chunk is of segment b"):
+    with pytest.raises(DivergentReplay, match="segment a, but the chunk is of segment b"):
         sink.write(chunk(ids(2), segment="b"))
     assert stored(path) == [(1,)]
 
 
 def test_a_chunk_cut_in_two_by_the_ledger_is_refused(sink: SqlSink, path: Path) -> None:
     sink.write(chunk(ids(1, 2)))
-    with pytest.raises(HistoryError, match="cuts this chunk in two"):
+    with pytest.raises(HistoryError, match="but this boundary is in the middle of this chunk"):
         sink.write(chunk(ids(2, 3), first=1))
     assert stored(path) == [(1,), (2,)]
 
