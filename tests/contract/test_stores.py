@@ -459,7 +459,7 @@ class TestLocal:
     ) -> None:
         store = LocalStore(StoreSpec(str(tmp_path)))
         monkeypatch.setattr(f"{sync_folder.__module__}.sync_folder", raising(OSError(5, "Input/output error")))
-        with pytest.raises(OutcomeUnknownError, match="may vanish"):
+        with pytest.raises(OutcomeUnknownError, match="may be lost in a crash"):
             store.create("1", b"x")
 
     def test_a_temporary_that_cannot_be_removed_makes_no_failure_of_a_success(
@@ -734,7 +734,10 @@ class TestS3:
             lambda: probe(store, runtime=SYSTEM, single_writer=False),
         ]
         for step in steps:
-            with s3_server.counting() as requests, pytest.raises(StoreError, match="no such bucket") as caught:
+            with (
+                s3_server.counting() as requests,
+                pytest.raises(StoreError, match="this bucket does not exist") as caught,
+            ):
                 step()
             assert not isinstance(caught.value, ObjectMissing)
             assert len(requests) == 1

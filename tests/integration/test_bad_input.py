@@ -391,7 +391,7 @@ def test_a_sink_that_raises_ends_in_an_error_that_names_it(spark: SparkSession, 
         "batch 0",
         "Lines",
         "raised OSError: the target is down",
-        "repair the target",
+        "Repair the target",
         to=to,
     )
     place.trouble.unlink()

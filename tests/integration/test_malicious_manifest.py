@@ -33,5 +33,5 @@ def test_a_schema_in_a_manifest_runs_nothing(version: str, tmp_path: Path) -> No
     for answers in seen.values():
         for answer in answers.values():
             assert answer.startswith("ConfigError: batch 7: the manifest's schema has the user-defined type ")
-            assert "this program does not have" in answer
+            assert "This program does not have the class of this type" in answer
     assert "'wal_sink_attack.Type'" in seen["a module of this folder"]["rows"]

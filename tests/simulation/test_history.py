@@ -285,7 +285,7 @@ def test_a_deleted_manifest_of_a_released_batch_is_told_from_one_that_never_was(
     folder = paths.batch(0)
     world.wal.delete([f"{folder}/{name}" for name in world.wal.list(folder) if name.startswith("manifest")])
 
-    with pytest.raises(ObjectLost, match=r"manifest-.* does not exist, but it must have existed: .*release\.json"):
+    with pytest.raises(ObjectLost, match=r"manifest-.* is gone, but it must have existed: .*release\.json"):
         recover(world)
 
 

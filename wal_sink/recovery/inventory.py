@@ -267,7 +267,7 @@ def _find_again(log: Log, kind: type[R], path: str, what: Lost, because: str) ->
 def lost(log: Log, what: Lost, path: str, because: str) -> ObjectLost:
     """The error for a lost object: its path, the evidence, likely causes and ways out."""
     return ObjectLost(
-        f"{log.store.url_of(path)} does not exist, but it must have existed: {because}. Likely causes: a life-cycle "
+        f"{log.store.url_of(path)} is gone, but it must have existed: {because}. Likely causes: a life-cycle "
         "rule of the bucket (such as “expire after 30 days”), or a copy that contains only a part of this WAL. "
         f"Nothing was skipped. Stop the deletions, and restore this object; {_WAY_OUT.get(what, _NEW_WAL)}"
     )

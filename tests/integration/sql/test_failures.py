@@ -280,7 +280,7 @@ def test_a_ledger_that_was_emptied_with_its_table_is_refused(server: Server, dat
         query.batch(pa.table({"id": [4]}))
         for table in ("flights", "wal_sink_ledger"):
             server.query(database, f"DELETE FROM {table}")
-        with pytest.raises((HistoryError, DeliveryError), match="the target was restored to an older state"):
+        with pytest.raises((HistoryError, DeliveryError), match="The target was restored to an older state"):
             query.batch(pa.table({"id": [5]}))
         assert stored(server, database) == []
         query.crash()
@@ -301,7 +301,7 @@ def test_a_database_restored_from_a_dump_of_before_the_marker_is_refused(
         query.batch(pa.table({"id": [4, 5]}))
         assert stored(postgresql, database) == [1, 2, 3, 4, 5]
         postgresql.run(psql, *to, "--quiet", "--set=ON_ERROR_STOP=1", f"--file={dump}", database)
-        with pytest.raises((HistoryError, DeliveryError), match="the target was restored to an older state"):
+        with pytest.raises((HistoryError, DeliveryError), match="The target was restored to an older state"):
             query.restart()
         assert stored(postgresql, database) == [1, 2, 3]
         query.crash()
@@ -331,7 +331,7 @@ def test_a_server_replaced_between_two_chunks_by_one_with_an_older_state(
     with opened(sink_to(server, database, port=proxy.port)) as sink:
         sink.write(chunk(ids(2), first=1))
         proxy.lead_to(older.port)
-        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 1, expected it at batch 0, row 2: "):
+        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "):
             write_patiently(sink, chunk(ids(3), first=2))
         assert stored(older, database) == [1]
         assert sink.positions([SLOT]) == {SLOT: Position(SLOT, 0, 1, "a")}
@@ -349,7 +349,7 @@ def test_a_server_replaced_between_two_batches_by_one_with_an_older_state(
         sink.write(chunk(ids(2), first=1))
         follows = sink.last(SLOT)
         proxy.lead_to(older.port)
-        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 1, expected it at batch 0, row 2: "):
+        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 1, expected it at batch 0, row 2\. "):
             write_patiently(sink, chunk(ids(3), batch=1, segment="b", after=follows))
     assert stored(older, database) == [1]
 
@@ -362,7 +362,7 @@ def test_a_server_replaced_by_one_without_ledger_and_table(
         for table in ("flights", "wal_sink_ledger"):
             older.query(database, f"DROP TABLE {table}")
         proxy.lead_to(older.port)
-        with pytest.raises(ForgottenError, match="the slot is at nothing, expected it at batch 0, row 2: "):
+        with pytest.raises(ForgottenError, match=r"the slot is at nothing, expected it at batch 0, row 2\. "):
             write_patiently(sink, chunk(ids(3), first=2))
         assert sink.last(SLOT) is None
         for first in range(3):

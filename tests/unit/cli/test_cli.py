@@ -210,7 +210,7 @@ def test_a_drain_opens_no_strange_checkpoint_that_the_wal_names(wal: str, tmp_pa
     into = ["--to", f"sqlite:///{tmp_path / 'orders.db'}?table=orders", "--start-from", "earliest"]
     result = invoke("drain", wal, *into, exit_code=2)
     assert f"records the checkpoint {recorded}" in " ".join(result.output.split())
-    assert "give --checkpoint" in result.output
+    assert "Pass it with --checkpoint" in result.output
     invoke("drain", wal, *into, "--checkpoint", str(tmp_path / "checkpoint"))
 
 
@@ -300,7 +300,7 @@ def own_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     [
         ("nowhere", "expected the URL of a backend"),
         ("pigeon://loft/topic", "no backend serves the scheme"),
-        ("sqlite:///t.db", "which table"),
+        ("sqlite:///t.db", "expected the name of a table"),
         ("no_such_module_at_all:take", "cannot be imported"),
         ("json:nothing", "has no 'nothing'"),
         ("json:__name__", "cannot be delivered to"),

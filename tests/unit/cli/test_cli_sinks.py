@@ -80,7 +80,7 @@ def test_a_sink_that_holds_everything_back_is_marked(wal: str) -> None:
 def test_retiring_asks_before_it_gives_batches_up(wal: str) -> None:
     said = invoke("sinks", "retire", wal, "b", code=2).stderr
     assert "sink 'b'" in said
-    assert "lacks 1 batches that the WAL holds (batch 2)" in said
+    assert "has not delivered 1 batches that the WAL holds (batch 2)" in said
     assert "--drop-pending 1" in said
 
     text = invoke("sinks", "retire", wal, "b", "--drop-pending", "1").stdout

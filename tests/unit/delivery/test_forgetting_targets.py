@@ -209,7 +209,7 @@ def test_a_marked_batch_whose_manifest_is_gone_is_damage_and_no_fine_start() -> 
     place.wal.delete([paths.release(0)])
 
     run = place.open({"a": Forgetful(target)})
-    with pytest.raises(CorruptError, match=r"release\.json does not exist, but it must have existed: sinks/a/markers/"):
+    with pytest.raises(CorruptError, match=r"release\.json is gone, but it must have existed: sinks/a/markers/"):
         run.deliver_all()
 
 
@@ -331,7 +331,7 @@ def test_a_target_that_forgets_for_ever_ends_with_a_spent_budget(what: str) -> N
 
     with pytest.raises(
         DeliveryError,
-        match=r"batch 0, sink 'a': delivery stopped after 4 attempts .*(after it|lost rows that it) acknowledged",
+        match=r"batch 0, sink 'a': delivery stopped after 4 attempts .*(but it|lost rows that it) acknowledged",
     ):
         delivered(target, [4, 4], max_attempts=4)
 

@@ -195,7 +195,7 @@ def test_a_target_that_remembers_nothing_was_restored_and_is_refused() -> None:
 
     assert kind_of_failure(result) is FailureKind.HISTORY
     assert result.failure is not None
-    assert "remembers nothing in slot 'w/a/0'" in result.failure.message
+    assert "the target holds nothing in slot 'w/a/0'" in result.failure.message
 
 
 def test_the_segments_of_a_batch_share_the_slots_of_the_last_delivered() -> None:

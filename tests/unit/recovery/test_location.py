@@ -104,7 +104,10 @@ def test_a_copy_in_another_bucket_is_refused_before_anything_is_written() -> Non
     copy = copied(place)
     before = copy.wal.list("", recursive=True)
 
-    with pytest.raises(ConfigError, match=rf"{copy.wal.root} holds the WAL .* lies at {place.wal.root}: .*moved_from="):
+    with pytest.raises(
+        ConfigError,
+        match=rf"{copy.wal.root} holds the WAL .* recorded location of this WAL is {place.wal.root}: .*moved_from=",
+    ):
         copy.open({"a": Recorder()})
 
     assert copy.wal.list("", recursive=True) == before
@@ -140,7 +143,7 @@ def test_a_wal_that_was_moved_on_is_refused_where_it_was_before() -> None:
     moved_run(third, second.wal.root)
 
     assert third.wal.list(paths.MOVES) == ["0000000001.json", "0000000002.json"]
-    with pytest.raises(ConfigError, match=f"lies at {third.wal.root}"):
+    with pytest.raises(ConfigError, match=f"recorded location of this WAL is {third.wal.root}"):
         copied(third).open({"a": Recorder()})
 
 
@@ -227,7 +230,7 @@ def test_a_move_that_vanishes_is_told() -> None:
     log = in_memory("vanishing")
     log.store.list = lambda *_, **__: ["0000000001.json"]  # type: ignore[method-assign]
 
-    with pytest.raises(ObjectLost, match=r"moves/0000000001\.json vanished"):
+    with pytest.raises(ObjectLost, match=r"moves/0000000001\.json disappeared"):
         current_location(log, record("memory://old"), moved=True)
 
 

@@ -147,7 +147,7 @@ def test_whatever_a_batch_left_shows_that_the_record_was_there(left: str) -> Non
     place.wal.create(f"{left}/0000000000000000007.json", b"{}")
 
     with pytest.raises(
-        ObjectLost, match=rf"wal\.json does not exist, but it must have existed: {left.split('/', maxsplit=1)[0]}.*/"
+        ObjectLost, match=rf"wal\.json is gone, but it must have existed: {left.split('/', maxsplit=1)[0]}.*/"
     ):
         place.open({})
 
@@ -300,7 +300,7 @@ def test_where_no_sink_is_known_a_release_or_low_water_tells_that_there_was_one(
     lose(place, "sinks", "terms")
 
     tells = "low-water" if with_low_water else "batches"
-    with pytest.raises(ObjectLost, match=f"sinks/ does not exist, but it must have existed: {tells}"):
+    with pytest.raises(ObjectLost, match=f"sinks/ is gone, but it must have existed: {tells}"):
         place.open({"b": Delivery(Recorder(), start_from="earliest")})
 
 

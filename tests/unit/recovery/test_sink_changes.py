@@ -99,7 +99,7 @@ def test_a_start_without_a_registered_sink_is_warned_that_nothing_is_deleted(cap
     place.stream(place.open({"a": Recorder()}, settings=lower_retention(KEPT)), 12)
 
     assert low_water(place) == -1
-    (said,) = [record.getMessage() for record in caplog.records if "not served" in record.getMessage()]
+    (said,) = [record.getMessage() for record in caplog.records if "does not serve it" in record.getMessage()]
     assert f"sink 'b' of {place.wal.root} is registered, but this run does not serve it" in said
     assert re.search(
         r"\(.*:\d+ served it since .*: ended\)\. Until this sink has more batches, the WAL deletes nothing after "
@@ -131,7 +131,7 @@ def test_a_sink_that_a_process_of_this_machine_serves_is_no_reason_to_warn(caplo
     place.open({"a": Recorder()})
     place.open({})
 
-    assert "not served" not in caplog.text
+    assert "does not serve it" not in caplog.text
 
 
 def test_a_term_that_cannot_be_read_stops_no_query(caplog: pytest.LogCaptureFixture) -> None:
@@ -160,7 +160,7 @@ def test_a_retired_sink_holds_nothing_back(caplog: pytest.LogCaptureFixture) -> 
     place.stream(place.open({"a": Recorder()}, settings=lower_retention(KEPT)), 12)
 
     assert low_water(place) == 12 - KEPT
-    assert "not served" not in caplog.text
+    assert "does not serve it" not in caplog.text
     assert [(sink.name, sink.state) for sink in read_status(place.wal).sinks] == [("a", "running"), ("b", "retired")]
 
 
@@ -182,7 +182,9 @@ def test_what_a_sink_lacks_is_named_and_given_up_only_where_somebody_says_so() -
     place.stream(place.open({"a": Recorder()}), 5)
     before = place.wal.list("", recursive=True)
 
-    with pytest.raises(ConfigError, match=r"sink 'b' .* lacks 3 batches .* \(batches 3 to 5\).*--drop-pending 3"):
+    with pytest.raises(
+        ConfigError, match=r"sink 'b' .* has not delivered 3 batches .* \(batches 3 to 5\).*--drop-pending 3"
+    ):
         retired(place, "b", drop_pending=2)
     assert place.wal.list("", recursive=True) == before
 
@@ -195,7 +197,7 @@ def test_a_single_batch_and_a_sink_that_has_none() -> None:
     list(place.query().batches(place.open({"a": Recorder()}), 1))
     end(place, "a")
 
-    with pytest.raises(ConfigError, match=r"lacks 1 batches that the WAL holds \(batch 0\)"):
+    with pytest.raises(ConfigError, match=r"has not delivered 1 batches that the WAL holds \(batch 0\)"):
         retired(place, "a")
     assert retire(log_of(place), "a", drop_pending=9, take_over=TakeOver.IF_GONE).through == -1
 
@@ -213,7 +215,7 @@ def test_what_is_staged_while_it_is_retired_is_not_given_up() -> None:
 
     place.wal.create = another_batch  # type: ignore[method-assign]
 
-    with pytest.raises(ConfigError, match=r"lacks 1 batches .*\(batch 3\)"):
+    with pytest.raises(ConfigError, match=r"has not delivered 1 batches .*\(batch 3\)"):
         retired(place, "b")
     assert paths.RETIRED not in place.wal.list("sinks/b")
 
@@ -294,7 +296,7 @@ def test_a_renamed_sink_goes_on_where_it_was(caplog: pytest.LogCaptureFixture) -
     place.stream(place.open({"a": Recorder(), "c": Delivery(sink, start_from="earliest")}), 4)
 
     assert sink.batches == [3, 4]
-    assert "not served" not in caplog.text
+    assert "does not serve it" not in caplog.text
     names = [(found.name, found.folder, found.delivered_through) for found in read_status(place.wal).sinks]
     assert names == [("a", "a", 4), ("c", "b", 4)]
     detail = read_batch(place.wal, 4)
@@ -455,7 +457,7 @@ def test_nor_does_a_new_sink_begin_under_a_name_that_was_given_and_its_registrat
     place = two_sinks()
     before_create(place, paths.sink("c"), lambda: renamed(place, "b", "c"))
 
-    with pytest.raises(ConfigError, match="another sink was just renamed to it"):
+    with pytest.raises(ConfigError, match="another sink was just renamed to this name"):
         new_sink(place, "c")
 
     assert [found.name for found in read_status(place.wal).sinks] == ["a", "c"]
@@ -534,7 +536,7 @@ def test_a_record_of_a_rename_that_is_gone_is_missed() -> None:
     place.wal.delete([paths.renamed("c"), paths.owner("c")])
 
     with pytest.raises(
-        ObjectLost, match=r"sinks/c/owner\.json does not exist.*sinks/b/names/, where the name of the sink is recorded,"
+        ObjectLost, match=r"sinks/c/owner\.json is gone.*sinks/b/names/, where the name of the sink is recorded,"
     ):
         place.open({"c": Delivery(Recorder(), start_from="earliest")})
     with pytest.raises(ObjectLost, match=r"sinks/c/owner\.json is gone"):

@@ -70,7 +70,9 @@ def test_so_is_one_on_s3(s3_server: S3Server, s3_url: str) -> None:
     original.stream(original.open({"a": Recorder()}), 0)
     other = Place(wal=cast("Any", open_store(StoreSpec(f"{s3_url}/two", s3_server.storage_options))))
 
-    with pytest.raises(ConfigError, match=r"/two holds the WAL .* lies at .*/one: this is another place"):
+    with pytest.raises(
+        ConfigError, match=r"/two holds the WAL .* recorded location of this WAL is .*/one: this is another place"
+    ):
         copy_of(original, other).open({"a": Recorder()})
 
 

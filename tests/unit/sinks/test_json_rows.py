@@ -254,7 +254,7 @@ def test_several_arrow_chunks_are_one_column() -> None:
 
 def test_a_name_that_stands_twice_is_refused() -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["id", "id"])
-    with pytest.raises(ConfigError, match="'id' stands 2 times"):
+    with pytest.raises(ConfigError, match="'id' occurs 2 times"):
         to_json_array(table)
 
 

@@ -197,7 +197,7 @@ def test_a_marked_batch_without_its_release_or_manifest_is_damage(doomed: str) -
     next_run = place.open({"a": Forgetful(target)})
     with pytest.raises(
         CorruptError,
-        match=rf"/{doomed}\S* does not exist, but it must have existed.*: sinks/a/markers/.*life-cycle rule",
+        match=rf"/{doomed}\S* is gone, but it must have existed.*: sinks/a/markers/.*life-cycle rule",
     ):
         next_run.deliver_all()
 
@@ -211,7 +211,9 @@ def test_a_slot_that_the_newest_batch_did_not_use_is_watched_all_the_same() -> N
 
     target.forget(1, slot=2)
 
-    with pytest.raises(HistoryError, match=r"batch 0 was delivered and marked, .* remembers nothing in slot '.*/a/2'"):
+    with pytest.raises(
+        HistoryError, match=r"batch 0 was delivered and marked, .* the target holds nothing in slot '.*/a/2'"
+    ):
         run.committers[0].confirm_marked()
 
 

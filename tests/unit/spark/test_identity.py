@@ -228,5 +228,5 @@ def test_mount_points_of_a_view_are_looked_through(
 def test_a_query_on_another_checkpoint_is_refused_with_both_addresses_and_no_secret() -> None:
     for given in ("s3://bucket/a", "/dbfs/a"):
         refuse_other_checkpoint(identity("s3a://bucket/a"), given)
-    with pytest.raises(ConfigError, match=r"batch 3: query the-query runs on s3a://bucket/a, .* given .* s3://b/c:"):
+    with pytest.raises(ConfigError, match=r"batch 3: query the-query runs on s3a://bucket/a, .* given .* s3://b/c\. "):
         refuse_other_checkpoint(identity("s3a://key:secret@bucket/a"), "s3://b/c")

@@ -88,7 +88,7 @@ def test_a_batch_that_another_query_planned_is_refused_by_its_number_and_both_ti
     place.query().start_batch(0, 0)
     planned = run.checkpoint.require_offsets(0).planned_ms
 
-    with pytest.raises(FencedError, match=rf"batch 0: .*/offsets/0 was planned at {planned}, .* at 5: another query"):
+    with pytest.raises(FencedError, match=rf"batch 0: .*/offsets/0 was planned at {planned}, .* at 5\. Another query"):
         run.begin_staging(0, planned_ms=5)
 
 
@@ -100,7 +100,7 @@ def test_a_batch_whose_entry_does_not_say_when_it_was_planned_is_refused() -> No
     place.checkpoint.create("offsets/0", b'v1\n{}\n{"end":0}')
 
     with pytest.raises(
-        FencedError, match=r"batch 0: .*/offsets/0 was planned at an unknown time, .* at 5: another query"
+        FencedError, match=r"batch 0: .*/offsets/0 was planned at an unknown time, .* at 5\. Another query"
     ):
         run.begin_staging(0, planned_ms=5)
 
@@ -266,9 +266,7 @@ def test_of_batches_collected_since_it_chose_them_a_query_is_told_that_another_r
     sleeping = where.open({})
     where.stream(run, 0)
     run.log.raise_low_water(0)
-    with pytest.raises(
-        FencedError, match=r"batch 0: .* the batch is complete in.*another query runs on this checkpoint"
-    ):
+    with pytest.raises(FencedError, match=r"batch 0: the batch is complete in .*another query runs on this checkpoint"):
         where.query().stage(sleeping, 0)
 
 

@@ -52,5 +52,5 @@ def test_a_segment_that_was_not_kept_is_not_looked_for(vault: Vault) -> None:
     assert manifest is not None
     segment = manifest.segments[0]
     assert (segment.kept, segment.bytes, segment.crc32, segment.rows) == (False, 0, 0, 1)
-    with pytest.raises(HistoryError, match="not kept"):
+    with pytest.raises(HistoryError, match="did not keep the rows of this segment"):
         load_segment(where.wal, segment)

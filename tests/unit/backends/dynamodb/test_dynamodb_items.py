@@ -174,9 +174,9 @@ def test_a_chunk_that_the_server_refuses_writes_nothing(server: DynamoDbServer) 
     ("rows", "more", "message"),
     [
         (pa.table({"di": [1]}), {}, "the table's key 'id' is not among the columns di"),
-        (pa.table({"id": ["1"]}), {}, "column 'id' would be stored as S, the table's key is N"),
+        (pa.table({"id": ["1"]}), {}, "column 'id' would be stored as S, but the table's key is N"),
         (pa.table({"id": [1], "": [1]}), {}, "a column has an empty name"),
-        (pa.Table.from_arrays([pa.array([1])] * 2, names=["id", "id"]), {}, "column 'id' stands 2 times"),
+        (pa.Table.from_arrays([pa.array([1])] * 2, names=["id", "id"]), {}, "column 'id' occurs 2 times"),
     ],
 )
 def test_columns_that_do_not_fit(server: DynamoDbServer, rows: Any, more: dict[str, Any], message: str) -> None:

@@ -149,7 +149,7 @@ def test_a_table_made_anew_with_another_key_is_no_fault_of_its_rows(server: Dyna
         create_table(server.client, table, {"id": "S"})
         with pytest.raises(TryAgainError, match=r"batch 0, chunk a-0-2: .*the table was altered in the meantime"):
             sink.write(chunk(ids(1, 2)))
-        with pytest.raises(PermanentError, match="would be stored as N, the table's key is S"):
+        with pytest.raises(PermanentError, match="would be stored as N, but the table's key is S"):
             sink.write(chunk(ids(1, 2)))
     assert server.items(table) == []
 

@@ -396,7 +396,9 @@ def test_a_transaction_begun_twice_is_refused(tmp_path: Path) -> None:
 
 def test_columns_that_no_file_holds_are_refused_by_name(tmp_path: Path) -> None:
     table = pa.table({"v": [[1]]})
-    with pytest.raises(PermanentError, match=r"batch 0, chunk .* as csv: column 'v' is .* no nested values"):
+    with pytest.raises(
+        PermanentError, match=r"batch 0, chunk .* as csv: column 'v' has the type .* CSV has no nested values"
+    ):
         prepared(tmp_path, chunks_of(table), format="csv")
     assert not held_files(tmp_path)
 

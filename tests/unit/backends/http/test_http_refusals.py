@@ -64,7 +64,8 @@ def test_an_idempotent_sink_never_halves(keyed: Collection, status: int) -> None
     """The API may take the chunk whole when it comes again, and would not know its parts from it."""
     keyed.server.faults.append(Fault(status=status, body="row 3"))
     with pytest.raises(
-        PermanentError, match=rf"all 5 rows were refused.*{status}.*row 3.*not halved.*body='rows'.*chunk_rows"
+        PermanentError,
+        match=rf"all 5 rows were refused.*{status}.*row 3.*does not halve the chunk.*body='rows'.*chunk_rows",
     ):
         write(HttpSink(keyed.url, idempotent=True))
     assert keyed.ids == []

@@ -153,7 +153,7 @@ def test_a_redirect_shows_no_more_than_a_path(plain: Collection, location: str) 
 def test_a_redirect_that_echoes_a_header_shows_it_not(plain: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORDERS_AUTH", f"Bearer {SECRET}")
     plain.server.faults.append(Fault(status=302, headers={"Location": f"/for/{SECRET}/x"}))
-    with pytest.raises(PermanentError, match=r"points to /for/\*\*\*/x, and"):
+    with pytest.raises(PermanentError, match=r"redirects to /for/\*\*\*/x, but"):
         write(HttpSink(plain.url, headers_from_env={"Authorization": "ORDERS_AUTH"}))
 
 

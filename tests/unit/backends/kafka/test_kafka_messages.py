@@ -98,7 +98,7 @@ def test_a_partition_the_topic_does_not_have_is_refused_by_row() -> None:
     table = pa.table({"p": pa.array([0, 3, -1, None])})
     found = refusals(table, partition="p")
     assert list(found) == [1, 2]
-    assert found[1] == "column 'p' has the value 3, but the topic has 3 partitions"
+    assert found[1] == "column 'p' has the value 3, but the topic has 3 partitions, counted from 0"
 
 
 def test_a_message_above_the_topics_limit_is_refused_by_row() -> None:
@@ -114,9 +114,9 @@ def test_a_message_above_the_topics_limit_is_refused_by_row() -> None:
         ({"key": "nix"}, "'nix'"),
         ({"headers": {"h": "nix"}}, "'nix'"),
         ({"value": "json:id,nix"}, "'nix'"),
-        ({"value": "string:id"}, "'id' is int64"),
-        ({"value": "bytes:name"}, "'name' is string"),
-        ({"partition": "name"}, "'name' is string"),
+        ({"value": "string:id"}, "'id' has the type int64, expected string"),
+        ({"value": "bytes:name"}, "'name' has the type string, expected binary"),
+        ({"partition": "name"}, "'name' has the type string, expected a type of whole numbers"),
     ],
 )
 def test_a_column_that_does_not_fit_is_named(options: dict[str, Any], named: str) -> None:

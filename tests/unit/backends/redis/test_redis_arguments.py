@@ -40,7 +40,7 @@ from wal_sink_backends.redis.urls import redis_sink
         ("redis://host", {"maxlen": 5}, "expected a number above 0, and kind='stream'"),
         ("redis://host", {"wait_replicas": -1}, "wait_replicas of 0 or more"),
         ("redis://host", {"timeout_s": 0}, "timeout_s above 0"),
-        ("redis://:hunter2@host", {"password_env": "X"}, "use one"),
+        ("redis://:hunter2@host", {"password_env": "X"}, "Use only one"),
         ("redis://host", {"ca_file": "/x"}, "expected a rediss:// URL"),
     ],
 )
@@ -74,7 +74,7 @@ def test_by_the_path_of_a_socket(server: RedisServer) -> None:
     [
         ("key=a:{id}&kond=set", "unknown options kond; known are key, kind, maxlen"),
         ("key=a:{id}&kind=set&key=b:{id}", "options given twice: key"),
-        ("kind=set", "which keys"),
+        ("kind=set", "expected the key of each row"),
         ("key=a&kind=stream&maxlen=many", "maxlen='many': expected a whole number, such as maxlen=100"),
     ],
 )

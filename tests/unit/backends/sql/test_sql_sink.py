@@ -388,7 +388,9 @@ def test_only_a_newer_row_replaces(path: Path, caplog: pytest.LogCaptureFixture,
 )
 def test_what_sqlite_keeps_as_text_tells_no_age(path: Path, values: Any) -> None:
     for sink in opened(SqlSink(f"sqlite:///{path}", "flights", mode="upsert", key="id", newer_by="at")):
-        with pytest.raises(PermanentError, match=r"newer_by column 'at' is .* cast it to a number or a timestamp"):
+        with pytest.raises(
+            PermanentError, match=r"newer_by column 'at' is .* Cast the column to a number or a timestamp"
+        ):
             sink.write(chunk(pa.table({"id": [1], "at": values})))
 
 
@@ -530,7 +532,7 @@ def test_other_kinds_of_tables_are_refused(sink: SqlSink, path: Path, definition
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [("main.flights", "write table='flights', or create"), ('"flights"', "without the quotes, or create")],
+    [("main.flights", "Write table='flights', or create"), ('"flights"', "without the quotes, or create")],
 )
 def test_a_name_that_reads_like_a_schema_and_a_table_makes_none(path: Path, name: str, advice: str) -> None:
     for sink in opened(SqlSink(f"sqlite:///{path}", name)):
