@@ -247,7 +247,8 @@ def _check_is_listing(page: Mapping[str, Any], head: str) -> None:
     """
     if "IsTruncated" not in page or page.get("Prefix", head) != head:
         raise OSError(
-            f"expected a listing of {head!r}, found an answer with the fields {sorted(page)} for {page.get('Prefix')!r}"
+            f"expected a listing of {head!r}, found an answer with the fields {sorted(page)} for "
+            f"{page.get('Prefix')!r}. The server at this endpoint does not answer like S3"
         )
 
 
