@@ -34,12 +34,15 @@ class Targets(Protocol[T]):
 
     def make_sink(self, target: T, /) -> object:
         """Make a new sink for a target."""
+        ...
 
     def new_target(self) -> T:
         """Make an empty target."""
+        ...
 
     def rows_in(self, target: T, /) -> Iterable[Row]:
         """Read the rows in a target."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

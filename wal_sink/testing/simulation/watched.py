@@ -22,7 +22,7 @@ from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.testing.simulation.own_lines import OwnLines
 
 SENDING = ("write", "begin", "prepare", "commit")
-"""Calls in which a sink sends. In these, each line of its own code is a point."""
+"""Calls in which a sink sends. In these, each line of the sink's own code is a point."""
 
 
 _READING = ("was_applied", "last", "positions")
