@@ -34,7 +34,7 @@ from wal_sink.two_phase.commit import SegmentCommit
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest
+from wal_sink.wal.records import Manifest, PreparedRecord, Record
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -195,7 +195,7 @@ def ambiguous_answer_taken_for_failure(patch: Patch) -> None:
 
 
 def term_not_renewed_after_a_lost_job(patch: Patch) -> None:
-    patch.setattr(BatchDelivery, "_leave_behind", BatchDelivery.reload_progress)
+    patch.setattr(wal_sink.committer.committer, "renew", lambda _, term: term)
 
 
 def term_not_checked_after_the_record(patch: Patch) -> None:
@@ -266,8 +266,13 @@ def what_is_gone_taken_for_committed(patch: Patch) -> None:
 
 
 def preparation_not_recorded(patch: Patch) -> None:
-    """What is prepared at delivery is committed without a record, as if nobody else could do the same."""
-    patch.setattr(SegmentCommit, "_record", lambda *_: True)
+    """A transaction that is prepared at delivery is committed without a record, as if no other process could do so."""
+
+    def create(self: Log, path: str, record: Record) -> bool:
+        return True if isinstance(record, PreparedRecord) else real(self, path, record)
+
+    real = Log.create
+    patch.setattr(Log, "create", create)
 
 
 def what_was_committed_is_not_remembered(patch: Patch) -> None:
@@ -296,12 +301,12 @@ def absence_of_the_record_means_a_new_wal(patch: Patch) -> None:
 def absence_of_a_registration_means_a_new_sink(patch: Patch) -> None:
     patch.setattr(wal_sink.recovery.registration, "find_new_sink", lambda *_: None)
     patch.setattr(wal_sink.lifecycle.run, "check_unserved_sinks", lambda *_: list[str]())
-    patch.setattr(Collector, "expect", lambda *_: None)
+    patch.setattr(Collector, "expect", lambda *_, **__: None)
 
 
 def a_claim_goes_by_the_terms_alone(patch: Patch) -> None:
-    def from_the_listing(log: Log, role: str, *, was_held: bool) -> Term:  # noqa: ARG001
-        return claim(log, role)
+    def from_the_listing(log: Log, role: str, *, was_held: bool, **others: Any) -> Term:  # noqa: ARG001
+        return claim(log, role, **others)
 
     claim = wal_sink.wal.fencing.claim
     patch.setattr(wal_sink.lifecycle.run, "claim", from_the_listing)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation import planted_losses as bugs
 from tests.simulation.histories.__main__ import main
-from tests.simulation.histories.counting import play_on_all_cores, total_of
+from tests.simulation.histories.counting import first_broken, play_on_all_cores, total_of
 from tests.simulation.histories.drawing import FAMILY
 from tests.simulation.histories.drawing_losses import draw_losing, draw_losing_family
 from tests.simulation.histories.plans import FORGETTING, At, Deed, Fault, LifePlan, Plan, Shape
@@ -183,7 +183,7 @@ def test_a_planted_bug_is_found_within_these_histories(
     clean = [seed for seed in seeds[:20] if played(draw_losing(seed)).violations]
     plant(monkeypatch)
 
-    found = next((seed for seed in seeds if played(draw_losing(seed)).violations), None)
+    found = first_broken((seed, played(draw_losing(seed))) for seed in seeds)
 
     assert not clean, "without the bug"
     assert found is not None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.simulation import planted_bugs as bugs
+from tests.simulation.histories.counting import first_broken
 from tests.simulation.histories.losing import PARTS, Losing, Loss, drawn_losses
 from tests.simulation.histories.playing import Played, play, small_world
 from tests.simulation.planted_bugs import Plant
@@ -19,7 +20,7 @@ HISTORIES = 6000
 LEAST_TOUCHED = {Losing.EXPIRED: 1500, Losing.PART: 1500, "told": 1500, "fenced": 600, "woke up": 500, "collected": 500}
 """In how many of them each thing must at least happen."""
 
-FOUND_LATE: dict[Plant, int] = {}
+FOUND_LATE: dict[Plant, int] = {bugs.a_claim_goes_by_the_terms_alone: 5299}
 """Which history found a bug when it was last looked for: the search goes on from there, round all of them."""
 
 PLANTED: list[Plant] = [
@@ -61,7 +62,7 @@ def test_a_planted_bug_is_found_within_these_histories(
     plant(monkeypatch)
 
     with small_world():
-        found = next((number for number, played in histories(FOUND_LATE.get(plant, 0)) if played.violations), None)
+        found = first_broken(histories(FOUND_LATE.get(plant, 0)))
 
     assert found is not None
     tell(f"planted: {plant.__name__} is found by history {found}")

@@ -126,6 +126,19 @@ def _portion(portion: tuple[int, int, Drawing]) -> Count:
     return play_seeds(*portion)
 
 
+def first_broken(histories: Iterable[tuple[int, Played]]) -> int | None:
+    """The number of the first history that breaks a law; None if none does. Used while a bug is planted.
+
+    An unexpected error finds no bug. It shows that the planted code no longer fits the code around it, so that the bug
+    is not planted at all.
+    """
+    for number, played in histories:
+        assert not played.unexpected, f"history {number}: {played.unexpected[0]}"
+        if played.violations:
+            return number
+    return None
+
+
 def total_of(counts: Iterable[Count]) -> Count:
     total = Count()
     for count in counts:

@@ -25,6 +25,8 @@ from wal_sink.errors import (
     StoreError,
 )
 
+_UNEXPECTED = "unexpected"
+
 
 @dataclass(slots=True)
 class Played:
@@ -34,6 +36,11 @@ class Played:
     hits: dict[str, int]
     points: int
     trace: list[str] = field(default_factory=list)
+
+    @property
+    def unexpected(self) -> list[str]:
+        """The violations that are errors which the core never raises, such as a `TypeError`."""
+        return [violation for violation in self.violations if violation.startswith(_UNEXPECTED)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +182,7 @@ class Playing:
 
     def _unexpected(self, error: BaseException) -> None:
         text = "".join(traceback.format_exception(error, limit=-3))
-        self.world.judge.blame(f"unexpected {type(error).__name__}: {error}\n{text}")
+        self.world.judge.blame(f"{_UNEXPECTED} {type(error).__name__}: {error}\n{text}")
 
     def _hits(self) -> dict[str, int]:
         world = self.world
