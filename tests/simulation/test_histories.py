@@ -1,4 +1,4 @@
-"""Twenty thousand histories of fixed seeds hold every law, and would not if the core had a bug."""
+"""Twenty thousand histories of fixed seeds keep every law, and break one if the core has a bug."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LEAST_TOUCHED = {
     "shuffled listing": 3000,
     "listing in two looks": 1000,
 }
-"""In how many of the histories each thing must at least happen; fewer means that they became trivial."""
+"""The least number of histories in which each thing must happen. Fewer mean that the histories became trivial."""
 
 SEEDS_THAT_ONCE_FAILED = (
     20261122000038902,  # an earlier query collected what a later one was about to stage
@@ -67,7 +67,7 @@ SEEDS_THAT_ONCE_FAILED = (
     20261122003725895,
     20261122001224796,  # a checkpoint restored twice, between which a sleeper released what Spark never completed
     20261122002309530,
-    20261122001085637,  # a group that was marked late and collected while a successor was busy with it
+    20261122001085637,  # a group that was marked late and collected while a newer process delivered it
     20261122001618468,
     20261122003757944,
     20261122003577090,  # a sink registered while the batch it begins with was being deleted
@@ -94,7 +94,7 @@ def test_what_once_broke_a_law_holds_now(seed: int) -> None:
 
 
 def test_what_once_broke_a_law_holds_now_for_the_kind_of_sink_it_was_drawn_for() -> None:
-    """Its number has meant a two-phase sink since there are any."""
+    """This seed draws a two-phase sink since that kind exists."""
     plan = replace(draw(20261122000442549), kinds=("at_most_once",), forgets=False)
     with small_world():
         assert play(plan).violations == []
@@ -143,7 +143,7 @@ FOUND_LATE: dict[Plant, int] = {
     bugs.release_not_confirmed: 1101,
     bugs.retention_ignores_absent_sinks: 952,
 }
-"""Which history found a bug when it was last looked for: the search goes on from there, round all of them."""
+"""The histories that found these bugs at the last search. The search begins there and goes round all histories."""
 
 PLANTED: list[Plant] = [
     bugs.marker_before_delivery,
@@ -194,7 +194,7 @@ def test_a_planted_bug_is_found_within_these_histories(
 
 
 def _histories(first: int) -> Iterator[tuple[int, Played]]:
-    """All of them, those of the family of `first` first."""
+    """Play all histories, beginning with the family of seed `first`."""
     families, begin = HISTORIES // FAMILY, first // FAMILY
     for number in ((begin + turn) % families for turn in range(families)):
         family = draw_family(number)

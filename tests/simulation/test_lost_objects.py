@@ -1,4 +1,4 @@
-"""Histories in which objects of the WAL vanish: all rows arrive once all the same, or somebody is told."""
+"""Histories in which objects of the WAL vanish: all rows still arrive once, or an error reports the loss."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.no_cover
 HISTORIES = 6000
 
 LEAST_TOUCHED = {Losing.EXPIRED: 1500, Losing.PART: 1500, "told": 1500, "fenced": 600, "woke up": 500, "collected": 500}
-"""In how many of them each thing must at least happen."""
+"""The least number of histories in which each thing must happen."""
 
 FOUND_LATE: dict[Plant, int] = {bugs.a_claim_goes_by_the_terms_alone: 5299}
-"""Which history found a bug when it was last looked for: the search goes on from there, round all of them."""
+"""The histories that found these bugs at the last search. The search begins there and goes round all histories."""
 
 PLANTED: list[Plant] = [
     bugs.absence_of_the_record_means_a_new_wal,
@@ -33,7 +33,7 @@ PLANTED: list[Plant] = [
 
 
 def histories(first: int = 0) -> Iterator[tuple[int, Played]]:
-    """All of them, from the one with the number `first` on and round."""
+    """Play all histories, from number `first` on and round."""
     for begin, end in ((first, HISTORIES), (0, first)):
         for number, plan in enumerate(drawn_losses(end - begin, begin), begin):
             yield number, play(plan)
