@@ -127,7 +127,9 @@ def test_the_progress_record_of_a_lost_answer_is_taken_for_the_runs_own() -> Non
     assert life.live()
 
     world.check_end(crashes=0)
-    assert not any(name.startswith("before list sinks/default/progress") for name in life.points), "it went on at once"
+    assert not any(name.startswith("before list sinks/default/progress") for name in life.points), (
+        "the run listed progress, though its record exists"
+    )
 
 
 @pytest.mark.parametrize("object_name", ["manifest", "segment batches"])

@@ -126,7 +126,7 @@ def _dies_after_completion(life: Life, what: str, where: str) -> None:  # noqa: 
 
 @pytest.mark.parametrize("parts", [("ask", "term"), ("commit", "marker"), ("ask", "gate")], ids="-".join)
 def test_a_committer_that_throws_loses_nothing(parts: tuple[str, str]) -> None:
-    """Flink's `FailingCheckpointCommitter` throws when it looks up whether a checkpoint is committed, or commits it."""
+    """Flink's `FailingCheckpointCommitter` throws while it looks up a committed checkpoint, or while it commits one."""
     start = {
         "term": "before read terms",
         "marker": "before create sinks/default/markers",

@@ -185,6 +185,6 @@ def test_a_planted_bug_is_found_within_these_histories(
 
     found = first_broken((seed, played(draw_losing(seed))) for seed in seeds)
 
-    assert not clean, "without the bug"
+    assert not clean, "these histories break a law without the bug"
     assert found is not None
     tell(f"planted: {plant.__name__} is found by seed {found}")

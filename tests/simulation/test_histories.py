@@ -14,6 +14,7 @@ from tests.simulation.histories.drawing import FAMILY, draw, draw_family
 from tests.simulation.histories.plans import KINDS, Deed, Tampering
 from tests.simulation.histories.playing import Played, play, play_family, small_world
 from tests.simulation.planted_bugs import Plant
+from wal_sink.delivery.segment import SegmentDelivery
 
 pytestmark = pytest.mark.no_cover
 
@@ -53,19 +54,19 @@ LEAST_TOUCHED = {
 """The least number of histories in which each thing must happen. Fewer mean that the histories became trivial."""
 
 SEEDS_THAT_ONCE_FAILED = (
-    20261122000038902,  # an earlier query collected what a later one was about to stage
+    20261122000038902,  # an earlier query collected a batch that a later one was about to stage
     20261122000293932,  # a checkpoint that was restored and then lost a commit
     20261122000437971,  # a sink registered after batch 0 was collected
     20261122000722571,
     20261122000822630,  # a batch without its commit in a restored checkpoint
     20261122001222023,  # a two-phase sink of a process that slept while its batch was delivered and collected
-    20261122001895703,  # the same where the checkpoint still has the very plan
+    20261122001895703,  # the same, while the checkpoint still has the same plan
     20261122002290833,
     20261122002539811,
     20261122003195584,
     20261122003210128,
     20261122003725895,
-    20261122001224796,  # a checkpoint restored twice, between which a sleeper released what Spark never completed
+    20261122001224796,  # a checkpoint restored twice; in between, a process woke up and released an incomplete batch
     20261122002309530,
     20261122001085637,  # a group that was marked late and collected while a newer process delivered it
     20261122001618468,
@@ -94,7 +95,7 @@ def test_what_once_broke_a_law_holds_now(seed: int) -> None:
 
 
 def test_what_once_broke_a_law_holds_now_for_the_kind_of_sink_it_was_drawn_for() -> None:
-    """This seed draws a two-phase sink since that kind exists."""
+    """The seed draws a two-phase sink now, so the plan names the kind of sink that failed."""
     plan = replace(draw(20261122000442549), kinds=("at_most_once",), forgets=False)
     with small_world():
         assert play(plan).violations == []
@@ -191,6 +192,13 @@ def test_a_planted_bug_is_found_within_these_histories(
 
     assert found is not None
     tell(f"planted: {plant.__name__} is found by seed {found}")
+
+
+def test_an_error_of_the_planted_code_finds_no_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SegmentDelivery, "_record", lambda: None)  # as if the method had other arguments now
+
+    with small_world(), pytest.raises(AssertionError, match="unexpected TypeError"):
+        first_broken(_histories(0))
 
 
 def _histories(first: int) -> Iterator[tuple[int, Played]]:

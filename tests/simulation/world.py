@@ -53,7 +53,7 @@ class Target:
 
     world: World
     rows: list[tuple[str, int, int]] = field(default_factory=list)
-    """Each row's tag of the attempt, batch and number, in order of arrival."""
+    """The attempt's tag, the batch and the number of each row, in order of arrival."""
     keys: list[str] = field(default_factory=list)
     late: list[Chunk] = field(default_factory=list)
     """Chunks that superseded processes sent."""

@@ -74,7 +74,7 @@ _CHUNK_ROWS = _often((2, 5), (1, 3), (3, 1))
 FAMILY = 8
 """Number of consecutive seeds that are drawn together."""
 _HOLDING_EVERY = 6
-"""One family in this many has a two-phase sink. Its number decides that, so that no draw depends on it."""
+"""One family in so many has a two-phase sink. Its number decides that, so all else is drawn as if there were none."""
 
 
 @dataclass(frozen=True, slots=True)

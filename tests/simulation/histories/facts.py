@@ -72,7 +72,7 @@ class SinkFacts:
 
 
 def broken_by_repeats(facts: SinkFacts, disturbances: int, shape: tuple[tuple[int, ...], ...]) -> str | None:
-    """Check I4 and I5: a description of rows that a sink has too often for its kind, or lacks; None if all is well.
+    """The repeats or gaps by which a sink of this kind breaks I4 or I5, in words; None if there are none.
 
     `disturbances` counts everything that may leave one send in doubt: crashes, failures, takeovers, lost jobs.
     """

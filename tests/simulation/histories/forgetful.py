@@ -19,7 +19,7 @@ from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 
 _BAD_OF_FOUR = (1, 2)
-"""The rows of every four that are refused. A chunk of two rows has one; a chunk of one row may have nothing else."""
+"""Row numbers, modulo 4, that are refused. A chunk of two rows has one such row; a chunk of one row may be one."""
 
 
 class Client(CallingProcess, Protocol):

@@ -248,8 +248,8 @@ class HistoryProcess:
         if folder is None:
             self.world.hits["replayed batch"] += 1
         else:
-            order = run.staging_context(folder, columns=(COLUMN,), spark_schema="")
-            staged = stage_numbered(run.log, order, attempt.first, partitions, uneven=self.world.plan.uneven)
+            context = run.staging_context(folder, columns=(COLUMN,), spark_schema="")
+            staged = stage_numbered(run.log, context, attempt.first, partitions, uneven=self.world.plan.uneven)
             run.end_staging(folder, staged)
         if not self.plan.lagging:
             self._deliver(run)  # this batch must not be delivered yet

@@ -2,7 +2,8 @@
 
 Each loss is an instant. A process that marks a batch must have asked the target after its last send, and a row that was
 lost before this question must be there again. A process that starts or ends must report the rows of marked batches that
-were lost until then. No row is lost after the last look of all, because the last process of a history starts later.
+were lost until then. No row is lost after the last look of all, because the last process of a history starts after
+every loss.
 """
 
 from __future__ import annotations

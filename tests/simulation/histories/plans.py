@@ -55,7 +55,7 @@ class Deed(StrEnum):
     WAKE = "task woke up"
     """Every task that was left behind goes on."""
     FORGET = "target forgot"
-    """Transactional targets lose the `size` newest commits that they acknowledged, whatever their slots."""
+    """Transactional targets lose the `size` newest commits of all slots together, as after a restore to one instant."""
     FORGET_SLOT = "slot forgot"
     """Transactional targets lose the `size` newest commits of one slot."""
     REPLACE = "connection replaced"

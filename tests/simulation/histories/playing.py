@@ -49,7 +49,7 @@ class Ended:
 
     points: int
     came_to_its_end: bool
-    """Whether no error and no crash ended it early."""
+    """Whether no error ended it early."""
 
 
 @contextmanager

@@ -51,32 +51,32 @@ def read_numbered(data: bytes, ref: SegmentRef, *, columns: int, start: int, whe
     return _NumberedRows(first + start)
 
 
-def stage_numbered(log: Log, order: StagingContext, first: int, partitions: Sequence[int], *, uneven: bool) -> Staged:
+def stage_numbered(log: Log, context: StagingContext, first: int, partitions: Sequence[int], *, uneven: bool) -> Staged:
     """Stage rows from number `first` on, as Spark's tasks would: one segment for every partition that has rows."""
     staged = []
     for number, rows in enumerate(partitions):
         if rows:
-            staged.append(_partition(log, order, number, first, rows, uneven=uneven))
+            staged.append(_partition(log, context, number, first, rows, uneven=uneven))
             first += rows
     whole = joined(staged)
     return Staged(segments=whole.segments, columns=(COLUMN,), prepared=whole.prepared)
 
 
 def _partition(
-    log: Log, order: StagingContext, partition: int, first: int, rows: int, *, uneven: bool
+    log: Log, context: StagingContext, partition: int, first: int, rows: int, *, uneven: bool
 ) -> StagedPartition:
     """Stage one partition as `stage_partition` does, with a file that costs nothing."""
     segment_id = log.runtime.new_id()
     ref = SegmentRef(
-        path=paths.segment(order.folder, partition, 0, segment_id),
+        path=paths.segment(context.folder, partition, 0, segment_id),
         id=segment_id,
         rows=rows,
         bytes=0,
         crc32=0,
         chunk_ends=(1, rows) if uneven and rows > 1 else None,
     )
-    preparers = [Preparer(order, given, log, partition, on_executor=False) for given in order.preparations]
-    ends = chunk_ends(ref, order.limits.chunk_rows) if preparers else ()
+    preparers = [Preparer(context, given, log, partition, on_executor=False) for given in context.preparations]
+    ends = chunk_ends(ref, context.limits.chunk_rows) if preparers else ()
     try:
         for preparer in preparers:
             preparer.begin(segment_id, 0)
