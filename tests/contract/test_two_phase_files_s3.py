@@ -181,7 +181,7 @@ def test_an_object_of_another_transaction_stands_in_for_none(prefix: Prefix, mem
     prefix.aborted(second)
     with pytest.raises(HandleGoneError, match="the object of that name is another one"):
         prefix.committed(second)
-    with pytest.raises(PermanentError, match="is there"):
+    with pytest.raises(PermanentError, match="exists, and it is not the object of"):
         prefix.committed(third)
     prefix.committed(first)
     assert prefix.rows() == TABLE.to_pylist(), memory
@@ -261,7 +261,7 @@ def test_parts_that_are_not_those_prepared_are_not_committed(
         prefix.committed(held)
         assert prefix.rows() == TABLE.to_pylist()
         return
-    with pytest.raises(HandleGoneError, match="is open, and not what was prepared") as error:
+    with pytest.raises(HandleGoneError, match="is open, and not the upload that was prepared") as error:
         prefix.committed(held)
     assert error.value.never_committed
     assert not prefix.objects()

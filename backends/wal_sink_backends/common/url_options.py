@@ -39,7 +39,8 @@ def family(prefix: str) -> Any:
 class UrlOptions:
     """The options of one URL, as the dataclasses `kinds` declare them.
 
-    `query` is the part of the URL that holds the options, `url` is for messages, which never show its secrets. Raises
+    `query` is the part of the URL that holds the options: all of it behind the first `?`, not only the text before a
+    `#`, which the standard parser cuts off. `url` is for messages, which never show its secrets. Raises
     `ConfigError` for an option that no kind declares, for one that stands twice, and for text without `name=value`.
     """
 

@@ -53,14 +53,15 @@ def dynamodb_sink(url: str) -> DynamoDbSink | DynamoDbPutSink:
 
     Further options are the arguments of both sinks, by their names.
     """
-    parts = urlsplit(url)
-    options = UrlOptions(parts.query, url, ModeOption, TableOptions, TransactionalOptions, PutOptions)
+    bare, _, query = url.partition("?")
+    options = UrlOptions(query, url, ModeOption, TableOptions, TransactionalOptions, PutOptions)
     mode = options.read(ModeOption).mode
     own: type[Any] = PutOptions if mode == "put" else TransactionalOptions
     if unfit := options.not_of(ModeOption, TableOptions, own):
         known = ", ".join((*names_of(TableOptions), *names_of(own)))
         raise ConfigError(f"{mask_url(url)}: mode={mode} has no options {', '.join(unfit)}; it has {known}")
-    if not parts.netloc or parts.path.strip("/"):
+    parts = urlsplit(bare)
+    if not parts.netloc or parts.path.strip("/") or "#" in bare:
         raise ConfigError(f"{mask_url(url)}: expected dynamodb://TABLE?region=…")
     arguments = {**options.arguments(TableOptions), **options.arguments(own)}
     return DynamoDbPutSink(parts.netloc, **arguments) if mode == "put" else DynamoDbSink(parts.netloc, **arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
-from urllib.parse import urlsplit
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
@@ -40,8 +39,9 @@ def files_sink(url: str) -> FilesSink | TwoPhaseFilesSink:
     With `commit=two-phase` one per segment, appearing at once; options then: `name_template`, `part_bytes`,
     `held_folder`. `maps` is an option of both.
     """
-    options = UrlOptions(urlsplit(url).query, url, FilesOptions, TwoPhaseOptions)
-    address = url.partition("?")[0].removeprefix("files+").replace("files://", "file://", 1)
+    bare, _, query = url.partition("?")
+    options = UrlOptions(query, url, FilesOptions, TwoPhaseOptions)
+    address = bare.removeprefix("files+").replace("files://", "file://", 1)
     arguments, of_two_phase = options.arguments(FilesOptions), options.arguments(TwoPhaseOptions)
     if arguments.pop("commit", "chunk") == "two-phase":
         return TwoPhaseFilesSink(address, **arguments, **of_two_phase)

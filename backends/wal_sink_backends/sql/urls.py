@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from wal_sink.errors import ConfigError
 from wal_sink.redaction import mask_url
@@ -53,8 +53,8 @@ def sqlite_sink(url: str) -> SqlSink:
 
     More options: `newer_by`, `create_table`, `may_drop_rows`, `busy_timeout_s`, `maps`.
     """
-    options = UrlOptions(urlsplit(url).query, url, SqliteOptions)
-    return _sink(url.partition("?")[0], options.arguments(SqliteOptions), url)
+    bare, _, query = url.partition("?")
+    return _sink(bare, UrlOptions(query, url, SqliteOptions).arguments(SqliteOptions), url)
 
 
 def postgresql_sink(url: str) -> SqlSink:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import pytest
 
 from wal_sink.errors import ConfigError
+from wal_sink.sinks.urls import sink_from_url
 from wal_sink_backends.common.url_options import UrlOptions, family, names_of
 
 URL = "x://user:hunter2@host/a"
@@ -109,3 +110,30 @@ def test_an_unknown_secret_is_named_and_hides_the_names_beside_it() -> None:
     with pytest.raises(ConfigError, match="unknown options password; known are") as caught:
         UrlOptions("password=a&hunter2=1", URL, Sample)
     assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("files:///made#up?format=csv", "FilesSink('file:///made#up', format='csv')"),
+        ("files+s3://bucket/made#up?format=parquet", "FilesSink('s3://bucket/made#up', format='parquet')"),
+        ("sqlite:////made#up.db?table=orders", "SqlSink('sqlite:////made#up.db', 'orders', mode='append')"),
+    ],
+)
+def test_a_number_sign_before_the_options_hides_none_of_them(url: str, shown: str) -> None:
+    assert repr(sink_from_url(url)) == shown
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "files:///made-up?format=csv#more",
+        "sqlite:///made-up.db?table=orders&mode=append#more",
+        "dynamodb://orders?region=eu-west-1&mode=put#more",
+        "dynamodb://orders#more?region=eu-west-1",
+        "dynamodb://orders#?region=eu-west-1",
+    ],
+)
+def test_no_text_behind_a_number_sign_is_dropped(url: str) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        sink_from_url(url)
