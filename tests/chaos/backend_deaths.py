@@ -68,9 +68,9 @@ class Span(NamedTuple):
     """The time that a batch took."""
 
     batch_s: float
-    """From its plan to its marker."""
+    """The time from its plan to its marker."""
     delivery_s: float
-    """From its release to its marker."""
+    """The time from its release to its marker."""
 
 
 Death = Callable[["Lives", Child, Seen], float]

@@ -214,14 +214,14 @@ def forgetting(target_in: Callable[[Path], AbstractContextManager[ForgetfulTarge
         for number in range(moments):
             moment = Moment.drawn(effort.seed * 1_000 + number)
             verdict = play(moment, target, effort.folder / f"moment_{number}")
-            of = "the batch under way" if verdict.within_batch else "perhaps a marked batch"
+            of = "the batch in progress" if verdict.within_batch else "a possibly marked batch"
             hows[f"rows of {of} lost: {verdict.how}"] += 1
             within += verdict.within_batch
             lost_some += verdict.forgotten > 0
             count(outcome, moment, verdict)
     if within < LEAST_HITS * moments:
-        outcome.violations.append(f"only {within} of {moments} moments lost acknowledged rows of a batch under way")
-    lost = f"- acknowledged rows were lost at {lost_some} of {moments} moments; at {within}, all of a batch under way"
+        outcome.violations.append(f"only {within} of {moments} moments lost acknowledged rows of a batch in progress")
+    lost = f"- acknowledged rows were lost at {lost_some} of {moments} moments; at {within}, all of a batch in progress"
     outcome.detail = "\n".join([tally("what was lost, and how it ended", hows), lost])
     return outcome
 

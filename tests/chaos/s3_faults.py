@@ -81,7 +81,7 @@ class Target:
 
 
 def _error(status: int, code: str) -> Answer:
-    return Answer(status, f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode())
+    return Answer(status, f"<Error><Code>{code}</Code><Message>set by a test</Message></Error>".encode())
 
 
 def _refuse(answer: Answer, exchange: Exchange, _: random.Random) -> None:

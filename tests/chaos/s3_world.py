@@ -52,7 +52,7 @@ class S3Place:
 @contextmanager
 def quiet_s3_server() -> Iterator[S3Server]:
     """Yield a separate server that logs nothing. It stops at the end."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request otherwise
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs a line per request
     server = S3Server("wal-sink-chaos")
     server.start()
     server.clear()  # all servers of one process share their buckets

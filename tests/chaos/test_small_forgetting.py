@@ -31,7 +31,7 @@ def test_a_target_that_forgets_has_every_row_once_or_is_refused(scenario: Scenar
         require(shutil.which("redis-server") is not None, "get it: apt-get install redis-server")
     outcome = scenario.run(Effort(SEED, tmp_path, MOMENTS / 30))
     assert outcome.holds, outcome
-    assert "rows of the batch under way lost: every row once" in outcome.detail
+    assert "rows of the batch in progress lost: every row once" in outcome.detail
 
 
 def test_the_small_part_has_the_kinds_of_moments_there_are() -> None:

@@ -28,7 +28,7 @@ _numbers = itertools.count()
 class Place(OneSinkPlace):
     """A WAL and a checkpoint for runs of several sinks. `requests` holds the requests to the WAL."""
 
-    make_sink: Callable[[], object] = lambda: pytest.fail("`open` is given the sinks")
+    make_sink: Callable[[], object] = lambda: pytest.fail("give the sinks to `open`")
     rows: Callable[[int], list[int]] = lambda _: [1]
     """Return the number of rows in each partition of a batch."""
     requests: list[str] = field(default_factory=list)

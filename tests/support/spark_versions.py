@@ -46,7 +46,7 @@ def environment(version: str) -> dict[str, str]:
     """Return the environment of a `Child` that uses this version, as does its Spark. Fetch the version if necessary."""
     from tests.support.programs.quick_java import QUICK  # noqa: PLC0415 - that module starts a child itself
 
-    require(java() != "", "Spark needs a Java 17 or newer: install a JDK (Debian: openjdk-17-jre-headless)")
+    require(java() != "", "Spark needs Java 17 or newer: install a JDK (Debian: openjdk-17-jre-headless)")
     home = packages(version)
     rest = python_environment()["PYTHONPATH"]
     return {

@@ -41,8 +41,8 @@ class S3Server:
         self.after_request: Callable[[str, str, int], None] | None = None
         """Called with method, path and status after each request, before the next one is handled."""
         self.forgets_completed = False
-        """True if an upload is unknown once it was completed. Otherwise it can be completed again while it is the newest
-        upload of its object. S3 has been seen to do either.
+        """True if an upload is unknown once it was completed. Otherwise it can be completed again while it is the
+        newest upload of its object. S3 has been seen to do either.
         """
         self.fault: Callable[[str, str, Mapping[str, Any]], Fault | None] | None = None
         """Called before each request with method, path and headers as WSGI has them, without a lock."""
@@ -135,8 +135,8 @@ class S3Server:
     def _faulty(self, fault: Fault, app: _Wsgi, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if fault.done:
             list(self._responder(app, environ)(environ, lambda *_: None))
-        start_response(f"{fault.status} told so", [("Content-Type", "application/xml")])
-        return [f"<Error><Code>{fault.code}</Code><Message>told so</Message></Error>".encode()]
+        start_response(f"{fault.status} set by a test", [("Content-Type", "application/xml")])
+        return [f"<Error><Code>{fault.code}</Code><Message>set by a test</Message></Error>".encode()]
 
     def _responder(self, app: _Wsgi, environ: dict[str, Any]) -> _Wsgi:
         if not _is_intact(environ):
