@@ -1,4 +1,4 @@
-"""RESULTS.md and the plots beside it, made from `results.json` alone."""
+"""RESULTS.md and its plots, made from `results.json` alone."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def write_report(results: Results, folder: Path) -> None:
 def _lines(results: Results) -> Iterator[str]:
     yield "# What `make bench` measured"
     yield ""
-    yield "Written by `make bench` from `results.json`; not by hand. What is measured, and how, stands in "
-    yield "[README.md](README.md). A ratio is the median of the rounds' own, the least and the most in parentheses."
+    yield "`make bench` writes this file from `results.json`; do not edit it. [README.md](README.md) describes the"
+    yield "measurements. A ratio is the median of the ratios of all rounds, with the least and the most in parentheses."
     yield ""
     yield from (f"- {what}: {value}" for what, value in results.machine.items())
     yield f"- sizes: {results.sizes}"
     yield from (f"- {what}: {value}" for what, value in (("date", results.date), ("command", results.command)) if value)
     yield from (f"- {note}" for note in results.notes)
     yield ""
-    yield "## What must be reached"
+    yield "## Targets"
     yield ""
     yield from verdict_table(results)
     if lines := list(breakdown(results)):
@@ -46,17 +46,17 @@ def _lines(results: Results) -> Iterator[str]:
 
 
 def verdict_table(results: Results) -> Iterator[str]:
-    """The table of all targets, reached or not."""
+    """Yield the table of all targets, with what was measured."""
     yield "| what | wanted | found | reached | Spark alone |"
     yield "|---|---|---|---|---|"
     yield from (_verdict(verdict) for verdict in results.verdicts())
     yield ""
-    yield "*Spark alone*: what the same Spark reaches without any log. It moves the rows to Python and drops them"
+    yield "*Spark alone* is the result of the same Spark without any log. It moves the rows to Python and drops them"
     yield "(staging), or its `foreachBatch` calls the same sink (the whole path). No log on Spark can do better."
 
 
 def table_without_targets(results: Results) -> Iterator[str]:
-    """The table of the contests without a target."""
+    """Yield the table of the contests without a target."""
     yield "| what | rival | found |"
     yield "|---|---|---|"
     for key, title in results.titles.items():

@@ -28,28 +28,34 @@ FILE_SINK = "Spark's streaming file sink"
 
 @dataclass(frozen=True, slots=True)
 class SparkRivals:
-    """Makes Spark's own contestants for one session."""
+    """A factory of Spark's own contestants, for one session."""
 
     session: Callable[[], SparkSession]
 
     @property
     def spark(self) -> SparkSession:
+        """The session."""
         return self.session()
 
     def write_parquet(self, work: Workload) -> Contestant:
+        """Write the rows with Spark's batch writer of Parquet files."""
         return Contestant(WRITE_PARQUET, partial(self._write_parquet, work))
 
     def moved(self, work: Workload) -> Contestant:
-        """Move the rows from the JVM to Python workers and drop them: every sink in Python has at least this cost."""
+        """Move the rows from the JVM to Python workers and drop them. Every sink in Python has at least this cost."""
         return Contestant(MOVED, partial(self._move, work))
 
     def null(self, work: Workload) -> Contestant:
+        """Call a sink that does nothing, in `foreachBatch`."""
         return self._direct(work, lambda _: Direct(NullSink()))
 
     def csv(self, work: Workload) -> Contestant:
+        """Call the sink that writes CSV files, in `foreachBatch`."""
         return self._direct(work, lambda place: Direct(CsvSink(place / "out")))
 
     def sql(self, work: Workload, database: SqlBackend) -> Contestant:
+        """Write to a database in `foreachBatch`."""
+
         def rate(place: Path) -> float:
             return database.rate(
                 work.rows, lambda name: self._seconds(work, DirectSql(database.url(name), TABLE), place), place
@@ -58,12 +64,16 @@ class SparkRivals:
         return Contestant(FOREACH_ARROW, rate)
 
     def foreach_parquet(self, work: Workload) -> Contestant:
+        """Write each batch with Spark's batch writer of Parquet files, in `foreachBatch`."""
+
         def rate(place: Path) -> float:
             return work.rows / _seconds(_writes_parquet(work.stream(self.spark).writeStream, place), place)
 
         return Contestant(FOREACH_PARQUET, rate)
 
     def file_sink(self, work: Workload) -> Contestant:
+        """Write with Spark's streaming file sink."""
+
         def rate(place: Path) -> float:
             writer = work.stream(self.spark).writeStream.format("parquet").option("path", str(place / "out"))
             return work.rows / _seconds(writer, place)
@@ -71,6 +81,8 @@ class SparkRivals:
         return Contestant(FILE_SINK, rate)
 
     def batch_time(self, work: Workload) -> Contestant:
+        """Measure the time of a batch that `foreachBatch` writes as Parquet files."""
+
         def time_ms(place: Path) -> float:
             writer = _writes_parquet(work.stream(self.spark).writeStream, place)
             query = _to_the_end(writer, place)

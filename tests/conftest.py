@@ -20,7 +20,7 @@ pytest_plugins = [
 ]
 
 COVERING = ("unit", "simulation")
-"""Folders whose tests have to reach every branch of the core; under the others' tests it is not watched, for speed."""
+"""The folders whose tests have to reach every branch of the core. The other tests run without coverage, for speed."""
 LONG = (
     "chaos/test_small.py",
     "integration/test_cluster_losses.py",
@@ -44,9 +44,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(item: pytest.Item, file: str) -> int:
-    """The long ones first, lest one of them keeps a worker alone in the end; then what shares a broker or a Spark.
+    """Return the rank of a test: long files first, so that none of them is left alone at the end; then shared servers.
 
-    Workers begin at different ends of what is left, so that mostly one of them starts that broker or that Spark.
+    Workers begin at different ends of the rest, so that usually only one of them starts the broker or the Spark.
     """
     fixtures = getattr(item, "fixturenames", ())
     return [file in LONG, "kafka" in fixtures, "spark" in fixtures, True].index(True)
@@ -59,7 +59,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The same for what a module's tests leave behind: crashes that are played collect garbage thousands of times."""
+    """Do the same for the objects that a module's tests leave. Simulated crashes collect garbage thousands of times."""
     if nextitem is not None and nextitem.path != item.path:
         gc.collect(1)
         gc.freeze()

@@ -1,4 +1,4 @@
-"""DynamoDB, simulated by moto: `DynamoDbSink` compared with boto3, 99 rows per transaction."""
+"""DynamoDB, simulated by moto: `DynamoDbSink` compared with boto3, with 99 rows per transaction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ PROGRAM = CHECKOUT / "tests" / "support" / "servers" / "dynamodb_server.py"
 
 
 class DynamoDb(Backend[str]):
-    """One table per measurement, in the tests' server process. Few rows, because moto copies all for each write."""
+    """A backend with one table per measurement, in the tests' server process.
+
+    The table has few rows, because moto copies all of them at each write.
+    """
 
     key = "dynamodb"
     title = f"Chunks of {MOST_ROWS} rows to DynamoDB (moto)"
@@ -43,7 +46,7 @@ class DynamoDb(Backend[str]):
         server.wait_for_output("serving http")
         return server.output.split("serving ")[1].split()[0]
 
-    def empty(self, folder: Path) -> str:  # noqa: ARG002 - it is in the server's
+    def empty(self, folder: Path) -> str:  # noqa: ARG002 - the table lies in the server
         name = f"orders-{uuid.uuid4().hex}"
         with closing(self._client()) as client:
             create_table(client, name, {"id": "N"})

@@ -1,4 +1,4 @@
-"""SQL databases: `SqlSink` compared with their drivers. Whole queries write to them, too."""
+"""SQL databases: `SqlSink` compared with their drivers. Whole queries write to them too."""
 
 from __future__ import annotations
 
@@ -38,21 +38,22 @@ _ESCAPES = (("\\", r"\\"), ("\t", r"\t"), ("\n", r"\n"), ("\r", r"\r"))
 
 
 class SqlBackend(Backend[str]):
-    """One database per measurement, with the table `orders`. Targets are the names of databases."""
+    """A backend with one database per measurement, with the table `orders`. A target is the name of a database."""
 
     def ways(self) -> Mapping[str, Way[str]]:
         return {NAME: lambda name, tables: written(SqlSink(self.url(name), TABLE), tables), **self.rivals()}
 
     @abstractmethod
     def url(self, target: str) -> str:
-        """The database's URL for `SqlSink`."""
+        """Return the database's URL for `SqlSink`."""
 
     @abstractmethod
-    def rivals(self) -> Mapping[str, Way[str]]: ...
+    def rivals(self) -> Mapping[str, Way[str]]:
+        """Return the ways of the database's own drivers, by name."""
 
 
 class Sqlite(SqlBackend):
-    """A file on the checkout's disk, synced with each transaction."""
+    """A database file on the checkout's disk, synced with each transaction."""
 
     key = "sqlite"
     title = "Chunks to an SQLite table"
@@ -66,7 +67,7 @@ class Sqlite(SqlBackend):
     def empty(self, folder: Path) -> str:
         target = str(folder / "out.db")
         with closing(sqlite3.connect(target)) as database:
-            database.execute("PRAGMA journal_mode = WAL")  # once, before tasks open it side by side
+            database.execute("PRAGMA journal_mode = WAL")  # once, before several tasks open it at the same time
             database.execute(f"CREATE TABLE {TABLE} (id INTEGER, amount REAL, name TEXT, digest TEXT, at TEXT)")
         return target
 
@@ -86,7 +87,7 @@ def _by_executemany(target: str, tables: Tables) -> float:
 
 
 class SqlServerBackend(SqlBackend):
-    """The tests' server, with its files in memory."""
+    """A database server of the tests, with its files in memory."""
 
     program: str
     columns: str
@@ -101,12 +102,13 @@ class SqlServerBackend(SqlBackend):
         return server
 
     @abstractmethod
-    def start(self) -> Server: ...
+    def start(self) -> Server:
+        """Start the server."""
 
     def url(self, target: str) -> str:
         return self.server.url(target, password=True)
 
-    def empty(self, folder: Path) -> str:  # noqa: ARG002 - it is in the server's
+    def empty(self, folder: Path) -> str:  # noqa: ARG002 - the database lies in the server
         target = self.server.new_database()
         self.server.query(target, f"CREATE TABLE {TABLE} ({self.columns})")
         return target
@@ -117,6 +119,8 @@ class SqlServerBackend(SqlBackend):
 
 
 class Postgresql(SqlServerBackend):
+    """A PostgreSQL server of the tests."""
+
     key = "postgresql"
     title = "Chunks to a PostgreSQL table"
     program = "initdb"
@@ -157,7 +161,7 @@ class Postgresql(SqlServerBackend):
 
 
 def _copy_text(table: pa.Table) -> str:
-    """The lines of a COPY, written for this one table: no type is looked up for a value."""
+    """Return the lines of a COPY. The code fits this one table, so it looks up no types of values."""
     return "".join(
         f"{number}\t{amount}\t{_escaped(name)}\t{_escaped(digest)}\t{at}+00\n"
         for number, amount, name, digest, at in rows_of(table)
@@ -171,6 +175,8 @@ def _escaped(text: str) -> str:
 
 
 class Mariadb(SqlServerBackend):
+    """A MariaDB server of the tests."""
+
     key = "mariadb"
     title = "Chunks to a MariaDB table"
     share = 1 / 3

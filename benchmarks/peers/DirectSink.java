@@ -2,7 +2,7 @@ import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.java.tuple.Tuple5;
 import org.apache.flink.streaming.api.functions.sink.RichSinkFunction;
 
-/** The same target without a log: what the sink alone costs. */
+/** The same target without a log. It shows the cost of the sink alone. */
 final class DirectSink extends RichSinkFunction<Tuple5<Long, Double, String, String, Long>> {
     private final Target target;
     private transient long sent;

@@ -3,7 +3,7 @@ import org.apache.flink.api.java.tuple.Tuple5;
 import org.apache.flink.streaming.runtime.operators.CheckpointCommitter;
 import org.apache.flink.streaming.runtime.operators.GenericWriteAheadSink;
 
-/** Flink's own write-ahead sink in front of a target. */
+/** Flink's write-ahead sink in front of a target. */
 final class LoggedSink extends GenericWriteAheadSink<Tuple5<Long, Double, String, String, Long>> {
     private final Target target;
 

@@ -4,7 +4,7 @@ import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import org.apache.flink.streaming.runtime.operators.CheckpointCommitter;
 
-/** Keeps the newest committed checkpoint of each subtask in a file of its own, replaced as a whole. */
+/** A committer that keeps the newest committed checkpoint of each subtask in a separate file, replaced as a whole. */
 final class MarkerFile extends CheckpointCommitter {
     private final String folder;
 

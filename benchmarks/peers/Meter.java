@@ -1,6 +1,6 @@
 import java.util.concurrent.atomic.AtomicLong;
 
-/** From the first row of a source to the last row in a target, over all subtasks of this process. */
+/** The time from the first row of a source to the last row in a target, over all subtasks of this process. */
 final class Meter {
     private static final AtomicLong FIRST = new AtomicLong();
     private static final AtomicLong LAST = new AtomicLong();
@@ -17,7 +17,7 @@ final class Meter {
         FIRST.accumulateAndGet(now, Math::min);
     }
 
-    /** So many rows more are in the target. */
+    /** Note that this many more rows are in the target. */
     static void note(long rows) {
         LAST.accumulateAndGet(System.nanoTime(), Math::max);
         ROWS.addAndGet(rows);

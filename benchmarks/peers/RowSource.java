@@ -35,7 +35,7 @@ final class RowSource extends RichParallelSourceFunction<Tuple5<Long, Double, St
         running = false;
     }
 
-    /** Cheaper than a real digest, and as hard to compress. */
+    /** Fill in digits that are cheaper than a real digest and as hard to compress. */
     private static void fill(char[] digest, long id) {
         for (int word = 0; word < 4; word++) {
             long bits = mixed(id * 4 + word);

@@ -5,7 +5,7 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import org.apache.flink.api.java.tuple.Tuple5;
 
-/** What rows are sent to: nothing at all, or a CSV file for each subtask. */
+/** The target of the rows: nothing at all, or a CSV file for each subtask. */
 class Target implements Serializable {
     static Target of(String name, String folder) {
         return name.equals("csv") ? new Csv(folder) : new Target();

@@ -14,11 +14,11 @@ import org.apache.flink.streaming.api.datastream.DataStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 
 /**
- * Flink's write-ahead sink at work: rows of the benchmark's table into a target, by way of a log or directly.
+ * Jobs that send rows of the benchmark's table to a target with Flink, through its write-ahead sink or directly.
  *
- * <p>Each line of standard input is a job, in words of the form name=value: rows, target (null or csv), log (file, memory
- * or none), folder (for the log, the target and the markers). Each is answered by one line: "seconds" and how long the
- * rows took. One process for all jobs, so that the start of a JVM is nobody's time.
+ * <p>Each line of standard input is a job, in words of the form name=value: rows, target (null or csv), log (file,
+ * memory or none), folder (for the log, the target and the markers). The answer to a job is one line: "seconds" and the
+ * time for the rows. One process runs all jobs, so that no measured time includes the start of a JVM.
  */
 public final class WalJob {
     private static final int SUBTASKS = 2;

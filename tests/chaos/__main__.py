@@ -1,4 +1,4 @@
-"""`make chaos`: every scenario, one after the other, and the report. Run as `python -m tests.chaos`."""
+"""`make chaos`: runs every scenario in turn and writes the report. Run as `python -m tests.chaos`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MODULES = (
     "processes",
     "simulated",
 )
-"""Each has `SCENARIOS`. Those that take longest come last."""
+"""Modules with a list `SCENARIOS`. The modules that take longest come last."""
 OUT = CHECKOUT / "benchmarks" / "CHAOS.md"
 PARTIAL = CHECKOUT / ".cache" / "chaos" / "CHAOS.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run; 0 if everything that ran holds, 1 if something does not, 2 for bad use."""
+    """Run the scenarios. Return 0 if all that ran hold, 1 if one does not, 2 for wrong arguments."""
     options = _parser().parse_args(argv)
     scenarios = chosen(options.only)
     command = shlex.join(["python", "-m", "tests.chaos", *(sys.argv[1:] if argv is None else argv)])
@@ -66,13 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def all_scenarios() -> list[Scenario]:
-    """Every scenario there is."""
+    """Return every scenario that exists."""
     modules = [importlib.import_module(f"tests.chaos.{name}") for name in MODULES]
     return [scenario for module in modules for scenario in module.SCENARIOS]
 
 
 def chosen(only: Iterable[str] | None) -> list[Scenario]:
-    """The scenarios of these names, or all; ends the program for a name that is none's."""
+    """Return the scenarios of these names, or all. End the program if a name is unknown."""
     there = all_scenarios()
     if not only:
         return there
@@ -93,12 +93,12 @@ def _run(scenario: Scenario, seed: int, share: float, deadline_s: float) -> Row:
         outcome = scenario.run(Effort(seed=seed, folder=folder, share=share, deadline_s=deadline_s))
     except Exception as error:  # noqa: BLE001 - the other scenarios must run, and the report must say so
         traceback.print_exc()
-        outcome = Outcome(violations=[f"it broke off: {type(error).__name__}: {error}"])
+        outcome = Outcome(violations=[f"it ended with {type(error).__name__}: {error}"])
     seconds = time.monotonic() - began
     row = Row.of(scenario, outcome, share=share, seed=seed, seconds=seconds, date=date, code=code)
     if row.holds:
         shutil.rmtree(folder, ignore_errors=True)
-    kept_in = "" if row.holds else f"; what it left is in {folder}"
+    kept_in = "" if row.holds else f"; its files are in {folder}"
     _say(
         f"{scenario.name}: {'holds' if row.holds else 'DOES NOT HOLD'}: rounds: {row.rounds} ({scenario.unit}), "
         f"lost {row.lost}, repeated {row.repeated} of {row.allowed} permitted, {row.seconds:.0f} s{kept_in}"
@@ -112,14 +112,14 @@ def _say(text: str) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
-    parser.add_argument("--share", type=float, default=1.0, help="how much of the whole to do, e.g. 0.05")
-    parser.add_argument("--seed", type=int, help="repeats a run's choices; drawn and reported without it")
+    parser.add_argument("--share", type=float, default=1.0, help="the part of the whole to run, e.g. 0.05")
+    parser.add_argument("--seed", type=int, help="repeats the choices of a run; default: drawn, and reported")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="scenarios to run")
     parser.add_argument(
-        "--out", type=Path, help="the report; default: benchmarks/CHAOS.md for the whole, else one in .cache/chaos"
+        "--out", type=Path, help="the report; default: benchmarks/CHAOS.md for a whole run, else in .cache/chaos"
     )
-    parser.add_argument("--minutes", type=float, help="begin no scenario after so many minutes, and end the histories")
-    parser.add_argument("--resume", action="store_true", help="keep what held before: the rows beside the report")
+    parser.add_argument("--minutes", type=float, help="after so many minutes begin no scenario, and end the histories")
+    parser.add_argument("--resume", action="store_true", help="run only what did not hold before; keeps the other rows")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Processes that deliver into one target and are killed at random moments, most of them in the middle of their work."""
+"""Processes that deliver into one target and are killed at random moments, mostly in the middle of their work."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from wal_sink.wal import paths
 
 KILLS = 30
 LEAST_HITS = 1 / 3
-"""Of the kills, at least so many must meet a batch in progress, of a process that has delivered one before."""
+"""The least share of kills that must meet a batch in progress, in a process that had delivered a batch before."""
 SPARE = 2
-"""So many more processes are killed if they do not: in a small share, all may fall between two batches."""
+"""The number of extra kills if too few met such a batch. With few kills, all may fall between two batches."""
 EARLY_S = 0.6
-"""A life that dies early dies at most so long after it took over."""
+"""The longest time between the takeover of a life that dies early and its death."""
 LIMIT_S = 120.0
 NEVER = 10**6
-"""More batches than any life has the time for."""
+"""More batches than any life has time for."""
 LIFE = Path(__file__).with_name("backend_life.py")
 IN_PROGRESS = frozenset(
     {"staging", "staging, a segment whole", "between stage and commit", "complete but not released", "delivering"}
 )
 FIRST = "its first batch: "
-"""Of a life that has delivered nothing yet: it may still be connecting, and the target know nothing of it."""
+"""Marks a life that has not delivered a batch yet. It may still be connecting, so the target may not know of it."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where rows arrive, and how they are counted there: by the target's own client."""
+    """The place where rows arrive. The target's own client counts them there."""
 
     url: str
     ids: Callable[[], Sequence[int]]
@@ -49,7 +49,7 @@ class Target:
 
 
 def killed_before(target_in: Callable[[Path], AbstractContextManager[Target]], effort: Effort) -> Outcome:
-    """Lives killed at random moments, one after the other over the same WAL; then one that may finish."""
+    """Kill lives at random moments, one after the other over the same WAL. Then let one more life finish."""
     kills = effort.times(KILLS, least=2)
     with target_in(effort.folder) as target:
         lives = Lives(effort, target)
@@ -65,34 +65,34 @@ def killed_before(target_in: Callable[[Path], AbstractContextManager[Target]], e
 
 
 class Span(NamedTuple):
-    """How long a batch took."""
+    """The time that a batch took."""
 
     batch_s: float
-    """From its plan to its marker."""
+    """The time from its plan to its marker."""
     delivery_s: float
-    """From its release to its marker."""
+    """The time from its release to its marker."""
 
 
 Death = Callable[["Lives", Child, Seen], float]
-"""Waits, if need be, for what a life has to reach before it is killed; returns at most how long after that."""
+"""Waits until a life is far enough to be killed. Returns the longest time to wait after that, in seconds."""
 
 
 def at_work(lives: Lives, child: Child, before: Seen) -> float:
-    """Once it has completed and delivered a batch itself, somewhere in the next one."""
+    """Die during the batch that follows the first one that this life completed and delivered."""
     marker = lives.place.wal / paths.marker(NAME, before.completed + 1)
     child.wait_until(marker.exists, "it delivered a batch that it completed")
     return lives.typical(before).batch_s
 
 
 def delivering(lives: Lives, child: Child, before: Seen) -> float:
-    """While it delivers the first batch that it completed itself; a two-phase sink commits in a moment."""
+    """Die while delivering the first batch that this life completed. A two-phase sink commits in a moment."""
     release = lives.place.wal / paths.release(before.completed + 1)
     child.wait_until(release.exists, "it began to deliver a batch that it completed")
     return lives.typical(before).delivery_s
 
 
 def early(lives: Lives, child: Child, before: Seen) -> float:
-    """Once it has taken over: it connects, delivers what its predecessor left, or begins its first batch."""
+    """Die soon after the takeover: while connecting, delivering an older process's batch, or in the first batch."""
     child.wait_until(lambda: lives.seen().committer_term > before.committer_term, "it took over")
     return EARLY_S
 
@@ -101,14 +101,14 @@ DEATHS: Sequence[Death] = (at_work, at_work, early, at_work, delivering, early)
 
 
 def deaths(kills: int, chance: random.Random) -> list[Death]:
-    """The first whole batch shows how long one takes; from then on in any order."""
+    """Draw the deaths. The first shows how long a whole batch takes, the others come in random order."""
     mixed = [DEATHS[number % len(DEATHS)] for number in range(1, kills)]
     chance.shuffle(mixed)
     return [at_work, *mixed]
 
 
 class Lives:
-    """The processes over one WAL, one after the other, and where each was when it was killed."""
+    """The processes over one WAL, one after the other, and the state in which each was killed."""
 
     def __init__(self, effort: Effort, target: Target) -> None:
         self.place = Home(effort.folder)
@@ -116,21 +116,21 @@ class Lives:
         self.outcome = Outcome()
         self.met: Counter[str] = Counter()
         self.completed: list[int] = []
-        """Batches, by life."""
+        """Completed batches of each life."""
         self._effort = effort
         self._target = target
         self._spans: list[Span] = []
 
     @property
     def hits(self) -> int:
-        """Kills that met a batch in progress, its process's first aside."""
+        """The number of kills that met a batch in progress, except the first batch of a process."""
         return sum(self.met[what] for what in IN_PROGRESS)
 
     def seen(self) -> Seen:
         return Seen.of(self.place, NAME)
 
     def end_by(self, death: Death) -> bool:
-        """One life; False if it ended by itself."""
+        """Run one life and kill it. Return False if it ended by itself."""
         before = self.seen()
         with self._life(NEVER) as child:
             time.sleep(self.chance.uniform(0, death(self, child, before)))
@@ -139,7 +139,7 @@ class Lives:
                 what = f"seed {self._effort.seed}, life {self.outcome.rounds}"
                 self.outcome.violations.append(f"{what} ended by itself: {child.output}")
                 return False
-        seen = self.seen()  # nothing of it runs any more
+        seen = self.seen()  # none of its processes runs any more
         self.met[met(self.place, before, seen)] += 1
         self.completed.append(seen.completed - before.completed)
         self._spans += self._whole(before, seen)
@@ -147,19 +147,19 @@ class Lives:
         return True
 
     def finish(self) -> int:
-        """A last life that nobody kills; the number of batches there are then."""
+        """Run a last life that nobody kills. Return the number of batches at its end."""
         batches = self.seen().completed + 2
         with self._life(batches) as child:
             child.succeed()
         return batches
 
     def typical(self, before: Seen) -> Span:
-        """How long a batch takes that one life does from its plan to its marker; the present life counts too."""
+        """Return the median time of batches that one life took from plan to marker. The present life counts too."""
         spans = [*self._spans, *self._whole(before, self.seen())]
         return Span(*(statistics.median(every) for every in zip(*spans, strict=True)))
 
     def _whole(self, before: Seen, seen: Seen) -> Iterable[Span]:
-        """Each batch that this life did from its plan to its marker."""
+        """Yield the times of each batch that this life took from its plan to its marker."""
         for batch_id in range(before.planned + 1, seen.marked + 1):
             planned = self.place.checkpoint / "offsets" / str(batch_id)
             released = self.place.wal / paths.release(batch_id)
@@ -174,7 +174,7 @@ class Lives:
 
 
 def met(place: Home, before: Seen, seen: Seen) -> str:
-    """What a killed life was about, by what it left on the store."""
+    """Tell from the objects on the store at which stage a life was killed."""
     if seen.marked < before.completed:
         return "taking over"
     if seen.marked == seen.completed:
@@ -186,7 +186,7 @@ def met(place: Home, before: Seen, seen: Seen) -> str:
 
 
 def count(outcome: Outcome, batches: int, found: Sequence[int]) -> None:
-    """Compare what is in the target with what the batches held."""
+    """Compare the rows in the target with the rows of the batches."""
     expected = {row for batch_id in range(batches) for row in ids_of(batch_id)}
     times = Counter(found)
     outcome.lost = len(expected - times.keys())
@@ -196,7 +196,7 @@ def count(outcome: Outcome, batches: int, found: Sequence[int]) -> None:
 
 
 def tell(lives: Lives, kills: int, batches: int) -> None:
-    """What the kills met; a violation if nearly all of them came too early or too late to matter."""
+    """Describe the moments of the kills. Add a violation if too few of them met a batch in progress."""
     outcome = lives.outcome
     if lives.hits < LEAST_HITS * kills:
         outcome.violations.append(f"only {lives.hits} of {outcome.rounds} kills met a batch in progress")

@@ -1,7 +1,7 @@
-"""One life of a process that delivers into the target of a backend, until it is killed or all batches are delivered.
+"""One process that delivers into the target of a backend, until it is killed or all batches are delivered.
 
-`python backend_life.py FOLDER SEED BATCHES URL`: the WAL and the checkpoint of a query that is made up lie below
-FOLDER, as any life before left them. All but the query is what a `WalSink` runs: the core, the local store, real time.
+`python backend_life.py FOLDER SEED BATCHES URL`: FOLDER holds the WAL and the checkpoint that earlier processes left.
+Only the query is a fake. The rest is what a `WalSink` runs: the core, the local store, real time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def ids_of(batch_id: int) -> range:
 
 
 def live(folder: Path, chance: random.Random, batches: int, url: str) -> None:
-    """One process: take over what is there, then stage, complete and deliver until `batches` are done."""
+    """Run one process: take over, then stage, complete and deliver until `batches` are done."""
     checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
     run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings(chunk_rows=CHUNK_ROWS))
     query = FakeQuery(checkpoint, lambda batch_id, _: [_table(part) for part in in_two(ids_of(batch_id), chance)])

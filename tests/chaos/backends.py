@@ -1,4 +1,4 @@
-"""Processes that deliver into real servers and are killed at random moments: a scenario for each backend."""
+"""One scenario per backend: processes deliver into a real server and are killed at random moments."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def http_api(folder: Path) -> Iterator[Target]:
 
 @contextmanager
 def dynamodb_table(folder: Path) -> Iterator[Target]:  # noqa: ARG001
-    """A row's key is its place in the WAL, so that a row that is sent a second time under another is seen."""
+    """Use a row's place in the WAL as its key, so that a row sent again from another place shows as a repeat."""
     server = DynamoDbServer()
     server.start()
     try:

@@ -1,4 +1,4 @@
-"""Disks that can be made full or read-only, and well again."""
+"""Disks that can be made full or read-only, and repaired again."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ MIB = 4
 
 
 class Disk(ABC):
-    """A folder that trouble can befall."""
+    """A folder whose disk can be made full or read-only."""
 
     kind: str
-    """What it is, for the report."""
+    """A description for the report."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def can(self, trouble: Trouble, *, for_others: bool = False) -> bool:  # noqa: ARG002
-        """Whether this trouble can be made here, `for_others`: so that other processes meet it too."""
+        """Tell whether this trouble can be made here; with `for_others`, whether other processes meet it too."""
         return True
 
     @abstractmethod
     def begin(self, trouble: Trouble, free_pages: int = 0) -> bool:
-        """Make it so; False if it cannot be just now, because a file is open. `free_pages` are left on a full disk."""
+        """Make the trouble; leave `free_pages` on a full disk. Return False if an open file prevents it just now."""
 
     @abstractmethod
     def end(self) -> None:
-        """Mend it. Harmless if nothing is wrong."""
+        """Repair the disk. Harmless if nothing is wrong."""
 
 
 class Mounted(Disk):
-    """A tmpfs of its own, which root can mount: the very errors ENOSPC and EROFS."""
+    """A separate tmpfs, which root can mount. It gives the real errors ENOSPC and EROFS."""
 
     def __init__(self, folder: Path, mib: int) -> None:
         super().__init__(folder)
@@ -52,7 +52,7 @@ class Mounted(Disk):
             try:
                 while True:
                     ballast.write(bytes(PAGE))
-            except OSError:  # it is full
+            except OSError:  # the disk is full
                 size = os.fstat(ballast.fileno()).st_size
             os.ftruncate(ballast.fileno(), max(0, size - free_pages * PAGE))
         return True
@@ -67,7 +67,7 @@ class Mounted(Disk):
 
 
 class Limited(Disk):
-    """For those who may not mount: no file of this process may grow beyond a limit; no folder may be written to."""
+    """A substitute for users who may not mount: a limit on the size of files, or folders without write permission."""
 
     kind = "RLIMIT_FSIZE for full (EFBIG), folders without write permission for read-only (EACCES)"
     _usual = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -93,7 +93,7 @@ class Limited(Disk):
 
 @contextmanager
 def disk_of(folder: Path, mib: int = MIB) -> Iterator[Disk]:
-    """A disk of its own size at `folder` while the block runs; what it is depends on what this user may do."""
+    """Yield a small separate disk at `folder` for the block. Its kind depends on the permissions of this user."""
     folder.mkdir(parents=True)
     mounted = os.geteuid() == 0 and _mount("-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", folder)
     disk = Mounted(folder, mib) if mounted else Limited(folder)
@@ -101,7 +101,7 @@ def disk_of(folder: Path, mib: int = MIB) -> Iterator[Disk]:
         yield disk
     finally:
         disk.end()
-        if mounted:  # lazily: a process that is being killed may still have a file open
+        if mounted:  # lazily, since a dying process may still have a file open
             subprocess.run(["umount", "--lazy", folder], check=True, capture_output=True)  # noqa: S607
 
 

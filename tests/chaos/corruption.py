@@ -1,8 +1,8 @@
-"""Objects of a WAL damaged behind its back: flipped bits, every truncation, one object in another's place.
+"""Objects of a WAL that are damaged from outside: flipped bits, every truncation, one object in place of another.
 
-A start on the damaged WAL ends in an error that names the object, or in the very result that the undamaged one has;
-once the bytes are restored, delivery goes on and nothing is lost. Objects that no start reads are counted apart: there
-the damage has no effect, and nothing tells of it.
+A start on the damaged WAL either fails with an error that names the object, or has the same result as on the undamaged
+WAL. Once the bytes are restored, delivery goes on and nothing is lost. Objects that no start reads are counted
+separately: their damage has no effect and is not reported.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from tests.simulation.world import World
 
 FLIPS = 10_000
 WINDOW_ROWS = 2
-"""What the crash that made the scene may repeat at a plain sink."""
+"""The rows that a plain sink may get again after the crash that made the scene."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An object in a scene, and what is put in its place."""
+    """An object in a scene, and the bytes that replace it."""
 
     scene: Scene
     path: str
@@ -34,7 +34,7 @@ class Case:
 
 
 class Repertoire:
-    """Every object of every story, with the scenes it is in."""
+    """Every object of every story, with the scenes that contain it."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -49,13 +49,13 @@ class Repertoire:
         return [(story, path) for story, path in self._scenes if kind_of(path) == kind]
 
     def scene(self, story: Story, path: str) -> Scene:
-        """One in which the next start reads the object, if there is any."""
+        """Return a scene in which the next start reads the object, if there is one."""
         scenes = self._scenes[story, path]
         return self._chance.choice([scene for scene in scenes if path in scene.reads] or scenes)
 
 
 def _flips(repertoire: Repertoire, effort: Effort, chance: random.Random) -> Iterator[Case]:
-    """Every kind of object gets the same share."""
+    """Flip random bits, in equal shares for each kind of object."""
     for number in range(effort.times(FLIPS, least=len(KINDS))):
         story, path = chance.choice(repertoire.objects(KINDS[number % len(KINDS)]))
         scene = repertoire.scene(story, path)
@@ -65,7 +65,7 @@ def _flips(repertoire: Repertoire, effort: Effort, chance: random.Random) -> Ite
 
 
 def _truncations(repertoire: Repertoire, effort: Effort, chance: random.Random) -> Iterator[Case]:
-    """Every object at every length, or a sample of that."""
+    """Cut every object to every shorter length, or a sample of these."""
     points = [
         (story, path, length)
         for kind in KINDS
@@ -78,7 +78,7 @@ def _truncations(repertoire: Repertoire, effort: Effort, chance: random.Random) 
 
 
 def _swaps(repertoire: Repertoire, effort: Effort, chance: random.Random) -> Iterator[Case]:
-    """Every object replaced by every other one of its kind in the same scene, or a sample of that."""
+    """Replace every object by every other one of its kind in the same scene, or a sample of these."""
     cases = [
         Case(scene, path, scene.wal[other], f"holds {other}")
         for kind in KINDS
@@ -94,7 +94,7 @@ Cases = Callable[[Repertoire, Effort, random.Random], Iterator[Case]]
 
 
 class Damage:
-    """All cases of one way to damage an object."""
+    """The scenario of one way to damage objects."""
 
     def __init__(self, cases: Cases) -> None:
         self._cases = cases
@@ -103,7 +103,7 @@ class Damage:
         chance = random.Random(effort.seed)
         worlds = {story: story.world() for story in STORIES}
         for world in worlds.values():
-            world.life()  # the one that died
+            world.life()  # the process that died
         endings: Counter[tuple[str, str]] = Counter()
         outcome = Outcome()
         for case in self._cases(Repertoire(chance), effort, chance):
@@ -116,7 +116,7 @@ def _judged(case: Case, world: World, outcome: Outcome) -> str:
     outcome.rounds += 1
     try:
         ending: str = case.scene.start_on(world, case.path, case.damaged)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+    except Exception as error:  # noqa: BLE001 - any error is a finding
         ending = "violation"
         story = f"{case.scene.story.sink} sink, {len(world.shape)} batches, {len(case.scene.wal)} objects"
         outcome.violations.append(f"{story}: {case.path}: {case.what}: {type(error).__name__}: {error}")
@@ -135,7 +135,7 @@ def _shown(endings: Counter[tuple[str, str]]) -> str:
     )
 
 
-_LAW = "an error that names the object, or the undamaged result; restored, delivery goes on"
+_LAW = "a start fails and names the object, or has the undamaged result; once restored, delivery goes on"
 SCENARIOS: Sequence[Scenario] = (
     Scenario("damaged objects: flipped bits", _LAW, "flipped bit", Damage(_flips)),
     Scenario("damaged objects: truncations", _LAW, "truncation point", Damage(_truncations)),

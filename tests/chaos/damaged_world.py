@@ -1,7 +1,7 @@
-"""Worlds that stopped on the way, taken up again and again with one object damaged.
+"""Worlds that stopped half-way, and are continued many times, each time with one object damaged.
 
-A *scene* is what a process left when it died at one of its points: WAL, checkpoint, target and what the oracle knew. It
-is put on stage as often as wanted. What the next start reads there is found out beforehand, without damage.
+A *scene* is the state that a process left when it died at one of its points: WAL, checkpoint, target, and the knowledge
+of the oracle. It can be entered any number of times. An undamaged start shows first which objects the next start reads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wal_sink.stores.memory import MemoryStore
 
 _KEPT = 2
 _COLLECTED: Shape = ((3,), *[(1,)] * (COLLECT_EVERY_BATCHES + _KEPT), (2, 1))
-"""Long enough for one collection, which leaves a low-water record."""
+"""Enough batches for one collection, which leaves a low-water record."""
 _PATTERNS = {
     "wal.json": r"wal\.json",
     "term": r"terms/.*",
@@ -37,51 +37,51 @@ _PATTERNS = {
 }
 KINDS = tuple(_PATTERNS)
 _MOST_SCENES = 24
-"""Of one story, evenly apart."""
+"""The most scenes of one story, evenly spread."""
 _OF_TARGET = ("rows", "keys", "ledger")
 _OF_ORACLE = ("completed", "evaluated_tag", "staged_tag", "released_tag", "marked")
 
 
 def kind_of(path: str) -> str:
-    """What an object of a WAL is; empty for what a probe left."""
+    """Return the kind of an object of a WAL. Empty for the objects that a probe left."""
     return next((kind for kind, pattern in _PATTERNS.items() if re.fullmatch(pattern, path)), "")
 
 
 class Ending(StrEnum):
-    """How a start on a damaged object went."""
+    """The result of a start on a damaged object."""
 
     NAMED = "named in a clear error"
     READ = "read, where the byte means nothing"
-    """A record's last line end."""
+    """The last line end of a record is such a byte."""
     UNREAD = "never read"
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A run whose every stage is a scene."""
+    """A run each of whose stages is a scene."""
 
     sink: str
     batches: Shape
     settings: Settings
     kinds: tuple[str, ...]
-    """The kinds of objects that are damaged in it."""
+    """The kinds of objects that are damaged in this story."""
     once: str = ""
-    """No scenes before the first point that begins so."""
+    """The story has no scenes before the first point that begins with this text."""
 
     def world(self) -> World:
-        """Where all its worlds lie: what one of them leaves is read in another, and a WAL says where it was made."""
+        """Make a world of this story. All lie at one place: a WAL names its place, and any of them must read it."""
         name = f"damaged-{self.sink}-{len(self.batches)}"
         return World(self.sink, batches=self.batches, settings=self.settings, name=name)
 
     def points(self) -> list[int]:
-        """Where its process may die: after each effect."""
+        """Return the points at which its process may die: after each effect."""
         undisturbed = self.world().life()
         undisturbed.live()
         first = next(at for at, point in enumerate(undisturbed.points, 1) if point.startswith(self.once))
         return [point for point in effects(undisturbed.points) if point >= first]
 
     def scene(self, point: int) -> Scene:
-        """What is left of a crash at a point."""
+        """Return the state that a crash at this point leaves."""
         world = self.world()
         assert not world.life(crash_at(point)).live()
         return Scene.of(self, world)
@@ -96,7 +96,7 @@ STORIES = (
 
 @cache
 def scenes_of(story: Story) -> Sequence[Scene]:
-    """The scenes of a story, made once a process."""
+    """Return the scenes of a story. Each process makes them once."""
     points = story.points()
     step = -(-len(points) // _MOST_SCENES)
     return [story.scene(point) for point in points[::step]]
@@ -104,15 +104,15 @@ def scenes_of(story: Story) -> Sequence[Scene]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
-    """What a process left that died."""
+    """The state that a dead process left."""
 
     story: Story
     wal: Mapping[str, bytes]
     checkpoint: Mapping[str, bytes]
     known: Mapping[str, Any]
-    """To the target and to the oracle."""
+    """The knowledge of the target and of the oracle."""
     reads: frozenset[str]
-    """What of `wal` the next start reads."""
+    """The paths of `wal` that the next start reads."""
 
     @classmethod
     def of(cls, story: Story, world: World) -> Scene:
@@ -125,7 +125,7 @@ class Scene:
         return cls(story, left.wal, left.checkpoint, left.known, frozenset(filter(LifeReads(life), left.wal)))
 
     def enter(self, world: World) -> None:
-        """Put the scene into a world of its story, whatever is in it."""
+        """Put the scene into a world of its story, in place of the world's present state."""
         _fill(world.wal, self.wal)
         _fill(world.checkpoint, self.checkpoint)
         world.target = Target(world)
@@ -134,9 +134,9 @@ class Scene:
         world.releases, world.violations, world.lives = {}, [], world.lives[:1]
 
     def start_on(self, world: World, path: str, damaged: bytes) -> Ending:
-        """Damage an object, start, restore it, start again. Raises `AssertionError` and whatever else must not be.
+        """Damage an object, start, restore the object, start again. Raises `AssertionError` if a start misbehaves.
 
-        Whatever the first start left in place of the object is what is restored, unless it deleted it.
+        The object is restored unless the first start deleted it, even if that start wrote something else in its place.
         """
         self.enter(world)
         replace(world, path, damaged)
@@ -157,7 +157,7 @@ class Scene:
 
 
 class LifeReads:
-    """Whether a life read an object."""
+    """Tells whether a life read an object."""
 
     def __init__(self, life: Life) -> None:
         self._points = frozenset(life.points)
@@ -167,7 +167,7 @@ class LifeReads:
 
 
 def replace(world: World, path: str, data: bytes) -> None:
-    """Put other bytes in an object's place, as nobody of the project ever does; nothing if it is gone."""
+    """Replace the bytes of an object, which wal-sink itself never does. Do nothing if the object is gone."""
     if path in world.wal.list("", recursive=True):
         world.wal.delete([path])
         world.wal.create(path, data)

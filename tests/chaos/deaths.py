@@ -1,6 +1,6 @@
 """Processes that die at every half-step of naming an object: between fsync and link, and right after the link.
 
-Run as `python -m tests.chaos.deaths FOLDER SEED POINT …`; forks a process for each life, so that no life costs a start.
+Run as `python -m tests.chaos.deaths FOLDER SEED POINT …`. It forks a process for each life, which saves starting time.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tests.chaos.small_lives import BATCHES, WINDOW_ROWS, Ground, counted, live
 from tests.support.processes import Child
 
 DEATHS = 2
-"""A life that dies is followed by one that dies while it recovers, at most so soon after; then by one that may live."""
+"""The number of lives that die: the first at its point, the second soon after it began to recover. A third survives."""
 SOON = 20
 LIMIT_S, LIMIT_A_POINT_S = 120.0, 8.0
 
 
 def killed_at_links(effort: Effort) -> Outcome:
-    """One short history for each half-step of a life without trouble, or for a sample of them."""
+    """Play one short history for each half-step of an undisturbed life, or for a sample of these."""
     effort.folder.mkdir(parents=True, exist_ok=True)
     steps = _run(effort, [])[0]
     chance = random.Random(effort.seed)
@@ -37,16 +37,16 @@ def killed_at_links(effort: Effort) -> Outcome:
         what = f"seed {effort.seed}, half-step {point}"
         counted(outcome, ground, BATCHES, what, allowed=died * WINDOW_ROWS)
         if died == 0:
-            outcome.violations.append(f"{what}: nobody died there")
+            outcome.violations.append(f"{what}: no process died there")
     outcome.detail = (
-        f"- a life of {BATCHES} batches without trouble has {steps} half-steps; {len(points)} of them were tried, "
-        f"with {sum(deaths)} deaths, those of recovering processes included"
+        f"- an undisturbed life of {BATCHES} batches has {steps} half-steps; {len(points)} of them were tried, "
+        f"with {sum(deaths)} deaths, including those of recovering processes"
     )
     return outcome
 
 
 def _run(effort: Effort, points: list[int]) -> list[int]:
-    """Deaths at each point; without points, the number of half-steps of a life without trouble."""
+    """Return the number of deaths at each point. Without points, return the half-steps of an undisturbed life."""
     args = [str(effort.folder), str(effort.seed), *map(str, points)]
     limit_s = LIMIT_S + LIMIT_A_POINT_S * len(points)
     with Child.python(Path(__file__), *args, log=effort.folder / f"lives-{len(points)}.log", limit_s=limit_s) as child:
@@ -55,7 +55,7 @@ def _run(effort: Effort, points: list[int]) -> list[int]:
 
 
 def main() -> None:
-    """In the child: live and die, once for each point."""
+    """Live and die once for each point. Runs in the child process."""
     folder, seed = Path(sys.argv[1]), int(sys.argv[2])
     points = [int(point) for point in sys.argv[3:]]
     if not points:
@@ -86,7 +86,7 @@ def _say_half_steps(ground: Ground) -> None:
 
 
 def _forked(life: Callable[[], None]) -> int:
-    """Run a life in a process of its own and return how it ended. There are no threads here that a fork could lose."""
+    """Run a life in a forked process and return its exit code. No thread runs here that the fork could lose."""
     pid = os.fork()
     if pid:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -94,7 +94,7 @@ def _forked(life: Callable[[], None]) -> int:
         life()
         sys.stdout.flush()
         os._exit(0)
-    except BaseException:  # noqa: BLE001 - whatever it is, the child must not go on as its parent
+    except BaseException:  # noqa: BLE001 - the child must never go on as its parent
         traceback.print_exc()
         os._exit(1)
 
@@ -110,7 +110,8 @@ def _found(number: int) -> None:
 
 SCENARIO = Scenario(
     "killed around a link",
-    "a process that dies between fsync and the link that names an object, or right after it, loses and doubles nothing",
+    "if a process dies just before or just after the link that names an object, no row is lost, and repeats stay "
+    "within the permitted number",
     "half-step",
     killed_at_links,
 )

@@ -1,4 +1,4 @@
-"""Disks that fill up, turn read-only, or lose their process between two system calls."""
+"""Disks that become full or read-only, or whose process dies between two system calls."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from wal_sink.testing import FaultyStore
 
 ROUNDS, SPARK_ROUNDS = 300, 16
 SPARK_MIB = 64
-"""Room for every batch of all rounds, 80 KiB each: what stays full is no trouble that passes."""
+"""Room for every batch of all rounds, at 80 KiB each. A disk that stays full would be no passing trouble."""
 OPERATIONS = 150
-"""Operations on the store in a life without trouble, about."""
+"""The approximate number of store operations in an undisturbed life."""
 MOST_FREE_PAGES = 30
 ATTEMPTS = 3
-"""A chunk whose record cannot be written is sent again by each retry, and once more by whoever takes over."""
+"""The attempts on a chunk whose record cannot be written. After a takeover it is sent once more."""
 SEGMENTS = 2
 DONE = "done"
 FINE_ENDS = frozenset({DONE, "StoreError", "OutcomeUnknownError", "DeliveryError"})
-"""Not one of the operating system's own errors, and no complaint of damage."""
+"""The accepted ends: no raw error of the operating system, and no report of damage."""
 
 
 def many_lives(trouble: Trouble, effort: Effort) -> Outcome:
-    """Short lives without Spark, each of which meets the trouble at another operation of the store."""
+    """Run short lives without Spark. Each meets the trouble at another operation of the store."""
     outcome, ends = Outcome(), Counter[str]()
     with disk_of(effort.folder / "disk") as disk:
         if not disk.can(trouble):
-            outcome.violations.append(f"nobody here may make a disk {trouble}: run as another user")
+            outcome.violations.append(f"this user cannot make a disk {trouble}: run as another user")
             return outcome
         for number in range(effort.times(ROUNDS, least=5)):
             ends[_round(disk, trouble, effort, number, outcome)] += 1
-    outcome.detail = "\n".join([f"- the disk: {disk.kind}", tally("the life in trouble ended by", ends)])
+    outcome.detail = "\n".join([f"- the disk: {disk.kind}", tally("the disturbed lives ended by", ends)])
     return outcome
 
 
@@ -60,7 +60,7 @@ def _round(disk: Disk, trouble: Trouble, effort: Effort, number: int, outcome: O
     ground = Ground(on_disk / "wal", on_disk / "checkpoint", Targets(targets))
     end = _life_in(disk, trouble, ground, chance)
     if end not in FINE_ENDS:
-        outcome.violations.append(f"{what}: the life in trouble ended by {end}")
+        outcome.violations.append(f"{what}: the disturbed life ended by {end}")
     live(ground, BATCHES + 1, chance)
     counted(outcome, ground, BATCHES + 1, what, allowed=ATTEMPTS_SMALL * WINDOW_ROWS)
     outcome.rounds += 1
@@ -83,7 +83,7 @@ def _life_in(disk: Disk, trouble: Trouble, ground: Ground, chance: random.Random
 
 @dataclass(slots=True)
 class _Hit:
-    """Makes the trouble when the store does its n-th operation, or soon after while a file is open."""
+    """Makes the trouble at the n-th operation of the store, or soon after it if a file is open then."""
 
     disk: Disk
     trouble: Trouble
@@ -101,12 +101,12 @@ class _Hit:
 
 
 def with_spark(trouble: Trouble, effort: Effort) -> Outcome:
-    """A Spark query whose WAL and checkpoint lie on a disk that is in trouble for a while, again and again."""
+    """Run a Spark query whose WAL and checkpoint lie on a disk that is in trouble for a while, several times."""
     outcome, ends = Outcome(), Counter[str]()
     chain = Chain(effort.folder / "chain", random.Random(effort.seed), partitions=SEGMENTS)
     with disk_of(effort.folder / "disk", SPARK_MIB) as disk:
         if not disk.can(trouble, for_others=True):
-            outcome.violations.append(f"nobody here may make a disk {trouble} for a process of Spark: run as root")
+            outcome.violations.append(f"this user cannot make a disk {trouble} for Spark's processes: run as root")
             return outcome
         for name in ("wal", "checkpoint"):
             (disk.folder / name).mkdir()
@@ -114,7 +114,7 @@ def with_spark(trouble: Trouble, effort: Effort) -> Outcome:
         guarded(effort.seed, chain, partial(_turns, chain, disk, trouble, effort.times(SPARK_ROUNDS), ends))
         outcome.rounds = ends.total()
         rows = add_counts(outcome, chain, allowed=outcome.rounds * ATTEMPTS * SEGMENTS * CHUNK_ROWS)
-    lines = [f"- the disk: {disk.kind}", tally("runs in trouble ended by", ends), tally("rows", Counter(rows))]
+    lines = [f"- the disk: {disk.kind}", tally("disturbed runs ended by", ends), tally("rows", Counter(rows))]
     outcome.detail = "\n".join(lines)
     return outcome
 
@@ -129,19 +129,19 @@ def _turns(chain: Chain, disk: Disk, trouble: Trouble, rounds: int, ends: Counte
             chain.feed(1)
             after = turns.run()
             if after != DONE:
-                chain.violations.append(f"round {number}: {found[:150]}; once mended: {after[:300]}")
+                chain.violations.append(f"round {number}: {found[:150]}; once repaired: {after[:300]}")
 
 
 @contextmanager
 def _passing(disk: Disk, trouble: Trouble, chance: random.Random) -> Iterator[None]:
-    """Trouble that begins some time after the block does, lasts some time, and has passed when the block ends."""
+    """Make trouble that begins some time after the block, lasts for some time, and has passed at the block's end."""
     over = threading.Event()
     before_s, lasting_s, free_pages = chance.uniform(0, 2.0), chance.uniform(0.3, 6.0), chance.randint(0, 10)
 
     def pass_by() -> None:
         over.wait(before_s)
         while not over.is_set() and not disk.begin(trouble, free_pages):
-            time.sleep(0.005)  # a file is open for writing just now
+            time.sleep(0.005)  # a file is open for writing at the moment
         over.wait(lasting_s)
         disk.end()
 
@@ -157,25 +157,29 @@ def _passing(disk: Disk, trouble: Trouble, chance: random.Random) -> Iterator[No
 SCENARIOS: Sequence[Scenario] = (
     Scenario(
         "full disk",
-        "a disk that is full at any operation is told as such; once there is room, nothing is lost or doubled",
+        "if the disk is full at any operation, the life finishes or ends with an error of wal-sink; once there is "
+        "room, no row is lost, and repeats stay within the permitted number",
         "full disk",
         partial(many_lives, "full"),
     ),
     Scenario(
         "read-only disk",
-        "a disk that turns read-only at any operation is told as such; once writable, nothing is lost or doubled",
+        "if the disk turns read-only at any operation, the life finishes or ends with an error of wal-sink; once it is "
+        "writable, no row is lost, and repeats stay within the permitted number",
         "remount",
         partial(many_lives, "read-only"),
     ),
     Scenario(
         "full disk under Spark",
-        "WAL and checkpoint on a disk that is full for a while: nothing is lost or doubled",
+        "WAL and checkpoint lie on a disk that is full for a while; no row is lost, and repeats stay within the "
+        "permitted number",
         "full disk",
         partial(with_spark, "full"),
     ),
     Scenario(
         "read-only disk under Spark",
-        "WAL and checkpoint on a disk that is read-only for a while: nothing is lost or doubled",
+        "WAL and checkpoint lie on a disk that is read-only for a while; no row is lost, and repeats stay within the "
+        "permitted number",
         "remount",
         partial(with_spark, "read-only"),
     ),

@@ -1,6 +1,6 @@
-"""The driver that chaos ends in every way: a real Spark query into one WAL with three sinks. Told by a JSON argument.
+"""A driver that the chaos ends in every way. It runs a real Spark query into one WAL with three sinks.
 
-Run as `python -m tests.chaos.driver '{"root": …}'`, in a process of its own, by `tests.chaos.lives`.
+`tests.chaos.lives` runs it as `python -m tests.chaos.driver '{"root": …}'`, in a separate process. The JSON is a `Job`.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = 10
 STOP = "stop"
-"""While this file lies in the root, a driver ends its query by `query.stop()`."""
+"""A driver ends its query by `query.stop()` once its root holds this file."""
 TURN = "turn-"
-"""A driver that lives for several turns begins the next when its file is there, and prints how it went."""
+"""The name of a file, before its number. A driver with several turns begins the next one once its file exists."""
 POLL_S = 0.02
 GRACE_S = 3.0
-"""How long a driver that ends by an error waits for the chunk in hand: shorter than the default of 30 s."""
+"""The time for which a failing driver waits for the chunk in flight. Shorter than the default of 30 s."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What one driver is told."""
+    """The job of one driver."""
 
     root: str
     ending: Literal["live", "once", "turns"] = "live"
-    """Runs until it is ended; once over what is there; over what is there each time it is told to."""
+    """`live` runs until it is killed, `once` over the present files, `turns` over the present files at each turn."""
     where: Literal["driver", "executors"] = "driver"
-    """Where the plain and the idempotent sink run."""
+    """The place where the plain and the idempotent sink run."""
     master: str = "local[2]"
     partitions: int = 1
-    """Segments of a batch."""
+    """Segments per batch."""
     answer_s: float = 0.0
-    """How long the plain target takes to say that it has a chunk."""
+    """The time that the plain target takes to acknowledge a chunk."""
     staging_s: float = 0.0
-    """How long each partition takes to evaluate."""
+    """The time that each partition takes to evaluate."""
     die_at_link: int = 0
-    """Die just before (odd) or just after (even) the driver gives one of its objects its name; 0: never."""
+    """Die just before (odd) or just after (even) the driver links one of its objects to its name. 0: never."""
     max_attempts: int = 8
-    """How often a batch is tried without any progress."""
+    """Attempts at a batch without any progress."""
     deadly: str = ""
-    """The plan after which executors die, see `tests.chaos.executors`."""
+    """The plan by which executors die, see `tests.chaos.executors`."""
 
     @property
     def place(self) -> Home:
@@ -71,7 +71,7 @@ class Job:
 
 
 def main() -> None:
-    """Run as told, until the end or until somebody kills this process."""
+    """Run the job until its end, or until another process kills this one."""
     end_with_parent()
     job = Job(**json.loads(sys.argv[1]))
     wal_sink.walsink.GRACE_S = GRACE_S
@@ -87,7 +87,7 @@ def main() -> None:
 
 
 def _session(job: Job) -> SparkSession:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - children of tests that need no Spark import this module
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - tests that need no Spark import this module
 
     conf: dict[str, Any] = {
         **SPARK_CONF,
@@ -95,7 +95,7 @@ def _session(job: Job) -> SparkSession:
         "spark.hadoop.hadoop.tmp.dir": f"{job.root}/spark/hadoop",
         "spark.local.dir": f"{job.root}/spark/local",
         "spark.sql.warehouse.dir": f"{job.root}/spark/warehouse",
-        # Lost executors are what is being tried: neither may the application end for them, nor may a task.
+        # Lost executors are the subject: neither the application nor a task may fail because of them.
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "8",
     }
@@ -106,8 +106,8 @@ def _session(job: Job) -> SparkSession:
 
 def _live(spark: SparkSession, job: Job) -> None:
     def stop() -> None:
-        wait_until((Path(job.root) / STOP).exists, "the file that stops", timeout_s=3600.0)
-        while True:  # it may come before the query does
+        wait_until((Path(job.root) / STOP).exists, "the file that stops the query", timeout_s=3600.0)
+        while True:  # the file may come before the query starts
             for query in spark.streams.active:
                 query.stop()
             time.sleep(POLL_S)
@@ -123,14 +123,14 @@ def _once(spark: SparkSession, job: Job) -> None:
 
 
 def _turns(spark: SparkSession, job: Job) -> None:
-    """One run after the other in one Spark: much quicker than a process each."""
+    """Run all turns in one Spark. This is much faster than a process for each."""
     number = 0
     while True:
         wait_until((Path(job.root) / f"{TURN}{number}").exists, "the next turn", timeout_s=3600.0)
         try:
             _once(spark, job)
             _say(f"turn {number}: done")
-        except Exception as error:  # noqa: BLE001 - how it ended is what is asked
+        except Exception as error:  # noqa: BLE001 - the test wants to know how it ended
             _say(f"turn {number}: {type(error).__name__}: {error}")
         number += 1
 
@@ -171,7 +171,7 @@ def _sink(job: Job) -> WalSink:
 
 
 def _say(text: str) -> None:
-    """Tell whoever started this driver, in one line."""
+    """Print one line for the process that started this driver."""
     print(text.replace("\n", " "), flush=True)  # noqa: T201
 
 

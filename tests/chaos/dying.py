@@ -1,4 +1,4 @@
-"""A process that kills itself at exactly one point of the local store: around the link that names an object."""
+"""A process that kills itself at one exact point of the local store: around the link that names an object."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class HalfSteps:
     """Counts the half-steps of naming objects in this process: one just before each link, one just after it."""
 
     deadly: int = 0
-    """The half-step that is this process's last; 0: none."""
+    """The half-step at which this process dies. 0: none."""
     passed: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def watch(self) -> None:
-        """From now on, whatever calls `os.link` in this process passes through here.
+        """Count every call of `os.link` in this process from now on.
 
-        Before the link, the object's bytes are synced and it has no name. After it, it has a name that may not be
-        durable yet, and whoever created it has not been told.
+        Before the link, the object's bytes are synced and it has no name. After the link it has a name that may not be
+        durable yet, and the call that created it has not returned.
         """
         link = os.link
 
@@ -38,5 +38,5 @@ class HalfSteps:
             self.passed += 1
             if self.passed == self.deadly:
                 os.kill(os.getpid(), signal.SIGKILL)
-                while True:  # the signal needs a moment, and not one more instruction of the store may run
+                while True:  # the signal needs a moment, and no more of the store's code may run
                     signal.pause()

@@ -1,4 +1,4 @@
-"""Executors that are killed while they stage and while they deliver, by a plan that all their workers read."""
+"""Executors that are killed during staging and delivery, by a plan that all their workers read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LONGEST_DELAY_S = 0.15
 
 
 class Death(msgspec.Struct, frozen=True):
-    """When the row `id` passes `where`, the executor dies `delay_s` later, once."""
+    """The order that the executor dies once, `delay_s` after the row `id` passes `where`."""
 
     id: int
     where: str
@@ -50,7 +50,7 @@ Plan = tuple[Death, ...]
 
 
 def killed_executors(effort: Effort) -> Outcome:
-    """Executors of a cluster of processes killed in staging and in delivery; Spark starts new ones."""
+    """Kill executors of a local cluster during staging and delivery. Spark starts new ones."""
     kills = effort.times(KILLS, least=2)
     chain = Chain(effort.folder / "cluster", random.Random(effort.seed), partitions=SEGMENTS)
     plan = _planned(kills, chain.chance)
@@ -69,7 +69,7 @@ def killed_executors(effort: Effort) -> Outcome:
 
 
 def _planned(kills: int, chance: random.Random) -> Plan:
-    """Every second batch has one death, at a row of it."""
+    """Plan one death for every second batch, at a random row of it."""
     wheres = [MIX[number % len(MIX)] for number in range(kills)]
     return tuple(
         Death(2 * ROWS * number + chance.randrange(ROWS), where, chance.choice([0, chance.uniform(0, LONGEST_DELAY_S)]))
@@ -78,7 +78,7 @@ def _planned(kills: int, chance: random.Random) -> Plan:
 
 
 def _life(chain: Chain, plan: Plan, numbers: range) -> None:
-    """One cluster: it stages and delivers a batch a file, and every second batch costs an executor."""
+    """Run one cluster that stages and delivers one batch per file. Every second batch costs an executor."""
     for batch in range(2 * numbers.start, 2 * numbers.stop):
         chain.job.place.feed.add_text(text_of(map(row_of, range(batch * ROWS, (batch + 1) * ROWS))))
     job = replace(chain.job, ending="once", where="executors", master=MASTER, deadly=msgspec.json.encode(plan).decode())
@@ -88,15 +88,15 @@ def _life(chain: Chain, plan: Plan, numbers: range) -> None:
 
 
 def died(root: Path) -> list[int]:
-    """The numbers of the deaths that happened."""
+    """Return the numbers of the deaths that happened."""
     return sorted(int(path.name) for path in (root / "deaths").iterdir())
 
 
-# In the workers.
+# These run in the workers.
 
 
 def dying_while_staging(root: Path, deadly: str) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """A function for `mapInArrow` that passes everything on and follows the plan."""
+    """Return a function for `mapInArrow` that passes everything on and follows the plan."""
 
     def staging(batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -108,7 +108,7 @@ def dying_while_staging(root: Path, deadly: str) -> Callable[[Iterable[Any]], It
 
 @dataclass(frozen=True)
 class DyingPlain(Plain):
-    """The plain target; its executor may die around a chunk."""
+    """The plain target, whose executor may die just before or after a chunk."""
 
     root: Path = Path()
     deadly: str = ""
@@ -121,7 +121,7 @@ class DyingPlain(Plain):
 
 
 class DyingSql(SqlSink):
-    """The transactional target; its executor may die around a chunk."""
+    """The transactional target, whose executor may die just before or after a chunk."""
 
     def __init__(self, url: str, table: str, root: Path, deadly: str) -> None:
         super().__init__(url, table)
@@ -135,7 +135,7 @@ class DyingSql(SqlSink):
 
 
 def die_for(root: Path, deadly: str, where: str, ids: Iterable[int | None]) -> None:
-    """Kill the executor this worker belongs to if the plan says so and it has not happened yet."""
+    """Kill the executor of this worker if the plan says so and that death has not happened yet."""
     passing = set(ids)
     for number, death in enumerate(msgspec.json.decode(deadly, type=Plan)):
         if death.where == where and death.id in passing and _is_first(root / "deaths" / str(number)):
@@ -154,7 +154,7 @@ def _is_first(flag: Path) -> bool:
 
 
 def _kill_executor() -> None:
-    """A worker is a child of Spark's daemon, which is a child of the executor."""
+    """Kill the parent of Spark's daemon, which is the parent of this worker."""
     daemon = os.getppid()
     executor = Path("/proc", str(daemon), "stat").read_text().rpartition(")")[2].split()[1]
     os.kill(int(executor), signal.SIGKILL)
@@ -162,8 +162,8 @@ def _kill_executor() -> None:
 
 SCENARIO = Scenario(
     "executors killed",
-    "SIGKILL of an executor in mid-staging or mid-delivery loses nothing, doubles nothing on exactly-once sinks, "
-    "and repeats at most a chunk per segment on a plain one",
+    "SIGKILL of an executor during staging or delivery loses no row, repeats none on exactly-once sinks, and repeats "
+    "at most one chunk per segment on a plain sink",
     "kill",
     killed_executors,
 )

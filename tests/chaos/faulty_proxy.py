@@ -1,6 +1,6 @@
-"""An HTTP proxy on 127.0.0.1 that spoils one request of its client's choice, and passes every other on.
+"""An HTTP proxy on 127.0.0.1 that spoils one chosen request, and passes on every other.
 
-A fault is a function of an `Exchange`: one request, a way to the real server, and the ways to answer or not to.
+A fault is a function of an `Exchange`: one request, the way to the real server, and several ways to answer it.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ class Answer:
 
 
 class Exchange:
-    """One request, as a fault sees it. Whatever it does not answer ends with the connection."""
+    """One request, as a fault sees it. The connection ends if the fault does not answer."""
 
     def __init__(self, proxy: FaultyProxy, handler: BaseHTTPRequestHandler, request: Request, number: int) -> None:
         self._proxy = proxy
         self._handler = handler
         self.request = request
         self.number = number
-        """Of this request among those since `FaultyProxy.arm`, counted from 1."""
+        """The number of this request since `FaultyProxy.arm`, counted from 1."""
 
     def forward(self, request: Request | None = None) -> Answer:
-        """Let the real server do it."""
+        """Let the real server carry out the request."""
         return self._proxy.forward(request or self.request)
 
     def forward_mixed_up(self, pick: Callable[[Sequence[str]], str]) -> Answer:
-        """What the real server answers to a read of another object than the one asked for; if there is none, that."""
+        """Return the real server's answer to a read of another object. If there is none, that object does not exist."""
         others = [target for target in dict.fromkeys(self._proxy.stored) if target != self.request.target]
         return self.forward(replace(self.request, target=pick(others or [f"{self.request.target}.other"])))
 
     def forward_later(self, after: int) -> None:
-        """Let the real server do it (again) when so many more requests have come."""
+        """Let the real server carry out the request (again) after so many more requests."""
         self._proxy.keep(self.request, due=self.number + after)
 
     def answer(self, answer: Answer, *, announced: int | None = None) -> None:
-        """Answer the client; with `announced`, promise so many bytes of body, whatever follows."""
+        """Answer the client. With `announced`, promise that many bytes of body, whatever the body has."""
         handler = self._handler
         handler.send_response_only(answer.status)
         for name, value in answer.headers.items():
@@ -75,21 +75,21 @@ class Exchange:
             handler.wfile.write(answer.body)
 
     def drop(self) -> None:
-        """End the connection in good order."""
+        """End the connection in the orderly way."""
         self._handler.close_connection = True
 
     def reset(self) -> None:
-        """End the connection with a reset (RST), which throws away what is still on its way."""
+        """End the connection with a reset (RST), which discards everything in transit."""
         connection = self._handler.connection
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._handler.close_connection = True
 
     def keep_silent(self) -> None:
-        """Answer nothing until the client gives up and leaves."""
+        """Answer nothing until the client gives up and closes the connection."""
         connection = self._handler.connection
         readable, _, _ = select.select([connection], [], [], _LEAVES_WITHIN_S)
         if not readable:
-            raise AssertionError(f"{self.request}: the client waits without a limit")
+            raise AssertionError(f"{self.request}: the client waits without a time limit")
         self.drop()
 
 
@@ -101,7 +101,7 @@ def pass_on(exchange: Exchange) -> None:
 
 
 class FaultyProxy:
-    """Serves on a port of its own until `stop`. `arm` begins a new count of requests."""
+    """The proxy, which serves on a free port until `stop`. `arm` begins a new count of requests."""
 
     def __init__(self, upstream: str) -> None:
         self._upstream = urlsplit(upstream).netloc
@@ -113,15 +113,15 @@ class FaultyProxy:
         self._server = _Server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         self.seen: list[tuple[Request, Answer]] = []
-        """What was forwarded since `arm`, in order."""
+        """The requests that were forwarded since `arm`, in order."""
         self.stored: list[str] = []
-        """Targets of all PUTs that succeeded; whoever empties the server empties this too."""
+        """The targets of all PUTs that had success. Empty it together with the server."""
         self.count = 0
         """Requests since `arm`."""
         self.hit: Request | None = None
-        """The request that was spoilt."""
+        """The request that the fault spoilt."""
         self.problems: list[BaseException] = []
-        """What went wrong in the proxy itself; to be looked at by whoever judges."""
+        """The errors of the proxy itself. The scenario looks at them."""
 
     def start(self) -> None:
         self._thread.start()
@@ -160,16 +160,16 @@ class FaultyProxy:
         return answer
 
     def keep(self, request: Request, *, due: int) -> None:
-        """Forward a request when number `due` arrives, before that one."""
+        """Forward a request just before the request with number `due`."""
         with self._lock:
             self._kept.append((due, request))
 
     def settle(self) -> int:
-        """Forward what is still kept; how many that were."""
+        """Forward all requests that are still kept. Return how many."""
         return self._forward_due(None)
 
     def serve(self, handler: BaseHTTPRequestHandler, request: Request) -> None:
-        """What a handler's thread does with a request."""
+        """Handle one request, on the thread of its connection."""
         with self._lock:
             self.count += 1
             number = self.count
@@ -181,8 +181,8 @@ class FaultyProxy:
         try:
             act(Exchange(self, handler, request, number))
         except (BrokenPipeError, ConnectionResetError):
-            handler.close_connection = True  # the client left; its own affair
-        except Exception as error:  # noqa: BLE001 - a thread of the server has no caller; the judge looks at it
+            handler.close_connection = True  # the client left, which it may
+        except Exception as error:  # noqa: BLE001 - nothing above catches it; the scenario looks at `problems`
             self.problems.append(error)
             handler.close_connection = True
 
@@ -208,20 +208,20 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def shutdown_request(self, request: Any) -> None:
-        """As ever, but no orderly end before a reset."""
+        """Close as usual, but without an orderly end before a reset."""
         if struct.unpack("ii", request.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8))[0]:
             self.close_request(request)
         else:
             super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that left in the middle is nothing to print."""
+        """Print nothing: clients may leave in the middle of a request."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _IDLE_S
-    disable_nagle_algorithm = True  # head and body of an answer go apart, which would cost 40 ms each
+    disable_nagle_algorithm = True  # head and body are sent separately, which would cost 40 ms each
 
     def setup(self) -> None:
         super().setup()
@@ -244,11 +244,11 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _serve  # noqa: N815 - names that http.server looks up
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it so
-        """Nothing is logged: the proxy counts."""
+        """Log nothing: the proxy counts."""
 
 
 def _hang_up(client: socket.socket) -> None:
     try:
         client.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # it left already
+        return  # the client has left already

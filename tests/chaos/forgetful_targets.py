@@ -1,4 +1,4 @@
-"""Real servers that lose acknowledged commits: PostgreSQL failed over, Redis restarted; and their scenarios."""
+"""Scenarios with real servers that lose acknowledged commits: PostgreSQL fails over, Redis restarts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from tests.support.servers.postgres_pair import PostgresPair
 from tests.support.servers.sql_proxy import SqlProxy
 
 LAW = (
-    "each row is in the surviving target or a dead letter once; where rows of a marked batch are gone, an error says so"
+    "each row is once in the surviving target or among the dead letters; if rows of a marked batch are gone, an error "
+    "says so"
 )
 REPLICA_S = 10.0
 _numbers = itertools.count()
 
 
 class FailedOver(ForgetfulTarget):
-    """A PostgreSQL primary and its standby. A place is a schema, which has a ledger of its own."""
+    """A PostgreSQL primary and its standby. Each place is a schema with its own ledger."""
 
     def __init__(self, pair: PostgresPair, database: str, port: int) -> None:
         self._pair, self._database, self._port = pair, database, port
@@ -66,17 +67,17 @@ def postgresql_pair(folder: Path, *, pooled: bool = False) -> Iterator[Forgetful
 
 
 class ForgetfulRedis(ForgetfulTarget):
-    """A Redis that loses its newest writes in one way. A place is a stream of its own."""
+    """A Redis that loses its newest writes in one way. Each place is a separate stream."""
 
     server: RedisServer
-    """The one that is alive."""
+    """The server that is alive."""
 
     @property
     def port(self) -> int:
-        """Where clients find it, whichever server that is."""
+        """The port at which clients find the present server."""
         return self.server.port
 
-    def begin(self, name: str) -> str:  # noqa: ARG002 - the rows say it
+    def begin(self, name: str) -> str:  # noqa: ARG002 - each row names its stream
         login = quote(REDIS_PASSWORD, safe="")
         return f"redis://:{login}@127.0.0.1:{self.port}/0?kind=stream&key={{place}}"
 
@@ -86,7 +87,7 @@ class ForgetfulRedis(ForgetfulTarget):
 
 
 class FromSnapshot(ForgetfulRedis):
-    """It keeps no append-only file, and is killed some writes after its last snapshot."""
+    """A Redis without an append-only file. It is killed some writes after its last snapshot."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.server = started(folder, stack, "--appendonly", "no")
@@ -101,7 +102,7 @@ class FromSnapshot(ForgetfulRedis):
 
 
 class FromTornFile(ForgetfulRedis):
-    """A loss of power takes what the system had not yet written of its append-only file."""
+    """A Redis that loses the part of its append-only file that the system had not written before a loss of power."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.server = started(folder, stack, "--appendfsync", "no")
@@ -121,7 +122,7 @@ class FromTornFile(ForgetfulRedis):
 
 
 class ToReplica(ForgetfulRedis):
-    """A replica that lags takes the place of a server that died. Clients follow by a proxy."""
+    """A Redis whose lagging replica takes over from a dead server. Clients reach the present one through a proxy."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder, self._stack = folder, stack
@@ -173,7 +174,7 @@ class ToReplica(ForgetfulRedis):
 
 
 class Redis(ForgetfulTarget):
-    """Each place in a Redis that loses its writes in another way."""
+    """Three Redis servers, used in turn. Each loses its newest writes in another way."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         ways = (FromSnapshot, FromTornFile, ToReplica)
@@ -201,7 +202,7 @@ def redis_servers(folder: Path) -> Iterator[ForgetfulTarget]:
 
 
 def started(folder: Path, stack: ExitStack, *options: str) -> RedisServer:
-    """A new server, killed at the end."""
+    """Start a server, to be killed at the end."""
     folder.mkdir()
     server = RedisServer(folder, *options)
     stack.callback(server.kill)

@@ -1,13 +1,13 @@
-"""Targets that lose acknowledged commits in the middle of a delivery: each row arrives once, or an error says so.
+"""Targets that lose acknowledged commits during a delivery: each row arrives once, or an error says so.
 
-An error is right only where rows of a marked batch are lost: what belongs to the batch under way has to come again.
+An error is right only where rows of a marked batch are lost. Rows of the batch in progress have to come again.
 
-A moment is one WAL of its own: some batches of many small chunks, in one segment each or in several. After a drawn
-chunk the target is held back: whatever it acknowledges from then on it will lose. Some chunks later it fails over, or
-restarts, with what is left. A life that ended with an error is followed by one more over the same WAL, as a user would
-start it. What is judged is what the surviving target holds in the end.
+A moment is one WAL with some batches of many small chunks, in one or more segments each. After a random chunk the
+target is held back: it will lose everything that it acknowledges from then on. Some chunks later it fails over or
+restarts with the rest. If the life ends with an error, one more follows over the same WAL, as a user would start it.
+The verdict is about the rows in the surviving target at the end.
 
-What no ledger can see is not played: a loss after the last look, which is the one of `close`.
+A loss after the last look, which `close` takes, is not played, because no ledger can show it.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from wal_sink.testing.simulation.served import served_sink
 
 MOMENTS = 30
 LEAST_HITS = 1 / 5
-"""Of the moments, at least so many must lose acknowledged rows of a batch that had no marker yet."""
+"""The least share of moments that must lose acknowledged rows of a batch without a marker."""
 BATCHES = 4
 ROWS = 60
 CHUNK_ROWS = 5
 CHUNKS = ROWS // CHUNK_ROWS
-"""Of a batch, however many segments it has."""
+"""The chunks of a batch, for every number of segments."""
 SEGMENTS = (1, 1, 2, 3, 4)
-"""Of each batch. All of them divide `CHUNKS`."""
+"""Possible numbers of segments per batch. Each divides `CHUNKS`."""
 MOST_LAG = 8
-"""Chunks of a batch that are acknowledged and lost."""
+"""The most chunks of the batch in progress that are acknowledged and lost."""
 BEFORE_MARKER = 1 / 6
-"""Of the moments, about so many come after the last chunk of a batch, where only its marker is missing."""
+"""The approximate share of moments right after the last chunk of a batch, when only its marker is missing."""
 REFUSING = 1 / 3
-"""Of the moments, in about so many the target refuses some rows, which become dead letters."""
+"""The approximate share of moments in which the target refuses some rows, which become dead letters."""
 BEYOND_BATCH = 1 / 5
-"""Of the moments, about so many lose rows of the batch before too, which is marked."""
+"""The approximate share of moments that also lose rows of the batch before, which is marked."""
 LONGEST_DELAY_S = 0.01
 DEATH_S = 60.0
 NAME = "default"
@@ -72,36 +72,37 @@ class ForgetfulTarget(ABC):
 
     @abstractmethod
     def begin(self, name: str) -> str:
-        """Make a new, empty place for rows with `id`, `word` and `place`; the URL of a sink for it.
+        """Make a new, empty place for rows with `id`, `word` and `place`. Return the URL of a sink for it.
 
-        Everything survives until `hold_back`. A row is refused whose `place` is NULL; in all others it is `name`.
+        Everything survives until `hold_back`. The place refuses a row whose `place` is NULL. Any other row has `name`
+        there.
         """
 
     @abstractmethod
     def hold_back(self) -> None:
-        """Keep for ever what was acknowledged until now; lose at `fail_over` what is acknowledged from now on."""
+        """Keep everything that was acknowledged until now. Lose at `fail_over` everything acknowledged from now on."""
 
     @abstractmethod
     def fail_over(self) -> None:
-        """Die, and come back under the same address with what was kept."""
+        """Die, and come back under the same address with the rows that were kept."""
 
     @abstractmethod
     def ids(self, name: str) -> Sequence[int]:
-        """The rows in a place, by the target's own client."""
+        """Return the rows in a place, read by the target's own client."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When what happens, drawn from a seed. Chunks are counted from 1 as the target acknowledges them."""
+    """The times of the events, drawn from a seed. Chunks are counted from 1 as the target acknowledges them."""
 
     seed: int
     segments: int
     held_after: int
     dies_after: int
     delay_s: float | None
-    """None: the target dies before the core learns of that chunk. Else so long after it, at whatever happens then."""
+    """The time from that chunk to the death. None: the target dies before the core gets the chunk's result."""
     refuses: bool
-    """Whether the target refuses some rows, which become dead letters."""
+    """True if the target refuses some rows, which become dead letters."""
 
     @classmethod
     def drawn(cls, seed: int) -> Moment:
@@ -130,7 +131,7 @@ class Moment:
 
 
 class Watch:
-    """Counts the chunks that the target acknowledges, and lets it die when its moment has come."""
+    """Counts the chunks that the target acknowledges, and kills it at the chosen moment."""
 
     def __init__(self, target: ForgetfulTarget, moment: Moment, name: str) -> None:
         self._target, self._moment, self._name = target, moment, name
@@ -139,12 +140,12 @@ class Watch:
         self._failure: BaseException | None = None
         self.died = False
         self.forgotten = 0
-        """At least so many rows were acknowledged, and lost."""
+        """The least number of rows that were acknowledged and lost."""
         self.within_batch = False
-        """Whether all of them belong to the batch under way, of which no marker knows yet."""
+        """True if all of them belong to the batch in progress, which has no marker yet."""
 
     def over(self, sink: TransactionalSink) -> TransactionalSink:
-        """The sink itself, with `write` counted."""
+        """Return the sink itself, with its `write` counted."""
         write = sink.write
 
         def counted(chunk: Chunk) -> Rejected | None:
@@ -157,7 +158,7 @@ class Watch:
         return sink
 
     def end(self) -> None:
-        """Wait until the target is back; raises what went wrong while it died."""
+        """Wait until the target is back. Raise the error that happened while it died, if any."""
         if self._death.ident is not None:
             self._death.join(DEATH_S)
         if self._failure is not None:
@@ -181,52 +182,52 @@ class Watch:
             self.forgotten = self._rows - self._kept
             self._target.fail_over()
             at_once = self._moment.delay_s is None
-            if at_once:  # later on somebody may have written to it again
+            if at_once:  # later, the core may have written to it again
                 left = len(self._target.ids(self._name))
                 assert left == self._kept, f"{self._moment}: the target has {left} rows, expected to keep {self._kept}"
             under_way = (self._chunks - at_once) // CHUNKS
             self.within_batch = self._moment.held_after // CHUNKS == under_way
             self.died = True
-        except BaseException as error:  # noqa: BLE001 - `end` raises it, in the thread that asks
+        except BaseException as error:  # noqa: BLE001 - `end` raises it, in the thread that waits
             self._failure = error
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a moment came to."""
+    """The result of a moment."""
 
     how: str
-    """How the lives ended: with every row, with which errors, or silently with rows missing."""
+    """The ends of the lives: every row once, the errors, or rows missing without an error."""
     missing: Sequence[int] = ()
-    """Neither in the target nor dead letters, though the last life ended without an error."""
+    """Rows that are neither in the target nor among the dead letters, though the last life ended without an error."""
     repeated: Sequence[int] = ()
-    """More than once in the target or among the dead letters, or in the wrong one of them."""
+    """Rows that exist twice in the target or among the dead letters, or in the wrong one of the two."""
     forgotten: int = 0
     within_batch: bool = False
 
 
 def forgetting(target_in: Callable[[Path], AbstractContextManager[ForgetfulTarget]], effort: Effort) -> Outcome:
-    """Moments one after the other, each with a WAL and a place of its own in the same target."""
+    """Play moments one after the other, each with its own WAL and its own place in the same target."""
     outcome, hows, moments = Outcome(), Counter[str](), effort.times(MOMENTS, least=3)
     within = lost_some = 0
     with target_in(effort.folder) as target:
         for number in range(moments):
             moment = Moment.drawn(effort.seed * 1_000 + number)
             verdict = play(moment, target, effort.folder / f"moment_{number}")
-            of = "the batch under way" if verdict.within_batch else "perhaps a marked batch"
+            of = "the batch in progress" if verdict.within_batch else "a possibly marked batch"
             hows[f"rows of {of} lost: {verdict.how}"] += 1
             within += verdict.within_batch
             lost_some += verdict.forgotten > 0
             count(outcome, moment, verdict)
     if within < LEAST_HITS * moments:
-        outcome.violations.append(f"only {within} of {moments} moments lost acknowledged rows of a batch under way")
-    lost = f"- acknowledged rows were lost at {lost_some} of {moments} moments; at {within}, all of a batch under way"
+        outcome.violations.append(f"only {within} of {moments} moments lost acknowledged rows of a batch in progress")
+    lost = f"- acknowledged rows were lost at {lost_some} of {moments} moments; at {within}, all of a batch in progress"
     outcome.detail = "\n".join([tally("what was lost, and how it ended", hows), lost])
     return outcome
 
 
 def play(moment: Moment, target: ForgetfulTarget, folder: Path) -> Verdict:
-    """One moment: a life in which the target dies, and one more if that ended with an error."""
+    """Play one moment: a life in which the target dies, and one more if that life ended with an error."""
     folder.mkdir()
     name = folder.name
     url = target.begin(name)
@@ -251,7 +252,7 @@ def play(moment: Moment, target: ForgetfulTarget, folder: Path) -> Verdict:
 
 
 def count(outcome: Outcome, moment: Moment, verdict: Verdict) -> None:
-    """Add a moment; what was silently lost, refused though it could come again, or doubled is a violation."""
+    """Count a moment. Rows lost without an error, rows that exist twice, and needless errors are violations."""
     outcome.rounds += 1
     outcome.lost += len(verdict.missing)
     outcome.repeated += len(verdict.repeated)
@@ -260,13 +261,13 @@ def count(outcome: Outcome, moment: Moment, verdict: Verdict) -> None:
         there = f"{rows - len(verdict.missing)} of {rows} rows, ids {spans(verdict.missing)} missing"
         outcome.violations.append(f"{moment}: {there}; {verdict.how}")
     elif verdict.within_batch and verdict.how != ONCE:
-        outcome.violations.append(f"{moment}: the target has all that is marked, yet it ended with {verdict.how}")
+        outcome.violations.append(f"{moment}: the target has every marked row, yet it ended with {verdict.how}")
     if verdict.repeated:
         outcome.violations.append(f"{moment}: ids {spans(verdict.repeated)} twice, or misplaced; {verdict.how}")
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """`60-89, 100` for a sorted list."""
+    """Write a sorted list as `60-89, 100`."""
     found: list[list[int]] = []
     for number in numbers:
         if found and number == found[-1][-1] + 1:
@@ -277,7 +278,7 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def _live(folder: Path, moment: Moment, url: str, watch: Watch | None) -> str:
-    """One process's life over the WAL; the name of the error that it ended with, empty if it ended well."""
+    """Run one process over the WAL. Return the name of the error that ended it; empty if it ended well."""
     checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
     run = Run(open_store(StoreSpec(str(folder / "wal"))), checkpoint, Settings(chunk_rows=CHUNK_ROWS))
     sink = sink_from_url(url)
@@ -298,13 +299,13 @@ def _live(folder: Path, moment: Moment, url: str, watch: Watch | None) -> str:
 
 
 def dead_letters(folder: Path) -> Counter[int]:
-    """The rows among the dead letters, with how often each is there."""
+    """Count how often each row is among the dead letters."""
     letters = DeadLetters(str(folder / "wal"), name=NAME).all()
     return Counter(row for kept in letters for row in kept.letter.chunk.table["id"].to_numpy().tolist())
 
 
 def tables(batch_id: int, moment: Moment, place: str) -> list[pa.Table]:
-    """The rows of a batch, a table for each segment; always the same. Without a place, a row is refused."""
+    """Return the rows of a batch, one table per segment, always the same. Without a place, a row is refused."""
     size = ROWS // moment.segments
     first = batch_id * ROWS
     return [table(range(start, start + size), moment, place) for start in range(first, first + ROWS, size)]

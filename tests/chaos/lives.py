@@ -1,4 +1,4 @@
-"""Drivers, one after the other, over one source, one WAL and three targets; and what the targets hold in the end."""
+"""Drivers, one after the other, over one source, one WAL and three targets; and the counts of the targets."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.support.processes import Child, ChildError
 from tests.support.programs.quick_java import QUICK
 
 AHEAD = 6
-"""Files that wait in the folder before the query takes them."""
+"""The number of files that wait in the folder before the query takes them."""
 LIMIT_S = 240.0
 LONGEST_BATCH = 35
 LONGEST_DELAY_S = 1.2
 LONGEST_START_S = 3.0
 MOST_LINKS = 160
-"""Half-steps of naming objects that the first few batches of a driver take, opening included."""
+"""Half-steps of naming objects during the opening and the first few batches of a driver."""
 SINKS = (EXACT, IDEMPOTENT, PLAIN)
 
 
 class Ending(StrEnum):
-    """How a driver ends."""
+    """The way in which a driver ends."""
 
     KILL = "SIGKILL of every process"
     LINK = "SIGKILL at the naming of an object"
@@ -61,7 +61,7 @@ class Chain:
 
     @property
     def job(self) -> Job:
-        """A driver of this chain as it is before it is told more."""
+        """The job of a driver of this chain, before details are added."""
         return Job(root=str(self.root), partitions=self.partitions)
 
     @property
@@ -72,7 +72,7 @@ class Chain:
         return Seen.of(self.job.place)
 
     def feed(self, files: int) -> None:
-        """Add files to the source, one of which is one batch."""
+        """Add files to the source. Each becomes one batch."""
         for _ in range(files):
             rows = self.chance.choice([0, CHUNK_ROWS, *(self.chance.randint(1, LONGEST_BATCH) for _ in range(18))])
             self.job.place.feed.add_text(text_of(map(row_of, range(self._next_id, self._next_id + rows))))
@@ -80,7 +80,7 @@ class Chain:
             self._files += 1
 
     def feed_ahead(self, seen: Seen) -> None:
-        """Keep some files waiting."""
+        """Keep some files waiting in the source."""
         self.feed(max(0, seen.files + 1 + AHEAD - self._files))
 
     def driver(self, job: Job, environment: Mapping[str, str] = MappingProxyType({})) -> Child:
@@ -91,7 +91,7 @@ class Chain:
         return Child.python(Path(driver.__file__), job.argument(), log=log, env=env, limit_s=LIMIT_S)
 
     def live(self, ending: Ending) -> None:
-        """One driver from start to end; where it ended is kept."""
+        """Run one driver from start to end, and note where it was at the end."""
         before = self.seen()
         job = self._drawn_job()
         if ending is Ending.LINK:
@@ -107,7 +107,7 @@ class Chain:
         self._look(ending, before)
 
     def finish(self) -> None:
-        """A last driver that nobody ends: everything arrives, and everything must be delivered."""
+        """Run a last driver that nobody ends: every row arrives, and every row must be delivered."""
         self.feed(2)
         with self.driver(replace(self.job, ending="once")) as child:
             child.succeed()
@@ -121,11 +121,11 @@ class Chain:
         )
 
     def _aim(self, before: Seen) -> tuple[Callable[[Seen], bool], float]:
-        """From when on a driver may be ended, and how long after that at most."""
+        """Draw the earliest moment at which a driver may be ended, and the longest time after it."""
         drawn = self.chance.random()
-        if drawn < 0.15:  # it takes over
+        if drawn < 0.15:  # during the takeover
             return lambda seen: seen.committer_term > before.committer_term, LONGEST_DELAY_S
-        if drawn < 0.4:  # its query starts, and runs the last batch again if that was not completed
+        if drawn < 0.4:  # at the start of the query, which repeats an incomplete batch
             return lambda seen: seen.stager_term > before.stager_term, LONGEST_START_S
         return lambda seen: seen.planned > max(before.planned, 0), LONGEST_DELAY_S
 
@@ -158,13 +158,15 @@ class Chain:
         found = moment(self.job.place, before)
         self.moments.append((ending, found))
         if ending is Ending.STOP and found.window_rows:
-            self.violations.append(f"life {self.lives}: query.stop() and close() left a batch: {found.delivery}")
+            self.violations.append(
+                f"life {self.lives}: query.stop() and close() left a batch unfinished: {found.delivery}"
+            )
         if early := too_early(self.job.place):
             self.violations.append(f"life {self.lives}: delivered before Spark completed them: batches {early}")
 
 
 class Turns:
-    """One driver process that runs the query over what is there each time it is told to."""
+    """One driver process that runs the query over the present files at each turn."""
 
     def __init__(self, chain: Chain, **told: object) -> None:
         job = replace(chain.job, ending="turns", **told)  # type: ignore[arg-type]
@@ -173,7 +175,7 @@ class Turns:
         self._number = 0
 
     def run(self) -> str:
-        """Run once; "done", or the class and message of what was raised."""
+        """Run once. Return "done", or the class and message of the error."""
         head = f"turn {self._number}: "
         (self._root / f"{TURN}{self._number}").touch()
         self._child.wait_until(lambda: f"\n{head}" in self._child.output, f"the end of turn {self._number}")
@@ -189,17 +191,17 @@ class Turns:
 
 
 def guarded(seed: int, chain: Chain, lives: Callable[[], None]) -> None:
-    """What a driver did that it should not have done becomes a violation; its last lines go to the terminal."""
+    """Run the lives. A failed expectation becomes a violation, and the last lines of the driver go to the terminal."""
     try:
         lives()
     except (ChildError, AssertionError) as error:
-        print(error, file=sys.stderr)  # noqa: T201 - paths and stacks are for whoever looks, not for the report
+        print(error, file=sys.stderr)  # noqa: T201 - paths and stacks are for the terminal, not for the report
         first = str(error).splitlines()[0].replace(str(chain.root), "…")
         chain.violations.append(f"seed {seed}, {chain.root.name}, life {chain.lives}: {first}")
 
 
 def add_counts(outcome: Outcome, chain: Chain, *, allowed: int) -> dict[str, int]:
-    """Count the targets of a chain into an outcome; rows by target."""
+    """Add the counts of a chain's targets to an outcome. Return the rows of each target."""
     source = source_rows(chain.job.place.feed.folder)
     rows = {}
     for name in SINKS:
@@ -218,5 +220,5 @@ def add_counts(outcome: Outcome, chain: Chain, *, allowed: int) -> dict[str, int
 
 
 def tally(title: str, found: Counter[str]) -> str:
-    """A line of the details: what was met how often."""
+    """Write a line of the details: how often each thing happened."""
     return f"- {title}: " + ", ".join(f"{what} {times}" for what, times in found.most_common())

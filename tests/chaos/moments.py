@@ -1,4 +1,4 @@
-"""Where a driver was when it ended: read from WAL, checkpoint and plain target once nothing runs any more."""
+"""The state of a driver at its end, read from WAL, checkpoint and plain target once all its processes have ended."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from wal_sink.wal import paths
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """How far a query has come, by the names of files alone: cheap enough to look many times a second."""
+    """The progress of a query, read from names of files alone: cheap enough to look many times a second."""
 
     files: int
-    """The newest entry of the file source's log; a batch may hold two after a crash between log and plan."""
+    """The newest entry of the file source's log. After a crash between log and plan, a batch may hold two entries."""
     planned: int
     completed: int
     stager_term: int
     committer_term: int
     marked: int
-    """The newest batch that the sink, the plain one if no other is named, has whole."""
+    """The newest batch that the sink has completely. The sink is the plain one if no other is named."""
 
     @classmethod
     def of(cls, place: Home, sink: str = PLAIN) -> Seen:
@@ -43,34 +43,34 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What an ended driver was about."""
+    """The state of an ended driver."""
 
     query: str
     delivery: str
-    """To the plain target."""
+    """The state of delivery to the plain target."""
     batch: int
-    """Which batch the plain target was to have next, or was getting."""
+    """The batch that the plain target was getting, or was to get next."""
     window_rows: int
-    """So many rows the plain target may get again: the chunk in hand of each segment whose delivery had begun."""
+    """The rows that the plain target may get again: one chunk of each segment whose delivery had begun."""
     open_rows: int
-    """So many of them it has, without a record that says so."""
+    """The rows that the plain target has without a progress record."""
 
 
 def moment(place: Home, before: Seen) -> Moment:
-    """Where a driver ended that found the place as `before` says."""
+    """Return the state of an ended driver. `before` is the progress before its start."""
     seen = Seen.of(place)
     delivery, window, left_open = _delivery(place, seen)
     return Moment(query_met(place, seen, before), delivery, seen.marked + 1, window, left_open)
 
 
 def too_early(place: Home) -> list[int]:
-    """Batches that the plain target has rows of although Spark never completed their checkpoint."""
+    """Return the batches of which the plain target has rows although Spark never completed their checkpoint."""
     completed = Seen.of(place).completed
     return sorted({sent.batch for sent in Targets(place.root).sent() if sent.batch > completed})
 
 
 def query_met(place: Home, seen: Seen, before: Seen) -> str:
-    """What the query of an ended process was about, delivery aside."""
+    """Return the state of an ended process's query, apart from delivery."""
     if seen.stager_term == before.stager_term:
         return "taking over" if seen.committer_term > before.committer_term else "starting"
     if seen.planned == seen.completed:
@@ -125,6 +125,6 @@ def _newest(folder: Path) -> int:
 
 
 def _files(folder: Path) -> list[str]:
-    """Names below a folder, relative to it; hidden ones are temporary."""
+    """List the names below a folder, relative to it. Hidden files are temporary and are left out."""
     found = (path.relative_to(folder) for path in folder.rglob("*"))
     return [str(path) for path in found if not path.name.startswith(".")]

@@ -1,4 +1,4 @@
-"""Drivers of live Spark queries that are killed, stopped, put to sleep, or meet another driver."""
+"""Drivers of live Spark queries that are killed, stopped, put to sleep, or run at the same time as another driver."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.support.processes import Child
 KILLS = 200
 CHAINS = 4
 SIDE_BY_SIDE = 2
-"""Chains at a time: a starting JVM alone does not keep two cores busy."""
+"""Chains at the same time. The start of one JVM alone does not keep two cores busy."""
 PAIRS = 12
 SLEEPERS = 12
 SEGMENTS = 2
 LEFT_BY = "left by "
 
 Event = Callable[[Chain], str]
-"""What happens to a chain in one round; says how it ended."""
+"""One round over a chain. Returns how it ended."""
 
 
 def killed_drivers(effort: Effort) -> Outcome:
-    """Chains of drivers that are killed at random moments, and now and then stopped or terminated instead."""
+    """Kill the drivers of several chains at random moments. Some are stopped or terminated instead."""
     kills = effort.times(KILLS, least=2)
     chains = [
         Chain(effort.folder / f"chain-{number}", random.Random(effort.seed * CHAINS + number), 1 + number % 2)
@@ -53,7 +53,7 @@ def _live_and_die(seed: int, chain: Chain, kills: int) -> None:
 
 
 def endings(kills: int, chance: random.Random) -> list[Ending]:
-    """So many kills, a third of them at the naming of an object; and a gentler end besides after every tenth."""
+    """Draw the ends: so many kills, a third of them at the naming of an object; for every ten kills, a gentle end."""
     drawn = [Ending.LINK if number % 3 == 1 else Ending.KILL for number in range(kills)]
     gentle = [Ending.STOP if number % 2 else Ending.TERM for number in range(kills // 10)]
     mixed = [*drawn, *gentle]
@@ -85,7 +85,7 @@ def _kills_counted(chains: Sequence[Chain]) -> Outcome:
 
 
 def beyond_windows(chain: Chain) -> list[str]:
-    """Batches of which the plain target was sent more again than the drivers that ended amid them had in hand."""
+    """List the batches of which the plain target got more repeated rows than were in flight when drivers ended."""
     windows: Counter[int] = Counter()
     for _, found in chain.moments:
         windows[found.batch] += found.window_rows
@@ -97,12 +97,12 @@ def beyond_windows(chain: Chain) -> list[str]:
 
 
 def two_drivers(effort: Effort) -> Outcome:
-    """Two live drivers on one checkpoint and WAL: one must end loudly; the other is killed at some moment."""
+    """Run two live drivers on one checkpoint and WAL. One must end with an error, the other is killed at random."""
     return _events(effort, effort.times(PAIRS), "pair", _two_drivers)
 
 
 def sleeping_drivers(effort: Effort) -> Outcome:
-    """A driver is stopped by SIGSTOP and woken after its successor has delivered everything."""
+    """Stop a driver by SIGSTOP, and wake it after a newer driver has delivered everything."""
     return _events(effort, effort.times(SLEEPERS), "sleeper", _sleeper)
 
 
@@ -116,7 +116,7 @@ def _events(effort: Effort, rounds: int, name: str, event: Event) -> Outcome:
         chain.finish()
 
     guarded(effort.seed, chain, lives)
-    # A take-over and the end of whoever is left are two occasions, each of one chunk for each segment.
+    # The takeover and the end of the remaining driver may each repeat one chunk per segment.
     outcome = Outcome(rounds=ends.total())
     rows = add_counts(outcome, chain, allowed=2 * ends.total() * SEGMENTS * CHUNK_ROWS)
     outcome.detail = "\n".join([tally("how it ended", ends), tally("rows by target", Counter(rows))])
@@ -132,7 +132,7 @@ def _two_drivers(chain: Chain) -> str:
             loser, winner = (second, first) if first.running else (first, second)
             which = "the later one" if loser is second else "the earlier one"
             if loser.wait() == 0:
-                chain.violations.append(f"life {chain.lives}: of two drivers, {which} ended as if all were well")
+                chain.violations.append(f"life {chain.lives}: of two drivers, {which} ended without an error")
             if not _goes_on(chain, winner):
                 return f"both, {which} first: {_cause(loser)}, then {_cause(winner)}"
             time.sleep(chain.chance.uniform(0, 0.5))
@@ -148,12 +148,12 @@ def _sleeper(chain: Chain) -> str:
         send = sleeper.send_to_all if whole else sleeper.send
         time.sleep(chain.chance.uniform(0, 0.5))
         send(signal.SIGSTOP)
-        while chain.targets.is_locked():  # by a transaction amid which it sleeps: SQLite would let nobody else write
+        while chain.targets.is_locked():  # by a transaction of the sleeper, which would block all other writers
             send(signal.SIGCONT)
             time.sleep(0.02)
             send(signal.SIGSTOP)
-        with chain.driver(replace(chain.job, ending="once")) as successor:
-            successor.succeed()
+        with chain.driver(replace(chain.job, ending="once")) as newer:
+            newer.succeed()
         sent = len(chain.targets.sent())
         send(signal.SIGCONT)
         chain.feed(2)
@@ -169,12 +169,12 @@ def _plainly_slow(chain: Chain) -> Job:
 
 
 def _progress(chain: Chain, child: Child, marked: int) -> None:
-    """Wait until the plain target has a batch more."""
+    """Wait until the plain target has one more batch."""
     child.wait_until(lambda: _fed(chain) and chain.seen().marked > marked, "a batch was delivered")
 
 
 def _goes_on(chain: Chain, child: Child) -> bool:
-    """Wait until the plain target has a batch more; False if the driver ended instead, which is no silent loss."""
+    """Wait until the plain target has one more batch. Return False if the driver ended instead, which loses nothing."""
     marked = chain.seen().marked
     child.wait_until(lambda: _fed(chain) and (chain.seen().marked > marked or not child.running), "it went on")
     return child.running
@@ -186,10 +186,10 @@ def _fed(chain: Chain) -> bool:
 
 
 def _cause(child: Child) -> str:
-    """What a driver said when it left; one that said nothing, or left as if all were well, is told as such."""
+    """Return the error with which a driver ended. A driver without an error is reported by its exit code."""
     lines = [line for line in child.output.splitlines() if line.startswith(LEFT_BY)]
     if not lines:
-        return f"exit code {child.wait()} without a word"
+        return f"exit code {child.wait()} and no message"
     if "CONCURRENT_STREAM_LOG_UPDATE" in child.output:
         return "Spark's CONCURRENT_STREAM_LOG_UPDATE"
     return lines[-1].removeprefix(LEFT_BY).partition(":")[0]
@@ -198,21 +198,21 @@ def _cause(child: Child) -> str:
 SCENARIOS: Sequence[Scenario] = (
     Scenario(
         "drivers killed",
-        "SIGKILL of a driver and all its processes at any moment loses nothing, doubles nothing on exactly-once "
-        "sinks, and repeats at most the chunk in hand of each segment on a plain one",
+        "SIGKILL of a driver and all its processes at any moment loses no row, repeats none on exactly-once sinks, "
+        "and repeats at most one chunk per in-flight segment on a plain sink",
         "kill",
         killed_drivers,
     ),
     executors.SCENARIO,
     Scenario(
         "two drivers, one WAL",
-        "of two live drivers one ends loudly; nothing is lost, and repeats stay within the window",
+        "of two live drivers one ends with an error; no row is lost, and repeats stay within the permitted number",
         "pair",
         two_drivers,
     ),
     Scenario(
         "a driver that slept",
-        "a driver stopped and woken after its successor finished sends at most the chunk it holds per segment",
+        "a driver that is stopped and woken after a newer driver finished sends at most one chunk per segment",
         "sleeper",
         sleeping_drivers,
     ),

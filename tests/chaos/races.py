@@ -1,8 +1,8 @@
 """Eight racers create the same object, ten thousand times per store: one wins, and all read the winner's bytes.
 
-Where several processes may write, the racers are processes; a store of one process's memory is raced by threads. The
-generic store claims to create atomically only on cloud protocols that have no server here (gs, abfs): what it promises
-elsewhere, one winner among the threads of a process, is what is raced.
+If several processes may write to a store, the racers are processes. If the store is the memory of one process, they are
+threads. The generic store creates atomically between processes only on cloud protocols that have no server here (gs,
+abfs). Elsewhere it promises one winner among the threads of a process, and this is what the race tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROUND_WITHIN_S = 5.0
 
 
 def judge(seen: Sequence[bytes], rounds: int) -> Outcome:
-    """What the racers saw, two bytes a round of each; a racer that did not come to its end saw less."""
+    """Judge the findings of the racers, two bytes a round of each. A racer that did not finish has fewer."""
     outcome = Outcome(rounds=rounds)
     for number, found in enumerate(seen):
         if len(found) != 2 * rounds:
@@ -49,7 +49,7 @@ def judge(seen: Sequence[bytes], rounds: int) -> Outcome:
 
 
 def race_processes(spec: StoreSpec, rounds: int, folder: Path, *, count: int = RACERS) -> Outcome:
-    """Racers in processes of their own; each is ended, whatever happened."""
+    """Race in separate processes. Each is ended in any case."""
     context = multiprocessing.get_context("spawn")
     meeting = context.Barrier(count)
     results = [folder / f"racer-{number}.bin" for number in range(count)]
@@ -93,7 +93,7 @@ def _s3(effort: Effort) -> Outcome:
 
 
 def race_on_s3(rounds: int, folder: Path, *, count: int = RACERS) -> Outcome:
-    """On a server of its own."""
+    """Race on a separate S3 server."""
     with quiet_s3_server() as server:
         spec = StoreSpec(f"s3://{server.bucket}/race", server.storage_options)
         outcome = race_processes(spec, rounds, folder, count=count)
@@ -112,8 +112,8 @@ def _generic(effort: Effort) -> Outcome:
 
 
 SCENARIOS: Sequence[Scenario] = (
-    Scenario("race for one object: local files", "one of 8 processes wins, all read its bytes", "race", _local),
-    Scenario("race for one object: S3", "one of 8 processes wins, all read its bytes", "race", _s3),
-    Scenario("race for one object: memory", "one of 8 threads wins, all read its bytes", "race", _memory),
-    Scenario("race for one object: generic store", "one of 8 threads wins, all read its bytes", "race", _generic),
+    Scenario("race for one object: local files", "one of 8 processes wins, and all read its bytes", "race", _local),
+    Scenario("race for one object: S3", "one of 8 processes wins, and all read its bytes", "race", _s3),
+    Scenario("race for one object: memory", "one of 8 threads wins, and all read its bytes", "race", _memory),
+    Scenario("race for one object: generic store", "one of 8 threads wins, and all read its bytes", "race", _generic),
 )

@@ -1,4 +1,4 @@
-"""What the racers of `races` run, in processes or threads of their own; apart, so that each process imports little."""
+"""The code of the racers of `races`, for processes and threads. A separate module, so that processes import little."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Meeting(Protocol):
 
 
 def race_in_process(spec: StoreSpec, number: int, rounds: int, meeting: Meeting, result: Path) -> None:
-    """A process: race, and write what was seen into a file, whole or not at all."""
+    """Race in this process. Write the findings to a file atomically."""
     seen = race(open_store(spec), number, rounds, meeting)
     part = result.with_suffix(".part")
     part.write_bytes(seen)
@@ -29,7 +29,7 @@ def race_in_process(spec: StoreSpec, number: int, rounds: int, meeting: Meeting,
 
 
 def race(store: Store, number: int, rounds: int, meeting: Meeting) -> bytes:
-    """Two bytes a round: whether this racer won, and whose object it read afterwards."""
+    """Return two bytes a round: whether this racer won, and the number of the racer whose object it read afterwards."""
     seen = bytearray()
     for turn in range(rounds):
         meeting.wait(TOGETHER_WITHIN_S)
@@ -48,11 +48,11 @@ def path_of(turn: int) -> str:
 
 
 def payload(turn: int, number: int) -> bytes:
-    """As long as a record, and nobody else's."""
+    """Return bytes as long as a record, different for every racer and round."""
     return f"{number:03d} {turn:06d} ".encode() + bytes([number]) * 290
 
 
 def owner(turn: int, data: bytes) -> int:
-    """Who wrote exactly these bytes; `NOBODY` if no racer did."""
+    """Return the racer that wrote exactly these bytes, or `NOBODY`."""
     number = int(data[:3]) if data[:3].isdigit() else NOBODY
     return number if number < NOBODY and payload(turn, number) == data else NOBODY

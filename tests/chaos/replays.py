@@ -1,6 +1,6 @@
-"""Checkpoints that lose an entry, go back in time or vanish between two runs: the recipes that make others repeat rows.
+"""Checkpoints that lose an entry, are restored or vanish between two runs. Such changes make other sinks repeat rows.
 
-All runs of a scenario happen in one Spark, whose query runs over what is there each time it is told to.
+All runs of a scenario happen in one Spark. Its query runs over the present files at each turn.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ DELETED, RESTORED, GONE = 30, 20, 12
 DONE = "done"
 
 Round = Callable[[Chain, Turns], str]
-"""One round of a scenario; says what was done."""
+"""One round of a scenario. Returns a description of it."""
 
 
 def _commit_deleted(chain: Chain, turns: Turns) -> str:
-    """The newest entries of `commits/` vanish, so that Spark runs its last batch again; and new rows come meanwhile."""
+    """Delete the newest entries of `commits/`, so that Spark runs its last batch again, and add new rows."""
     chain.feed(chain.chance.randint(1, 3))
     _expect(chain, turns, DONE)
     doomed = chain.chance.choice([1, 1, 1, 2])
@@ -38,7 +38,7 @@ def _commit_deleted(chain: Chain, turns: Turns) -> str:
 
 
 def _checkpoint_restored(chain: Chain, turns: Turns) -> str:
-    """The checkpoint goes back in time: harmless over the same files, refused over others."""
+    """Restore an older checkpoint. It works over the same files and is refused over others."""
     checkpoint = chain.job.place.checkpoint
     chain.feed(1)
     _expect(chain, turns, DONE)
@@ -61,19 +61,19 @@ def _checkpoint_restored(chain: Chain, turns: Turns) -> str:
 
 
 def _refused_over_other_files(chain: Chain, turns: Turns) -> None:
-    """The first file that the restored checkpoint has not read yet is gone: known batch ids would mean other rows."""
+    """Hide the first file that the restored checkpoint has not read yet, so that known batch ids mean other rows."""
     files = sorted(chain.job.place.feed.folder.glob("*.json"))
     hidden = files[chain.seen().files + 1]
-    away = chain.root / hidden.name
-    hidden.rename(away)
+    elsewhere = chain.root / hidden.name
+    hidden.rename(elsewhere)
     try:
         _expect_refusal(chain, turns, "DivergentReplay")
     finally:
-        away.rename(hidden)
+        elsewhere.rename(hidden)
 
 
 def _checkpoint_gone(chain: Chain, turns: Turns) -> str:
-    """The checkpoint is deleted, or belongs to another query: refused before anything is staged."""
+    """Delete the checkpoint, or give it another query's id. It is refused before anything is staged."""
     checkpoint = chain.job.place.checkpoint
     chain.feed(chain.chance.randint(1, 2))
     _expect(chain, turns, DONE)
@@ -99,11 +99,11 @@ def _expect(chain: Chain, turns: Turns, expected: str) -> None:
 
 
 def _expect_refusal(chain: Chain, turns: Turns, error: str) -> None:
-    """The run fails with this error, and neither targets nor the WAL's batches change."""
+    """Expect that the run fails with this error, and that neither targets nor the WAL's batches change."""
     before = _held(chain)
     _expect(chain, turns, error)
     if _held(chain) != before:
-        chain.violations.append(f"{chain.root.name}: {error} was raised, but rows or batches came")
+        chain.violations.append(f"{chain.root.name}: {error} was raised, but rows or batches were added")
 
 
 def _held(chain: Chain) -> tuple[list[int], list[str]]:
@@ -144,13 +144,13 @@ SCENARIOS: Sequence[Scenario] = (
     ),
     Scenario(
         "checkpoint restored",
-        "an older checkpoint is harmless over the same input and refused over another, before anything is delivered",
+        "an older checkpoint works over the same input and is refused over other input, before anything is delivered",
         "restore",
         partial(_replayed, "checkpoint-restored", _checkpoint_restored, RESTORED),
     ),
     Scenario(
         "checkpoint gone",
-        "a WAL refuses a checkpoint that was deleted or is another query's; with the right one it goes on",
+        "a WAL refuses a deleted checkpoint and another query's checkpoint; with the right one it goes on",
         "refusal",
         partial(_replayed, "checkpoint-gone", _checkpoint_gone, GONE),
     ),

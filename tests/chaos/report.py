@@ -1,4 +1,4 @@
-"""The report of `make chaos`: one row a scenario, then what else was seen. No host, user or path of a machine in it."""
+"""The report of `make chaos`: one row per scenario, then details. It names no host, user or path of the machine."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from tests.support.processes import CHECKOUT
 
 GIB = 1 << 30
 WHAT = """\
-What `make chaos` did to wal-sink, and what was counted afterwards: in the targets by their own clients, or on the
-store, against the source; never by wal-sink's own counters. `repeated` are rows (or objects) that a target has more
-than once; `permitted` is how many the guarantees of the targets allow for what happened; `code` is the commit that was
-run: a run of hours may be one of several goes (`--resume`), each scenario whole in one of them."""
+`make chaos` kills, races and damages wal-sink. The results are counted afterwards against the source: in each target
+by that target's own client, or on the store. wal-sink's own counters are not used. `repeated` is the number of rows (or
+objects) that a target has more than once. `permitted` is the number that the guarantees of the targets allow for these
+faults. `code` is the commit that ran. A run of hours may consist of several parts (`--resume`). Each scenario ran
+completely in one part."""
 TESTED = ("wal_sink", "backends", "tests/chaos", "tests/simulation")
 PACKAGES = ("pyspark", "pyarrow", "fsspec", "s3fs")
 _PATH = re.compile(r"(?<![\w.*`])(?:file://)?/(?:[\w.+-]+/)+[\w.+-]*")
 
 
 class Row(msgspec.Struct, frozen=True):
-    """What one scenario came to."""
+    """The result of one scenario."""
 
     name: str
     share: float
@@ -43,9 +44,9 @@ class Row(msgspec.Struct, frozen=True):
     violations: tuple[str, ...]
     detail: str
     date: str = ""
-    """When it began, in UTC."""
+    """The date on which it began, in UTC."""
     code: str = ""
-    """Of what commit; a `+` says that the code differed from it."""
+    """The commit that ran. A `+` says that the code differed from it."""
 
     @classmethod
     def of(
@@ -70,7 +71,7 @@ class Row(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured so far. `scenarios` are all that were asked for, whether they have run or not."""
+    """The results so far. `scenarios` are all scenarios of the command, whether they have run or not."""
 
     scenarios: Sequence[Scenario]
     command: str
@@ -87,19 +88,19 @@ class Report:
         return [scenario.name for scenario in self.scenarios if scenario.name not in self.rows]
 
     def resume(self, earlier: Iterable[Row]) -> None:
-        """Take over what an earlier run of the same seed and share found to hold."""
+        """Keep the rows of an earlier run of the same seed and share that hold."""
         names = {scenario.name for scenario in self.scenarios}
         for row in earlier:
             if row.holds and row.name in names and (row.seed, row.share) == (self.seed, self.share):
                 self.rows[row.name] = row
 
     def text(self) -> str:
-        """The whole report in Markdown."""
+        """Return the whole report in Markdown."""
         parts = [self._head(), self._table(), *(self._details(scenario) for scenario in self.scenarios)]
         return _without_paths("\n\n".join(part for part in parts if part)) + "\n"
 
     def write(self, path: Path) -> None:
-        """Replace the report, so that whoever interrupts the run keeps what was measured."""
+        """Replace the report atomically, so that an interrupted run keeps its results."""
         path.parent.mkdir(parents=True, exist_ok=True)
         hidden = path.with_name(f".{path.name}")
         hidden.write_text(self.text())
@@ -123,7 +124,7 @@ class Report:
             what.append(f"**Not run:** {', '.join(self.missing)}.")
         again = "python -m tests.chaos --only"
         what += [
-            f"**Failed:** {row.name}; tried again by `{again} '{row.name}' --seed {row.seed} --share {row.share:g}`."
+            f"**Failed:** {row.name}; try again with `{again} '{row.name}' --seed {row.seed} --share {row.share:g}`."
             for row in self.failed
         ]
         return "\n\n".join(what)
@@ -134,7 +135,7 @@ class Report:
 
     def _table(self) -> str:
         lines = [
-            "| what | rounds | of what | lost | repeated | permitted | seconds | holds | code |",
+            "| scenario | rounds | unit | lost | repeated | permitted | seconds | holds | code |",
             "|---|---:|---|---:|---:|---:|---:|---|---|",
         ]
         for scenario in self.scenarios:
@@ -158,7 +159,7 @@ class Report:
 
 
 def machine() -> Mapping[str, str]:
-    """What the run had to work with; nothing that names it."""
+    """Describe the machine and the versions, but nothing that identifies the machine."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return {
@@ -168,7 +169,7 @@ def machine() -> Mapping[str, str]:
 
 
 def code_version() -> str:
-    """The commit of this checkout, with a `+` if what is tested differs from it; empty outside of a repository."""
+    """Return the commit of this checkout, with a `+` if the tested code differs. Empty outside of a repository."""
     commit = _git("rev-parse", "--short", "HEAD")
     return commit and commit + ("+" if _git("status", "--porcelain", "--", *TESTED) else "")
 
@@ -183,13 +184,13 @@ def _git(*arguments: str) -> str:
 
 
 def save_rows(rows: Iterable[Row], path: Path) -> None:
-    """Keep the rows for `--resume`."""
+    """Write the rows to a file for `--resume`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(list(rows))))
 
 
 def read_rows(path: Path) -> list[Row]:
-    """What `save_rows` kept; nothing if there is no such file."""
+    """Read the rows that `save_rows` wrote. Empty if there is no such file."""
     return msgspec.json.decode(path.read_bytes(), type=list[Row]) if path.exists() else []
 
 
@@ -209,5 +210,5 @@ def _one_line(text: str) -> str:
 
 
 def _without_paths(text: str) -> str:
-    """A violation may quote an error, and an error names its object by a path of this machine."""
+    """Mask paths: a violation may quote an error, and an error may name its object by a path of this machine."""
     return _PATH.sub("…", text)

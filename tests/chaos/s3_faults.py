@@ -1,7 +1,7 @@
-"""Every request of a run on S3, spoilt in every way a network and a server have.
+"""Every request of a run on S3, spoilt in every way that networks and servers have.
 
-An undisturbed run is recorded; then, in a run after the other, its first, second, … last request is spoilt. The run
-mends it by itself, or it ends with a clear error and the next start finishes; the target and the server tell.
+An undisturbed run is recorded. Then its first, second, … last request is spoilt, one in each further run. The run
+recovers by itself, or it ends with a clear error and the next start finishes. The target and the server show it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from wal_sink.testing import Crash
 BATCHES: Shape = ((7, 1), (1,))
 """Two segments of four chunks and one, then one segment of one chunk."""
 DIES_AT_SEND = 4
-"""Forgotten progress would repeat more than the windows of a crash and a fault together."""
+"""The send after which the first process dies. Lost progress would then repeat more rows than a crash and a fault."""
 KINDS = ("plain", "idempotent", "transactional")
 WINDOW_ROWS = 2
-"""A chunk; one segment is under way at a time."""
+"""The rows of one chunk. Only one segment is in progress at a time."""
 _SOON: Client = {**IMPATIENT, "read_timeout": 1}
 _PATIENT: Client = {**IMPATIENT, "retries": {"mode": "standard", "total_max_attempts": 4}}
 
@@ -66,22 +66,22 @@ class Fault:
     client: Client = field(default_factory=lambda: IMPATIENT)
     kinds: Sequence[str] = KINDS
     late: bool = False
-    """Whether something of it comes after the run has gone on."""
+    """True if some effect of the fault comes after the run has gone on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which request of which run is spoilt."""
+    """One request of one run, to be spoilt."""
 
     kind: str
     taken_over: bool
-    """Whether a first run died with a chunk in its hand, and the spoilt one takes over."""
+    """True if a first run died with a chunk in flight, and the spoilt run takes over."""
     at: int
     what: str
 
 
 def _error(status: int, code: str) -> Answer:
-    return Answer(status, f"<Error><Code>{code}</Code><Message>told so</Message></Error>".encode())
+    return Answer(status, f"<Error><Code>{code}</Code><Message>set by a test</Message></Error>".encode())
 
 
 def _refuse(answer: Answer, exchange: Exchange, _: random.Random) -> None:
@@ -119,7 +119,7 @@ def _cut_answer(exchange: Exchange, chance: random.Random) -> None:
 
 
 def _empty_answer(exchange: Exchange, _: random.Random) -> None:
-    """All is well, says somebody in between, and nothing more."""
+    """Answer with success and nothing else, as a device between client and server may."""
     exchange.forward()
     exchange.answer(Answer(200))
 
@@ -132,7 +132,7 @@ def _stall_in_body(exchange: Exchange, chance: random.Random) -> None:
 
 
 def _shorten_answer(exchange: Exchange, chance: random.Random) -> None:
-    """The announced length fits the shortened body: only what is inside can show it."""
+    """Shorten the body and its announced length. Only the content can show it."""
     answer = exchange.forward()
     exchange.answer(Answer(answer.status, answer.body[: chance.randrange(len(answer.body))], answer.headers))
 
@@ -143,7 +143,7 @@ def _flip_answer(exchange: Exchange, chance: random.Random) -> None:
 
 
 def _flip_answer_unsummed(exchange: Exchange, chance: random.Random) -> None:
-    """As from a server that sends no checksum: only what wal-sink itself wrote can show it."""
+    """Flip a bit of an answer without a checksum. Only wal-sink's own checks can show it."""
     answer = exchange.forward()
     headers = {name: value for name, value in answer.headers.items() if "checksum" not in name.lower()}
     exchange.answer(Answer(answer.status, flipped(answer.body, chance), headers))
@@ -186,7 +186,7 @@ def _with_body(request: Request, body: bytes) -> Request:
 
 
 def flipped(data: bytes, chance: random.Random) -> bytes:
-    """`data` with one bit of it flipped."""
+    """Return `data` with one random bit flipped."""
     at = chance.randrange(len(data) * 8)
     return data[: at // 8] + bytes([data[at // 8] ^ 1 << at % 8]) + data[at // 8 + 1 :]
 
@@ -226,14 +226,14 @@ FAULTS = (
 
 
 class Stage:
-    """A place, and what an undisturbed run of each kind asks of it."""
+    """A place, with the recorded requests of an undisturbed run of each kind."""
 
     def __init__(self, place: S3Place) -> None:
         self.place = place
         self._recorded: dict[tuple[str, bool], list[tuple[Request, Answer]]] = {}
 
     def prepared(self, kind: str, *, taken_over: bool) -> S3World:
-        """A new world; to be taken over, one whose first process died right after a send."""
+        """Make a new world. For a takeover, its first process died right after a send."""
         world = self.place.world(kind, BATCHES)
         if taken_over:
             assert not world.life(_die_after_sending()).live()
@@ -241,7 +241,7 @@ class Stage:
         return world
 
     def targets(self, fault: Fault, kind: str, *, taken_over: bool) -> list[Target]:
-        """The requests of an undisturbed run that a fault fits."""
+        """List the requests of an undisturbed run to which a fault applies."""
         key = kind, taken_over
         if key not in self._recorded:
             assert self.prepared(kind, taken_over=taken_over).life().live()
@@ -274,7 +274,7 @@ class Campaign:
         return self._outcome
 
     def _chosen(self) -> list[Target]:
-        """A share of the kinds of runs, and of the requests in them: each is recorded first."""
+        """Draw a share of the kinds of runs, then of the requests in them. Each kind is recorded first."""
         chance = random.Random(f"{self._effort.seed} {self._fault.name}")
         runs = [(kind, taken_over) for kind in self._fault.kinds for taken_over in (False, True)]
         some = chance.sample(runs, min(len(runs), self._effort.times(2 * len(runs))))
@@ -294,12 +294,12 @@ class Campaign:
         try:
             self._live_to_the_end(world)
             world.check_end(crashes=1 + target.taken_over)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        except Exception as error:  # noqa: BLE001 - any error is a finding
             self._outcome.violations.append(f"{name}, seed {self._effort.seed}: {type(error).__name__}: {error}")
         self._count(world, target)
 
     def _live_to_the_end(self, world: S3World) -> None:
-        ending = "mended"
+        ending = "recovered"
         try:
             assert world.life().live()
         except WalSinkError as error:
@@ -336,7 +336,7 @@ def _run(fault: Fault, effort: Effort) -> Outcome:
 
 
 def spoil(fault: Fault, stage: Stage, effort: Effort) -> Outcome:
-    """Runs of one fault on a stage that others may use too."""
+    """Run one fault on a stage that may serve others too."""
     stage.place.connect(fault.client)
     return Campaign(fault, stage, effort).run()
 
@@ -344,7 +344,7 @@ def spoil(fault: Fault, stage: Stage, effort: Effort) -> Outcome:
 SCENARIOS: Sequence[Scenario] = tuple(
     Scenario(
         f"S3: {fault.name}",
-        law="I1 to I8; the run mends it, or ends with a clear error and the next start finishes",
+        law="I1 to I8 hold; the run recovers by itself, or ends with a clear error and the next start finishes",
         unit="spoilt request",
         run=partial(_run, fault),
     )

@@ -1,6 +1,6 @@
-"""The simulation's small world with its WAL on S3: a server, a proxy before it, and an oracle beside the server.
+"""The small world of the simulation with its WAL on S3: a server, a proxy in front of it, and an oracle at the server.
 
-The oracle sees what the server did, not what the run was told: of every object that came to be or went, at that moment.
+The oracle sees every object that the server creates or deletes, at that moment. It does not rely on the run's answers.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from wal_sink.testing import FaultyStore
 
 PREFIX = "wal"
 Client = Mapping[str, object]
-"""What botocore's `Config` is told about time limits and repetitions."""
+"""The arguments of botocore's `Config` about time limits and retries."""
 
 IMPATIENT: Client = {
     "connect_timeout": 5,
     "read_timeout": 20,
     "retries": {"mode": "standard", "total_max_attempts": 1},
 }
-"""Nothing is repeated beneath the store, so that each fault meets the code above it."""
+"""A client without retries, so that each fault meets the code above the store."""
 
 
 class S3Place:
-    """One server, one proxy, one client of it at a time; worlds follow each other."""
+    """One server, one proxy, and one client of it at a time. Worlds follow each other on it."""
 
     def __init__(self, server: S3Server, proxy: FaultyProxy) -> None:
         self.server = server
@@ -51,11 +51,11 @@ class S3Place:
 
 @contextmanager
 def quiet_s3_server() -> Iterator[S3Server]:
-    """A server of its own that logs nothing, stopped at the end."""
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line per request otherwise
+    """Yield a separate server that logs nothing. It stops at the end."""
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs a line per request
     server = S3Server("wal-sink-chaos")
     server.start()
-    server.clear()  # all servers of a process show the same buckets
+    server.clear()  # all servers of one process share their buckets
     try:
         yield server
     finally:
@@ -64,7 +64,7 @@ def quiet_s3_server() -> Iterator[S3Server]:
 
 @contextmanager
 def s3_place() -> Iterator[S3Place]:
-    """A server and a proxy of their own, closed at the end."""
+    """Yield a separate server and proxy. Both are closed at the end."""
     with quiet_s3_server() as server:
         proxy = FaultyProxy(server.endpoint)
         proxy.start()
@@ -75,7 +75,7 @@ def s3_place() -> Iterator[S3Place]:
 
 
 class S3World(World):
-    """A world whose `wal` is a copy of what the bucket holds, kept up by the server."""
+    """A world whose `wal` is a copy of the bucket, kept up to date by the server."""
 
     def __init__(self, place: S3Place, kind: str, batches: Shape) -> None:
         super().__init__(kind, batches=batches)
@@ -94,7 +94,7 @@ class S3World(World):
         return life
 
     def _note(self, method: str, path: str, status: int) -> None:
-        """On the server's thread, one request at a time."""
+        """Note a request. The server's thread calls it, one request at a time."""
         if method == "GET" or status >= 300:
             return
         try:
@@ -103,7 +103,7 @@ class S3World(World):
             self.violations.append(f"{method} {path}: {error}")
 
     def _follow(self) -> None:
-        """Make the copy equal to the bucket, looking at each difference as the oracle does at each step."""
+        """Make the copy equal to the bucket. The oracle looks at each difference, as it does at each step."""
         there = {key.removeprefix(f"{PREFIX}/"): data for key, data in self._place.server.objects().items()}
         known = {path: self.wal.read(path) for path in self.wal.list("", recursive=True)}
         for path in sorted(known.keys() - there.keys()):
@@ -117,7 +117,7 @@ class S3World(World):
 
 
 def rows_lost_and_repeated(world: World) -> tuple[int, int]:
-    """As counted in the target: of every row that was evaluated, those that never came, and those that came again."""
+    """Count in the target: the evaluated rows that never arrived, and the rows that arrived more than once."""
     wanted = {(batch_id, row) for batch_id, parts in enumerate(world.shape) for row in range(sum(parts))}
     came = [(batch_id, row) for _, batch_id, row in world.target.rows]
     return len(wanted.difference(came)), len(came) - len(set(came))

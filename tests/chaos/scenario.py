@@ -1,4 +1,4 @@
-"""What a scenario of `make chaos` is, and what it reports. One module a theme lists its scenarios in `SCENARIOS`."""
+"""The interface of a scenario of `make chaos`, and its result. Each module lists its scenarios in `SCENARIOS`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much to do, from which seed, where."""
+    """The amount of work, the seed and the folder of one scenario."""
 
     seed: int
     folder: Path
-    """Empty and of this scenario alone."""
+    """An empty folder for this scenario alone."""
     share: float = 1.0
-    """1 is the whole of `make chaos`; `make test` runs a small part with a fixed seed."""
+    """The part of the whole: 1 in `make chaos`; a small part, with a fixed seed, in `make test`."""
     deadline_s: float = math.inf
-    """When a scenario that can end anywhere does, by `time.monotonic`."""
+    """The time, by `time.monotonic`, at which a scenario that can end anywhere ends."""
 
     def times(self, whole: int, *, least: int = 1) -> int:
-        """How often to do what the whole does `whole` times."""
+        """Return how often to do something that the whole does `whole` times."""
         return max(least, round(whole * self.share))
 
     @property
@@ -32,19 +32,19 @@ class Effort:
 
 @dataclass(slots=True)
 class Outcome:
-    """What was counted, in the target or on the store, never by the code under test."""
+    """The counts of a scenario, taken in the target or on the store, never by the code under test."""
 
     rounds: int = 0
-    """Kills, races, flipped bits: the scenario's own unit."""
+    """The rounds in the scenario's own unit: kills, races, flipped bits."""
     lost: int = 0
     repeated: int = 0
     """Rows, or objects, that a target has more than once."""
     allowed: int = 0
-    """The largest number of repeats that the guarantee permits for what happened."""
+    """The largest number of repeats that the guarantees permit for these faults."""
     violations: list[str] = field(default_factory=list)
-    """Each names the seed or the file that shows it again."""
+    """Failed expectations. Each names the seed or the file with which it can be repeated."""
     detail: str = ""
-    """What else to know: kinds of faults met, crashes that hit, median times."""
+    """Further results: kinds of faults, crashes that had an effect, median times."""
 
     @property
     def holds(self) -> bool:
@@ -57,7 +57,7 @@ class Scenario:
 
     name: str
     law: str
-    """What must hold, in one short sentence."""
+    """The property that must hold, in one short sentence."""
     unit: str
-    """What a round is: "kill", "race", "flipped bit"."""
+    """The name of a round: "kill", "race", "flipped bit"."""
     run: Callable[[Effort], Outcome]

@@ -10,9 +10,9 @@ from tests.simulation.histories.exhaustive import THREE_BATCHES, every_crash
 from tests.simulation.histories.plans import KINDS, LifePlan, Shape
 
 SEEDS = 1_000_000_000
-"""How far the seeds of two efforts lie apart."""
+"""The distance between the seeds of two efforts."""
 MILLIONS = 10
-"""Of histories, each a scenario of its own: a million takes half an hour."""
+"""The number of scenarios of a million histories. Each takes half an hour."""
 
 _RUNS: dict[str, tuple[Shape, LifePlan]] = {
     "three batches": (THREE_BATCHES, LifePlan()),
@@ -23,7 +23,7 @@ _RUNS: dict[str, tuple[Shape, LifePlan]] = {
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """A million histories of seeds that only this effort has; as many of them as there is time for."""
+    """A million histories whose seeds no other scenario has, or as many of them as time allows."""
 
     number: int
 
@@ -44,7 +44,7 @@ class Histories:
 
 
 def double_crashes(effort: Effort) -> Outcome:
-    """Every two crashes of several runs, for every kind of sink; a part of the whole takes the first run alone."""
+    """Play every two crashes of several runs, for every kind of sink. A small share plays only the first run."""
     outcome, pairs = Outcome(), 0
     for batches, each in list(_RUNS.values())[: effort.times(len(_RUNS))]:
         for kind in KINDS:
@@ -57,7 +57,9 @@ def double_crashes(effort: Effort) -> Outcome:
 
 
 SCENARIOS = [
-    Scenario("every double crash", "I1 to I8 hold whatever two points a run dies at", "crash point", double_crashes),
+    Scenario(
+        "every double crash", "I1 to I8 hold for any two points at which a run dies", "crash point", double_crashes
+    ),
     *(
         Scenario(f"simulated histories, {number} of {MILLIONS}", "I1 to I8 hold", "history", Histories(number))
         for number in range(1, MILLIONS + 1)

@@ -1,6 +1,6 @@
-"""The life of one process without Spark: a query that is made up, on the real local store, to the three targets.
+"""The life of one process without Spark: a fake query, the real local store, and the three targets.
 
-It takes milliseconds where a driver takes seconds, so every single point of it can be tried.
+It takes milliseconds where a driver takes seconds, so that every single point of it can be tried.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ SEGMENTS = 2
 ROWS = 7
 CHUNK_ROWS = 2
 WINDOW_ROWS = SEGMENTS * CHUNK_ROWS
-"""What one death may repeat on the plain target: a chunk of each segment."""
+"""The rows that one death may repeat on the plain target: a chunk of each segment."""
 ATTEMPTS = 2
-"""Of a batch, without any progress."""
+"""Attempts at a batch without any progress."""
 RUNTIME = replace(SYSTEM, sleep_s=lambda _: None)
-"""Retries at once: what fails here fails until somebody mends it."""
+"""A runtime that retries at once. Here a failure lasts until the test repairs its cause."""
 
 Wrap = Callable[[Store], Store]
 
 
 @dataclass(frozen=True)
 class Ground:
-    """Where everything lies."""
+    """The places of WAL, checkpoint and targets."""
 
     wal: Path
     checkpoint: Path
@@ -54,7 +54,7 @@ class Ground:
 
 
 def live(ground: Ground, batches: int, chance: random.Random, wrap: Wrap = lambda store: store) -> None:
-    """One process: take over what is there, then stage, complete and deliver until `batches` are done."""
+    """Run one process: take over, then stage, complete and deliver until `batches` are done."""
     checkpoint = open_store(StoreSpec(str(ground.checkpoint)))
     run = Run(
         wrap(open_store(StoreSpec(str(ground.wal)))), checkpoint, Settings(chunk_rows=CHUNK_ROWS), runtime=RUNTIME
@@ -72,7 +72,7 @@ def live(ground: Ground, batches: int, chance: random.Random, wrap: Wrap = lambd
 
 
 def counted(outcome: Outcome, ground: Ground, batches: int, what: str, *, allowed: int) -> None:
-    """Count the three targets into an outcome; `what` names the round in a violation."""
+    """Count the three targets into an outcome. `what` names the round in a violation."""
     source = [row for batch_id in range(batches) for row in rows_of(batch_id)]
     for name in (EXACT, IDEMPOTENT, PLAIN):
         found = count(source, ground.targets.rows(name))

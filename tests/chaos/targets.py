@@ -1,6 +1,6 @@
-"""Where the rows of a chaotic query go, and what is counted there: by each target's own client, against the source.
+"""The targets of the queries, and the count of their rows by each target's own client, against the source.
 
-Nothing here asks wal-sink what it delivered.
+Nothing here uses wal-sink's own counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wal_sink import Chunk, Sink
 
 SCHEMA = "id long, word string"
 EXACT, IDEMPOTENT, PLAIN = "exact", "idempotent", "plain"
-"""The names of the sinks in the WAL: rows and position in one transaction; a file a chunk; lines appended blindly."""
+"""The names of the sinks in the WAL: rows and position in one transaction; one file per chunk; appended lines."""
 TABLE = "words"
 
 Row = tuple[int, str]
@@ -45,7 +45,7 @@ class Targets:
         return self.root / "plain.jsonl"
 
     def rows(self, name: str) -> list[Row]:
-        """Every row a target holds, repeats included."""
+        """Return every row of a target, including repeats."""
         if name == EXACT:
             return self._table_rows()
         if name == IDEMPOTENT:
@@ -53,13 +53,13 @@ class Targets:
         return [row for sent in self.sent() for row in sent.rows]
 
     def sent(self) -> list[Sent]:
-        """What the plain target was sent, call by call; a line that a crash cut off is none."""
+        """Return the calls of the plain target. A line that a crash cut off does not count."""
         text = self.plain.read_text() if self.plain.exists() else ""
         found = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
         return [Sent(**{**line, "rows": tuple((row[0], row[1]) for row in line["rows"])}) for line in found]
 
     def sent_again(self) -> Counter[int]:
-        """Rows that the plain target was sent beyond the first time, by batch."""
+        """Count the rows that the plain target got after their first time, by batch."""
         known: set[str] = set()
         again: Counter[int] = Counter()
         for sent in self.sent():
@@ -69,7 +69,7 @@ class Targets:
         return again
 
     def is_locked(self) -> bool:
-        """Whether somebody is in the middle of writing to the table."""
+        """Tell whether a transaction is open that writes to the table."""
         if not self.database.exists():
             return False
         with closing(sqlite3.connect(self.database, timeout=0.2, isolation_level=None)) as connection:
@@ -96,13 +96,13 @@ class Sent:
     ordinal: int
     key: str
     end: int
-    """Rows of its segment that the target has with it."""
+    """The rows of its segment that the target has after this call."""
     rows: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
 class Plain(Sink):
-    """Appends a line a chunk, whatever it was sent before; then takes `answer_s` to say so."""
+    """A sink that appends a line per chunk, including repeats, and takes `answer_s` to acknowledge it."""
 
     path: Path
     answer_s: float = 0.0
@@ -125,12 +125,12 @@ class Plain(Sink):
 
 @dataclass(frozen=True)
 class Counted:
-    """One target against the source."""
+    """The counts of one target against the source."""
 
     rows: int
     lost: int
     repeated: int
-    """Rows beyond the first time."""
+    """Rows after their first time."""
     foreign: int
     """Rows that no source ever had."""
 
@@ -144,17 +144,17 @@ def count(source: Iterable[Row], found: Iterable[Row]) -> Counted:
 
 
 def source_rows(feed: Path) -> list[Row]:
-    """Every row of the files a query reads."""
+    """Return every row of the files that a query reads."""
     return [row for path in sorted(feed.glob("*.json")) for row in rows_of_text(path.read_text())]
 
 
 def row_of(number: int) -> Row:
-    """The row of an id: its word tells if a value was altered or belongs to another row."""
+    """Return the row of an id. Its word shows if a value was changed or belongs to another row."""
     return number, f"word {number} {number * 2654435761 % 2**32:08x}"
 
 
 def text_of(rows: Iterable[Row]) -> str:
-    """Rows as the source's files hold them, one JSON object a line."""
+    """Write rows as in the source's files: one JSON object per line."""
     return "".join(json.dumps({"id": number, "word": word}) + "\n" for number, word in rows)
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: what it runs, what it reports, how it ends."""
+"""`python -m tests.chaos`: the scenarios that it runs, its report, its exit codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small part of `make chaos`, with a fixed seed: processes that are killed, checkpoints that go back, bad disks."""
+"""A small part of `make chaos`, with a fixed seed: killed processes, restored checkpoints, disks in trouble."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ SCENARIOS: dict[str, Scenario] = {
 LONG_S = 600
 
 needs_spark = pytest.mark.spark
-long = pytest.mark.timeout(LONG_S)  # several drivers, one after the other, each bounded by itself
+long = pytest.mark.timeout(LONG_S)  # several drivers one after the other, each with a time limit
 
 
 def outcome_of(name: str, share: float, folder: Path) -> Outcome:
-    """What a share of a scenario comes to."""
+    """Run a share of a scenario."""
     return SCENARIOS[name].run(Effort(seed=SEED, folder=folder, share=share))
 
 
@@ -115,7 +115,7 @@ def test_a_process_that_dies_around_the_link_of_an_object_loses_and_doubles_noth
 def require_disk(trouble: Trouble, folder: Path, *, for_others: bool = False) -> None:
     with disk_of(folder) as disk:
         able = disk.can(trouble, for_others=for_others)
-    require(able, f"making a disk {trouble} needs root that may mount, or (for some) a user that is not root")
+    require(able, f"making a disk {trouble} needs a root user that may mount, or (for some) a user other than root")
 
 
 @long
@@ -128,7 +128,7 @@ def test_processes_killed_before_a_server_lose_and_repeat_nothing(name: str, tmp
 
 
 def test_rows_that_came_again_where_no_driver_had_them_in_hand_do_not_hold(tmp_path: Path) -> None:
-    """Though all drivers together had that many in hand."""
+    """The drivers together had that many rows in flight, but not of this batch."""
     chain = Chain(tmp_path / "chain", random.Random(SEED))
     plain, rows = Plain(chain.targets.plain), pa.table({"id": [7, 8, 9], "word": ["a", "b", "c"]})
     for batch, times in ((0, 2), (1, 2), (2, 1)):

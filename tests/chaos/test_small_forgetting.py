@@ -1,4 +1,4 @@
-"""A small part of `make chaos`, with a fixed seed: servers that lose what they acknowledged."""
+"""A small part of `make chaos`, with a fixed seed: servers that lose acknowledged commits."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def test_a_target_that_forgets_has_every_row_once_or_is_refused(scenario: Scenar
         require(shutil.which("redis-server") is not None, "get it: apt-get install redis-server")
     outcome = scenario.run(Effort(SEED, tmp_path, MOMENTS / 30))
     assert outcome.holds, outcome
-    assert "rows of the batch under way lost: every row once" in outcome.detail
+    assert "rows of the batch in progress lost: every row once" in outcome.detail
 
 
 def test_the_small_part_has_the_kinds_of_moments_there_are() -> None:
     moments = [Moment.drawn(SEED * 1_000 + number) for number in range(MOMENTS)]
     lost_of = {(moment.dies_after - 1) // CHUNKS - moment.held_after // CHUNKS for moment in moments}
     assert {moment.segments > 1 for moment in moments} == {True, False}
-    assert lost_of >= {0, 1}, "of the batch under way, and of the one before"
+    assert lost_of >= {0, 1}, "of the batch in progress, and of the one before"
     assert {moment.refuses for moment in moments} == {True, False}
     assert {moment.delay_s is None for moment in moments} == {True, False}
 
@@ -67,7 +67,7 @@ def test_an_error_where_the_rows_could_come_again_does_not_hold() -> None:
     count(outcome, Moment.drawn(7), Verdict(ONCE, within_batch=True))
     assert outcome.holds
     count(outcome, Moment.drawn(7), Verdict("HistoryError", within_batch=True))
-    assert "the target has all that is marked, yet it ended with HistoryError" in outcome.violations[0]
+    assert "the target has every marked row, yet it ended with HistoryError" in outcome.violations[0]
 
 
 def test_rows_that_are_there_twice_do_not_hold() -> None:

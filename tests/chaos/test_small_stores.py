@@ -19,7 +19,7 @@ from wal_sink.stores.spec import StoreSpec
 
 SEED = 7
 LEAST = 0.0001
-"""A share so small that every scenario does the least it can."""
+"""A share so small that every scenario does its minimum."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_two_winners_or_foreign_bytes_would_show() -> None:
     assert not races.judge([won, won], 1).holds, "two winners"
     assert not races.judge([lost, lost], 1).holds, "no winner"
     assert not races.judge([won, bytes([LOST, NOBODY])], 1).holds, "foreign bytes"
-    assert not races.judge([won, b""], 1).holds, "a racer that did not come to its end"
+    assert not races.judge([won, b""], 1).holds, "a racer that did not finish"
 
 
 def test_a_store_that_looks_first_and_writes_then_has_two_winners(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_store_that_looks_first_and_writes_then_has_two_winners(tmp_path: Path
 
 
 class Hesitant(MemoryStore):
-    """Looks whether a path is free, waits for the others to look too, and writes then."""
+    """A store that looks whether a path is free, waits until the others have looked too, and then writes."""
 
     def __init__(self, url: str) -> None:
         super().__init__(StoreSpec(url))

@@ -1,11 +1,10 @@
-"""No finished part of the repository holds a retired word, and each place where one stays has its reason.
+"""Nothing in the repository holds a retired word, and each place where one stays has its reason.
 
 Small made-up texts show that every word is found in every form.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -76,9 +75,9 @@ def _found(root: Path, text: str, file: str = "wal_sink/room/one.py", words: Wor
     return words.places(root, [file.partition("/")[0]])
 
 
-def _words(allowed: str = "", finished: Sequence[str] = ()) -> Words:
+def _words(allowed: str = "") -> Words:
     retired = '[[retired]]\nword = "away"\npattern = "away"\nwrite = "gone"\n'
-    return Words(f"finished = {list(finished)}\npassed_over = []\n{retired}{allowed}")
+    return Words(f"passed_over = []\n{retired}{allowed}")
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +86,9 @@ def everything() -> list[Place]:
     return WORDS.places(CHECKOUT, ["."])
 
 
-def _under(folder: str, place: Place) -> bool:
-    return folder in {".", place.file} or place.file.startswith(f"{folder}/")
-
-
-@pytest.mark.parametrize("folder", WORDS.finished)
-def test_what_is_finished_holds_no_retired_word(folder: str, everything: list[Place]) -> None:
-    assert (CHECKOUT / folder).exists(), folder
-    left = WORDS.left([place for place in everything if _under(folder, place)])
-    assert not left, f"python -m tests.support.words {folder}\n" + "\n".join(map(str, left))
+def test_nothing_holds_a_retired_word(everything: list[Place]) -> None:
+    left = WORDS.left(everything)
+    assert not left, "python -m tests.support.words\n" + "\n".join(map(str, left))
 
 
 def test_every_allowed_place_still_needs_its_entry(everything: list[Place]) -> None:
@@ -155,10 +148,3 @@ def test_an_entry_without_a_reason_or_of_no_retired_word_is_an_error(entry: str)
 def test_a_folder_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="gone does not exist"):
         WORDS.places(tmp_path, ["gone"])
-
-
-def test_folders_of_the_list_are_told_apart_from_those_that_begin_alike() -> None:
-    place = Place("wal_sink/sinks_more/a.py", 1, "away", "")
-    assert not _under("wal_sink/sinks", place)
-    assert _under("wal_sink/sinks_more", place)
-    assert _under(".", place)

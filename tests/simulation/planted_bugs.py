@@ -1,4 +1,4 @@
-"""Bugs to plant: each takes away, or turns around, something the protocol needs. A simulation must see every one."""
+"""Bugs to plant. Each removes or reverses a step that the protocol needs. A simulation must report every one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from wal_sink.two_phase.commit import SegmentCommit
 from wal_sink.wal import paths
 from wal_sink.wal.fencing import Term
 from wal_sink.wal.log import Log
-from wal_sink.wal.records import Manifest
+from wal_sink.wal.records import Manifest, PreparedRecord, Record
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
@@ -142,7 +142,7 @@ def batches_start_at_the_newest(patch: Patch) -> None:
 
 
 def failures_counted_as_done(patch: Patch) -> None:
-    """What Flink's sink does with a send that answers False."""
+    """A failed send counts as done, as in Flink's sink when a send answers False."""
     real = SegmentDelivery._write
 
     def write(self: SegmentDelivery, *args: Any) -> Any:
@@ -165,7 +165,7 @@ class _FakeMarker:
         self.batch_id = batch_id
 
 
-# Seen by whole histories only.
+# Bugs that only whole histories show.
 
 
 def release_not_confirmed(patch: Patch) -> None:
@@ -195,11 +195,11 @@ def ambiguous_answer_taken_for_failure(patch: Patch) -> None:
 
 
 def term_not_renewed_after_a_lost_job(patch: Patch) -> None:
-    patch.setattr(BatchDelivery, "_leave_behind", BatchDelivery.reload_progress)
+    patch.setattr(wal_sink.committer.committer, "renew", lambda _, term: term)
 
 
 def term_not_checked_after_the_record(patch: Patch) -> None:
-    """Of an at-most-once delivery: the check comes before the record, as with other kinds."""
+    """An at-most-once delivery checks its term before the record and not after it, as other kinds do."""
 
     def send(self: SegmentDelivery, run: Any, chunk: Any) -> None:
         self._given.term.check(self._log.store)
@@ -220,7 +220,7 @@ def retention_ignores_absent_sinks(patch: Patch) -> None:
 
 
 def known_batch_taken_for_a_replay(patch: Patch) -> None:
-    """Whatever was released of it, and whatever it reads now."""
+    """A known batch is a replay, even if it was not released and reads other input now."""
 
     def is_replay(self: Stager, batch_id: int, _: object) -> bool:
         return self._log.store.list(paths.batch(batch_id)) != []
@@ -229,7 +229,7 @@ def known_batch_taken_for_a_replay(patch: Patch) -> None:
 
 
 def doubtful_chunk_not_looked_up(patch: Patch) -> None:
-    """After a failed send the next attempt does not know that its first chunk may have arrived."""
+    """The attempt after a failed send does not know that its first chunk may have arrived."""
     fail = BatchDelivery._fail
 
     def forgetful(self: BatchDelivery, *args: Any, may_be_unreachable: bool) -> None:
@@ -266,12 +266,17 @@ def what_is_gone_taken_for_committed(patch: Patch) -> None:
 
 
 def preparation_not_recorded(patch: Patch) -> None:
-    """What is prepared at delivery is committed without a record, as if nobody else could do the same."""
-    patch.setattr(SegmentCommit, "_record", lambda *_: True)
+    """A transaction that is prepared at delivery is committed without a record, as if no other process could do so."""
+
+    def create(self: Log, path: str, record: Record) -> bool:
+        return True if isinstance(record, PreparedRecord) else real(self, path, record)
+
+    real = Log.create
+    patch.setattr(Log, "create", create)
 
 
 def what_was_committed_is_not_remembered(patch: Patch) -> None:
-    """A commit whose answer was lost is taken for none: the rows are prepared and committed a second time."""
+    """A commit without an answer counts as none: its rows are prepared and committed a second time."""
     commit = SegmentCommit._commit
 
     def again(self: SegmentCommit, task: Any, prepared: Any, *, term_checked: bool) -> None:
@@ -286,7 +291,7 @@ def every_sink_served_in_groups(patch: Patch) -> None:
     patch.setattr(Promise, "ignores_repeats", property(lambda promise: not promise.at_most_once))
 
 
-# Seen where objects are lost.
+# Bugs that lost objects show.
 
 
 def absence_of_the_record_means_a_new_wal(patch: Patch) -> None:
@@ -296,12 +301,12 @@ def absence_of_the_record_means_a_new_wal(patch: Patch) -> None:
 def absence_of_a_registration_means_a_new_sink(patch: Patch) -> None:
     patch.setattr(wal_sink.recovery.registration, "find_new_sink", lambda *_: None)
     patch.setattr(wal_sink.lifecycle.run, "check_unserved_sinks", lambda *_: list[str]())
-    patch.setattr(Collector, "expect", lambda *_: None)
+    patch.setattr(Collector, "expect", lambda *_, **__: None)
 
 
 def a_claim_goes_by_the_terms_alone(patch: Patch) -> None:
-    def from_the_listing(log: Log, role: str, *, was_held: bool) -> Term:  # noqa: ARG001
-        return claim(log, role)
+    def from_the_listing(log: Log, role: str, *, was_held: bool, **others: Any) -> Term:  # noqa: ARG001
+        return claim(log, role, **others)
 
     claim = wal_sink.wal.fencing.claim
     patch.setattr(wal_sink.lifecycle.run, "claim", from_the_listing)

@@ -1,4 +1,4 @@
-"""Bugs to plant where targets lose what they acknowledged. A simulation must see every one."""
+"""Bugs to plant where targets lose what they acknowledged. A simulation must report every one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def memory_outranks_the_target(patch: Patch) -> None:
 
 
 def a_gap_is_accepted(patch: Patch) -> None:
-    """The rule that ledgers had before."""
+    """The ledger follows its earlier rule, which did not notice a gap."""
 
     def is_known(stored: LedgerEntry | None, chunk: Chunk, where: str) -> bool:
         if stored is None:
@@ -41,7 +41,7 @@ def a_gap_is_accepted(patch: Patch) -> None:
 
 
 def what_a_segment_follows_is_ignored(patch: Patch) -> None:
-    """The first chunk of a segment is written wherever the slot is."""
+    """The first chunk of a segment is written at any position of the slot."""
 
     def is_known(stored: LedgerEntry | None, chunk: Chunk, where: str) -> bool:
         is_first = chunk.start == 0 and (stored is None or stored.position.batch_id < chunk.batch_id)
@@ -52,7 +52,7 @@ def what_a_segment_follows_is_ignored(patch: Patch) -> None:
 
 
 def finished_segments_not_asked_again(patch: Patch) -> None:
-    """Whatever the target says of them, they are finished."""
+    """Finished segments stay finished, even if the target reports fewer rows."""
 
     def settle(self: BatchDelivery, result: SegmentResult) -> None:
         if self._rows[result.ordinal] < self._manifest.segments[result.ordinal].rows:
@@ -63,7 +63,7 @@ def finished_segments_not_asked_again(patch: Patch) -> None:
 
 
 def no_question_before_the_marker(patch: Patch) -> None:
-    """What a chunk finds forgotten is asked for, and nothing else is."""
+    """The target tells its rows only after a chunk showed that some were forgotten."""
 
     def confirm(self: SegmentDelivery, segments: Sequence[SegmentRef]) -> list[SegmentResult]:
         is_due = self._given.batch_id in told or not segments
@@ -82,7 +82,7 @@ def no_question_before_the_marker(patch: Patch) -> None:
 
 
 def dead_letters_kept_again(patch: Patch) -> None:
-    """A chunk that is sent again is refused again, and its rows are kept under the next number."""
+    """A chunk that is sent again is rejected again, and its rows are kept under the next number."""
 
     def take_over(self: Rejections) -> Chunk:
         self._next = sum(1 for _ in self.read())
@@ -92,7 +92,7 @@ def dead_letters_kept_again(patch: Patch) -> None:
 
 
 def only_the_chunk_in_hand_may_have_been_sent(patch: Patch) -> None:
-    """What was sent before it, and forgotten since, is taken for new."""
+    """Earlier chunks that were sent and forgotten since count as new."""
     patch.setattr(BatchDelivery, "_maybe_through", lambda *_: 0)
     patch.setattr(BatchDelivery, "_note_sent", lambda *_: None)
     patch.setattr("wal_sink.delivery.batch.kept_through", lambda *_: {})
@@ -121,7 +121,7 @@ def last_delivered_not_compared(patch: Patch) -> None:
 
 
 def slots_not_read_before_their_segment(patch: Patch) -> None:
-    """Each attempt takes its slots for empty."""
+    """Each attempt assumes that its slots are empty."""
 
     def begin(self: Positions, task: SegmentTask) -> Any:
         real(self, task)

@@ -1,4 +1,4 @@
-"""Whole families of histories, each one run to its end and judged: what the simulation's tests are made of."""
+"""Families of histories for the simulation's tests. Each history is run to its end and judged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lower_retention(batches: int, **settings: Any) -> Settings:
 
 
 def crashes(kind: str) -> Iterator[World]:
-    """A crash after every effect."""
+    """One history for each effect of a run, with a crash after this effect."""
     undisturbed = World(kind).life()
     undisturbed.live()
     for point in effects(undisturbed.points):
@@ -44,7 +44,7 @@ def crashes(kind: str) -> Iterator[World]:
 
 
 def replays(kind: str) -> Iterator[World]:
-    """A crash after every effect, and a checkpoint that forgot its newest commit."""
+    """One history for each effect of a run: a crash after it, and a checkpoint that forgot its newest commit."""
     undisturbed = World(kind).life()
     undisturbed.live()
     for point in effects(undisturbed.points):
@@ -55,7 +55,7 @@ def replays(kind: str) -> Iterator[World]:
 
 
 def double_crashes(kind: str) -> Iterator[World]:
-    """A crash while the first batch is under way, and one at every effect of the recovery."""
+    """Histories with one crash while the first batch is under way, and another after an effect of the recovery."""
     undisturbed = World(kind).life()
     undisturbed.live()
     for first in effects(undisturbed.points)[1:12]:
@@ -71,19 +71,19 @@ def double_crashes(kind: str) -> Iterator[World]:
 
 
 def successions(kind: str, *, batches: Shape = SHORT) -> Iterator[World]:
-    """At every point of a life another process does everything to the end; then the first goes on."""
+    """One history for each point of a life: another process runs to its end there, then the first one goes on."""
     undisturbed = World(kind, batches=batches).life()
     undisturbed.live()
     for point in range(1, len(undisturbed.points) + 1):
         world = World(kind, batches=batches, zombies=True)
-        world.life(_succeeded_at(point)).live_on()
+        world.life(_superseded_at(point)).live_on()
         assert len(world.lives) == 2, f"point {point} was never reached"
         check_succession(world)
         yield world
 
 
 def failing_sends(kind: str) -> Iterator[World]:
-    """Every send of a run fails once, before or after its effect."""
+    """One history for each send of a run: it fails once, before or after its effect."""
     undisturbed = World(kind).life()
     undisturbed.live()
     for point, name in enumerate(undisturbed.points, 1):
@@ -95,7 +95,7 @@ def failing_sends(kind: str) -> Iterator[World]:
 
 
 def backlogs(kind: str) -> Iterator[World]:
-    """A crash after every effect of a run that delivers only once all batches are complete."""
+    """One history for each effect of a run that delivers after all batches are complete: a crash after it."""
     undisturbed = World(kind, lagging=True).life()
     undisturbed.live()
     for point in effects(undisturbed.points):
@@ -116,7 +116,10 @@ def before_sending(_: Life, what: str, where: str) -> bool:  # noqa: ARG001
 def late_finishes(
     kind: str, *, batches: Shape = SHORT, stop_at: Callable[[Life, str, str], bool] = before_marker
 ) -> Iterator[World]:
-    """A process stands still, by default before its first marker; at every point of its successor's life it goes on."""
+    """One history for each point of a newer process's life: an older process stands still and goes on there.
+
+    By default it stands still before its first marker.
+    """
     for point in range(1, 80):
         world = World(kind, batches=batches, zombies=True)
         old = Puppet(world, stop_at=stop_at)
@@ -124,7 +127,7 @@ def late_finishes(
         new = world.life(_lets_go(old, point))
         try:
             new.live()
-        except (ObjectExists, FencedError) as error:  # the old process has overtaken it for good
+        except (ObjectExists, FencedError) as error:  # the old process was faster
             new.error = error
         if not old.let_go_already:
             return
@@ -134,17 +137,17 @@ def late_finishes(
 
 
 def late_finishes_of_single_chunks(kind: str) -> Iterator[World]:
-    """Batches of one chunk have no progress: only the marker tells that they were delivered."""
+    """Late finishes of batches of one chunk. They have no progress: only the marker shows that they were delivered."""
     return late_finishes(kind, batches=SINGLE)
 
 
 def late_sends(kind: str) -> Iterator[World]:
-    """A process stands before its first send; at every point of its successor's life it goes on."""
+    """Late finishes of a process that stands still before its first send."""
     return late_finishes(kind, stop_at=before_sending)
 
 
 def collections(kind: str) -> Iterator[World]:
-    """A crash after every effect of a run that collects what it delivered."""
+    """One history for each effect of a run that collects the batches it delivered: a crash after it."""
     settings = lower_retention(1)
     undisturbed = World(kind, batches=LONG, settings=settings).life()
     undisturbed.live()
@@ -156,13 +159,13 @@ def collections(kind: str) -> Iterator[World]:
 
 
 def check_succession(world: World, *, takeovers: int = 1) -> None:
-    """I1 to I8, and I7: a succeeded process sends at most what it held."""
+    """Check I1 to I8. By I7 a superseded process sends at most the chunk that it held."""
     world.check_end(crashes=takeovers)
     held = {"segment": 3, "batch": 5}.get(world.kind, 1)
-    assert len(world.target.late) <= held, f"I7: {len(world.target.late)} chunks from a succeeded process"
+    assert len(world.target.late) <= held, f"I7: {len(world.target.late)} chunks from a superseded process"
 
 
-def _succeeded_at(point: int) -> Hook:
+def _superseded_at(point: int) -> Hook:
     def hook(life: Life, what: str, where: str) -> None:  # noqa: ARG001
         if len(life.points) == point:
             assert life.world.life().live()

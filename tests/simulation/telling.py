@@ -1,4 +1,4 @@
-"""What the simulation counted, shown at the end of a test run: so many histories, crash points, so fast."""
+"""The counts of the simulation, such as histories and crash points, shown at the end of a test run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LINE = "simulation"
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Says a line at the end of the run. It travels with the test's report, out of another process if need be."""
+    """A function that shows a line at the end of the run. The line travels in the test's report, even from a worker."""
 
     def say(line: str) -> None:
         request.node.user_properties.append((_LINE, line))

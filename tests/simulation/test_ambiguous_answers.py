@@ -1,4 +1,4 @@
-"""A store that answers with an error, before or after the effect: the run mends it itself or ends loudly."""
+"""A store that answers with an error, before or after the effect: the run recovers, or ends with an error."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from wal_sink.errors import OutcomeUnknownError, StoreError, WalSinkError
 
 LEAST_POINTS = 100
 STEP = {"plain": 1, "at_most_once": 1, "transactional": 1}
-"""Every how many points of a kind are tried; the other kinds differ from these in little."""
+"""The distance between the points that are tried. It is 3 for the other kinds, which differ little from these."""
 
 
 def fails_at(*points: int) -> Hook:
-    """Errors of the store at the n-th points, counted from 1."""
+    """A hook that raises the store's error at these points, counted from 1."""
 
     def hook(life: Life, what: str, where: str) -> None:
         if len(life.points) in points:
@@ -41,7 +41,7 @@ def test_an_error_at_any_point_is_mended_by_the_run_or_ends_it_loudly_and_the_ne
         life = world.life(fails_at(point))
         try:
             assert life.live()
-            endings["mended"] += 1
+            endings["recovered"] += 1
         except StoreError:
             endings["loud"] += 1
             assert not life.delivering, f"{points[point - 1]}: the committer did not try again"
@@ -49,7 +49,7 @@ def test_an_error_at_any_point_is_mended_by_the_run_or_ends_it_loudly_and_the_ne
         world.check_end(crashes=1)
 
     assert endings.total() >= LEAST_POINTS / STEP.get(kind, 3)
-    assert endings["mended"] >= endings.total() / 3, endings
+    assert endings["recovered"] >= endings.total() / 3, endings
 
 
 @pytest.mark.no_cover
@@ -93,7 +93,7 @@ def test_an_error_after_a_crash_keeps_the_invariants(kind: str) -> None:
 @pytest.mark.no_cover
 @pytest.mark.parametrize("kind", ["plain", "at_most_once", "idempotent", "lookup", "transactional"])
 def test_a_sink_that_fails_while_the_store_fails_too_loses_nothing(kind: str) -> None:
-    """The sink's answer and the answers of the store right after it are lost together."""
+    """The sink's answer is lost together with the store's next answers."""
     points = points_of(kind)
     sends = [number for number, name in enumerate(points, 1) if name.startswith(("before sink ", "after sink "))]
 
@@ -127,7 +127,9 @@ def test_the_progress_record_of_a_lost_answer_is_taken_for_the_runs_own() -> Non
     assert life.live()
 
     world.check_end(crashes=0)
-    assert not any(name.startswith("before list sinks/default/progress") for name in life.points), "it went on at once"
+    assert not any(name.startswith("before list sinks/default/progress") for name in life.points), (
+        "the run listed progress, though its record exists"
+    )
 
 
 @pytest.mark.parametrize("object_name", ["manifest", "segment batches"])

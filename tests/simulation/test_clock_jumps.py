@@ -1,7 +1,7 @@
-"""A clock that is set forward or back by hours, again and again: nothing is lost, nothing comes twice, no wait changes.
+"""A clock that jumps by hours, forward and back: no row is lost, no row comes twice, no wait changes.
 
-Order comes from batch ids, terms and create-if-absent, waits from the monotonic clock. The time of day is only written
-down for people, asked for the day in a file's name, and compared with the date of a `Retry-After`.
+Order comes from batch ids, terms and create-if-absent. Waits come from the monotonic clock. The time of day has three
+uses: records and messages for people, the day in a file's name, and a comparison with the date of a `Retry-After`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from wal_sink_backends.sql.sink import SqlSink
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EVERY = 5
-"""Which of the matrix's points are tried."""
+"""The distance between the points of the matrix that are tried."""
 
 ASKING = {
     "wal_sink/stores/probe.py",
@@ -43,12 +43,12 @@ ASKING = {
     "backends/wal_sink_backends/http/api.py",
     "backends/wal_sink_backends/files/names.py",
 }
-"""Who may ask for the time of day: the name of a probe and records for people, Retry-After's date, a day in a name, and
-the message of a failed attempt."""
+"""Modules that may read the time of day: for a probe's name, records for people, the date of a `Retry-After`, a day in
+a file's name, and the message of a failed attempt."""
 
 
 def jumping(process: int = 0) -> Callable[[], datetime]:
-    """Each time it is asked, hours or days from what it said before, forward and back; otherwise in each process."""
+    """A clock that jumps by hours or days, forward and back, at each reading. Each process has other times."""
     hours = cycle([0, 9, -14, 30, -3, -50, 2])
     return lambda: NOON + timedelta(hours=next(hours) - 40 * (process % 5))
 
@@ -115,7 +115,7 @@ def test_rows_and_position_stay_together(new_folder: Callable[[], Path]) -> None
 
 @pytest.mark.usefixtures("jumps")
 def test_files_named_by_the_day_appear_once_whatever_day_it_is(new_folder: Callable[[], Path]) -> None:
-    """One that is prepared again on another day must not be committed under both."""
+    """A file that is prepared again on another day must not be committed under both names."""
 
     def make_sink(folder: Path) -> TwoPhaseFilesSink:
         return TwoPhaseFilesSink(str(folder), name_template="{date}/{batch_id}/{partition}-{roll}.{ext}")
@@ -166,7 +166,7 @@ def test_rate_and_breaker_do_not_look_at_it() -> None:
 
 @pytest.mark.parametrize("hours", [-20, 20])
 def test_a_date_to_come_back_at_is_waited_for_no_longer_than_the_budget(hours: int) -> None:
-    """The target's clock is right, and ours is 20 hours off."""
+    """The target's clock is right, and this machine's clock is 20 hours off."""
     runtime = simulated_runtime(1)
     asked_s = retry_after_s("Sun, 01 Mar 2026 12:00:10 GMT", NOON + timedelta(hours=hours))
     assert asked_s is not None

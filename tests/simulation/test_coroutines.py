@@ -1,4 +1,4 @@
-"""What lets processes of a history take turns."""
+"""Coroutines, which let the processes of a history take turns."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_one_that_was_left_by_another_can_be_resumed_from_elsewhere() -> None:
 
     def outer() -> None:
         inner.resume()
-        pause()  # its own standstill, not the inner one's
+        pause()  # this pauses the outer coroutine, not the inner one
 
     coroutine = Coroutine(outer)
     coroutine.resume()

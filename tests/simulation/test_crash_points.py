@@ -1,4 +1,4 @@
-"""A crash after every effect of a three-batch run, for every kind of sink, ends in I1 to I8; so does a second one."""
+"""A crash after any effect of a three-batch run keeps I1 to I8, for every kind of sink; so does a second crash."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LEAST_EFFECTS = {
     "segment": 36,
     "batch": 32,
 }
-"""What a run of three batches must at least do; fewer means that the matrix shrank."""
+"""The least number of effects of a run of three batches. Fewer mean that the matrix shrank."""
 
 
 @cache
@@ -83,7 +83,7 @@ def test_a_batch_that_spark_runs_again_after_a_crash_is_neither_repeated_nor_mix
         world.check_end(crashes=1)
         replays += bool(world.lives[-1].replayed)
 
-    assert replays >= 10, "released batches were replayed too seldom to tell"
+    assert replays >= 10, "too few released batches were replayed to prove anything"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,6 +98,6 @@ def test_a_delivered_batch_that_spark_runs_again_is_evaluated_and_neither_staged
     assert again.live()
 
     assert again.replayed == [len(BATCHES) - 1]
-    assert int(next(world.tags).split("-")[1]) == int(evaluated.split("-")[1]) + 2, "it must be evaluated once"
+    assert int(next(world.tags).split("-")[1]) == int(evaluated.split("-")[1]) + 2, "the batch must be evaluated once"
     assert world.wal.list("batches", recursive=True) == objects
     world.check_end(crashes=0)

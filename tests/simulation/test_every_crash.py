@@ -10,7 +10,7 @@ from tests.simulation.histories.exhaustive import every_crash, traced
 from tests.simulation.histories.plans import HOLDING, KINDS, LifePlan
 
 LEAST_POINTS = 110
-"""What a run of three batches must at least do; fewer means that the matrix shrank."""
+"""The least number of points of a run of three batches. Fewer mean that the matrix shrank."""
 COLLECTING = LifePlan(retention=1)
 
 pytestmark = pytest.mark.no_cover

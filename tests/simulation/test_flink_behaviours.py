@@ -1,4 +1,4 @@
-"""What Flink's write-ahead and two-phase sinks are tested for, and the opposite of their holes."""
+"""Behaviours for which Flink tests its write-ahead and two-phase sinks, and seven of their holes, closed here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IDEAL = ((20,), (20,), (20,))
 
 
 def failing(times: int, error: Callable[[], object]) -> Callable[[Chunk], object]:
-    """Fails the first calls; `error` raises or answers."""
+    """A function whose first calls fail: `error` raises, or returns an answer."""
     left = [times]
 
     def fail(_: Chunk) -> object:
@@ -58,7 +58,7 @@ def test_an_ideal_run_of_three_times_twenty_rows_arrives_in_order_each_once(kind
 
 
 def test_a_missed_notification_is_caught_up_by_the_next() -> None:
-    """Nobody tells of batch 0; its entry is even gone when batch 1 is complete."""
+    """No notification comes for batch 0. Its entry is even gone when batch 1 is complete."""
     place, sink = Place(), Recorder()
     query = place.query()
     run = place.open({"a": sink})
@@ -89,7 +89,7 @@ def test_notifications_out_of_order_deliver_in_order() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_rows_whose_checkpoint_never_completed_are_discarded_on_restore(kind: str) -> None:
-    """`recover-and-abort`: the batch runs again, and only its later attempt arrives."""
+    """Flink's `recover-and-abort`: the batch runs again, and only its later attempt arrives."""
     world = World(kind)
     world.life(_dies_after_staging).live()
     assert world.target.rows == []
@@ -126,7 +126,7 @@ def _dies_after_completion(life: Life, what: str, where: str) -> None:  # noqa: 
 
 @pytest.mark.parametrize("parts", [("ask", "term"), ("commit", "marker"), ("ask", "gate")], ids="-".join)
 def test_a_committer_that_throws_loses_nothing(parts: tuple[str, str]) -> None:
-    """Flink's `FailingCheckpointCommitter`, on asking whether a checkpoint was committed and on committing it."""
+    """Flink's `FailingCheckpointCommitter` throws while it looks up a committed checkpoint, or while it commits one."""
     start = {
         "term": "before read terms",
         "marker": "before create sinks/default/markers",
@@ -144,7 +144,7 @@ def test_a_committer_that_throws_loses_nothing(parts: tuple[str, str]) -> None:
 
 
 def test_no_transaction_times_out_however_long_the_log_lies() -> None:
-    """A Kafka transaction that outlives its timeout takes its rows with it; a log does not."""
+    """A Kafka transaction that reaches its timeout loses its rows. A log does not."""
     world = World()
     world.life(_dies_after_completion).live()
     run = world.life().open_run()
@@ -155,7 +155,7 @@ def test_no_transaction_times_out_however_long_the_log_lies() -> None:
     assert {row[1] for row in world.target.rows} == {0}
 
 
-# The seven holes, and their opposite.
+# The seven holes, closed.
 
 
 @pytest.mark.parametrize("answer", [False, True, "ok", 0], ids=repr)
@@ -201,7 +201,7 @@ def test_hole_2_pending_batches_survive_a_change_of_parallelism_in_order_each_on
     parallelism: tuple[int, int, int],
 ) -> None:
     place, sink = Place(rows=lambda batch_id: [3] * parallelism[batch_id]), Recorder()
-    for through in (1, 2, 3):  # one process a batch, none of which delivers
+    for through in (1, 2, 3):  # one process for each batch; none of them delivers
         run = place.open({"a": sink})
         for _ in place.query().batches(run, through):
             continue
@@ -331,7 +331,7 @@ def _noting(waits: list[float]) -> Runtime:
 
 
 def test_hole_6_sending_does_not_hold_the_staging_thread() -> None:
-    """The sink blocks until three batches were staged and completed while it did."""
+    """The sink blocks until three batches are staged and completed."""
     staged = threading.Event()
 
     def fail(_: Chunk) -> object:
@@ -393,7 +393,7 @@ def test_hole_7_markers_are_collected(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(place.wal.list(paths.BATCHES)) == 3
 
 
-# What both lack.
+# Guarantees that both sinks lack.
 
 
 def test_a_superseded_job_manager_stops_sending() -> None:

@@ -1,4 +1,4 @@
-"""Transactional targets that lose what they acknowledged: each row is there once, or an error says that it is not."""
+"""Transactional targets that lose what they acknowledged: each row is there once, or an error reports its loss."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.simulation import planted_losses as bugs
 from tests.simulation.histories.__main__ import main
-from tests.simulation.histories.counting import play_on_all_cores, total_of
+from tests.simulation.histories.counting import first_broken, play_on_all_cores, total_of
 from tests.simulation.histories.drawing import FAMILY
 from tests.simulation.histories.drawing_losses import draw_losing, draw_losing_family
 from tests.simulation.histories.plans import FORGETTING, At, Deed, Fault, LifePlan, Plan, Shape
@@ -34,12 +34,12 @@ LEAST_TOUCHED = {
     "late send": 200,
     "collected": 600,
 }
-"""In how many of the histories each thing must at least happen; fewer means that they became trivial."""
+"""The least number of histories in which each thing must happen. Fewer mean that the histories became trivial."""
 
 SEEDS_THAT_ONCE_FAILED = (
-    21,  # after an error nothing was left to send, so that the batch was marked and nobody asked
-    224,  # the same after a question that failed
-    446,  # the owner of the WAL was not known yet when what was delivered last was read: the slots had wrong names
+    21,  # after an error no row was left to send, and the batch was marked without a question to the target
+    224,  # the same, after a question that failed
+    446,  # last_delivered was read before the WAL's owner was known: the slots had wrong names
 )
 
 TWO_SEGMENTS: Shape = ((3, 2), (1,))
@@ -66,7 +66,7 @@ def test_what_once_broke_a_law_holds_now(seed: int) -> None:
 def losing_plan(
     *faults: Fault, batches: Shape = TWO_SEGMENTS, forgotten: int = 0, refusing: int = 0, stages: bool = True
 ) -> Plan:
-    """One life to which something happens, and the last one."""
+    """A plan of one life with faults, and of the last life."""
     return Plan(
         kinds=("transactional",),
         batches=batches,
@@ -116,7 +116,7 @@ def test_a_crash_after_any_effect_and_a_loss_before_the_next_life_are_made_good_
 
 
 def test_a_target_that_forgets_nothing_of_what_is_marked_ends_no_life() -> None:
-    """Only the batch under way: two losses are within the attempts of a delivery."""
+    """The target forgets only the batch under way. A delivery has enough attempts for two losses."""
     twice = [Fault(Deed.FORGET, At(number, "after sink"), 1) for number in (2, 2)]
     outcome = played(losing_plan(*twice, batches=((4, 3),)))
 
@@ -135,7 +135,7 @@ def test_a_batch_without_rows_does_not_hide_what_the_target_forgot_before_it() -
 def test_a_slot_that_later_batches_do_not_use_is_not_forgotten_unseen() -> None:
     for number in range(1, 6):
         fault = Fault(Deed.FORGET_SLOT, At(number, "after sink"), 1)
-        for seed in range(2):  # of two slots, each
+        for seed in range(2):  # one seed for each of the two slots
             outcome = played(replace(losing_plan(fault, batches=((1, 1), (1,), (1,), (1,))), seed=seed))
             assert outcome.violations == []
             assert outcome.hits["written again"] + outcome.hits["refused history"] >= 1
@@ -156,7 +156,7 @@ def test_the_command_counts_what_happened(capsys: pytest.CaptureFixture[str]) ->
 
 
 FOUND_LATE: dict[Callable[[Patch], None], int] = {bugs.only_the_chunk_in_hand_may_have_been_sent: 549}
-"""Which history found a bug when it was last looked for: the search goes on from there, round all of them."""
+"""The histories that found these bugs at the last search. The search begins there and goes round all histories."""
 
 PLANTED: list[Callable[[Patch], None]] = [
     bugs.memory_outranks_the_target,
@@ -183,8 +183,8 @@ def test_a_planted_bug_is_found_within_these_histories(
     clean = [seed for seed in seeds[:20] if played(draw_losing(seed)).violations]
     plant(monkeypatch)
 
-    found = next((seed for seed in seeds if played(draw_losing(seed)).violations), None)
+    found = first_broken((seed, played(draw_losing(seed))) for seed in seeds)
 
-    assert not clean, "without the bug"
+    assert not clean, "these histories break a law without the bug"
     assert found is not None
     tell(f"planted: {plant.__name__} is found by seed {found}")

@@ -1,4 +1,4 @@
-"""A checkpoint and a WAL that tell different stories: refused loudly, before anything is written or sent."""
+"""A checkpoint and a WAL that contradict each other are refused, before anything is written or sent."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def overwrite(store: MemoryStore, path: str, data: bytes) -> None:
 
 
 def damage(world: World, path: str, data: bytes) -> None:
-    """Overwrite an object of the WAL, as nobody of the project ever does."""
+    """Overwrite an object of the WAL, as wal-sink never does."""
     overwrite(world.wal, path, data)
     world.releases.clear()
 
@@ -61,7 +61,7 @@ def offsets_of(end: int) -> bytes:
 
 
 def rewrite_offsets(world: World, batch_id: int) -> None:
-    """The same batch id over other input."""
+    """Give the same batch id other input."""
     overwrite(world.checkpoint, f"offsets/{batch_id}", offsets_of(1000 + batch_id))
 
 
@@ -70,7 +70,7 @@ def roll_back(world: World, through: int) -> None:
 
 
 def recover(world: World) -> Run:
-    """What a start does before it lets Spark run."""
+    """Do the part of a start that comes before Spark runs."""
     run = world.life().open_run()
     run.deliver_all()
     return run
@@ -80,7 +80,7 @@ def stage_next(world: World, run: Run, batch_id: int) -> bool:
     return world.life().query.stage(run, batch_id)
 
 
-# Whose the WAL is.
+# The owner of the WAL.
 
 
 def test_a_checkpoint_of_another_query_is_refused_at_open_and_nothing_is_written() -> None:
@@ -133,7 +133,7 @@ def test_damaged_checkpoint_metadata_is_named(damage: bytes) -> None:
         world.life().open_run()
 
 
-# Rolled back.
+# Checkpoints that were rolled back.
 
 
 @pytest.mark.parametrize("through", [-1, 0, 1])
@@ -191,7 +191,7 @@ def test_a_batch_that_was_completed_and_not_released_before_a_roll_back_is_stage
 
 
 def test_a_drainer_does_not_release_what_a_roll_back_made_undone() -> None:
-    """Its gate remembers the batches as complete; the checkpoint as it is now does not even know them."""
+    """The gate remembers the batches as complete, but the checkpoint no longer knows them."""
     world = World(batches=((3,), (2,), (1,)), lagging=True)
     world.life(_dies_before_release).live()
     drainer = world.life().open_run()
@@ -298,7 +298,7 @@ def _dies_before_first_send(life: Life, what: str, where: str) -> None:  # noqa:
 
 
 def undelivered() -> World:
-    """Batch 0 is released and partly sent; nothing else happened."""
+    """A world in which batch 0 is released and partly sent, and nothing else happened."""
     world = World(batches=((5, 2), (1,)))
     points = World(batches=((5, 2), (1,))).life()
     points.live()
@@ -364,7 +364,7 @@ def test_a_flipped_bit_in_a_record_is_never_taken_for_a_record(number: int) -> N
     reference = undelivered()
     size = len(reference.wal.read(records(reference)[number]))
 
-    for bit in range(number, (size - 1) * 8, 97):  # the line's end has no meaning
+    for bit in range(number, (size - 1) * 8, 97):  # the newline at the end has no meaning
         world = undelivered()
         path = records(world)[number]
         damage(world, path, flip(world.wal.read(path), bit))
@@ -373,7 +373,7 @@ def test_a_flipped_bit_in_a_record_is_never_taken_for_a_record(number: int) -> N
         with pytest.raises((CorruptError, ConfigError), match=path):
             recover(world)
 
-        assert world.target.rows == before, "something was sent on the strength of a damaged record"
+        assert world.target.rows == before, "something was sent because of a damaged record"
 
 
 def test_a_flipped_bit_in_the_newest_marker_is_found() -> None:
@@ -399,7 +399,7 @@ def test_a_record_of_an_unknown_format_asks_for_the_version_that_wrote_it(number
     assert world.target.rows == before
 
 
-# What fingerprints see.
+# Changes that fingerprints show.
 
 
 def file_source_checkpoint(*, compact: bool, files: str = "a.csv") -> MemoryStore:
@@ -458,7 +458,7 @@ def test_a_replay_over_other_files_under_equal_offsets_is_refused() -> None:
         run.begin_staging(0, planned_ms=PLANNED_MS)
 
 
-# What Spark deletes of its checkpoint.
+# Entries that Spark deletes from its checkpoint.
 
 
 def test_a_gate_whose_commit_spark_deleted_opens_through_a_later_one() -> None:

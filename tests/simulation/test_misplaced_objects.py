@@ -1,4 +1,4 @@
-"""A record in another's place is found when it is read; nothing of it is delivered."""
+"""A record under another record's path is refused when it is read, and no row is delivered because of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BATCHES = ((3,), (3,), (1,))
 
 
 def crashed_in_batch_1() -> World:
-    """Batch 0 is delivered; of batch 1 the first chunk is, and its progress recorded."""
+    """A world in which batch 0 and the first chunk of batch 1 are delivered, and their progress is recorded."""
     world = World(batches=BATCHES)
     points = World(batches=BATCHES).life()
     points.live()

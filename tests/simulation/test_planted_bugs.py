@@ -1,4 +1,4 @@
-"""The simulation is worth something only if it sees bugs: each one planted here must be reported."""
+"""A simulation is useful only if it reports bugs: each bug that is planted here must be reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes on one WAL: whatever the succeeded one still does is ignored, loses, or is the chunk it held."""
+"""Two processes on one WAL: the superseded one changes nothing, except that it may send the chunk that it held."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_successor_does_not_send_what_its_predecessor_marked_while_it_opened()
 
 
 def _takes_over(life: Life, what: str, where: str) -> bool:
-    """The successor knows the newest marker and looks at progress for the first time."""
+    """Whether the newer process knows the newest marker and reads progress for the first time."""
     looks = [point for point in life.points if point.startswith("before list") and "/progress/" in point]
     return what == "before list" and "/progress/" in where and len(looks) == 1
 
@@ -92,7 +92,7 @@ def test_an_object_that_a_succeeded_process_creates_after_its_collection_changes
     old = Puppet(world, stop_at=lambda _, what, where: what == "before create" and object_kind in where)
     assert old.run_to_stop()
     assert world.life().live()
-    assert world.low_water() >= 1, "the successor has collected the batch"
+    assert world.low_water() >= 1, "the newer process has collected the batch"
     delivered = list(world.target.rows)
 
     old.let_go()
@@ -122,10 +122,10 @@ def test_a_succeeded_collector_moves_low_water_neither_back_nor_forward_beyond_m
 def test_at_takeover_progress_is_read_first_and_then_its_marker_and_later_ones_and_only_then_anything_is_sent() -> None:
     world = World(batches=((3,),))
     world.life(_dies_before_marker).live()
-    successor = world.life()
-    assert successor.live()
+    newer = world.life()
+    assert newer.live()
 
-    points = successor.points
+    points = newer.points
     progress = _index(points, "before list sinks/default/progress/")
     marker = _index(points, f"before read {paths.marker('default', 0)}")
     sent = _index(points, "before sink ")

@@ -1,4 +1,4 @@
-"""Two histories of one batch id that meet while processes live: what the specification found, replayed on the code."""
+"""Two histories of one batch id that meet while processes live: cases that the specification found, run on the code."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from wal_sink.wal.records import Manifest
 
 
 def query_of(place: Place, *, first_row: int = 0) -> FakeQuery:
-    """A query whose rows tell which one it is."""
+    """A query whose rows tell from which query they come."""
     return FakeQuery(place.checkpoint, lambda batch_id, _: [numbers(batch_id + first_row, 1)])
 
 
 def completed(place: Place, run: Run, count: int) -> FakeQuery:
-    """Stage and complete batches, delivering none."""
+    """Stage and complete batches, and deliver none."""
     query = query_of(place)
     assert len(list(query.batches(run, count))) == count
     return query
@@ -120,7 +120,7 @@ def test_a_release_that_meets_another_history_is_not_delivered() -> None:
     assert rows(sink) == []
 
 
-# Whose offsets they are.
+# The owner of the offsets.
 
 
 def test_a_stager_whose_checkpoint_was_taken_over_stages_nothing() -> None:
@@ -158,7 +158,7 @@ def test_a_query_started_again_reads_what_others_did_meanwhile() -> None:
 
 
 class LosingDispatcher:
-    """Loses its first job; what it handed out may still be at work."""
+    """A dispatcher that loses its first job. The tasks of this job may still run."""
 
     whole_batch = False
 
@@ -187,7 +187,7 @@ def test_after_a_lost_job_the_committer_goes_on_under_its_next_term(how: str) ->
     place = Place()
     run = place.open({"a": Recorder()})
     completed(place, run, 1)
-    dispatcher = _with_carrier(run, LosingDispatcher(how))
+    dispatcher = _with_dispatcher(run, LosingDispatcher(how))
 
     run.deliver_all()
 
@@ -200,24 +200,24 @@ def test_a_committer_that_was_succeeded_while_its_job_was_lost_sends_no_more() -
     place = Place()
     run = place.open({"a": Recorder()})
     completed(place, run, 1)
-    dispatcher = _with_carrier(run, LosingDispatcher("job"))
+    dispatcher = _with_dispatcher(run, LosingDispatcher("job"))
     lost = dispatcher.deliver
 
-    def succeeded_meanwhile(
+    def superseded_meanwhile(
         delivery_context: DeliveryContext, manifest: Manifest, tasks: Sequence[SegmentTask], *, confirm: bool = False
     ) -> list[SegmentResult]:
         if not dispatcher.terms:
             place.open({"a": Recorder()})
         return lost(delivery_context, manifest, tasks, confirm=confirm)
 
-    dispatcher.deliver = succeeded_meanwhile  # type: ignore[method-assign]
+    dispatcher.deliver = superseded_meanwhile  # type: ignore[method-assign]
 
     with pytest.raises(FencedError):
         run.deliver_all()
     assert dispatcher.terms == [1]
 
 
-def _with_carrier(run: Run, dispatcher: LosingDispatcher) -> LosingDispatcher:
+def _with_dispatcher(run: Run, dispatcher: LosingDispatcher) -> LosingDispatcher:
     sink = as_sink(Recorder())
     delivery = Delivery(None)
     run.committers[0]._served_sink = ServedSink("a", delivery, promise(sink, delivery, "a"), dispatcher)
@@ -264,7 +264,7 @@ def test_a_name_keeps_its_kind() -> None:
     place = Place()
     place.stream(place.open({"a": Recorder()}), 0)
 
-    with pytest.raises(ConfigError, match=r"known as “plain” .* given as “plain, at most once”.*new name"):
+    with pytest.raises(ConfigError, match=r"known as “plain” .* given as “plain, at most once”.*new one another name"):
         place.open({"a": Delivery(Recorder(), guarantee="at_most_once")})
 
     class Knowing(Recorder):
@@ -283,7 +283,7 @@ def test_a_refused_start_registers_none_of_its_sinks() -> None:
     assert place.wal.list(paths.SINKS) == ["a/"]
 
 
-# What a run keeps in memory.
+# The memory of a run.
 
 
 def test_a_backlog_larger_than_the_memory_for_manifests_arrives_all_the_same() -> None:
@@ -316,7 +316,7 @@ def test_a_parked_sink_costs_no_manifests() -> None:
     assert run.history.pending(before=10) != (0, 0)
 
 
-# What a transactional target must remember.
+# The memory of a transactional target.
 
 
 def test_every_slot_of_the_last_batch_is_asked_for() -> None:
@@ -327,7 +327,7 @@ def test_every_slot_of_the_last_batch_is_asked_for() -> None:
     next(batches)
     life.deliver_all(run)
     second_slot = next(slot for slot in world.target.ledger if slot.endswith("/1"))
-    del world.target.ledger[second_slot]  # a target restored to when only the first segment had arrived
+    del world.target.ledger[second_slot]  # the target is restored to a time at which only the first segment had arrived
 
     next(batches)
     with pytest.raises(HistoryError, match=r"batch 0 was delivered and marked, .* nothing in slot .*/1'"):

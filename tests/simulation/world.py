@@ -1,8 +1,8 @@
-"""A small world around the production core: a query, a WAL, targets that outlive processes, and an oracle that watches.
+"""A small world around the production core: a query, a WAL, targets that outlive processes, and an oracle.
 
-Every store operation and every call of a sink is a numbered point, at which the process can be made to die, to fail, or
-to stand still while others go on. Each staged attempt gives its rows its own tag, so that rows of two attempts in a
-target show at once.
+Every store operation and every call of a sink is a numbered point. At a point a test can let the process die, fail, or
+stand still while others go on. Each staged attempt tags its rows, so that rows of two attempts in a target show at
+once.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from wal_sink.testing.simulation.served import served_sink
 from wal_sink.wal.log import Log
 
 Shape = tuple[tuple[int, ...], ...]
-"""Rows by batch and partition."""
+"""Numbers of rows, by batch and partition."""
 
 BATCHES: Shape = ((5, 3), (2,), (1, 0, 4))
-"""Several segments and chunks, one segment of one chunk, an empty partition."""
+"""Batches with several segments and chunks, with one segment of one chunk, and with an empty partition."""
 
 KINDS = ("plain", "at_most_once", "idempotent", "lookup", "transactional", "segment", "batch")
 
@@ -49,14 +49,14 @@ _IN_BATCH = re.compile(r"batches/(\d+)/(.*)")
 
 @dataclass
 class Target:
-    """What the sink's target holds. Survives every crash."""
+    """The contents of the sink's target. They survive every crash."""
 
     world: World
     rows: list[tuple[str, int, int]] = field(default_factory=list)
-    """Tag of the attempt, batch and row number, in order of arrival."""
+    """The attempt's tag, the batch and the number of each row, in order of arrival."""
     keys: list[str] = field(default_factory=list)
     late: list[Chunk] = field(default_factory=list)
-    """What processes sent that had been succeeded."""
+    """Chunks that superseded processes sent."""
     ledger: dict[str, LedgerEntry] = field(default_factory=dict)
     name: str = "the target"
 
@@ -74,7 +74,7 @@ def rows_of(table: pa.Table, batch_id: int) -> list[tuple[str, int, int]]:
 
 
 class World(Place):
-    """One WAL, one checkpoint, one target; processes come and go."""
+    """One WAL, one checkpoint and one target. Processes come and go."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class World(Place):
         lagging: bool = False,
         name: str = "",
     ) -> None:
-        """`name`: of the place where WAL and checkpoint lie; worlds of one name are there one after the other."""
+        """`name`: the place of WAL and checkpoint. Worlds with the same name use this place one after the other."""
         place = name or f"world-{next(_numbers)}"
         self.delivery = delivery or Delivery(None, guarantee="at_most_once" if kind == "at_most_once" else None)
         super().__init__(
@@ -107,12 +107,12 @@ class World(Place):
         self.target = Target(self)
         self.tags = (f"attempt-{number}" for number in itertools.count())
         self.completed: set[int] = set()
-        """Batches that Spark completed once, even if the checkpoint forgot it."""
+        """Batches that Spark completed, even if the checkpoint forgot them."""
         self.evaluated_tag: dict[int, str] = {}
         self.staged_tag: dict[int, str] = {}
-        """The tag of the attempt of a batch whose manifest came last."""
+        """The tag of each batch's attempt whose manifest came last."""
         self.released_tag: dict[int, str] = {}
-        """The tag staged last when the batch was released: the one to be delivered."""
+        """The tag that was staged last when the batch was released. Its rows must be delivered."""
         self.marked: set[int] = set()
         self.violations: list[str] = []
         self.releases: dict[str, bytes] = {}
@@ -123,7 +123,7 @@ class World(Place):
         return self.lives[-1]
 
     def evaluate(self, batch_id: int, end_offset: int) -> list[pa.Table]:
-        """Rows that bear the tag of this attempt."""
+        """The rows of a new attempt, with its tag."""
         assert end_offset == batch_id
         tag = self.evaluated_tag[batch_id] = next(self.tags)
         numbers = itertools.count()
@@ -132,9 +132,9 @@ class World(Place):
             for rows in self.shape[batch_id]
         ]
 
-    # The law, while it runs.
+    # The laws during a run.
     def watch(self, what: str, where: str) -> None:
-        """Look at what must never change, and remember what the store will forget."""
+        """Check the objects that must never change, and note those that the store will delete."""
         if what == "after create":
             self._watch_created(where)
         elif what == "before delete":
@@ -175,10 +175,10 @@ class World(Place):
     def watch_send(self, life: Life, chunk: Chunk) -> None:
         batch_id = chunk.batch_id
         self._require(batch_id in self.completed, f"I1: batch {batch_id} sent before its checkpoint")
-        if self._is_succeeded(chunk.term):
+        if self._is_superseded(chunk.term):
             self.target.late.append(chunk)
             return
-        # What a predecessor marks once its successor has looked cannot be known to the successor.
+        # A newer process cannot know a marker that the older process creates after the newer one has looked.
         known = batch_id in (life.marked_at_progress if self.zombies else self.marked)
         self._require(not known, f"I3: batch {batch_id} sent although it is marked")
         first = min(self.completed, default=batch_id)
@@ -186,19 +186,19 @@ class World(Place):
             self._require(earlier in self.marked, f"I3: batch {batch_id} overtook batch {earlier}")
 
     def _require(self, holds: bool, law: str) -> None:
-        """For what is seen from inside a sink, where an exception would be taken for the sink's own."""
+        """Note a violation. A check inside a sink must not raise: its exception would count as the sink's."""
         if not holds:
             self.violations.append(law)
 
-    def _is_succeeded(self, term: int) -> bool:
+    def _is_superseded(self, term: int) -> bool:
         return any(int(name[:10]) > term for name in self.wal.list("terms/committer-default"))
 
     def low_water(self) -> int:
         return max((int(name.removesuffix(".json")) for name in self.wal.list("low-water")), default=-1)
 
-    # The law, at the end.
+    # The laws at the end.
     def check_end(self, *, crashes: int) -> None:
-        """`crashes` counts crashes, failures and takeovers: whatever may leave a send in doubt."""
+        """Check every batch. `crashes` counts all that may leave a send in doubt: crashes, failures and takeovers."""
         for batch_id in range(len(self.shape)):
             self.check_end_of(batch_id, crashes=crashes)
 
@@ -232,7 +232,7 @@ class World(Place):
         assert repeated <= self._window_rows(batch_id) * crashes, f"I5: batch {batch_id} repeats {repeated} rows"
 
     def _window_rows(self, batch_id: int) -> int:
-        """Rows that one crash may repeat or lose. This carrier has one segment in flight at a time."""
+        """Number of rows that one crash may repeat or lose. The dispatcher has one segment in flight at a time."""
         if self.kind == "batch":
             return sum(self.shape[batch_id])
         return max(self.shape[batch_id]) if self.kind == "segment" else self.settings.chunk_rows
@@ -255,14 +255,14 @@ class Life(Process):
         self.world = world
         self.replayed: list[int] = []
         self.marked_at_progress: set[int] = set()
-        """What was marked when this process last looked at progress, which it does before it looks for markers."""
+        """Batches that were marked when this process last read progress, which it does before it reads markers."""
         self.error: Exception | None = None
-        """What ended it before its time, other than a crash."""
+        """The error that ended it early; a crash is none."""
         self.delivering = False
         """Whether it is the committer's turn, or was when the process ended."""
 
     def point(self, what: str, where: str) -> None:
-        """Something is about to happen or has happened: the moment to look, to die, to fail."""
+        """Pass a point, before or after an effect: the moment to check the laws, to die or to fail."""
         if not self.dead:
             self.world.watch(what, where)
             if what == "before list" and where.startswith("sinks/default/progress"):
@@ -270,7 +270,7 @@ class Life(Process):
         super().point(what, where)
 
     def live(self) -> bool:
-        """Run all batches; False if the process died on the way."""
+        """Run all batches. Returns False if the process died before the end."""
         try:
             run = self.open_run()
             self.deliver_all(run)
@@ -287,12 +287,12 @@ class Life(Process):
             if not self.stage(batch_id):
                 self.replayed.append(batch_id)
             if not self.world.lagging:
-                self.deliver_all(run)  # which must do nothing yet
+                self.deliver_all(run)  # it must deliver nothing yet
             self.complete(batch_id)
             yield batch_id
 
     def live_on(self) -> None:
-        """Like `live`, of a process among others: its query may die of them; its committer goes on until it ends."""
+        """Live among other processes. They may end its query; its committer still goes on to its end."""
         run: Run | None = None
         try:
             run = self.open_run()
@@ -330,11 +330,11 @@ class Life(Process):
         return served_sink(SINK_NAME, sink, self.world.delivery, log, write_batch=batch_writer(self, target, log))
 
     def met(self, what: str) -> None:
-        """Nothing is counted here."""
+        """Count nothing."""
 
 
 def _parted(point: str) -> tuple[str, str]:
-    """When and what, and where."""
+    """Split the name of a point into its action ("before create") and its place."""
     when, what, *where = point.split(" ", 2)
     return f"{when} {what}", "".join(where)
 
@@ -350,15 +350,15 @@ def crash_at(point: int) -> Hook:
 
 
 def effects(points: Sequence[str]) -> list[int]:
-    """The points at which a crash can leave something new: the first, and those right after an effect.
+    """The points at which a crash can leave a new world: the first, and those right after an effect.
 
-    Between two effects a process only reads: wherever it dies there, what it leaves is the same.
+    Between two effects a process only reads, so it leaves the same world wherever it dies there.
     """
     return [1, *(number for number, point in enumerate(points, 1) if point.startswith("after "))]
 
 
 def crash_then_finish(world: World, *crash_points: int, between: Callable[[World], None] | None = None) -> int:
-    """Let one process after the other die at its point, then one live to the end; how many died."""
+    """Let processes die one after the other, each at its point, then one live to the end. Returns how many died."""
     crashes = 0
     for point in crash_points:
         crashes += not world.life(crash_at(point)).live()
@@ -369,7 +369,7 @@ def crash_then_finish(world: World, *crash_points: int, between: Callable[[World
 
 
 def forget_newest_commit(world: World) -> None:
-    """What a crash of the machine can do to a checkpoint on a local disk: Spark runs the batch again."""
+    """Remove the newest commit, as a crash of the machine may from a local disk. Spark then runs the batch again."""
     names = world.checkpoint.list("commits")
     newest = max((int(name) for name in names), default=None)
     if newest is not None:
@@ -377,7 +377,7 @@ def forget_newest_commit(world: World) -> None:
 
 
 class Puppet:
-    """A process on a thread of its own that can be stopped at a point and let go. At most one runs at a time."""
+    """A process on a separate thread that can be stopped at a point and let go. At most one runs at a time."""
 
     def __init__(self, world: World, *, stop_at: Callable[[Life, str, str], bool]) -> None:
         self._stop_at = stop_at
@@ -390,14 +390,14 @@ class Puppet:
         self._thread = threading.Thread(target=self._work, daemon=True)
 
     def run_to_stop(self) -> bool:
-        """Until its point; False if it came to its end without reaching it."""
+        """Run until its point. Returns False if it ended before it reached this point."""
         self._thread.start()
         assert self._paused.wait(60)
         self._raise_unexpected()
         return self.stopped
 
     def let_go(self) -> None:
-        """Until its end."""
+        """Let it run to its end."""
         self.let_go_already = True
         self._go.set()
         self._thread.join(60)

@@ -1,1 +1,1 @@
-"""What several tests share: worlds, servers, targets, processes."""
+"""Helpers that several tests share: worlds, servers, targets, processes."""

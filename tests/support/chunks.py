@@ -1,4 +1,4 @@
-"""Chunks by hand, for tests that call a sink's methods themselves."""
+"""Chunks made by hand, for tests that call a sink's methods themselves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def chunk(
     slot: str = SLOT,
     after: Position | None = None,
 ) -> Chunk:
-    """Rows from `first` on, staged as one chunk. `after`: what the slot held when the attempt began the segment."""
+    """Return rows from `first` on, staged as one chunk. `after` is the position in the slot when the segment began."""
     end = first + table.num_rows
     return dataclasses.replace(
         Chunk.of(table, key=f"{segment}-{first}-{end}"),
@@ -43,6 +43,6 @@ def ids(*values: Any) -> pa.Table:
 
 
 def raw_texts(*values: bytes | None) -> Any:
-    """A column of texts of any bytes, as Spark may have them."""
+    """Return a column of texts of arbitrary bytes, as Spark may have them."""
     raw = pa.array(values, pa.binary())
     return pa.Array.from_buffers(pa.string(), len(raw), raw.buffers(), raw.null_count)

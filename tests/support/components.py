@@ -1,7 +1,7 @@
-"""What a test needs besides Python packages: a JDK, a broker, a database server.
+"""Components that tests need in addition to Python packages: a JDK, a broker, a database server.
 
-On a developer's machine a missing component skips the tests that need it, with the line that tells how to get it. In CI
-(`WAL_SINK_TEST_ALL=1`) nothing may be skipped for that reason: there a missing component fails.
+On a developer's machine, a missing component skips the tests that need it, and the reason says how to install it. In CI
+(`WAL_SINK_TEST_ALL=1`) a missing component fails them: nothing may be skipped for that reason.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TEST_ALL = "WAL_SINK_TEST_ALL"
 
 
 def require(component_present: bool, how_to_get_it: str) -> None:
-    """Skip the calling test or fixture when what it needs is missing; fail it instead where everything must run."""
+    """Skip the calling test or fixture if its component is missing. Fail it where everything must run."""
     if component_present:
         return
     if os.environ.get(TEST_ALL) == "1":

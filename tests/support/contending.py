@@ -1,4 +1,4 @@
-"""What the processes of the race in `test_stores` run; apart, so that each imports little."""
+"""The code of the racing processes of `test_stores`. A separate module, so that each process imports little."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal_sink.stores.spec import StoreSpec
 
 
 def contend_for_names(url: str, start: Any, rounds: int, wins: Any) -> None:
-    """Create `rounds` names as soon as `start` is set; put every one that was won into `wins`."""
+    """Create `rounds` names as soon as `start` is set. Put every name that was won into `wins`."""
     store = open_store(StoreSpec(url))
     start.wait()
     for turn in range(rounds):

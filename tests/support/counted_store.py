@@ -1,5 +1,6 @@
-"""A store that counts its requests as S3 charges them: by top folder (its shards apart) and kind, listings and deletes
-by the page.
+"""A store that counts its requests as S3 charges for them.
+
+They are counted by top folder (each shard separately) and by kind. Listings and deletes are counted by the page.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from wal_sink.wal import paths
 
 
 class CountedStore(Store):
-    """Passes everything on; `traffic` holds what was asked for since it was last taken."""
+    """Passes everything on. `traffic` holds the requests since the last call of `taken`."""
 
     def __init__(self, inner: Store, model: StoreModel) -> None:
         self._inner = inner
@@ -22,7 +23,7 @@ class CountedStore(Store):
         self._traffic: Traffic = {}
 
     def taken(self) -> Traffic:
-        """What was counted, and begin anew."""
+        """Return the counts, and begin a new count."""
         taken, self._traffic = self._traffic, {}
         return taken
 

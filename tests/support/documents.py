@@ -1,4 +1,4 @@
-"""What the documents that are held to checks have in common: whether a named test, function, law or scenario exists."""
+"""Checks that several documents share: whether a named test, function, law or scenario exists."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tree_of(file: str) -> ast.Module:
 
 @cache
 def definitions(file: str) -> frozenset[str]:
-    """Tests of a file, by the names pytest gives them."""
+    """Return the tests of a file, by the names that pytest gives them."""
     names: set[str] = set()
     for node in tree_of(file).body:
         if isinstance(node, ast.FunctionDef):
@@ -33,12 +33,12 @@ def definitions(file: str) -> frozenset[str]:
 
 @cache
 def places(file: str) -> frozenset[str]:
-    """What a file of the package defines: functions, classes, `Class.method`, constants and calls of both levels."""
+    """Return the definitions of a file: functions, classes, `Class.method`, constants, and calls at both levels."""
     return frozenset(name for name, _ in places_in(tree_of(file).body, ""))
 
 
 def places_in(body: list[ast.stmt], head: str) -> Iterator[tuple[str, ast.stmt]]:
-    """Each place of a module or class with its statement. What lies within a function belongs to the function."""
+    """Yield each place of a module or class with its statement. Statements inside a function belong to the function."""
     for node in body:
         if isinstance(node, ast.If | ast.Try | ast.With):
             yield from places_in([inner for inner in ast.iter_child_nodes(node) if isinstance(inner, ast.stmt)], head)
@@ -60,7 +60,7 @@ def _names(target: ast.expr) -> list[str]:
 
 @cache
 def laws() -> frozenset[str]:
-    """What TLC checks: the invariants and properties of the models that `make spec` runs."""
+    """Return the invariants and properties that TLC checks in the models of `make spec`."""
     texts = [(CHECKOUT / "specs" / f"{name}.tla").read_text() for name in ("WalSink", "TwoPhase")]
     defined = {name for text in texts for name in re.findall(r"^(\w+) ==", text, flags=re.MULTILINE)}
     checked: set[str] = set()
@@ -73,7 +73,7 @@ def laws() -> frozenset[str]:
 
 @cache
 def scenarios() -> frozenset[str]:
-    """Names of the scenarios of `make chaos`."""
+    """Return the names of the scenarios of `make chaos`."""
     found: set[str] = set()
     for path in (CHECKOUT / "tests/chaos").glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -86,7 +86,7 @@ def scenarios() -> frozenset[str]:
 
 
 def check_exists(check: str) -> bool:
-    """Whether `spec::Law`, `chaos::scenario` or `tests/….py::test` names what is there."""
+    """Tell whether the check exists. It is `spec::Law`, `chaos::scenario` or `tests/….py::test`."""
     kind, _, name = check.partition("::")
     if kind == "spec":
         return name in laws()
@@ -94,7 +94,7 @@ def check_exists(check: str) -> bool:
 
 
 def is_test(check: str) -> bool:
-    """Whether it names a test that pytest would run: a function `test_…` of a file of `tests/`."""
+    """Tell whether the check names a test that pytest would run: a function `test_…` of a file of `tests/`."""
     file, _, name = check.partition("::")
     named_so = name.rpartition("::")[2].startswith("test_")
     return file.startswith("tests/") and named_so and name in definitions(file)

@@ -1,6 +1,6 @@
-"""The DynamoDB sinks against moto's server, with faults DynamoDB has and moto has not.
+"""Helpers for tests of the DynamoDB sinks on moto's server, with faults that DynamoDB has and moto has not.
 
-What its tests share. What every sink of their kinds must do is tested in `tests/contract/test_dynamodb_backend.py`.
+`tests/contract/test_dynamodb_backend.py` tests the contract of these kinds of sinks.
 """
 
 from __future__ import annotations

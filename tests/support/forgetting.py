@@ -1,4 +1,4 @@
-"""A transactional target that loses what it acknowledged when a test says so."""
+"""A transactional target that loses acknowledged commits at a test's command."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Commit:
 
 @dataclass
 class Target:
-    """Outlives every process. `bad` rows are refused."""
+    """The state of the target, which outlives every process. It refuses `bad` rows."""
 
     commits: list[Commit] = field(default_factory=list)
     bad: frozenset[Row] = frozenset()
     met: list[str] = field(default_factory=list)
-    """Each `last`, `write` (before it has an effect) and `wrote` (after), as they happened."""
+    """Each `last`, `write` (before its effect) and `wrote` (after it), in the order of the calls."""
     due: dict[tuple[str, int], Callable[[], object]] = field(default_factory=dict)
-    """What happens at the n-th of them."""
+    """The actions at the n-th of these events."""
 
     def happens(self, what: str, number: int, then: Callable[[], object]) -> None:
-        """Let something happen at the n-th `last`, `write` or `wrote`."""
+        """Let an action happen at the n-th `last`, `write` or `wrote`."""
         self.due[what, number] = then
 
     def meet(self, what: str) -> None:
@@ -43,7 +43,7 @@ class Target:
             then()
 
     def forget(self, newest: int = 1, *, slot: int | None = None) -> None:
-        """Lose the newest commits, rows and positions together; of one slot if it is given."""
+        """Lose the newest commits, rows and positions together. With `slot`, only commits of this slot."""
         doomed = [commit for commit in self.commits if slot is None or commit.slot.endswith(f"/{slot}")][-newest:]
         self.commits = [commit for commit in self.commits if commit not in doomed]
 
@@ -83,7 +83,7 @@ class Forgetful(TransactionalSink):
 
 
 def rows_of(*batches: Sequence[int]) -> list[Row]:
-    """Every row of some batches, each given by the rows of its segments."""
+    """Return every row of some batches. Each batch is given by the numbers of rows of its segments."""
     return [
         (batch, segment, row)
         for batch, segments in enumerate(batches)

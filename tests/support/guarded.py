@@ -55,14 +55,14 @@ class Function:
 
     file: str
     name: str
-    """Qualified within its module."""
+    """The name, qualified within its module."""
     body: str
-    """Without comments, docstring and layout."""
+    """The code without comments, docstring and layout."""
     statements: int
     is_covered: bool
     is_without_pyspark: bool
     mutants: int | None
-    """None where they were not counted."""
+    """The number of mutants. None if they were not counted."""
 
     @property
     def guards(self) -> set[str]:
@@ -170,12 +170,12 @@ class Pair:
 
     @property
     def lost(self) -> list[str]:
-        """The guards that the function had before and has no more."""
+        """The guards that the function had before and does not have now."""
         return [guard for guard in GUARDS if guard in self.before.guards - self.after.guards]
 
 
 class Matching:
-    """Finds each function of the older list in the newer one. The rest is gone, or new."""
+    """The search for each function of the older list in the newer one. The rest is gone, or new."""
 
     def __init__(self, before: list[Function], after: list[Function], renamed: dict[str, str]) -> None:
         self._renamed = [(re.compile(rf"(?<!\w){re.escape(old)}(?!\w)"), new) for old, new in renamed.items()]

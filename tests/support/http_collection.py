@@ -1,6 +1,6 @@
-"""`HttpSink` against an API on loopback that refuses, fails, cuts connections, and is killed.
+"""Helpers for tests of `HttpSink` on a local API that refuses rows, fails, cuts connections, and is killed.
 
-What its tests share. What every sink of its kinds must do is tested in `tests/contract/test_http_backend.py`.
+`tests/contract/test_http_backend.py` tests the contract of these kinds of sinks.
 """
 
 from __future__ import annotations

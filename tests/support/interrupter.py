@@ -1,4 +1,4 @@
-"""A TCP proxy on 127.0.0.1 that says something else in place of a server's answer, and then ends the connection."""
+"""A TCP proxy on 127.0.0.1 that replaces an answer of the server, and then ends the connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 
 class Interrupter:
-    """Serves inside a `with` block."""
+    """The proxy. It serves inside a `with` block."""
 
     def __init__(self, upstream_port: int) -> None:
         self._upstream_port = upstream_port
@@ -18,7 +18,7 @@ class Interrupter:
         self._ends: list[socket.socket] = [self._listener]
         self.port: int = self._listener.getsockname()[1]
         self.instead: tuple[bytes, bytes] | None = None
-        """How the next answer to replace begins, and what is said instead. It counts once."""
+        """The beginning of the answer to replace, and its replacement. It is used once."""
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()

@@ -1,4 +1,4 @@
-"""What processes without Spark share: a query that is made up, and one thread that takes over, stages and delivers."""
+"""Helpers for processes without Spark: a fake query, and one thread that takes over, stages and delivers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def live_through(run: Run, served_sinks: Sequence[ServedSink], query: FakeQuery, batches: int) -> None:
-    """Take over what is there, then stage, complete and deliver until `batches` are done."""
+    """Take over, then stage, complete and deliver until `batches` are done."""
     run.open(served_sinks)
     run.deliver_all()
     run.become_stager()
@@ -24,7 +24,7 @@ def live_through(run: Run, served_sinks: Sequence[ServedSink], query: FakeQuery,
 
 
 def in_two(rows: Sequence[T], chance: random.Random) -> tuple[list[T], list[T]]:
-    """A batch's rows as two partitions, shared out anew each time it is evaluated, as Spark does."""
+    """Divide the rows of a batch into two partitions, differently at each evaluation, as Spark does."""
     shuffled = chance.sample(rows, len(rows))
     cut = chance.randint(1, len(rows) - 1)
     return shuffled[:cut], shuffled[cut:]

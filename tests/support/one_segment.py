@@ -1,4 +1,4 @@
-"""A staged batch of one segment, for tests of its delivery, and two sinks to deliver it to."""
+"""A staged batch of one segment, for tests of its delivery, and two sinks for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wal_sink.wal.segment_reader import load_segment
 
 @dataclass
 class Stage:
-    """A staged batch of one segment of five rows in chunks of two, and who has it to deliver."""
+    """A staged batch of one segment of five rows in chunks of two, and the context and task of its delivery."""
 
     place: Place = field(default_factory=lambda: Place(rows=lambda _: [5]))
     should_stop: Callable[[], bool] = lambda: False
@@ -51,7 +51,7 @@ class Stage:
         self.task = SegmentTask(0, self.segment, 0, maybe_sent=False)
 
     def deliver(self, to: object, *, task: dict[str, Any] | None = None, **given: Any) -> SegmentResult:
-        """Deliver once; `order` and `given` change what is handed over."""
+        """Deliver once. `task` changes fields of the task, `given` fields of the context."""
         self.place.requests.clear()
         sink = as_sink(to)
         assert isinstance(sink, Sink)

@@ -1,7 +1,7 @@
-"""Programs a test starts in processes of their own, and always ends: Python, the JVM it starts and Spark's workers.
+"""Programs that a test starts in separate processes and always ends: Python, its JVM and Spark's workers.
 
-A `Child` leads a session of its own. Killing it kills every process of that session at once, so nothing of a "crashed"
-driver goes on writing (a JVM lives a moment longer than its Python), and no process that another started is touched.
+A `Child` leads a separate session. Killing it kills every process of that session at once, so no part of a "crashed"
+driver goes on writing. (A JVM lives a moment longer than its Python.) Processes of others are never touched.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ PARENT_POLL_S = 0.5
 KILL_WAIT_S = 20.0
 PROC = Path("/proc")
 ENDED = frozenset("ZX")
-"""States of a process that runs no more: a zombie is one that its parent has not collected."""
+"""States of an ended process. A zombie has ended, but its parent has not collected it."""
 
 
 class ChildError(AssertionError):
-    """A child did not do what the test waited for; the message ends with the last lines of its output."""
+    """A child did not do what the test expected. The message ends with the last lines of its output."""
 
 
 def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """This process's environment, such that a child and its Spark workers use this interpreter and this checkout.
+    """Return this process's environment, changed so that a child and its workers use this interpreter and checkout.
 
-    Its JVMs start quickly, those too whose options the program does not choose.
+    Its JVMs start quickly, including JVMs whose options the program does not choose.
     """
-    from tests.support.programs.quick_java import QUICK_SPARK  # noqa: PLC0415 - which starts a child itself
+    from tests.support.programs.quick_java import QUICK_SPARK  # noqa: PLC0415 - that module starts a child itself
 
     paths = [str(CHECKOUT), str(CHECKOUT / "backends"), os.environ.get("PYTHONPATH", "")]
     environment = {
@@ -50,10 +50,10 @@ def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]
 
 
 class Child:
-    """A program in a process (and session) of its own, ended at the end of the `with` block whatever happened.
+    """A program in a separate process and session. It is ended at the end of the `with` block in any case.
 
-    `args` is the command, `log` the file that takes both its outputs, `limit_s` the most seconds that `wait` and
-    `wait_until` wait when they are told nothing else. Without `env` it gets `python_environment()`.
+    `args` is the command. `log` is the file for both its outputs. `limit_s` is the longest time for which `wait` and
+    `wait_until` wait by default. Without `env` it gets `python_environment()`.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether the started process itself (not its children) still runs."""
+        """True while the started process itself runs, apart from its children."""
         return self._process.poll() is None
 
     @property
     def output(self) -> str:
-        """Everything written so far to both outputs."""
+        """The text written so far to both outputs."""
         return self.log.read_text(errors="replace")
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """The exit code (negative: the signal that ended it), or `ChildError` after `timeout_s` seconds."""
+        """Return the exit code (negative: the signal that ended it). Raise `ChildError` after `timeout_s` seconds."""
         limit_s = self.limit_s if timeout_s is None else timeout_s
         try:
             return self._process.wait(limit_s)
@@ -115,7 +115,7 @@ class Child:
             raise ChildError(f"process {self.pid} still runs after {limit_s} s\n{self._tail()}") from None
 
     def wait_for_all(self, timeout_s: float | None = None) -> None:
-        """Return when the process and all its descendants have ended, or raise `ChildError` when time is up."""
+        """Wait until the process and all its descendants have ended. Raise `ChildError` when time is up."""
         limit_s = self.limit_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
         while members := _session_members(self.pid):
@@ -125,14 +125,14 @@ class Child:
             time.sleep(POLL_S)
 
     def succeed(self, timeout_s: float | None = None) -> str:
-        """Wait for exit code 0 and return the output, or raise `ChildError`."""
+        """Wait for exit code 0 and return the output. Raise `ChildError` for any other code."""
         code = self.wait(timeout_s)
         if code != 0:
             raise ChildError(f"process {self.pid} ended with {code}, expected 0\n{self._tail()}")
         return self.output
 
     def wait_until(self, condition: Callable[[], bool], what: str, timeout_s: float | None = None) -> None:
-        """Wait until `condition()` holds; `ChildError` naming `what` when time is up or the process ended before."""
+        """Wait until `condition()` holds. Raise `ChildError` with `what` if time is up or the process ended before."""
         limit_s = self.limit_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit_s
         while not condition():
@@ -151,7 +151,7 @@ class Child:
         self.wait_until(lambda: text in self.output, f"its output contained {text!r}", timeout_s)
 
     def interrupt(self) -> None:
-        """Ctrl-C: SIGINT to the started process."""
+        """Send SIGINT, as Ctrl-C does, to the started process."""
         self.send(signal.SIGINT)
 
     def send(self, number: signal.Signals) -> None:
@@ -160,12 +160,12 @@ class Child:
             self._process.send_signal(number)
 
     def send_to_all(self, number: signal.Signals) -> None:
-        """Send a signal to the started process and all its descendants: with SIGSTOP, as if the machine paused."""
+        """Send a signal to the process and all its descendants. SIGSTOP acts as if the machine paused."""
         for pid in _session_members(self.pid):
             _signal(pid, number)
 
     def kill(self) -> None:
-        """SIGKILL the process and all its descendants, and return when none of them runs any more."""
+        """Kill the process and all its descendants with SIGKILL. Return when none of them runs any more."""
         deadline = time.monotonic() + KILL_WAIT_S
         while members := _session_members(self.pid):
             for pid in members:
@@ -189,7 +189,7 @@ class Child:
 
 
 def end_with_parent() -> None:
-    """End this process soon after the one that started it has ended, even by SIGKILL."""
+    """End this process soon after its parent has ended, even if the parent was killed."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -201,7 +201,7 @@ def end_with_parent() -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process lives; one that ended and was not collected by its parent (a zombie) does not."""
+    """Tell whether a process lives. A zombie, which has ended but was not collected by its parent, does not."""
     if (PROC / "self").exists():
         return _state_and_session(pid)[0] not in ENDED
     table = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False)  # noqa: S607
@@ -216,7 +216,7 @@ def _signal(pid: int, number: signal.Signals) -> None:
 
 
 def _session_members(session: int) -> list[int]:
-    """Ids of the living processes of a session: Spark's worker daemon leaves the process group, never the session."""
+    """List the living processes of a session. Spark's worker daemon leaves the process group, but never the session."""
     if not (PROC / "self").exists():
         return _session_members_by_ps(session)
     seen = {int(entry.name): _state_and_session(int(entry.name)) for entry in PROC.iterdir() if entry.name.isdigit()}
@@ -227,13 +227,13 @@ def _state_and_session(pid: int) -> tuple[str, int]:
     try:
         stat = (PROC / str(pid) / "stat").read_text()
     except OSError:
-        return "X", 0  # it ended before, or while it was looked at
+        return "X", 0  # the process has ended
     state, _parent, _group, session = stat.rpartition(")")[2].split()[:4]  # the name in parentheses may hold spaces
     return state, int(session)
 
 
 def _session_members_by_ps(session: int) -> list[int]:
-    """The same without /proc (macOS), where `ps` knows the group but not the session."""
+    """List them without /proc (macOS), where `ps` knows the group but not the session."""
     table = subprocess.run(["ps", "-A", "-o", "pid=,pgid=,stat="], capture_output=True, text=True, check=True)  # noqa: S607
     rows = (line.split() for line in table.stdout.splitlines())
     return [int(pid) for pid, group, state in rows if int(group) == session and state[0] not in ENDED]

@@ -1,6 +1,6 @@
-"""`RedisSink` on real servers, which are killed, emptied, filled up and forbidden things.
+"""Helpers for tests of `RedisSink` on real servers. These are killed, emptied, filled up and forbidden commands.
 
-What its tests share. What every transactional sink must do is tested in `tests/contract/test_redis_backend.py`.
+`tests/contract/test_redis_backend.py` tests the contract of every transactional sink.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from pathlib import Path
 from tests.support.processes import CHECKOUT
 
 PACKAGES = {"wal_sink": "wal_sink", "wal_sink_backends": "backends/wal_sink_backends"}
-"""By the name under which a package is imported: its folder."""
+"""The folder of each package, by the name under which it is imported."""
 DECLARATION = "docs/rooms.toml"
 MOST_FLOORS = 12
 HEAD = """\
@@ -42,7 +42,7 @@ HEAD = """\
 
 Arrow = tuple[str, str]
 Declared = dict[str, dict[str, list[str]]]
-"""By floor: each room of it, with the rooms that it imports."""
+"""The rooms of each floor, with the rooms that they import."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Graph:
 
     @cached_property
     def _reached(self) -> dict[str, set[str]]:
-        """For each room, those it imports, also by way of others."""
+        """Return the rooms that each room imports, directly or through others."""
         reached = {room: set(self.imported_by(room)) for room in self.rooms}
         while True:
             further = {room: rooms.union(*(reached[other] for other in rooms)) for room, rooms in reached.items()}
@@ -109,12 +109,12 @@ class Module:
 
     @cached_property
     def only_re_exports(self) -> bool:
-        """Whether it is an `__init__.py` that says nothing but where names come from."""
+        """Tell whether it is an `__init__.py` that only says where names come from."""
         return self.is_init and all(map(_re_exports, self.tree.body))
 
     @cached_property
     def imports(self) -> list[tuple[str, str, str]]:
-        """Every import as (module, name in it, name here); both names are empty where the module itself is imported."""
+        """Every import as (module, name in it, name here). Both names are empty if the module itself is imported."""
         return [found for node in ast.walk(self.tree) for found in self._imports_of(node)]
 
     def _imports_of(self, node: ast.AST) -> Iterator[tuple[str, str, str]]:
@@ -128,7 +128,7 @@ class Module:
             yield from ((module, alias.name, alias.asname or alias.name) for alias in node.names)
 
     def _names_used_of(self, alias: ast.alias) -> list[str]:
-        """Return the names that are read from a module; one that is empty, where the module is used in another way."""
+        """Return the names that are read from a module, or one empty name if the module is used in another way."""
         here = alias.asname or alias.name
         uses = [node for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id == here]
         owners = [node for node in ast.walk(self.tree) if isinstance(node, ast.Attribute) and node.value in uses]
@@ -284,13 +284,13 @@ def main() -> None:
     """Print the graph of a checkout, or write its declaration."""
     parser = argparse.ArgumentParser(prog="python -m tests.support.rooms", description="Print the graph of rooms.")
     parser.add_argument("checkout", nargs="?", type=Path, default=CHECKOUT, help="any state of this repository")
-    parser.add_argument("--write", action="store_true", help=f"write {DECLARATION} anew: a new arrow is a decision")
+    parser.add_argument("--write", action="store_true", help=f"write {DECLARATION} again: a new arrow is a decision")
     given = parser.parse_args()
     graph = Sources(given.checkout).graph()
     sys.stdout.write(report(graph))
     if given.write:
         (given.checkout / DECLARATION).write_text(declaration(graph))
-        sys.stdout.write(f"written: {DECLARATION}. Look at its difference: each new arrow is a decision.\n")
+        sys.stdout.write(f"written: {DECLARATION}. Look at the diff: each new arrow is a decision.\n")
 
 
 if __name__ == "__main__":

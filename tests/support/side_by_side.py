@@ -1,4 +1,4 @@
-"""The same work on several threads at the same moment."""
+"""The same work on several threads at the same time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def side_by_side(times: int, work: Callable[[], T]) -> list[T]:
-    """What each came to. None begins before all are ready; raises the first one's error."""
+    """Return the result of each thread. None begins before all are ready. Raises the first thread's error."""
     start = threading.Barrier(times)
 
     def begun() -> T:

@@ -1,4 +1,4 @@
-"""A run with sinks of a test's own, over a WAL and a checkpoint in memory."""
+"""A run with a test's own sinks, over a WAL and a checkpoint in memory."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _numbers = itertools.count()
 
 @dataclass
 class Place(OneSinkPlace):
-    """A WAL and a checkpoint for runs of several sinks; `requests` holds what was asked of the WAL."""
+    """A WAL and a checkpoint for runs of several sinks. `requests` holds the requests to the WAL."""
 
-    make_sink: Callable[[], object] = lambda: pytest.fail("`open` is given the sinks")
+    make_sink: Callable[[], object] = lambda: pytest.fail("give the sinks to `open`")
     rows: Callable[[int], list[int]] = lambda _: [1]
-    """Rows by partition of a batch."""
+    """Return the number of rows in each partition of a batch."""
     requests: list[str] = field(default_factory=list)
 
     def query(self) -> FakeQuery:
@@ -47,7 +47,7 @@ class Place(OneSinkPlace):
         runtime: Runtime | None = None,
         **delivery: Any,
     ) -> Run:
-        """A run of some sinks: whatever `as_sink` takes, or a `Delivery`."""
+        """Return a run of some sinks: anything that `as_sink` takes, or a `Delivery`."""
         store = FaultyStore(self.wal, self._note)
         run = Run(
             store,
@@ -60,7 +60,7 @@ class Place(OneSinkPlace):
         return run
 
     def stream(self, run: Run, through: int) -> None:
-        """Run batches up to one, delivering each."""
+        """Run batches up to this one, and deliver each."""
         for _ in self.query().batches(run, through + 1):
             run.deliver_all()
 
@@ -80,7 +80,7 @@ def numbers(batch_id: int, count: int) -> pa.Table:
 
 
 class Recorder:
-    """A sink function that remembers; `fail` may raise or answer instead."""
+    """A sink function that records its calls. `fail` may raise an error or answer in its place."""
 
     def __init__(self, fail: Callable[[Chunk], object] | None = None) -> None:
         self.chunks: list[Chunk] = []

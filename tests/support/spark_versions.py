@@ -1,8 +1,8 @@
 """Every PySpark minor version that wal-sink allows, for tests that run a program on each.
 
-The installed one is used as it is. Each other one is installed by pip, once, into `pyspark-<version>/` of the user's
-cache (`XDG_CACHE_HOME`, else `~/.cache`, in `wal-sink/`; some 450 MB each), under another name and renamed once it is
-whole. Of several processes one installs, and the others wait. `python -m tests.support.spark_versions` fetches all.
+The installed version is used as it is. Every other one is installed once, by pip, into `pyspark-<version>/` of the
+user's cache (`XDG_CACHE_HOME`, else `~/.cache`, in `wal-sink/`; some 450 MB each). Its folder gets this name once it is
+complete. Of several processes one installs, and the others wait. `python -m tests.support.spark_versions` fetches all.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.processes import POLL_S, Child, ChildError, python_environmen
 from tests.support.servers.jars import java
 
 VERSIONS = ("4.0.5", "4.1.4", "4.2.1", "4.3.0")
-"""The newest patch of each minor version, oldest first. `test_spark_versions.py` holds it to pyproject."""
+"""The newest patch of each minor version, oldest first. `test_spark_versions.py` compares it with pyproject."""
 
 INSTALL_LIMIT_S = 540.0
 RUN_LIMIT_S = 240.0
@@ -34,19 +34,19 @@ each_version = pytest.mark.parametrize("version", VERSIONS)
 
 
 def run_on(version: str, program: Path | str, *args: str | Path, log: Path, limit_s: float = RUN_LIMIT_S) -> str:
-    """The output of a program, a file's `Path` or source text, that ran on this PySpark and ended with 0.
+    """Run a program, a file's `Path` or source text, on this PySpark. Return its output; the exit code must be 0.
 
-    It runs in a new process and session, `log` takes its output, and none of its processes outlives this call.
+    It runs in a new process and session. `log` takes its output. None of its processes outlives this call.
     """
     with Child.python(program, *args, log=log, env=environment(version), limit_s=limit_s) as child:
         return child.succeed()
 
 
 def environment(version: str) -> dict[str, str]:
-    """What a `Child` is told so that it and its Spark are of this version; fetches it first if it is not here."""
-    from tests.support.programs.quick_java import QUICK  # noqa: PLC0415 - which starts a child itself
+    """Return the environment of a `Child` that uses this version, as does its Spark. Fetch the version if necessary."""
+    from tests.support.programs.quick_java import QUICK  # noqa: PLC0415 - that module starts a child itself
 
-    require(java() != "", "Spark needs a Java 17 or newer: install a JDK (Debian: openjdk-17-jre-headless)")
+    require(java() != "", "Spark needs Java 17 or newer: install a JDK (Debian: openjdk-17-jre-headless)")
     home = packages(version)
     rest = python_environment()["PYTHONPATH"]
     return {
@@ -54,12 +54,12 @@ def environment(version: str) -> dict[str, str]:
         "SPARK_HOME": str(home / "pyspark"),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "JDK_JAVA_OPTIONS": QUICK,  # without the archive of classes, which is the installed Spark's
+        "JDK_JAVA_OPTIONS": QUICK,  # without the archive of classes, which belongs to the installed Spark
     }
 
 
 def packages(version: str) -> Path:
-    """The folder that holds this PySpark as `pyspark/`; skips or fails the test if it cannot be had."""
+    """Return the folder that has this PySpark as `pyspark/`. Skip or fail the test if the version is not available."""
     installed = Path(pyspark.__file__).parent.parent
     if version == pyspark.__version__:
         return installed
@@ -73,14 +73,14 @@ def packages(version: str) -> Path:
 
 
 def cache() -> Path:
-    """Where fetched versions lie, for all checkouts of this user."""
+    """Return the folder of fetched versions, for all checkouts of this user."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if Path(base).is_absolute() else Path.home() / ".cache") / "wal-sink"
 
 
 def _install(version: str, complete: Path) -> None:
     unfinished = complete.with_name(f"{complete.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed: who holds the lock is alone
+    shutil.rmtree(unfinished, ignore_errors=True)  # left by a killed process; the lock excludes all others
     log = complete.with_name(f"{complete.name}.log")
     quiet = ["--no-input", "--disable-pip-version-check", "--no-cache-dir", "--quiet"]
     pip = [sys.executable, "-m", "pip", "install", *quiet, "--no-deps", "--target", str(unfinished)]
@@ -97,7 +97,7 @@ def _install(version: str, complete: Path) -> None:
 
 @contextmanager
 def _held(lock: Path) -> Iterator[None]:
-    """Hold a lock of the machine, which a killed process lets go; bounded."""
+    """Hold a lock of the machine, for a limited time. It is released if the process is killed."""
     deadline = time.monotonic() + INSTALL_LIMIT_S
     with lock.open("w") as file:
         while not _locked(file.fileno()):

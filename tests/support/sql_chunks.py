@@ -1,4 +1,4 @@
-"""What brings chunks to a server and looks at it, for tests of `SqlSink`."""
+"""Helpers for tests of `SqlSink`: they write chunks to a server and read its tables."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stored(server: Server, database: str, columns: str = "id") -> list[tuple[Any
 
 
 def as_owner(server: Server, database: str, *statements: str) -> None:
-    """As the user the sink connects as, where tables have owners."""
+    """Run statements as the user as which the sink connects, where tables have owners."""
     for statement in statements:
         if isinstance(server, PostgresqlServer):
             server.query(database, f"SET ROLE {USER}")

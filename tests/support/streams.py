@@ -1,6 +1,6 @@
-"""What the tests of a running query share: a source with one batch a file, targets that can be counted, programs.
+"""Helpers for tests of a running query: a source with one batch per file, targets that can be counted, programs.
 
-Everything here is imported by Spark's workers and by programs in processes of their own, too.
+Spark's workers and programs in separate processes import this module too.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from tests.support.fixtures.spark import SPARK_CONF
 spark = SparkSession.builder.master("{master}").config(map=SPARK_CONF).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 """
-"""How a program of a test starts Spark; `format` it with a master."""
+"""The start of Spark in a test's program. `format` it with a master."""
 
 
 @dataclass(frozen=True)
 class Feed:
-    """A folder of JSON files, each of which is one batch of a stream."""
+    """A folder of JSON files. Each is one batch of a stream."""
 
     folder: Path
 
     def add(self, *batches: Iterable[int], name: str = "") -> None:
-        """Add a batch of ids for each argument, in this order."""
+        """Add one batch of ids for each argument, in this order."""
         for ids in batches:
             self.add_text("".join(f'{{"id": {number}}}\n' for number in ids), name)
 
@@ -62,7 +62,7 @@ class Feed:
 
 @dataclass(frozen=True)
 class Home:
-    """Where one query of a test lives: input, checkpoint, WAL and target, below one folder."""
+    """The places of one test query, below one folder: input, checkpoint, WAL and target."""
 
     root: Path
     wal_url: str = ""
@@ -85,7 +85,7 @@ class Home:
 
     @property
     def trouble(self) -> Path:
-        """While this file exists, sinks made by `troubled` misbehave as it says."""
+        """The path of the file that disturbs sinks made by `troubled`. While it exists, they do what it says."""
         return self.root / "trouble"
 
     def troubled(self, how: Trouble = "raise") -> Lines:
@@ -93,21 +93,21 @@ class Home:
         return Lines(self.root / "out.jsonl", trouble=self.trouble)
 
     def sink(self, to: object = ..., **options: Any) -> WalSink:
-        """A `WalSink` on this place, to `lines` if not told otherwise."""
+        """Return a `WalSink` on this place. The default target is `lines`."""
         target = self.lines if to is ... else to
         return WalSink(target, wal=self.wal_url or str(self.wal), checkpoint=str(self.checkpoint), **options)
 
     def writer(self, spark: SparkSession, schema: str = SCHEMA) -> DataStreamWriter:
-        """The stream of the feed, ending when everything is read."""
+        """Return a writer of the feed's stream that ends when everything is read."""
         return self.feed.stream(spark, schema).writeStream.trigger(availableNow=True)
 
     def run(self, spark: SparkSession, to: object = ..., **options: Any) -> None:
-        """One whole run, from opening to closing."""
+        """Run once, from opening to closing."""
         with self.sink(to, **options) as sink:
             sink.run(self.writer(spark))
 
     def object(self, pattern: str) -> Path:
-        """The first object of the WAL whose path matches."""
+        """Return the first object of the WAL whose path matches."""
         found = sorted(self.wal.glob(pattern))
         assert found, f"no {pattern} in {sorted(str(path) for path in self.wal.rglob('*'))}"
         return found[0]
@@ -127,7 +127,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Lines(Sink):
-    """A target that appends a line for each chunk to a file, from any process, and can be told to misbehave."""
+    """A target that appends a line per chunk to a file, from any process, and can be made to misbehave."""
 
     path: Path
     trouble: Path | None = None
@@ -149,19 +149,19 @@ class Lines(Sink):
         self._append(json.dumps(sent) + "\n")
 
     def sent(self) -> list[Sent]:
-        """Every call so far; a line that is being written is not seen."""
+        """Return every call so far, except a line that is being written."""
         text = self.path.read_text() if self.path.exists() else ""
         lines = (json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n"))
         return [Sent(**{**line, "ids": tuple(line["ids"])}) for line in lines]
 
     def ids(self, name: str | None = None) -> list[int]:
-        """Every delivered id, sorted, repeats included."""
+        """Return every delivered id, sorted, including repeats."""
         return sorted(number for sent in self.sent() if name in {None, sent.name} for number in sent.ids)
 
     def repeats(self) -> int:
-        """How many chunks arrived more than once, with the same rows each time."""
+        """Return how many chunks arrived more than once. Each time they must have had the same rows."""
         counted = Counter((sent.key, sent.ids) for sent in self.sent())
-        assert len(counted) == len({key for key, _ in counted}), "one key, two contents"
+        assert len(counted) == len({key for key, _ in counted}), "one key with two contents"
         return sum(times - 1 for times in counted.values())
 
     def _append(self, line: str) -> None:
@@ -182,7 +182,7 @@ class Lines(Sink):
 
 
 def quick(to: object, **options: Any) -> Delivery:
-    """A delivery that gives up soon."""
+    """Return a delivery that gives up soon."""
     return Delivery(to, **{"max_attempts": 2, "attempt_timeout_s": 1.0, **options})
 
 
@@ -191,7 +191,7 @@ def small_chunks(rows: int = 10) -> Settings:
 
 
 def flip(path: Path, at: int = -9) -> bytes:
-    """Flip one byte of a file; returns what it held before."""
+    """Flip one byte of a file. Return its earlier content."""
     data = path.read_bytes()
     changed = bytearray(data)
     changed[at] ^= 0x10
@@ -200,7 +200,7 @@ def flip(path: Path, at: int = -9) -> bytes:
 
 
 def copy_of(folder: Path, name: str) -> Path:
-    """A copy of a folder beside it."""
+    """Copy a folder to a place beside it."""
     target = folder.with_name(name)
     shutil.copytree(folder, target)
     return target
@@ -219,7 +219,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = PATI
 
 
 def leading(numbers: Sequence[int]) -> int:
-    """How many of 0, 1, 2, … are there without a gap."""
+    """Return how many of 0, 1, 2, … are there without a gap."""
     there = set(numbers)
     return sum(1 for _ in takewhile(there.__contains__, _naturals()))
 

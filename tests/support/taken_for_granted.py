@@ -1,4 +1,4 @@
-"""Where the sources rely on what others do not promise, found in the sources themselves: no list has to be kept.
+"""The places where the sources rely on undocumented behaviour of others, found in the sources, so without a list.
 
 A place is named as in docs/ASSUMPTIONS.md: `file.py::function`, `file.py::Class.method` or `file.py::CONSTANT`.
 """
@@ -14,15 +14,15 @@ from tests.support.documents import places_in, tree_of
 from tests.support.processes import CHECKOUT
 
 _PRIVATE = re.compile(r"_(?:j(?!ob_|udge)[a-z]\w*|gateway|instantiatedSession|active_spark_context)")
-"""PySpark's own names for what it keeps of the JVM; `_job_…` and `_judge` are ours."""
+"""PySpark's own names for its objects of the JVM. `_job_…` and `_judge` are names of wal-sink."""
 _UNDOCUMENTED = {"pythonExec", "java_exception", "cloudpickle", "ArrowTableToRowsConversion", "clock_gettime"}
-"""Public by their names, and described by nobody."""
+"""Names that look public but are not documented."""
 _SPARKS_WORDS = re.compile(r"(?:spark|sql|streaming)(?:\.\w+)+")
 """Keys of settings and of local properties."""
 _SPARKS_FILES = re.compile(r"(?:offsets|commits|sources)(?:/.*)?|metadata")
 _CHECKPOINT = "wal_sink/checkpoint/"
 _PROGRAMS = "wal_sink/cli/"
-"""They choose settings and signals for themselves alone."""
+"""Programs choose settings and signals only for themselves."""
 _LOCAL_PROPERTIES = {"getLocalProperty", "setLocalProperty"}
 _PROCESS = {"register_at_fork", "getpid", "register", "unregister", "signal"}
 _PROCESS_MODULES = {"os", "atexit", "signal"}
@@ -31,7 +31,7 @@ _SINKS = {"Sink", "TransactionalSink", "TwoPhaseSink", "SegmentSink", "BatchSink
 
 @cache
 def reliances() -> set[str]:
-    """Places that call what is private or undocumented: of Spark, of py4j, of a client library, of the process."""
+    """List places that call private or undocumented parts of Spark, py4j, a client library or the process."""
     found: set[str] = set()
     for file in _sources("wal_sink", "backends"):
         for name, node in _leaves(tree_of(file).body):
@@ -41,7 +41,7 @@ def reliances() -> set[str]:
 
 
 def store_primitives() -> set[str]:
-    """What each kind of store makes of each promise of `Store` and `SegmentStream`."""
+    """List the places where a kind of store carries out a promise of `Store` or `SegmentStream`."""
     base = {node.name: node for node in tree_of("wal_sink/stores/base.py").body if isinstance(node, ast.ClassDef)}
     promises = {
         kind: {inner.name for inner in base[kind].body if isinstance(inner, ast.FunctionDef) and _decorated(inner)}
@@ -59,7 +59,7 @@ def store_primitives() -> set[str]:
 
 
 def sinks() -> set[str]:
-    """Every concrete sink of the backends, and every dialect of the one for databases."""
+    """List every concrete sink of the backends, and every dialect of the sink for databases."""
     classes = {
         node.name: (file, node)
         for file in _sources("backends")
@@ -83,7 +83,7 @@ def _sources(*folders: str) -> list[str]:
 
 
 def _leaves(body: list[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
-    """Places that hold code of their own; a class is told by what it holds."""
+    """List the places that have their own code. A class is represented by its members."""
     return ((name, node) for name, node in places_in(body, "") if not isinstance(node, ast.ClassDef))
 
 
@@ -115,7 +115,7 @@ def _py4j_names(file: str) -> set[str]:
 
 
 def _is_marked(file: str, node: ast.stmt) -> bool:
-    """Whether the linter was told to let a private name of another library pass."""
+    """Tell whether the linter was told to accept a private name of another library."""
     return any("noqa" in line and "SLF001" in line for line in _lines(file)[node.lineno - 1 : node.end_lineno])
 
 

@@ -1,4 +1,4 @@
-"""A runtime that notes how long each call of a sink may take."""
+"""A runtime that records the time limit of each call of a sink."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal_sink.testing import simulated_runtime
 
 
 def noting_limits(limits: dict[str, set[float]]) -> Runtime:
-    """`limits` gets the limits of all calls, in seconds, by the function's name."""
+    """Return a runtime that adds the limits of all calls to `limits`, in seconds, by the function's name."""
 
     class Noting(DirectCall):
         def call(self, function: Any, *args: Any, timeout_s: float) -> Any:

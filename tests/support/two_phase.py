@@ -1,4 +1,4 @@
-"""What the tests of two-phase sinks share: a place with few rows, a target that can fail, what is shown of it."""
+"""Helpers for tests of two-phase sinks: a place with few rows, a target that can fail, its visible rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def place(*rows: int) -> Place:
 
 
 def staged(where: Place, run: Run, batch_id: int = 0) -> None:
-    """Staged and completed, not delivered."""
+    """Stage and complete a batch, without delivering it."""
     for done in where.query().batches(run, batch_id + 1):
         assert done <= batch_id
 
@@ -30,7 +30,7 @@ def begun(where: Place, sink: str = "a") -> list[str]:
 
 
 def restaged(where: Place, run: Run, vault: Vault) -> str:
-    """A batch that Spark ran twice, completed and delivered. The transaction of the attempt that lost."""
+    """Let Spark run a batch twice, complete and deliver it. Return the transaction of the attempt that lost."""
     query = where.query()
     query.start_batch(0, 0)
     query.stage(run, 0)
@@ -47,7 +47,7 @@ def restarted(where: Place, vault: Vault, times: int = 2) -> None:
 
 
 class Failing(VaultSink):
-    """Fails in some calls, as often as told."""
+    """A sink that fails in some calls, for a given number of times."""
 
     def __init__(self, vault: Vault, call: str, *, times: int = 1, error: Exception | None = None) -> None:
         super().__init__(vault)

@@ -12,31 +12,31 @@ Row = dict[str, Any]
 
 @dataclass
 class Vault:
-    """The target; outlives every process."""
+    """The target. It outlives every process."""
 
     held: dict[str, list[Row]] = field(default_factory=dict)
-    """Rows by id of the transaction that holds them."""
+    """The rows of open transactions, by the id of the transaction."""
     shown: dict[str, list[Row]] = field(default_factory=dict)
-    """The same of those that were committed."""
+    """The rows of committed transactions, in the same way."""
     commits: list[str] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
     remembers_commits: bool = True
-    """Whether it can tell what was never committed from what was and has gone since."""
+    """True if it can tell a handle that was never committed from one that was committed and has gone since."""
 
     def rows(self) -> list[Row]:
         return [row for rows in self.shown.values() for row in rows]
 
     def drop_held(self) -> None:
-        """Every open transaction times out."""
+        """Drop all open transactions, as after a timeout."""
         self.held.clear()
 
     def take_shown(self) -> None:
-        """A reader takes what it finds away."""
+        """Remove the rows that are shown, as a reader of a queue does."""
         self.shown.clear()
 
 
 class VaultSink(TwoPhaseSink):
-    """Holds back in a vault. Not pickled: a test's process keeps the vault itself."""
+    """A sink that holds rows back in a vault. It is not pickled: the test's process itself has the vault."""
 
     token = ""
 

@@ -1,8 +1,8 @@
-"""Where retired words and phrases are still written: `python -m tests.support.words [PATH …]` lists the places.
+"""The places of retired words and phrases: `python -m tests.support.words [PATH …]` lists them.
 
 `tests/documents/words.toml` holds the words, what to write instead, and the places where one may stay, each with its
-reason. Sources, documents and the specification are searched as text: names, comments, docstrings and messages alike,
-also across the ends of lines. Names of tests are passed over, since tests are known by them.
+reason. Sources, documents and the specification are searched as text: names, comments, docstrings and messages, also
+across the ends of lines. Names of tests are passed over, because other files refer to tests by these names.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ SEARCHED = ("wal_sink", "backends", "examples", "tests", "docs", "specs", "bench
 AT_THE_TOP = ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml")
 ENDINGS = frozenset({".py", ".md", ".toml", ".tla", ".cfg", ".java", ".txt"})
 OF_THE_FINDER = (LIST, "tests/support/words.py", "tests/documents/test_words.py")
-"""These name the words that they look for."""
+"""These files name the words that they look for."""
 SPACE = r"(?:\s+(?:(?:\#:?|\\\*|\*|>)[ ]+)?|\s*\"\s+[rbf]*\")"
-"""A space or the end of a line, with what begins the next line of a comment, a quotation, a text in pieces."""
+"""A space, or the end of a line with the beginning of the next line of a comment, a quotation or a split text."""
 NAME_OF_A_TEST = re.compile(r"\btest_\w+")
 BEGINS = r"(?:(?<=[.!?:;|>*\"'`(\[#-][ ])|(?<=[\"'`*(|])|^[ ]*(?:\d+\.[ ])?)"
 SENTENCE = BEGINS + r"{word}[ ](?!=)[^.?!|]*(?:[.!|](?![\w`])|\Z|\n[ ]*\n)"
-"""One that begins with the word and does not end in a question mark."""
+"""A sentence that begins with the word and does not end in a question mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """A word or phrase that is written no more."""
+    """A word or phrase that is no longer written."""
 
     word: str
     pattern: re.Pattern[str]
@@ -48,7 +48,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Where a retired word stays: in files that fit, in lines that hold a text."""
+    """An exception: a retired word may stay in these files, in lines that contain a text."""
 
     word: str
     files: str
@@ -74,11 +74,10 @@ class Place:
 
 
 class Words:
-    """The retired words of a checkout, and where they stay."""
+    """The retired words of a checkout, and the places where they may stay."""
 
     def __init__(self, text: str) -> None:
         told = tomllib.loads(text)
-        self.finished: list[str] = told["finished"]
         self.passed_over: list[str] = told["passed_over"]
         self.retired = [_retired(**entry) for entry in told["retired"]]
         self.allowed = [Allowed(**{"line": ""} | entry) for entry in told.get("allowed", [])]
@@ -139,7 +138,7 @@ def _retired(
 
 
 def _names(source: str) -> str:
-    """Return the source with nothing but its names, each in its line."""
+    """Return only the names of a source, each in its line."""
     lines: list[list[str]] = [[] for _ in range(source.count("\n") + 2)]
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.NAME:
@@ -148,7 +147,7 @@ def _names(source: str) -> str:
 
 
 def room_of(file: str) -> str:
-    """Name the folder of a file, by which the counts are told."""
+    """Return the folder of a file. The counts are shown by folder."""
     return file.rpartition("/")[0] or file
 
 

@@ -1,4 +1,4 @@
-"""Existing writers for the tests of `wal_sink.wrap`. Workers and programs in other processes import them too."""
+"""Existing writers, for the tests of `wal_sink.wrap`. Workers and programs in other processes import them too."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Notes:
-    """What happened, from any process, a JSON line each; and what is to go wrong how often."""
+    """A record of events from any process, one JSON line each, and the planned failures."""
 
     folder: Path
 
@@ -43,12 +43,12 @@ class Notes:
             (self.folder / f"trouble-{at}-{number}").touch()
 
     def trouble(self, at: str) -> None:
-        """Raise if trouble is planned here, once per plan."""
+        """Raise an error if a failure is planned here, once per plan."""
         for file in sorted(self.folder.glob(f"trouble-{at}-*")):
             try:
                 file.unlink()
             except FileNotFoundError:
-                continue  # another process ran into it
+                continue  # another process has taken it
             raise OSError(f"trouble at {at}")
 
 
@@ -111,7 +111,7 @@ class ArrowWriter(_Committing, DataSourceStreamArrowWriter):
 
 
 class SilentWriter(_Committing):
-    """Forgets to return a message."""
+    """A writer that forgets to return a message."""
 
     def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
         list(iterator)

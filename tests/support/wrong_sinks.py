@@ -1,6 +1,6 @@
-"""Sinks that keep their contract, and sinks that each break it at one point. Run by `test_kit.py`, not by themselves.
+"""Sinks that keep their contract, and sinks that each break it at one point. `test_kit.py` runs them.
 
-`breaks` and `fails` name the tests of `SinkContract` that must fail, without `test_`, and no others may.
+`breaks` and `fails` name the tests of `SinkContract` that must fail, without `test_`. No other test may fail.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ SHUTS_OUT = "who_asks_for_positions_shuts_nobody_out"
 FOUND_OUT = "a_target_that_forgot_its_newest_commits_is_found_out"
 FORGETS = "a_target_may_forget_its_newest_commits_at_any_point"
 GOES_WRONG = frozenset({UNDISTURBED, DIES, REQUEST_FAILS, WAKES})
-"""What is wrong without any disturbance is not skipped where one is to come."""
+"""The tests that fail for a sink that is wrong even undisturbed. Tests with a disturbance do not skip it."""
 TOGETHER = "rows_and_position_are_written_together_or_not_at_all"
 
 
 @dataclass
 class Target:
-    """A target with transactions, which outlives every process. Its own lines are never interrupted."""
+    """A target with transactions. It outlives every process, and its own lines are never interrupted."""
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     ledger: dict[str, tuple[int, Position]] = field(default_factory=dict)
     highest_terms: dict[str, int] = field(default_factory=dict)
-    """By WAL: each counts its own."""
+    """The highest term of each WAL. Each WAL counts its own terms."""
     opened: int = 0
     held: list[dict[str, Any]] = field(default_factory=list)
     path: str = ""
@@ -96,7 +96,7 @@ class Target:
         self.store(chunk)
 
     def commit_after_anything(self, chunk: Chunk) -> None:
-        """Whatever batch the slot is at."""
+        """Store the chunk, whatever batch the slot is at."""
         _, stored = self.ledger.get(chunk.position.slot, (0, None))
         self.commit(replace(chunk, follows=stored), slot=chunk.position.slot)
 
@@ -116,7 +116,7 @@ def rows_of(chunk: Chunk) -> list[dict[str, Any]]:
 
 
 class Contract(SinkContract):
-    """Small batches, few types: what the tests say about a sink does not depend on them."""
+    """Small batches and few types. The results of the tests do not depend on them."""
 
     kind: Any = None
     fails: ClassVar[frozenset[str]] = frozenset()
@@ -146,7 +146,7 @@ class Contract(SinkContract):
 
 
 def breaker(contract: type[Contract]) -> Callable[..., Callable[[type[T]], type[T]]]:
-    """The decorator that puts a sink under a contract of which exactly these tests must fail."""
+    """Return the decorator that puts a sink under a contract. Exactly the named tests must fail."""
 
     def breaks(*fails: str) -> Callable[[type[T]], type[T]]:
         def put(kind: type[T]) -> type[T]:
@@ -162,7 +162,7 @@ def breaker(contract: type[Contract]) -> Callable[..., Callable[[type[T]], type[
 
 breaks = breaker(Contract)
 
-# Sinks as they should be.
+# Correct sinks.
 
 
 @breaks()
@@ -225,7 +225,7 @@ class Batches(BatchSink):
         TARGETS[self.number].rows += table.to_pylist()
 
 
-# Sinks as they should not be.
+# Wrong sinks.
 
 
 @breaks(*GOES_WRONG)
@@ -255,7 +255,7 @@ class SendsWhenItIsClosed(Plain):
 
 
 class TestNeverFlushesItsFile(Contract):
-    """Here a process that dies flushes its files as it is collected; one that is killed does not."""
+    """A sink that never flushes its file. A process that dies here flushes it when collected, a killed one does not."""
 
     class kind(Plain):  # noqa: N801
         def open(self, context: SinkContext) -> None:  # noqa: ARG002
@@ -284,7 +284,7 @@ class TestNeverFlushesItsFile(Contract):
 
 @breaks(INTERRUPTED)
 class SharesOnePlaceWithOtherTasks(Plain):
-    """As a temporary file of one name for all tasks."""
+    """A sink that uses one temporary file name for all tasks."""
 
     def write(self, chunk: Chunk) -> None:
         self.target.held = rows_of(chunk)
@@ -335,7 +335,7 @@ class IsClosedForGood(Plain):
 class WantsTheTargetForItself(Plain):
     def open(self, context: SinkContext) -> None:
         if self.target.opened == context.term:
-            raise RuntimeError("somebody else is here")
+            raise RuntimeError("another sink is open")
         self.target.opened = context.term
 
     def close(self) -> None:
@@ -376,7 +376,7 @@ class StumblesOverAType(Plain):
 
 @breaks()
 class RefusesARow(Plain):
-    """As it should: the others are written."""
+    """A correct sink: it refuses one row and writes the others."""
 
     def write(self, chunk: Chunk) -> Any:
         bad = [index for index, row in enumerate(rows_of(chunk)) if "\0" in str(row.get("odd_one"))]
@@ -465,7 +465,7 @@ class KnowsOnlyTheNewestKey(Idempotent):
     def write(self, chunk: Chunk) -> None:
         wal = chunk.position.slot.partition("/")[0]
         if chunk.term < self.target.highest_terms.get(wal, 0):
-            raise FencedError("succeeded")
+            raise FencedError("superseded")
         super().write(chunk)
         self.target.highest_terms[wal] = chunk.term
         del self.target.keys[:-1]
@@ -473,7 +473,7 @@ class KnowsOnlyTheNewestKey(Idempotent):
 
 @breaks(WAKES)
 class LooksBeforeItWrites(Idempotent):
-    """In two steps: another process may write between them."""
+    """A sink that looks first and writes then. Another process may write in between."""
 
     def write(self, chunk: Chunk) -> None:
         if chunk.key in self.target.keys:
@@ -495,7 +495,7 @@ class RemembersInItsProcess(Idempotent):
 
 
 def keep(target: Target, chunk: Chunk) -> None:
-    """Of the sink's module, and so of the sink: a process may die between its lines."""
+    """Store a chunk. It belongs to the sink's module, so a process may die between its lines."""
     target.keys.append(chunk.key)
     target.rows += rows_of(chunk)
 
@@ -527,7 +527,7 @@ class NotesTheKeyBeforeTheRows(LookUp):
 
 @breaks(WAKES)
 class LooksAtThePositionBeforeItWrites(Ledger):
-    """In two steps: two processes of different terms both find no entry."""
+    """A sink that looks first and writes then. Two processes of different terms both find no entry."""
 
     def write(self, chunk: Chunk) -> None:
         slot = chunk.position.slot
@@ -539,7 +539,7 @@ class LooksAtThePositionBeforeItWrites(Ledger):
 
 @breaks(LAST_NONE, LAST_BY_SLOT, POSITIONS, RULE, SHUTS_OUT, FORGETS, *GOES_WRONG)
 class HasAPositionForEverySlot(Ledger):
-    """And goes by it."""
+    """A sink that answers with a position for every slot, and relies on it."""
 
     def write(self, chunk: Chunk) -> None:
         slot = chunk.position.slot
@@ -553,7 +553,7 @@ class HasAPositionForEverySlot(Ledger):
 
 @breaks(LAST_NEWEST, LAST_BY_SLOT, POSITIONS, RULE, FOUND_OUT, SHUTS_OUT, FORGETS, *GOES_WRONG)
 class TellsAnotherSlot(Ledger):
-    """And goes by it."""
+    """A sink that answers with the position of another slot, and relies on it."""
 
     def write(self, chunk: Chunk) -> None:
         at = self.last(chunk.position.slot)
@@ -583,7 +583,7 @@ class IgnoresTerms(Ledger):
 
 @breaks(RULE, FOUND_OUT, FORGETS)
 class ComparesOnlyPositions(Ledger):
-    """Neither segments nor parts of chunks, and what it has it says to anybody."""
+    """A sink that compares neither segments nor parts of chunks, and tells any process what it has."""
 
     def write(self, chunk: Chunk) -> None:
         self.target.commit_by_position(chunk)
@@ -591,7 +591,7 @@ class ComparesOnlyPositions(Ledger):
 
 @breaks(RULE, FOUND_OUT, FORGETS, WAKES)
 class TakesAnEmptySlotForNew(Ledger):
-    """Whatever comes: so it does not notice that the rows before it are gone."""
+    """A sink that takes any chunk into an empty slot. It does not notice that the rows before it are gone."""
 
     def write(self, chunk: Chunk) -> None:
         if chunk.position.slot in self.target.ledger:
@@ -602,7 +602,7 @@ class TakesAnEmptySlotForNew(Ledger):
 
 @breaks(RULE, FOUND_OUT, FORGETS)
 class AcceptsAGap(Ledger):
-    """A chunk is new to it wherever it starts, if only the slot is not past its end."""
+    """A sink that accepts a chunk wherever it starts, unless the slot is past the chunk's end."""
 
     def write(self, chunk: Chunk) -> None:
         try:
@@ -612,7 +612,7 @@ class AcceptsAGap(Ledger):
 
 
 class TestRemembersItsPositions(Contract):
-    """It asks the target once, and then never again: what the target forgot it does not hear."""
+    """A sink that remembers its positions. It does not notice that the target forgot some."""
 
     class kind(Ledger):  # noqa: N801
         def __init__(self, number: int) -> None:
@@ -636,7 +636,7 @@ class TestRemembersItsPositions(Contract):
 
 
 class TestIsBroughtBack(Contract):
-    """As it should: its author says how the target is saved and restored."""
+    """A correct sink, whose author says how to copy and restore the target."""
 
     kind = Ledger
     snapshot = TestRemembersItsPositions.snapshot
@@ -661,7 +661,7 @@ class CommitsTwice(Ledger):
 
 @breaks(RULE)
 class IgnoresWhatAChunkFollows(Ledger):
-    """Batches that the target forgot are missing for good."""
+    """A sink that does not look at what a chunk follows. Batches that the target forgot are missing for good."""
 
     def write(self, chunk: Chunk) -> None:
         self.target.commit_after_anything(chunk)
@@ -669,7 +669,7 @@ class IgnoresWhatAChunkFollows(Ledger):
 
 @breaks(POSITIONS)
 class TellsPositionsThatItRemembers(Ledger):
-    """Which the target may have forgotten since."""
+    """A sink that answers with old positions, which the target may have forgotten since."""
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002
         self.known: dict[str, Position | None] = {}
@@ -681,7 +681,7 @@ class TellsPositionsThatItRemembers(Ledger):
 
 @breaks(SHUTS_OUT, BESIDE)
 class ShutsOutWhoWritesWhenItIsOpened(Ledger):
-    """As a producer with one transactional id for a slot does, if it begins in `open`."""
+    """A sink that shuts others out in `open`, as a producer with one transactional id per slot may do."""
 
     def open(self, context: SinkContext) -> None:  # noqa: ARG002
         self.target.opened += 1
@@ -689,7 +689,7 @@ class ShutsOutWhoWritesWhenItIsOpened(Ledger):
 
     def write(self, chunk: Chunk) -> None:
         if self.number_of_open != self.target.opened:
-            raise ConnectionError("another one was opened since")
+            raise ConnectionError("another sink was opened since")
         super().write(chunk)
 
 

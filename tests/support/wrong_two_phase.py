@@ -1,4 +1,4 @@
-"""Two-phase sinks for `test_kit.py`: one as it should be, others that break one rule each."""
+"""Two-phase sinks for `test_kit.py`: a correct one, and others that break one rule each."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _numbers = itertools.count()
 
 
 class Travelling(VaultSink):
-    """Goes by the number of its vault, so that a copy of it reaches the same one."""
+    """A sink that finds its vault by number, so that a copy of it reaches the same vault."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -75,7 +75,7 @@ class TwoPhaseWithATokenOfItsOwn(Travelling):
     token = "found again by"  # noqa: S105 - no secret
 
 
-# Sinks as they should not be.
+# Wrong sinks.
 
 
 @breaks(INVISIBLE, COPY, ABORTED, ATTEMPTS, DIES, REQUEST_FAILS, WAKES)

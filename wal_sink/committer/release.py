@@ -39,11 +39,11 @@ class Releaser:
         self._released: dict[int, Released] = {}
 
     def release(self, batch_id: int, staged: Manifest | None, *, sink: str = "") -> Released | None:
-        """Release the batch, or find its release; None if its gate is closed after all.
+        """Release the batch, or find its release. Return None if its gate is closed after all.
 
-        `staged`: this run's manifest of it, looked up *before* the gate was asked, since a later one waits for another
-        commit of Spark. `sink`: the sink it is released for, which has every earlier batch. Raises `HistoryError` or
-        `CorruptError`.
+        `staged`: this run's manifest of the batch, looked up *before* the gate was read. A later manifest would have to
+        wait for another commit of Spark. `sink`: the sink it is released for, which has every earlier batch. Raises
+        `HistoryError` or `CorruptError`.
         """
         with self._lock:
             released = self._released.get(batch_id)
@@ -127,7 +127,7 @@ class Releaser:
         """Refuse a manifest of another run that does not match the checkpoint as it is now."""
         text = self._checkpoint.offsets_text(manifest.batch_id)
         if text is None:
-            # It is asked again, since the checkpoint may have been rolled back meanwhile.
+            # This reads the newest commit again, since the checkpoint may have been rolled back meanwhile.
             if manifest.batch_id < self._checkpoint.newest_commit():
                 return  # Spark deleted the entry, as it does with old ones
             raise HistoryError(

@@ -38,7 +38,7 @@ class State(Enum):
 
 
 class Seen(Enum):
-    """What an action observed."""
+    """The observation of an action."""
 
     CONFIRMED = auto()
     GATE_OPEN = auto()
@@ -86,15 +86,15 @@ NEXT: Mapping[State, Mapping[Seen, State]] = {
 
 @dataclass(slots=True)
 class DueBatch:
-    """What one walk through the table knows of its batch. A field has no value before the action that sets it."""
+    """The facts about one batch in one pass through the table. A field has no value before the action that sets it."""
 
     search: bool
     """Whether the gate looks for later entries of the checkpoint, too."""
     batch_id: int = field(init=False)
     staged: Manifest | None = field(init=False)
-    """What this run staged of it, looked up before the gate was asked."""
+    """This run's manifest of the batch, looked up before the gate was read."""
     released: Released = field(init=False)
     is_begun: bool = field(init=False)
     delivery: BatchDelivery = field(init=False)
     kept: Mapping[Kept, int] = field(init=False)
-    """Rows of it that are dead letters."""
+    """The numbers of its rows that are dead letters."""

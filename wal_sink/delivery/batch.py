@@ -70,11 +70,11 @@ class BatchDelivery:
         self._is_unreachable = False  # whether the target took nothing in the last attempt
         self._has_rejected = False
         self._rows = [0] * len(manifest.segments)
-        """Of each segment, the rows that count as delivered. For a transactional target only a hint: it is asked before
-        the marker is created.
+        """For each segment, the number of rows that count as delivered. For a transactional target this is only a hint:
+        its positions are read before the marker is created.
         """
         self._sent_through = [0] * len(manifest.segments)
-        """Of each segment, the row before which every chunk may have been sent to a transactional target."""
+        """For each segment, the row before which every chunk may have been sent to a transactional target."""
         self._furthest = 0
         self._outrun_by = 0  # the higher term that a transactional target knows
         self._asks_first = False  # whether the target forgot something, so that it has to tell what it has
@@ -177,8 +177,8 @@ class BatchDelivery:
 
     @property
     def _is_unconfirmed(self) -> bool:
-        """Whether a transactional target has acknowledged every row. No task is left then, so no attempt would ask the
-        target again before the marker: it must be asked first.
+        """Whether a transactional target has acknowledged every row. No task is left then, so no further attempt would
+        read its positions before the marker. They must be read first.
         """
         return self._is_transactional and bool(self._manifest.segments) and not self._open_tasks()
 
@@ -269,7 +269,7 @@ class BatchDelivery:
         return self._served_sink.promise.ability is Ability.TRANSACTIONAL
 
     def _is_confirmed_after(self, tasks: Sequence[SegmentTask]) -> bool:
-        """Whether the target is asked for its rows of the whole batch after these tasks: they are all that are left."""
+        """Whether the dispatcher reads the target's rows of the whole batch after these tasks: no others are left."""
         return self._is_transactional and len(tasks) == len(self._open_tasks())
 
     def _dispatch(self, tasks: list[SegmentTask], *, confirm: bool = False) -> list[SegmentResult]:

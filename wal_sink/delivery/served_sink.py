@@ -36,8 +36,9 @@ class SegmentDispatcher(Protocol):
         """Carry out tasks: one result per task, or one of ordinal -1 for a whole batch without tasks. Raises
         `DispatcherLostError` only.
 
-        With `confirm`, a transactional target is asked for its rows of every segment of the manifest once all tasks are
-        done without a failure. Then one more result per segment follows. See `Positions.confirm`.
+        With `confirm`, the dispatcher also reads the positions of a transactional target for every segment of the
+        manifest, once all tasks are done without a failure. It then adds one result per segment. See
+        `Positions.confirm`.
         """
         ...
 

@@ -266,9 +266,9 @@ class CommitterThread:
         return not self._follow and batch_id is not None and batch_id > self._run.history.newest_known
 
     def _early_s(self) -> float:
-        """Seconds in which asking would be in vain, since the batch that is due was staged only just now.
+        """Seconds in which the gate cannot be open yet, since the batch that is due was staged only just now.
 
-        A batch before the newest is asked for at once: Spark ran another after it, so it is complete.
+        A batch before the newest needs no such pause: Spark ran another batch after it, so it is complete.
         """
         newest = self._committer.next_batch() == self._run.history.newest_known
         return self._staged_s + FIRST_POLL_S - self._now_s() if newest else 0.0
@@ -281,7 +281,7 @@ class CommitterThread:
         return self._run.log.runtime.monotonic_s()
 
     def _poll_s(self) -> float | None:
-        """Seconds until the gate is asked again; None: until a caller wakes this thread."""
+        """Seconds until the next read of the gate; None: until a caller wakes this thread."""
         longest = LONGEST_FOLLOWING_POLL_S if self._follow else LONGEST_POLL_S
         if self._follow or self._is_pending():
             return min(longest, FIRST_POLL_S * 2.0 ** (min(self._polls, 16) - 1))

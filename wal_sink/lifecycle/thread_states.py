@@ -23,7 +23,7 @@ class State(Enum):
 
 
 class Seen(Enum):
-    """What an action observed."""
+    """The observation of an action."""
 
     ANSWER_DUE = auto()
     """A caller waits until everything complete is delivered."""

@@ -1,4 +1,4 @@
-"""A segment for stores that need an object in one piece: collected in a local temporary file, sent at `commit`."""
+"""A segment for stores that take an object only as a whole. A local temporary file collects it until `commit`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wal_sink.stores.base import SegmentStream
 
 
 class SpooledSegment(SegmentStream):
-    """A segment on local disk; `put` makes it an object. Nothing is sent before `commit`."""
+    """A segment on local disk. `commit` sends it with `put`, which creates the object; nothing is sent earlier."""
 
     def __init__(self, url: str, put: Callable[[bytes], None]) -> None:
         self._url = url

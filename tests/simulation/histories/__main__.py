@@ -1,4 +1,4 @@
-"""The command: play many histories and say what happened in them, or one, point by point."""
+"""The command: play many histories and count what happened in them, or replay one history point by point."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.histories", description=__doc__)
     parser.add_argument("--seed", type=int, help="replay this history and print every point of it")
     parser.add_argument("--count", type=int, default=20_000, help="how many histories to play (default: 20000)")
-    parser.add_argument("--first", type=int, default=0, help="the first of their seeds (default: 0)")
+    parser.add_argument("--first", type=int, default=0, help="the seed of the first history (default: 0)")
     parser.add_argument("--cores", type=int, default=1, help="how many processes play (default: 1)")
-    parser.add_argument("--losses", action="store_true", help="those in which targets lose what they acknowledged")
+    parser.add_argument(
+        "--losses", action="store_true", help="play histories with targets that lose what they acknowledged"
+    )
     given = parser.parse_args(arguments)
     if given.seed is not None:
         return replay(given.seed, losses=given.losses)
@@ -27,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def replay(seed: int, *, losses: bool) -> int:
-    """One history, with all that happens in it."""
+    """Replay one history and print everything that happens in it."""
     plan = (draw_losing if losses else draw)(seed)
     with small_world():
         played = play(plan, traced=True)
@@ -39,7 +41,7 @@ def replay(seed: int, *, losses: bool) -> int:
 
 
 def play_many(first: int, count: int, cores: int, *, losses: bool) -> int:
-    """Many histories, and what happened in them."""
+    """Play many histories and print what happened in them."""
     total, begun = Count(), time.perf_counter()
     families = draw_losing_family if losses else draw_family
     for portion in play_on_all_cores(first, count, cores=cores, families=families):

@@ -1,7 +1,7 @@
-"""A life that dies at several points: played once, with a copy of the world at each point at which it might have died.
+"""A life that dies at several points. It is played once, and the world is copied at each of these points.
 
-Everything is decided by the seed, so that a process which dies later has done the same until then. And wherever a
-process dies between two effects, what it leaves is the same: the points right after an effect are all there are.
+The seed decides everything, so a process that dies later has done the same until then. A process that dies between two
+effects leaves the same world wherever it dies. So only the points right after an effect matter.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from tests.simulation.histories.world import HistoryWorld
 
 
 class Branching:
-    """Counts the effects of a life, and keeps what the world is like after some of them."""
+    """Counts the effects of a life, and keeps a copy of the world after some of them."""
 
     def __init__(self, world: HistoryWorld, plans: Mapping[int, Plan]) -> None:
         self._world = world
         self._plans = plans
         self._effects = 0
         self.worlds: dict[int, HistoryWorld] = {}
-        """By effect."""
+        """Copies of the world, by the number of the effect."""
         self.points: list[int] = []
         """The number of the point right after each effect."""
 

@@ -1,4 +1,4 @@
-"""Functions that can be stopped in the middle and go on later: greenlets, a switch of which costs next to nothing."""
+"""Functions that can pause and go on later. They are greenlets, which switch at almost no cost."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wal_sink.testing import Crash
 
 
 class Coroutine:
-    """A function that runs until it pauses, as often as it is resumed."""
+    """A function that runs until it pauses, each time it is resumed."""
 
     def __init__(self, function: Callable[[], object]) -> None:
         self._function = function
@@ -23,7 +23,7 @@ class Coroutine:
         return self._greenlet.dead
 
     def resume(self) -> None:
-        """Let it run until it pauses or ends. What it raised lies in `error`."""
+        """Let it run until it pauses or ends. `error` holds the exception that it raised."""
         self._give_control(self._greenlet.switch)
 
     def kill(self) -> None:
@@ -32,12 +32,12 @@ class Coroutine:
             self._give_control(lambda: self._greenlet.throw(Crash("ended where it stood")))
 
     def pause(self) -> None:
-        """To be called by the function itself."""
+        """Pause. Only the function itself may call this."""
         assert self._greenlet.parent is not None
         self._greenlet.parent.switch()
 
     def _give_control(self, switch: Callable[[], object]) -> None:
-        self._greenlet.parent = getcurrent()  # where it comes back to
+        self._greenlet.parent = getcurrent()  # control returns here
         _running.append(self)
         switch()
         _running.pop()
@@ -45,12 +45,12 @@ class Coroutine:
     def _run(self) -> None:
         try:
             self.result = self._function()
-        except BaseException as error:  # noqa: BLE001 - looked at by who resumed it
+        except BaseException as error:  # noqa: BLE001 - the code that resumed it looks at the error
             self.error = error
 
 
 def running() -> Coroutine | None:
-    """The coroutine that calls this; None outside of all."""
+    """The coroutine that calls this; None outside of any coroutine."""
     return _running[-1] if _running else None
 
 

@@ -1,4 +1,4 @@
-"""Playing many histories and counting what happened in them."""
+"""Playing many histories, and counting what happened in them."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.simulation.histories.playing import Played, play, play_family, small_
 Drawing = Callable[[int], Family]
 """Draws the family of a number."""
 PORTION = 250 * FAMILY
-"""How many histories one process plays at a time."""
+"""Number of histories that one process plays at a time."""
 _KEPT_VIOLATIONS = 20
 
 
 @dataclass(slots=True)
 class Count:
-    """What came of many histories."""
+    """Totals of many histories."""
 
     histories: int = 0
     cpu_s: float = 0.0
-    """Processor seconds, of all processes that played."""
+    """Processor seconds of all processes that played."""
     points: int = 0
     hits: Counter[str] = field(default_factory=Counter)
-    """How often what happened."""
+    """How often each thing happened."""
     touched: Counter[str] = field(default_factory=Counter)
-    """In how many histories."""
+    """In how many histories each thing happened."""
     violations: dict[int, str] = field(default_factory=dict)
-    """The first of a history's, by its seed; not more than a page of them."""
+    """The first violation of each history, by its seed; at most a page of them."""
     broken: int = 0
     """How many histories broke a law."""
 
@@ -45,7 +45,7 @@ class Count:
         return self.histories / self.cpu_s if self.cpu_s else 0.0
 
     def complaints(self, option: str = "") -> list[str]:
-        """What broke, and how to see it again."""
+        """The violations, each with the command that replays its history."""
         replay = f"python -m tests.simulation.histories{option} --seed"
         return [f"{violation}\n  {replay} {seed}" for seed, violation in self.violations.items()]
 
@@ -85,8 +85,9 @@ def play_seeds(first: int, count: int, families: Drawing = draw_family) -> Count
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """What histories leave is collected once, at the end: far cheaper than while they are played. What was there before
-    is not looked through: it would take longer than what they leave.
+    """Collect the garbage of histories once, at the end, which is far cheaper than while they are played.
+
+    Objects that existed before are not searched: that would take longer than the histories' own garbage.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -108,7 +109,10 @@ def _play_family(family: Family, total: Count) -> None:
 def play_on_all_cores(
     first: int, count: int, *, cores: int | None = None, families: Drawing = draw_family
 ) -> Iterator[Count]:
-    """The same by several processes, portion by portion, in any order. Memory is that of a portion for each."""
+    """Play the histories in several processes, portion by portion, in any order.
+
+    Each process holds one portion in memory.
+    """
     starts = range(first, first + count, PORTION)
     portions = [(start, min(PORTION, first + count - start), families) for start in starts]
     cores = min(cores or os.cpu_count() or 1, len(portions))
@@ -119,14 +123,28 @@ def play_on_all_cores(
         try:
             yield from pool.map(_portion, portions)
         finally:
-            pool.shutdown(cancel_futures=True)  # whoever has enough does not wait for the rest
+            pool.shutdown(cancel_futures=True)  # a caller that stops early does not wait for the rest
 
 
 def _portion(portion: tuple[int, int, Drawing]) -> Count:
     return play_seeds(*portion)
 
 
+def first_broken(histories: Iterable[tuple[int, Played]]) -> int | None:
+    """The number of the first history that breaks a law; None if none does. Used while a bug is planted.
+
+    An unexpected error finds no bug. It shows that the planted code no longer fits the code around it, so that the bug
+    is not planted at all.
+    """
+    for number, played in histories:
+        assert not played.unexpected, f"history {number}: {played.unexpected[0]}"
+        if played.violations:
+            return number
+    return None
+
+
 def total_of(counts: Iterable[Count]) -> Count:
+    """The sum of all counts."""
     total = Count()
     for count in counts:
         total.add(count)

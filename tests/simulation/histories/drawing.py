@@ -1,4 +1,4 @@
-"""From a seed to a plan. What is drawn often is what a small history needs to meet trouble; the rest comes seldom."""
+"""Drawing a plan from a seed. Trouble that fits into a small history is drawn often, the rest seldom."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def _often(*weighted: tuple[T, int]) -> tuple[T, ...]:
-    """Each thing as often as its weight says, so that drawing evenly draws by weight."""
+    """Repeat each thing as often as its weight says, so that an even draw follows the weights."""
     return tuple(thing for thing, weight in weighted for _ in range(weight))
 
 
@@ -41,7 +41,7 @@ _BATCHES: tuple[Shape, ...] = _often(
     (((3,), (), (2, 2)), 2),
 )
 _COLLECTED: tuple[Shape, ...] = _often((((3,), (1,), (1,)), 4), (((1,), (3,), (1,)), 4), (((4,), (1,), (2,), (1,)), 2))
-"""With a retention of one batch, these are collected."""
+"""Batches that are collected, with a retention of one batch."""
 
 _STEPS: tuple[tuple[str, str, int], ...] = _often(
     (("", "", 0), 30),
@@ -59,7 +59,10 @@ _STEPS: tuple[tuple[str, str, int], ...] = _often(
     (("list", "", 20), 3),
     (("segment", "", 3), 2),
 )
-"""What is done where, and of how many such points one is chosen. Of all points: as many as the history may have."""
+"""Kinds of points: part of the action, part of the path, and among how many such points one is drawn.
+
+0 stands for as many points as the history may have.
+"""
 
 _TROUBLES: tuple[Deed, ...] = _often(
     (Deed.CRASH, 15), (Deed.FAIL, 50), (Deed.FULL, 7), (Deed.DELAY, 6), (Deed.LOSE, 10), (Deed.LEAVE, 12)
@@ -69,18 +72,18 @@ _CHUNK_ROWS = _often((2, 5), (1, 3), (3, 1))
 
 
 FAMILY = 8
-"""How many seeds in a row are drawn together."""
+"""Number of consecutive seeds that are drawn together."""
 _HOLDING_EVERY = 6
-"""One family of so many has a two-phase sink; by its number, so that all else is drawn as if there were none."""
+"""One family in so many has a two-phase sink. Its number decides that, so all else is drawn as if there were none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The histories of `FAMILY` seeds in a row."""
+    """The histories of `FAMILY` consecutive seeds."""
 
     plans: tuple[Plan, ...]
     together: bool
-    """Whether they differ only in where one process dies, so that `play_family` can play them."""
+    """Whether they differ only in the point at which one process dies, so that `play_family` can play them."""
 
 
 def draw(seed: int) -> Plan:
@@ -89,7 +92,7 @@ def draw(seed: int) -> Plan:
 
 
 def draw_family(number: int) -> Family:
-    """Either one history, with a death after different effects, or different histories."""
+    """Draw either one history with a death after different effects, or different histories."""
     first = number * FAMILY
     drawing = _Drawing(first)
     if drawing.chance(0.66):
@@ -170,7 +173,7 @@ class _Drawing:
         return self._life(faults)
 
     def _meeting(self) -> tuple[LifePlan, ...]:
-        """Two processes that stand still by turns; the later one may die."""
+        """Two processes that stand still in turns. The later one may die."""
         first: tuple[Fault, ...] = (self._fault(Deed.PAUSE),)
         second: tuple[Fault, ...] = (self._fault(Deed.PAUSE),) if self.chance(0.8) else ()
         if self.chance(0.3):
@@ -212,7 +215,7 @@ class _Drawing:
         return self._random() < probability
 
     def _number(self, most: int) -> int:
-        """From 1 to `most`."""
+        """Draw a number from 1 to `most`."""
         return int(self._random() * most) + 1
 
     def _one_of(self, things: tuple[T, ...]) -> T:

@@ -1,4 +1,4 @@
-"""From a seed to a plan in which transactional targets lose what they acknowledged. Seeds of its own."""
+"""Drawing a plan in which transactional targets lose what they acknowledged. Its seeds are not those of `drawing`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BATCHES: tuple[Shape, ...] = _often(
     (((1,), (2,), (1,)), 4),
 )
 _COLLECTED: tuple[Shape, ...] = _often((((3,), (1,), (1,)), 4), (((2, 1), (3,), (1, 1), (2,)), 3))
-"""With a retention of one batch, these are collected."""
+"""Batches that are collected, with a retention of one batch."""
 
 _WHERE: tuple[tuple[str, str, int], ...] = _often(
     (("", "", 0), 12),
@@ -41,10 +41,13 @@ _WHERE: tuple[tuple[str, str, int], ...] = _often(
     (("after create", "release.json", 3), 1),
     (("create", "commits/", 3), 1),
 )
-"""What is done where, and of how many such points one is chosen. Of all points: as many as the history may have."""
+"""Kinds of points: part of the action, part of the path, and among how many such points one is drawn.
+
+0 stands for as many points as the history may have.
+"""
 _LOSSES: tuple[Deed, ...] = _often((Deed.FORGET, 5), (Deed.FORGET_SLOT, 3), (Deed.REPLACE, 3))
 _SIZES: tuple[int, ...] = _often((1, 12), (2, 5), (3, 2), (99, 1))
-_BESIDES: tuple[Deed, ...] = _often((Deed.CRASH, 5), (Deed.FAIL, 6), (Deed.LOSE, 2), (Deed.LEAVE, 3))
+_OTHER_DEEDS: tuple[Deed, ...] = _often((Deed.CRASH, 5), (Deed.FAIL, 6), (Deed.LOSE, 2), (Deed.LEAVE, 3))
 _FAILING: tuple[tuple[str, str, int], ...] = _often((("last", "", 6), 4), (("sink", "", 6), 4), (("", "", 0), 4))
 
 
@@ -54,7 +57,7 @@ def draw_losing(seed: int) -> Plan:
 
 
 def draw_losing_family(number: int) -> Family:
-    """Some seeds in a row, each drawn and played by itself."""
+    """Draw consecutive seeds. Each is drawn and played by itself."""
     return Family(tuple(draw_losing(seed) for seed in range(number * FAMILY, (number + 1) * FAMILY)), together=False)
 
 
@@ -91,14 +94,14 @@ class _Drawing:
         )
 
     def _losing(self) -> LifePlan:
-        """One process, whose targets forget meanwhile."""
+        """One process whose targets forget while it runs."""
         faults = self._losses()
         if self._chance(0.35):
-            faults += (self._besides(),)
+            faults += (self._other_fault(),)
         return self._life(faults, stages=self._chance(0.95), forgotten=0.05)
 
     def _meeting(self) -> tuple[LifePlan, ...]:
-        """Two processes that stand still by turns; at least one of them sees its target forget."""
+        """Two processes that stand still in turns. The target of at least one of them forgets."""
         pause = Fault(Deed.PAUSE, self._at())
         first = (pause, *self._losses()) if self._chance(0.6) else (pause,)
         second = self._losses() if len(first) == 1 or self._chance(0.4) else ()
@@ -121,8 +124,8 @@ class _Drawing:
         many = 1 + self._chance(0.3) + self._chance(0.1)
         return tuple(Fault(self._one_of(_LOSSES), self._at(), self._one_of(_SIZES)) for _ in range(many))
 
-    def _besides(self) -> Fault:
-        deed = self._one_of(_BESIDES)
+    def _other_fault(self) -> Fault:
+        deed = self._one_of(_OTHER_DEEDS)
         if deed is Deed.LOSE or deed is Deed.LEAVE:
             return Fault(deed, At(self._number(12)))
         return Fault(deed, self._at(self._one_of(_FAILING)) if deed is Deed.FAIL else self._at())
@@ -135,7 +138,7 @@ class _Drawing:
         return self._random() < probability
 
     def _number(self, most: int) -> int:
-        """From 1 to `most`."""
+        """Draw a number from 1 to `most`."""
         return int(self._random() * most) + 1
 
     def _one_of(self, things: tuple[T, ...]) -> T:

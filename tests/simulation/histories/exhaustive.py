@@ -1,8 +1,8 @@
 """Every single and every double crash point of one run, for one kind of sink.
 
-A process may die before or after any request and any call of its sink. What it leaves is decided by its effects so far:
-wherever it dies between two of them, the world is the same, and so is all that follows. So each effect stands for the
-points up to the next one; both are counted.
+A process may die before or after any request and any call of its sink. Its effects so far decide which world it leaves.
+Wherever it dies between two effects, the world is the same, and so is all that follows. So each effect stands for the
+points up to the next one. Effects and points are both counted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.simulation.histories.playing import Playing, small_world
 from tests.simulation.histories.world import HistoryWorld
 
 THREE_BATCHES: Shape = ((5, 3), (2,), (1, 0, 4))
-"""Several segments and chunks, one segment of one chunk, an empty partition."""
+"""Batches with several segments and chunks, with one segment of one chunk, and with an empty partition."""
 
 AS_USUAL = LifePlan()
 
@@ -26,19 +26,19 @@ _EVERY = range(1, 1000)
 
 @dataclass(slots=True)
 class Crashes:
-    """How many crash points were tried, and what broke."""
+    """How many crash points were tried, and which laws broke."""
 
     kind: str = ""
     single: int = 0
     """Points at which the first process may die."""
     double: int = 0
-    """Pairs of points at which the first and the second may."""
+    """Pairs of points at which the first and the second process may die."""
     worlds: int = 0
-    """Different worlds that such deaths leave; a third process lived to its end in each."""
+    """Different worlds that such deaths leave. A third process lived to its end in each."""
     violations: list[str] = field(default_factory=list)
 
     def note(self, playing: Playing, *effects: int) -> None:
-        """Let one more process live to its end, in the world that processes left which died after these effects."""
+        """Let one more process live to its end, in the world that is left after deaths at these effects."""
         self.worlds += 1
         self.violations += [
             f"{law}\n  see tests.simulation.histories.exhaustive.traced({self.kind!r}, {', '.join(map(str, effects))})"
@@ -49,7 +49,7 @@ class Crashes:
 def every_crash(
     kind: str, batches: Shape = THREE_BATCHES, each: LifePlan = AS_USUAL, *, forgets: bool = False
 ) -> Crashes:
-    """Try them all. `each` is how every process lives that is not dead; `forgets` as in `Plan`."""
+    """Try every crash point. `each` is the plan of every life; `forgets` as in `Plan`."""
     plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each, forgets=forgets)
     crashes = Crashes(kind)
     with small_world(), without_collector():
@@ -63,7 +63,7 @@ def every_crash(
 
 
 def traced(kind: str, *effects: int, batches: Shape = THREE_BATCHES, each: LifePlan = AS_USUAL) -> list[str]:
-    """One of them, point by point: for whoever looks into a violation."""
+    """Replay one of them point by point, to look into a violation."""
     plan = Plan(kinds=(kind,), batches=batches, acts=(), last=each)
     playing = Playing(HistoryWorld(plan, traced=True))
     with small_world():
@@ -73,9 +73,9 @@ def traced(kind: str, *effects: int, batches: Shape = THREE_BATCHES, each: LifeP
 
 
 def _deaths(world: HistoryWorld) -> Iterator[tuple[int, HistoryWorld, int]]:
-    """Every effect of one life after which it may die, the world it leaves there, and for how many points it stands.
+    """Play one life, and yield each of its effects, the world after it, and for how many points it stands.
 
-    Effect 0 is its birth: it may die before it did anything.
+    Effect 0 is the birth of the process: it may die before it did anything.
     """
     born = world.branch(world.plan)
     branching = Branching(world, dict.fromkeys(_EVERY, world.plan))

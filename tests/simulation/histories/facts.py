@@ -1,23 +1,23 @@
-"""What the judge knows: of every attempt to stage a batch, of every sink; and what may repeat or be missing there."""
+"""The judge's knowledge of every attempt and every sink, and the rows that each kind of sink may repeat or lack."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 NOTHING = -1
-"""Below every batch."""
+"""The number before the first batch."""
 
 
 @dataclass(slots=True)
 class Attempt:
-    """One evaluation of a batch. Its rows have numbers of their own, from `first` on."""
+    """One evaluation of a batch. Its rows are numbered from `first` on, and no other attempt has these numbers."""
 
     first: int
     batch_id: int
     end: int
-    """Of its offsets: which history it belongs to."""
+    """The end of its offsets, which tells the history that it belongs to."""
     segments: tuple[int, ...]
-    """Rows of each."""
+    """Number of rows in each segment."""
 
     @property
     def rows(self) -> range:
@@ -30,13 +30,13 @@ class Attempt:
 
 @dataclass(slots=True)
 class SinkFacts:
-    """What is known of one sink, by its name."""
+    """Facts about one sink."""
 
     kind: str
     first_batch: int | None = None
-    """Where it begins; None before it is registered."""
+    """The batch with which it begins; None before it is registered."""
     floor: int | None = None
-    """Low water when a committer of it first claimed a term."""
+    """Low water at the time at which a committer of the sink first claimed a term."""
     marked: set[int] = field(default_factory=set)
     seen: dict[int, int] = field(default_factory=dict)
     """How often each row took effect."""
@@ -47,9 +47,9 @@ class SinkFacts:
     repeated_rows: int = 0
     late_rows: int = 0
     late: dict[tuple[int, int], set[tuple[int, int]]] = field(default_factory=dict)
-    """By process and term: what was sent after the term was succeeded."""
+    """Sends after a term was superseded, by process and term."""
     known: dict[int, set[int]] = field(default_factory=dict)
-    """By process: what was marked when it could last look."""
+    """Batches that were marked when a process could last look, by process."""
     dead: dict[int, int] = field(default_factory=dict)
     """Rows kept as dead letters, each with the first one of its chunk."""
 
@@ -72,9 +72,9 @@ class SinkFacts:
 
 
 def broken_by_repeats(facts: SinkFacts, disturbances: int, shape: tuple[tuple[int, ...], ...]) -> str | None:
-    """I4 and I5: what a sink has more often than its kind permits, or lacks; None if all is well.
+    """The repeats or gaps by which a sink of this kind breaks I4 or I5, in words; None if there are none.
 
-    `disturbances` counts whatever may leave one send in doubt: crashes, failures, takeovers, lost jobs.
+    `disturbances` counts everything that may leave one send in doubt: crashes, failures, takeovers, lost jobs.
     """
     match facts.kind:
         case "at_most_once":

@@ -1,7 +1,7 @@
 """Transactional targets that lose what they acknowledged: a restart without the newest writes, a lagging standby.
 
-A commit is lost whole, rows and position together, the newest first. A target that was replaced goes on as another
-copy, with an older state: whoever is still connected to the first one writes, unseen, what nobody will read.
+A commit is lost as a whole, rows and position together, the newest first. A target that was replaced goes on as another
+copy with an older state. A process that is still connected to the first copy writes rows there that nobody will read.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from tests.simulation.histories.judge import Judge
 from tests.simulation.histories.losses import LossJudge
 from tests.simulation.histories.plans import Deed
 from tests.simulation.histories.segments import ROWS, numbers_in
-from tests.simulation.histories.targets import Target, TimedCall
+from tests.simulation.histories.targets import CallingProcess, Target
 from wal_sink.sinks.base import Rejected, SinkContext, TransactionalSink
 from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.sinks.ledger import LedgerEntry
 
 _BAD_OF_FOUR = (1, 2)
-"""Rows that are refused, so that a chunk of two has one, and a chunk of one or three may have nothing else."""
+"""Row numbers, modulo 4, that are refused. A chunk of two rows has one such row; a chunk of one row may be one."""
 
 
-class Client(TimedCall, Protocol):
+class Client(CallingProcess, Protocol):
     """The process that calls such a target."""
 
     reconnections: int
@@ -31,22 +31,22 @@ class Client(TimedCall, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one transaction wrote."""
+    """The rows and the position that one transaction wrote."""
 
     slot: str
     before: LedgerEntry | None
-    """What the slot held until then."""
+    """The content of the slot before this commit."""
     entry: LedgerEntry
     numbers: list[int]
 
 
 @dataclass(slots=True)
 class ForgetfulTarget(Target):
-    """A `Target` that knows in which order it was written to."""
+    """A `Target` that remembers the order of its commits."""
 
     commits: list[Commit] = field(default_factory=list)
     told_at_a_time: int = 0
-    """As `Plan.refusing`."""
+    """See `Plan.refusing`."""
     replaced_by: ForgetfulTarget | None = None
 
     @property
@@ -80,7 +80,7 @@ class ForgetfulTarget(Target):
         return None
 
     def forget(self, most: int, *, slot: str | None = None) -> int:
-        """Lose the newest commits, of one slot if it is named; how many there were."""
+        """Lose the newest commits, or those of one slot if it is named. Returns how many were lost."""
         doomed = [commit for commit in self.commits if slot in (None, commit.slot)][-most:]
         for commit in reversed(doomed):
             self.commits.remove(commit)
@@ -93,12 +93,12 @@ class ForgetfulTarget(Target):
         return len(doomed)
 
     def replace(self, most: int) -> int:
-        """Go on as another copy that lacks the newest commits; how many."""
+        """Go on as another copy that lacks the newest commits. Returns how many it lacks."""
         self.replaced_by = other = self.copy(self.judge)
         return other.forget(most)
 
     def forget_of_a_slot(self, most: int, turn: int) -> int:
-        """Lose the newest commits of one slot alone; how many."""
+        """Lose the newest commits of one slot alone. Returns how many were lost."""
         slots = sorted(self.ledger)
         return self.forget(most, slot=slots[turn % len(slots)]) if slots else 0
 
@@ -108,7 +108,7 @@ def _ordinal(slot: str) -> int:
 
 
 class ForgetfulSink(TransactionalSink):
-    """One connection to such a target. Made for each attempt."""
+    """One connection to such a target. Each attempt makes one."""
 
     def __init__(self, life: Client, target: ForgetfulTarget) -> None:
         self._life = life
@@ -142,7 +142,7 @@ class ForgetfulSink(TransactionalSink):
 
 
 def forget(target: ForgetfulTarget, deed: Deed, size: int, turn: int) -> int:
-    """Let this happen to a target; how many commits it lost."""
+    """Carry out a deed on a target. Returns how many commits it lost."""
     if deed is Deed.FORGET_SLOT:
         return target.forget_of_a_slot(size, turn)
     return target.replace(size) if deed is Deed.REPLACE else target.forget(size)

@@ -1,6 +1,6 @@
-"""The oracle: sees what reaches the store and the targets, and holds it against the laws of the design.
+"""The oracle: it watches everything that reaches the store and the targets, and checks the laws of the design.
 
-It shares nothing with the core but the layout on the store (`docs/FORMAT.md`), which it reads with code of its own.
+It shares only the layout on the store (`docs/FORMAT.md`) with the core, and reads that layout with separate code.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.simulation.histories.plans import Shape
 from tests.simulation.histories.segments import ROWS
 
 LARGEST_CHUNK = 4
-"""Rows; see `drawing`."""
+"""Most rows of a chunk; see `drawing`."""
 
 
 class Judge:
@@ -26,31 +26,30 @@ class Judge:
         self.sinks = {name: SinkFacts(kind) for name, kind in kinds.items()}
         self.attempts: list[Attempt] = []
         self.completed: set[tuple[int, int]] = set()
-        """Batches and the ends of their offsets that Spark completed, even if the checkpoint forgot."""
+        """Batches that Spark completed, with the ends of their offsets, even if the checkpoint forgot them."""
         self.last_evaluated: dict[tuple[int, int], Attempt] = {}
-        """By process and batch."""
+        """The newest attempt of each process at each batch."""
         self.staged: dict[tuple[int, int, int], Attempt] = {}
-        """By batch, term and number."""
+        """Attempts that have a manifest, by batch, term and number."""
         self.highest: dict[int, tuple[int, int]] = {}
         """Term and number of the highest manifest of each batch."""
         self.released: dict[int, Attempt] = {}
         self.low_water = NOTHING
         self.needed_by: dict[int, tuple[str, ...]] = {}
-        """Which sinks were registered when low water reached a batch."""
+        """The sinks that were registered when low water reached a batch."""
         self.deletions = 0
         self.violations: list[str] = []
         self.disturbances = 0
-        """Whatever may leave one send in doubt: crashes, failures, takeovers, lost jobs."""
+        """Number of events that may leave one send in doubt: crashes, failures, takeovers, lost jobs."""
         self.tampered = False
-        """Whether the checkpoint was."""
+        """Whether the checkpoint was tampered with."""
         self.lost_objects = 0
-        """How many objects the WAL lost. Then an error is right, and so is none, if all rows arrive once all the same.
-        """
+        """Number of objects that the WAL lost. A process may then raise an error, or still deliver every row once."""
         self.alone = True
         """Whether only one process lives."""
 
     def copy(self) -> Judge:
-        """One that knows the same, and sees another future."""
+        """A judge that knows the same and watches another future."""
         other = type(self)(self.batches, {})
         other.sinks = {name: facts.copy() for name, facts in self.sinks.items()}
         for name in ("attempts", "completed", "staged", "last_evaluated", "highest", "released", "needed_by"):
@@ -62,7 +61,7 @@ class Judge:
         return other
 
     def evaluated(self, process: int, batch_id: int, end: int) -> Attempt:
-        """A process evaluates a batch once more."""
+        """Note that a process evaluates a batch once more."""
         segments = tuple(rows for rows in self.batches[batch_id] if rows)
         attempt = Attempt(len(self.attempts) * ROWS, batch_id, end, segments)
         self.attempts.append(attempt)
@@ -71,9 +70,9 @@ class Judge:
 
     @property
     def began_amid_a_collection(self) -> bool:
-        """Whether a sink was registered while the batch it begins with was being deleted.
+        """Whether a sink was registered while the batch with which it begins was being deleted.
 
-        It says that something is gone; the next start begins with what is left.
+        The process then reports that an object is gone. The next start begins with the batches that are left.
         """
         return any(
             facts.first_batch is not None and facts.floor is not None and facts.first_batch <= facts.floor
@@ -83,13 +82,13 @@ class Judge:
 
     @property
     def owes_rows(self) -> bool:
-        """Whether a target lost rows of a batch that is marked, so that a process has to say so."""
+        """Whether a target lost rows of a marked batch, so that a process must report it."""
         return False
 
     def blame(self, law: str) -> None:
         self.violations.append(law)
 
-    # What is done to the store.
+    # Changes of the store.
     def created(self, process: int, path: str, data: bytes) -> None:
         folder, _, rest = path.partition("/")
         if folder == "batches":
@@ -124,16 +123,16 @@ class Judge:
             self.blame(f"{path}: a term was deleted")
 
     def listed(self, process: int, prefix: str) -> None:
-        """Who lists progress looks for markers next: what is marked until then it must not send."""
+        """Note that a process listed progress. It reads markers next, so it must not send batches marked until now."""
         if prefix.startswith("sinks/") and "/progress" in prefix:
             facts = self.sinks[prefix.split("/")[1]]
             facts.known[process] = set(facts.marked)
 
     def lost(self, taken: Sequence[str]) -> None:
-        """Objects vanished that the protocol needs.
+        """Note that objects vanished which the protocol needs.
 
-        From now on only what comes of it in the targets is judged: another release of a batch may be right then, and a
-        batch may be sent again, within what a crash may repeat.
+        From now on only the rows in the targets are judged. Another release of a batch may be right then. A batch may
+        be sent again, and may repeat as much as after a crash.
         """
         self.lost_objects += len(taken)
         self.disturbances += 1
@@ -148,7 +147,7 @@ class Judge:
 
     def _release(self, batch: int, data: bytes) -> None:
         if batch <= self.low_water:
-            return  # of a process that was succeeded, after the collection: nobody may act on it
+            return  # a superseded process made it after the collection: nobody may act on it
         body = msgspec.json.decode(data)["body"]
         name = body["term"], body["attempt"]
         attempt = self.staged.get((batch, *name))
@@ -182,7 +181,7 @@ class Judge:
                 facts.dead.update(dict.fromkeys(rows, rows.start))
 
     def _covered(self, facts: SinkFacts, batch: int) -> list[int]:
-        """What a marker stands for: an idempotent sink's for earlier batches too, that have none of their own."""
+        """The batches a marker stands for: an idempotent sink's marker also covers earlier batches without a marker."""
         if facts.kind != "idempotent":
             return [batch]
         begin = max(facts.first_batch or 0, self.low_water + 1)
@@ -214,9 +213,9 @@ class Judge:
             self.needed_by[newly] = names
         self.low_water = max(self.low_water, batch)
 
-    # What is sent to a target.
+    # Sends to a target.
     def sent(self, process: int, name: str, numbers: list[int], *, batch_id: int, ordinal: int, term: int) -> None:
-        """A process calls the target, whatever comes of it."""
+        """Note that a process calls the target, whether or not the call takes effect."""
         facts = self.sinks[name]
         attempt = self.attempts[numbers[0] // ROWS]
         if attempt.batch_id != batch_id or numbers[-1] not in attempt.rows:
@@ -225,7 +224,7 @@ class Judge:
             self.blame(f"I1: sink {name!r}: batch {batch_id} was sent before Spark completed it")
         if self.released.get(batch_id) is not attempt and not self.lost_objects:
             self.blame(f"I6: sink {name!r}: batch {batch_id} was sent from an attempt that was not released")
-        # Where the terms were lost, a process that lives alone may hold a lower one than those that are dead.
+        # Where terms were lost, a process that lives alone may hold a lower term than processes that are dead.
         if facts.term > term and not (self.alone and self.lost_objects):
             self._sent_late(facts, name, process, numbers, batch_id=batch_id, ordinal=ordinal, term=term)
             return
@@ -238,7 +237,7 @@ class Judge:
             self.blame(f"I3: sink {name!r}: batch {batch_id} overtook an earlier one")
 
     def _is_delivered(self, facts: SinkFacts, batch: int) -> bool:
-        """Whether the next batch's turn has come: this one is marked, or an idempotent sink has every row of it."""
+        """Whether the next batch may be sent: this one is marked, or an idempotent sink has every row of it."""
         if batch in facts.marked:
             return True
         released = self.released.get(batch) if facts.kind == "idempotent" else None
@@ -247,9 +246,9 @@ class Judge:
     def _sent_late(
         self, facts: SinkFacts, name: str, process: int, numbers: list[int], *, batch_id: int, ordinal: int, term: int
     ) -> None:
-        """I7: what a succeeded process still sends is the chunk (segment, batch) it had in hand.
+        """Check I7: a superseded process sends only the chunk (segment, batch) that it held.
 
-        To an idempotent sink it may send the rest of its group: one chunk of a batch goes out unchecked.
+        It may send the rest of its group to an idempotent sink: one chunk of each batch is sent without a check.
         """
         whole = {"segment": (batch_id, ordinal), "two_phase": (batch_id, ordinal), "batch": (batch_id, 0)}
         unit = whole.get(facts.kind, (batch_id, numbers[0]))
@@ -258,10 +257,10 @@ class Judge:
         facts.late_rows += len(numbers)
         allowed = len({batch for batch, _ in held}) if facts.kind == "idempotent" else 1
         if len(held) > allowed:
-            self.blame(f"I7: sink {name!r}: a succeeded process sent {sorted(held)}")
+            self.blame(f"I7: sink {name!r}: a superseded process sent {sorted(held)}")
 
     def took_effect(self, name: str, key: str, numbers: list[int]) -> None:
-        """The target has the rows now, perhaps again."""
+        """Note that the target has the rows now, perhaps again."""
         facts = self.sinks[name]
         if facts.keys.setdefault(key, numbers[0]) != numbers[0]:
             self.blame(f"sink {name!r}: key {key} stands for other rows than before")
@@ -276,7 +275,11 @@ class Judge:
 
     # At the end.
     def judge_end(self, *, finished: bool, ends: Iterable[int | None]) -> None:
-        """`finished`: the last process came to its end; `ends`: of the offsets the checkpoint has now, by batch."""
+        """Judge the end of the history.
+
+        `finished`: whether the last process came to its end. `ends`: the ends of the offsets that the checkpoint has
+        now, by batch.
+        """
         for name, facts in self.sinks.items():
             if facts.first_batch is not None:
                 if mixed := self._mixed(facts):
@@ -287,9 +290,10 @@ class Judge:
                     self._judge_batch(name, facts, batch_id, end, finished=finished)
 
     def _mixed(self, facts: SinkFacts) -> list[int]:
-        """Batches of which a target has the rows of several attempts: some of them twice, under other numbers.
+        """Batches of which a target has rows of several attempts, and so some rows twice under other numbers.
 
-        What a crash may leave without a trace is excepted, where the checkpoint forgot the batch and the WAL lost it.
+        There is one exception: the checkpoint forgot the batch, the WAL lost it, and one attempt left no more rows than
+        a crash may leave without a trace.
         """
         rows = Counter(row // ROWS for row in facts.seen)
         batches = [self.attempts[number].batch_id for number in rows]
@@ -297,14 +301,14 @@ class Judge:
         return sorted(batch for batch in twice if not self._is_in_hand(facts, batch, rows))
 
     def _is_in_hand(self, facts: SinkFacts, batch: int, rows: Counter[int]) -> bool:
-        """Whether all but one attempt left no more than what was in hand."""
+        """Whether all attempts except one left no more rows than were in flight."""
         sizes = sorted(count for number, count in rows.items() if self.attempts[number].batch_id == batch)
         shape = self.batches[batch]
         window = {"segment": max(shape, default=0), "batch": sum(shape), "two_phase": max(shape, default=0)}
         return self.tampered and self.lost_objects > 0 and max(sizes[:-1]) <= window.get(facts.kind, LARGEST_CHUNK)
 
     def _lacking(self, facts: SinkFacts, batch_id: int) -> str:
-        """What a target lacks of a batch that it began to get, or should have got."""
+        """A description of the fault, if a target lacks rows of a batch that it began to get or should have got."""
         begin = max(facts.first_batch or 0, NOTHING if facts.floor is None else facts.floor + 1)
         completed = any(batch == batch_id for batch, _ in self.completed)
         if batch_id < begin or not completed:

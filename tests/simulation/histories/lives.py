@@ -1,4 +1,4 @@
-"""One process of a history: the production core, driven as a query and its committers drive it, to its end."""
+"""One process of a history: the production core, driven to its end as a query and its committers drive it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from wal_sink.testing import Crash
 from wal_sink.testing.simulation.served import served_sink
 
 IN_JOBS = frozenset({Deed.LOSE, Deed.LEAVE})
-"""What happens only while a delivery job is under way: at the given point, or as soon as there is one."""
+"""Deeds that wait for a delivery job: they happen at their point, or later, as soon as a job runs."""
 MOST_ATTEMPTS = 3
-"""Without progress, before a delivery gives up."""
+"""Number of attempts without progress after which a delivery gives up."""
 SLEEP_S = 60.0
-"""How much later it is, at least, for who stood still."""
+"""The least time that passes while a process stands still."""
 
 
 class HistoryProcess:
-    """One process."""
+    """One process of a history."""
 
     def __init__(self, world: HistoryWorld, plan: LifePlan, branching: Branching | None = None) -> None:
         world.lives += 1
@@ -49,14 +49,14 @@ class HistoryProcess:
         self.points = 0
         self.full_for = 0
         self.errors: list[WalSinkError] = []
-        """What ended it, or its query, before its time."""
+        """Errors that ended the process or its query early."""
         self.was_disturbed = any(fault.deed not in FORGETTING for fault in plan.faults)
         self.reconnections = 0
-        """How often its connections to targets were replaced unseen."""
+        """How often its connections to targets were replaced without its notice."""
         self.died = False
         self.in_job = False
         self.left: list[Coroutine] = []
-        """Tasks that outlive their job."""
+        """Tasks that outlived their job."""
         self._branching = branching
         self._at_number = [fault for fault in plan.faults if fault.at.any_point]
         self._at_step = [_Step(fault) for fault in plan.faults if not fault.at.any_point]
@@ -69,7 +69,7 @@ class HistoryProcess:
 
     # Points.
     def point(self, what: str, where: str) -> None:
-        """Something is about to happen, or has happened."""
+        """Pass a point: something is about to happen, or has happened."""
         self.points += 1
         if self.points < self._next and self._is_plain:
             return
@@ -96,7 +96,7 @@ class HistoryProcess:
         raise StoreError(f"{path}: no space left")
 
     def will(self, deed: Deed) -> bool:
-        """Whether this is still to happen to it."""
+        """Whether this deed is still to happen to the process."""
         return any(fault.deed is deed for fault in self._at_number)
 
     def _meet(self, what: str, where: str) -> None:
@@ -109,7 +109,7 @@ class HistoryProcess:
                 return
 
     def _look_ahead(self) -> None:
-        """The next point that matters; every one, if all are to be noted down."""
+        """Find the next point that matters. Every point matters while a trace is kept."""
         if self.world.trace is not None:
             self._next = 0
         elif self._at_number:
@@ -159,7 +159,7 @@ class HistoryProcess:
             self.world.hits["woke up"] += 1
 
     def wake_tasks(self) -> None:
-        """Let every task that outlived its job go on to its end."""
+        """Let every task that outlived its job run to its end."""
         while self.left:
             self.world.hits[Deed.WAKE] += 1
             self.left.pop().resume()
@@ -169,16 +169,16 @@ class HistoryProcess:
         self.world.judge.disturbances += 1
 
     def close(self) -> None:
-        """Let go of whatever refers to it: garbage that must be searched for took a fifth of all time."""
+        """Drop all references to it. The search for garbage in cycles took a fifth of all time."""
         self.errors.clear()
-        self._die()  # tasks that never woke up end with it, and touch nothing any more
+        self._die()  # tasks that never woke up end with the process, and touch nothing any more
         while self.left:
             self.left.pop().kill()
         del self._wal, self._checkpoint
 
     # Living.
     def live(self) -> None:
-        """To its end, or until it dies."""
+        """Live to the end, or until it dies."""
         self.world.running += 1
         try:
             self._live()
@@ -210,12 +210,12 @@ class HistoryProcess:
         self._told(run, lambda: self._confirm(run))
 
     def _confirm(self, run: Run) -> None:
-        """The last look, which closing a run takes."""
+        """Confirm the markers a last time, as closing a run does."""
         for committer in run.committers:
             committer.confirm_marked()
 
     def _told(self, run: Run, look: Callable[[], None]) -> None:
-        """A look at what was marked, after which nothing may have been lost before it."""
+        """Take a look at the marked batches. If it raises nothing, no marked row may have been lost before it."""
         judge = self.world.judge
         if not isinstance(judge, LossJudge):
             look()
@@ -226,7 +226,7 @@ class HistoryProcess:
             judge.looked(name, since=since, through=through)
 
     def _stream(self, run: Run) -> None:
-        """One start of the query, to its end."""
+        """Start the query and run it to its end."""
         try:
             run.become_stager()
             query = Query(self._checkpoint, self.world.checkpoint, self.world)
@@ -236,7 +236,7 @@ class HistoryProcess:
             self.world.hits["query failed"] += 1
             self.world.note(f"{self.number}:      !! {error}")
         except WalSinkError as error:
-            # The query fails; its committers go on with what is complete.
+            # The query fails. Its committers go on with the batches that are complete.
             self._ended_by(error)
 
     def _run_batch(self, run: Run, query: Query) -> None:
@@ -248,11 +248,11 @@ class HistoryProcess:
         if folder is None:
             self.world.hits["replayed batch"] += 1
         else:
-            order = run.staging_context(folder, columns=(COLUMN,), spark_schema="")
-            staged = stage_numbered(run.log, order, attempt.first, partitions, uneven=self.world.plan.uneven)
+            context = run.staging_context(folder, columns=(COLUMN,), spark_schema="")
+            staged = stage_numbered(run.log, context, attempt.first, partitions, uneven=self.world.plan.uneven)
             run.end_staging(folder, staged)
         if not self.plan.lagging:
-            self._deliver(run)  # which must not deliver this batch yet
+            self._deliver(run)  # this batch must not be delivered yet
         query.complete()
         if not self.plan.lagging:
             self._deliver(run)
@@ -292,7 +292,7 @@ class HistoryProcess:
         return self._unreliable(served)
 
     def _forgetful(self, run: Run, name: str, target: ForgetfulTarget) -> ServedSink:
-        """Each attempt has a connection of its own."""
+        """Serve a target that forgets. Each attempt has its own connection."""
         dispatcher = LocalDispatcher(lambda: ForgetfulSink(self, target), run.log, should_stop=lambda: False)
         delivery = delivery_of("transactional", keeps=self.world.plan.refusing > 0)
         return self._unreliable(ServedSink(name, delivery, promise_of("transactional"), dispatcher))

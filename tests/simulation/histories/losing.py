@@ -1,10 +1,10 @@
 """Objects that vanish from a WAL between two lives, and families of histories in which they do.
 
-A life-cycle rule deletes the eldest objects first. A copy that was not whole lacks a folder, or one kind of object.
-What is lost is drawn from a number of its own, so that all other histories stay what they were.
+A life-cycle rule deletes the oldest objects first. An incomplete copy lacks a folder, or one kind of object. The loss
+is drawn from a separate number, so that all other histories stay the same.
 
-Not played, since nothing that is left could tell: a WAL of which nothing is left at all, which is a new one; and a
-record of which everything younger is gone as well.
+Two losses are not played, because no remaining object shows them. A WAL that lost every object is a new WAL. A record
+may be lost together with all younger objects.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.simulation.histories.stores import Space
 
 
 class Losing(StrEnum):
-    """How objects get lost."""
+    """The ways in which objects are lost."""
 
-    EXPIRED = "expired, the eldest first"
+    EXPIRED = "expired, the oldest first"
     PART = "not copied"
 
 
@@ -42,27 +42,27 @@ PARTS: tuple[str, ...] = (
     "batches/*",
     "batches/*/manifest-*",
 )
-"""Patterns of what a copy may lack; a `*` stands for any folders too."""
+"""Patterns of objects that a copy may lack. A `*` also matches folders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What is lost, once, before a process starts."""
+    """One loss of objects, before a process starts."""
 
     how: Losing
     share: float = 0.0
-    """Which part of the eldest objects has expired."""
+    """The share of the objects that has expired, the oldest first."""
     part: str = ""
 
     def doomed(self, paths: Sequence[str]) -> list[str]:
-        """Of the paths of all objects, in the order in which they were made."""
+        """Choose the lost objects among all paths, which come in the order in which they were made."""
         if self.how is Losing.PART:
             return [path for path in paths if fnmatchcase(path, self.part)]
         return list(paths[: int(self.share * len(paths))])
 
 
 def lose(space: Space, loss: Losable) -> list[str]:
-    """Take the objects; which were taken. The last one that is left stays, a probe's aside, which tells nothing."""
+    """Take the objects. Returns their paths. One object always stays, apart from those of probes."""
     paths = [path for path in space.objects if not path.startswith("probe/")]
     doomed = loss.doomed(paths)
     if len(doomed) == len(paths):
@@ -73,7 +73,7 @@ def lose(space: Space, loss: Losable) -> list[str]:
 
 
 def drawn_losses(count: int, first: int = 0) -> Iterator[Plan]:
-    """Histories as `draw` has them, in which objects are lost before one of the lives, or before the last."""
+    """Draw histories as `draw` does, in which objects are lost before one of the lives."""
     for seed in range(first, first + count):
         yield with_loss(draw(seed * FAMILY), random.Random(seed))
 
@@ -86,7 +86,7 @@ def with_loss(plan: Plan, chance: random.Random) -> Plan:
     if at >= len(plan.acts):
         return replace(plan, last=replace(plan.last, loses=loss))
     acts = list(plan.acts)
-    acts[at] = (*acts[at][:-1], _losing(acts[at][-1], loss))  # the last one of an act meets those that stand still
+    acts[at] = (*acts[at][:-1], _losing(acts[at][-1], loss))  # the last life of an act meets those that stand still
     return replace(plan, acts=tuple(acts))
 
 

@@ -1,9 +1,9 @@
-"""The oracle where targets lose what they acknowledged: each row is there once, or somebody said that it is not.
+"""The oracle for targets that lose what they acknowledged: each row is there once, or a process reported its loss.
 
 Each loss is an instant. A process that marks a batch must have asked the target after its last send, and a row that was
-lost before it asked must be there again. A process that starts, or ends, must have been told of what was lost until
-then of batches that were marked. What is lost after the last look of all is not produced: the last process of a history
-starts after it.
+lost before this question must be there again. A process that starts or ends must report the rows of marked batches that
+were lost until then. No row is lost after the last look of all, because the last process of a history starts after
+every loss.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tests.simulation.histories.plans import Shape
 from wal_sink.sinks.chunk import Position
 
 _EMPTY = (-1, 0)
-"""Where a slot is that holds nothing."""
+"""The position of a slot that holds nothing."""
 _UNSEEN = -1
-"""When a process asked that was told by a copy which was replaced already: before everything."""
+"""The time of a question that a replaced copy answered: before every loss."""
 
 
 class LossJudge(Judge):
@@ -32,17 +32,17 @@ class LossJudge(Judge):
     def __init__(self, batches: Shape, kinds: dict[str, str]) -> None:
         super().__init__(batches, kinds)
         self.now = 0
-        """How many losses there were so far."""
+        """Number of losses so far."""
         self._lost: dict[tuple[str, int], int] = {}
-        """By sink and row: the loss that took it last."""
+        """The last loss of each row, by sink and row."""
         self._asked: dict[tuple[int, str], dict[int, int]] = {}
-        """By process and sink: when it asked for each slot since it sent something last."""
+        """The times at which a process asked for each slot since its last send, by process and sink."""
         self._letters: Counter[tuple[str, int]] = Counter()
-        """By sink and row: how many dead letters hold it."""
+        """Number of dead letters that hold a row, by sink and row."""
         self._held: dict[tuple[str, int], tuple[int, int]] = {}
-        """By sink and slot: the batch and the rows at which it is now."""
+        """The batch and the rows that a slot holds now, by sink and slot."""
         self.written_again = 0
-        """How many rows came back after they were lost."""
+        """Number of rows that came back after they were lost."""
         self._owing = False
         self._marking = 0
 
@@ -57,10 +57,10 @@ class LossJudge(Judge):
     def owes_rows(self) -> bool:
         return self._owing
 
-    # What is done to the target.
+    # Changes of the target.
     def sent(self, process: int, name: str, numbers: list[int], *, batch_id: int, ordinal: int, term: int) -> None:
         self._asked.pop((process, name), None)
-        if numbers:  # not all of them refused
+        if numbers:  # else the target refused every row
             super().sent(process, name, numbers, batch_id=batch_id, ordinal=ordinal, term=term)
 
     def took_effect(self, name: str, key: str, numbers: list[int]) -> None:
@@ -69,21 +69,21 @@ class LossJudge(Judge):
         self.written_again += sum((name, number) in self._lost for number in numbers)
 
     def asked(self, process: int, name: str, ordinal: int, *, seen: bool) -> None:
-        """A process asks for a slot; not `seen`: it is told by a copy that was replaced."""
+        """Note that a process asks for a slot. If it is not `seen`, a replaced copy answers."""
         self._asked.setdefault((process, name), {})[ordinal] = self.now if seen else _UNSEEN
 
     def written_unseen(self, name: str, numbers: list[int]) -> None:
-        """The rows were written to a copy that nobody will read."""
+        """Note that rows were written to a copy that nobody will read."""
         for number in numbers:
             if number not in self.sinks[name].seen:
                 self._lost[name, number] = self.now
 
     def holds(self, name: str, ordinal: int, position: Position | None) -> None:
-        """What a slot of the target is at from now on."""
+        """Note the position of a slot of the target from now on."""
         self._held[name, ordinal] = (position.batch_id, position.rows) if position else _EMPTY
 
     def forgot(self, name: str, numbers: list[int]) -> None:
-        """The target has these rows no more, and its slots are where they are."""
+        """Note that the target no longer has these rows. Its slots have gone back already."""
         facts = self.sinks[name]
         self.now += 1
         for number in numbers:
@@ -94,7 +94,7 @@ class LossJudge(Judge):
         self._note_debt(name, facts)
 
     def _note_debt(self, name: str, facts: SinkFacts) -> None:
-        """Whether the target lacks, in any slot, what a marker stands for, be it a position without rows."""
+        """Note whether any slot of the target is behind a marker, even if only by a position without rows."""
         due: dict[int, tuple[int, int]] = {}
         for batch in sorted(facts.marked):
             if (attempt := self.released.get(batch)) is not None:
@@ -102,7 +102,7 @@ class LossJudge(Judge):
         held = self._held
         self._owing = self._owing or any(held.get((name, slot), _EMPTY) < at for slot, at in due.items())
 
-    # What is done to the store.
+    # Changes of the store.
     def _of_sink(self, process: int, rest: str, data: bytes) -> None:
         name, _, what = rest.partition("/")
         if what.startswith("dead-letters/") and what.endswith(".parquet") and self.sinks[name].kind == "transactional":
@@ -112,7 +112,7 @@ class LossJudge(Judge):
             super()._of_sink(process, rest, data)
 
     def _refused(self, name: str, what: str, data: bytes) -> None:
-        """A refusal holds the numbers of its rows in their segment; an empty one decides of a chunk."""
+        """Note the rows of a rejection. It holds their numbers in the segment. An empty one settles a chunk."""
         _, folder, file = what.split("/")
         ordinal = int(file.partition("-")[0])
         attempt = self.released.get(int(folder))
@@ -141,9 +141,9 @@ class LossJudge(Judge):
                 self.blame(f"I2: sink {name!r}: batch {batch} was marked without row {number}, which was lost before")
         self._note_debt(name, facts)
 
-    # What a process was told.
+    # Looks of a process.
     def looked(self, name: str, *, since: int, through: int) -> None:
-        """A process began to ask after the loss `since`, knows of markers up to `through`, and was told of no loss."""
+        """Note that a process found no loss. It began to ask after loss `since` and knew markers up to `through`."""
         facts = self.sinks[name]
         if facts.kind != "transactional":
             return
@@ -178,10 +178,10 @@ def missing(facts: SinkFacts, attempt: Attempt) -> list[int]:
 
 
 def _ordinal(attempt: Attempt, number: int) -> int:
-    """The segment of a row."""
+    """The number of the segment that holds a row."""
     left = number - attempt.first
     for ordinal, rows in enumerate(attempt.segments):
         left -= rows
         if left < 0:
             return ordinal
-    raise AssertionError(f"row {number} is none of attempt {attempt}")
+    raise AssertionError(f"row {number} does not belong to attempt {attempt}")

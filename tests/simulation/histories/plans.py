@@ -1,4 +1,4 @@
-"""What a history is made of: plain values, so that a seed is all that has to be kept of one."""
+"""The parts of a history. They are plain values, so a seed is enough to keep a history."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from enum import StrEnum
 from typing import Protocol
 
 Shape = tuple[tuple[int, ...], ...]
-"""Rows by batch and partition."""
+"""Numbers of rows, by batch and partition."""
 
 SENDING: tuple[str, ...] = ("plain", "at_most_once", "idempotent", "lookup", "transactional", "segment", "batch")
-"""The kinds of sinks that get their rows once the batch is complete."""
+"""The kinds of sinks that get their rows after the batch is complete."""
 HOLDING = "two_phase"
-"""The kind that gets them while they are staged, and commits them then."""
+"""The kind that gets its rows while they are staged, and commits them after the batch is complete."""
 KINDS: tuple[str, ...] = (*SENDING, HOLDING)
 """Every kind of sink."""
 
 NAMES: tuple[str, ...] = ("default", "other")
-"""Of the sinks of a history, in order."""
+"""Names of a history's sinks, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The n-th point of a life, counted from 1, of those that are so called and at such a place."""
+    """The n-th point of a life, counted from 1, among those that match `what` and `where`."""
 
     number: int
     what: str = ""
-    """Part of what is done: "before create", "after", "sink"."""
+    """Part of the name of the action, such as "before create", "after" or "sink"."""
     where: str = ""
-    """Part of the path, or of the key."""
+    """Part of the path or of the key."""
 
     @property
     def any_point(self) -> bool:
@@ -37,13 +37,13 @@ class At:
 
 
 class Deed(StrEnum):
-    """What can happen at a point."""
+    """Events that can happen at a point."""
 
     CRASH = "crash"
     FAIL = "fail"
-    """An error: before the effect or after it (a lost answer), as the point is one before or after."""
+    """An error. At a point after the effect it is a lost answer."""
     FULL = "full disk"
-    """Nothing can be created, `size` times."""
+    """The next `size` creates fail."""
     DELAY = "delay"
     """`size` seconds pass."""
     PAUSE = "pause"
@@ -51,20 +51,19 @@ class Deed(StrEnum):
     LOSE = "lost job"
     """The delivery job under way is given up."""
     LEAVE = "task left behind"
-    """The same, but its task only stands still."""
+    """The delivery job is given up, but its task only stands still."""
     WAKE = "task woke up"
     """Every task that was left behind goes on."""
     FORGET = "target forgot"
-    """Transactional targets lose the `size` newest commits that they acknowledged, of all slots as one point in time.
-    """
+    """Transactional targets lose the `size` newest commits of all slots together, as after a restore to one instant."""
     FORGET_SLOT = "slot forgot"
-    """They lose the newest commits of one slot."""
+    """Transactional targets lose the `size` newest commits of one slot."""
     REPLACE = "connection replaced"
-    """As `FORGET`, on another copy: this process reaches it from now on, others when they connect again."""
+    """As `FORGET`, on another copy. This process reaches it from now on, others after they connect again."""
 
 
 FORGETTING = frozenset({Deed.FORGET, Deed.FORGET_SLOT, Deed.REPLACE})
-"""What happens to targets, not to the process at whose point it happens."""
+"""Events that happen to targets, not to the process at whose point they happen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class Fault:
 
 
 class Tampering(StrEnum):
-    """What happens to the checkpoint between two looks of the process at it."""
+    """Changes of the checkpoint between two looks of the process at it."""
 
     FORGET = "forgotten commit"
     SAME = "rolled back, same offsets"
@@ -90,7 +89,7 @@ class Tamper:
 
 
 class Losable(Protocol):
-    """What says which objects a WAL loses; see `losing`."""
+    """A choice of the objects that a WAL loses; see `losing`."""
 
     @property
     def how(self) -> str: ...
@@ -105,45 +104,45 @@ class LifePlan:
     chunk_rows: int = 2
     retention: int = 200
     sinks: int = 1
-    """How many of the history's sinks it serves; 0: it only stages."""
+    """Number of the history's sinks that it serves. With 0 it only stages."""
     stages: bool = True
-    """Whether a query runs in it; if not, it drains."""
+    """Whether a query runs in it. If not, it drains."""
     lagging: bool = False
-    """Whether it delivers only once its query has ended."""
+    """Whether it delivers only after its query has ended."""
     before: Tamper | None = None
-    """What happens to the checkpoint before it starts."""
+    """The change of the checkpoint before it starts."""
     restart: Tamper | None = None
-    """What happens to the checkpoint before its query is started a second time in the living process."""
+    """The change of the checkpoint before its query starts a second time in the living process."""
     restarts: bool = False
     forgotten: int = 0
-    """How many of their newest commits transactional targets have lost before it starts."""
+    """Number of newest commits that transactional targets lose before it starts."""
     loses: Losable | None = None
-    """What the WAL loses before it starts."""
+    """The objects that the WAL loses before it starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One history. After its acts one more process lives, undisturbed, to the end."""
+    """One history. After its acts one more process lives to the end, undisturbed."""
 
     kinds: tuple[str, ...]
-    """Of the sinks."""
+    """Kinds of the sinks."""
     batches: Shape
     acts: tuple[tuple[LifePlan, ...], ...]
-    """One life after the other; lives of one act take turns, whenever one stands still."""
+    """Acts, one after the other. The lives of one act take turns whenever one of them stands still."""
     last: LifePlan = LifePlan()
     seed: int = 0
-    """What it was drawn from."""
+    """The seed that it was drawn from."""
     disorder: int = 0
-    """Other than 0: listings and deletions come in any order."""
+    """If it is not 0, listings and deletions come in any order."""
     two_looks: bool = False
-    """Whether a listing looks twice, and things may happen in between."""
+    """Whether a listing takes two looks, between which things may happen."""
     forgets: bool = False
-    """Whether two-phase targets lose what they hold each time a process begins to deliver."""
+    """Whether two-phase targets lose the rows they hold each time a process begins to deliver."""
     starts_next: bool = False
-    """Whether a new sink gets only what is completed from then on; if not, all that the WAL holds."""
+    """Whether a new sink gets only batches completed from then on. If not, it gets all that the WAL holds."""
     uneven: bool = False
-    """Whether chunks are cut where bytes, not rows, would cut them."""
+    """Whether chunks end where a limit in bytes, not in rows, would end them."""
     forgetting: bool = False
     """Whether transactional targets may lose what they acknowledged: see `forgetful`."""
     refusing: int = 0
-    """Of how many bad rows of a chunk such a target tells at a time; 0: it refuses none."""
+    """Number of bad rows of a chunk that such a target rejects at a time. With 0 it rejects none."""

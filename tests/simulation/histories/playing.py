@@ -1,4 +1,4 @@
-"""Playing a plan: its lives, one after the other or by turns, then one undisturbed life, then the judgement."""
+"""Playing a plan: its lives, one after the other or in turns, then one undisturbed life, then the judgement."""
 
 from __future__ import annotations
 
@@ -25,29 +25,36 @@ from wal_sink.errors import (
     StoreError,
 )
 
+_UNEXPECTED = "unexpected"
+
 
 @dataclass(slots=True)
 class Played:
-    """What came of one history."""
+    """The result of one history."""
 
     violations: list[str]
     hits: dict[str, int]
     points: int
     trace: list[str] = field(default_factory=list)
 
+    @property
+    def unexpected(self) -> list[str]:
+        """The violations that are errors which the core never raises, such as a `TypeError`."""
+        return [violation for violation in self.violations if violation.startswith(_UNEXPECTED)]
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a life went."""
+    """The result of one life."""
 
     points: int
     came_to_its_end: bool
-    """Nothing ended it before its time."""
+    """Whether no error ended it early."""
 
 
 @contextmanager
 def small_world() -> Iterator[None]:
-    """Collect after every batch, and tell nobody of failures that are meant to be."""
+    """Collect after every batch, and log no failures, since they are intended."""
     every, level = wal_sink.committer.collection.COLLECT_EVERY_BATCHES, logging.getLogger("wal_sink").level
     wal_sink.committer.collection.COLLECT_EVERY_BATCHES = 1
     logging.getLogger("wal_sink").setLevel(logging.CRITICAL + 1)
@@ -59,7 +66,7 @@ def small_world() -> Iterator[None]:
 
 
 def play(plan: Plan, *, traced: bool = False) -> Played:
-    """One history, to its end. To be called within `small_world`."""
+    """Play one history to its end. Call it within `small_world`."""
     playing = Playing(HistoryWorld(plan, traced=traced))
     for act in plan.acts:
         playing.act(act)
@@ -67,7 +74,7 @@ def play(plan: Plan, *, traced: bool = False) -> Played:
 
 
 def play_family(plans: Sequence[Plan]) -> list[Played]:
-    """Histories that differ only in the effect after which the process of their last act dies, each as `play` does."""
+    """Play histories that differ only in the effect after which their last act dies. Results are those of `play`."""
     by_effect = {crash_effect(plan): plan for plan in plans}
     longest = by_effect.pop(max(by_effect))
     playing = Playing(HistoryWorld(longest))
@@ -77,7 +84,7 @@ def play_family(plans: Sequence[Plan]) -> list[Played]:
     playing.alone(longest.acts[-1][0], branching)
     worlds = branching.worlds
     for effect, plan in by_effect.items():
-        if effect not in worlds:  # it ended before
+        if effect not in worlds:  # the process ended before this effect
             worlds[effect] = playing.world.branch(plan)
     played = {plan.seed: Playing(worlds[effect]).end() for effect, plan in by_effect.items()}
     played[longest.seed] = playing.end()
@@ -85,26 +92,26 @@ def play_family(plans: Sequence[Plan]) -> list[Played]:
 
 
 def crash_effect(plan: Plan) -> int:
-    """After which effect the process of the last act dies."""
+    """The number of the effect after which the process of the last act dies."""
     return plan.acts[-1][0].faults[0].at.number
 
 
 class Playing:
-    """A history under way, in a world that is new or a branch of another."""
+    """A history under way, in a new world or in a branch of another world."""
 
     def __init__(self, world: HistoryWorld) -> None:
         self.world = world
         self._points = 0
 
     def act(self, act: tuple[LifePlan, ...]) -> None:
-        """One life, or several by turns."""
+        """Play one life, or several in turns."""
         if len(act) == 1:
             self.alone(act[0])
         else:
             self._by_turns(act)
 
     def end(self) -> Played:
-        """The last life, undisturbed, and the judgement."""
+        """Play the last, undisturbed life, and judge."""
         world = self.world
         finished = self.alone(world.plan.last).came_to_its_end
         world.judge.judge_end(finished=finished, ends=world.ends())
@@ -113,20 +120,20 @@ class Playing:
         return played
 
     def alone(self, plan: LifePlan, branching: Branching | None = None) -> Ended:
-        """One life, to its end."""
+        """Play one life to its end."""
         self.world.judge.alone = True
         life = self._born(plan, branching)
         try:
             life.live()
             life.wake_tasks()
-        except Exception as error:  # noqa: BLE001 - whatever else it is, it is a finding
+        except Exception as error:  # noqa: BLE001 - any other exception is a finding
             self._unexpected(error)
         ended = Ended(life.points, came_to_its_end=not life.errors)
         self._judge_ending(life)
         return ended
 
     def _by_turns(self, act: tuple[LifePlan, ...]) -> None:
-        """Each begins where the one before stands still or has ended; then they go on by turns until all have ended."""
+        """Play lives in turns. Each begins when the one before stands still or has ended; then all run to their end."""
         self.world.judge.alone = False
         self.world.judge.disturbances += len(act) - 1
         living: list[tuple[HistoryProcess, Coroutine]] = []
@@ -153,7 +160,7 @@ class Playing:
         return HistoryProcess(self.world, plan, branching)
 
     def _judge_ending(self, life: HistoryProcess) -> None:
-        """No error about a history that nobody touched, none at all where nothing happened."""
+        """Blame a life for an error that nothing in its history explains."""
         self._points += life.points
         for error in life.errors:
             if not self._may_raise(life, error):
@@ -175,7 +182,7 @@ class Playing:
 
     def _unexpected(self, error: BaseException) -> None:
         text = "".join(traceback.format_exception(error, limit=-3))
-        self.world.judge.blame(f"unexpected {type(error).__name__}: {error}\n{text}")
+        self.world.judge.blame(f"{_UNEXPECTED} {type(error).__name__}: {error}\n{text}")
 
     def _hits(self) -> dict[str, int]:
         world = self.world

@@ -1,7 +1,7 @@
-"""A segment format that costs nothing: the bytes say which rows of one great table the segment holds.
+"""A segment format that costs nothing: the bytes name the rows of one great table that the segment holds.
 
-Every staged attempt of a history has a run of `ROWS` row numbers of its own, so that a row that reaches a target says
-which attempt it comes from, which no other may be mixed with.
+Every staged attempt of a history has its own `ROWS` consecutive row numbers. So a row in a target tells from which
+attempt it comes, and rows of two attempts of a batch show at once.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from wal_sink.wal.records import SegmentRef
 from wal_sink.wal.segment_reader import chunk_ends
 
 ROWS = 64
-"""Most rows of a batch."""
+"""The most rows of a batch."""
 ATTEMPTS = 256
-"""Most attempts of a history."""
+"""The most attempts of a history."""
 COLUMN = "row"
 
 _ALL = pa.table({COLUMN: pa.array(range(ROWS * ATTEMPTS), pa.int64())})
 
 
 class _NumberedRows:
-    """Rows of the great table from one on."""
+    """Rows of the great table, from a first one on."""
 
     def __init__(self, first: int) -> None:
         self._next = first
@@ -44,39 +44,39 @@ class _NumberedRows:
 
 
 def read_numbered(data: bytes, ref: SegmentRef, *, columns: int, start: int, where: str) -> _NumberedRows:
-    """A `SegmentReader`."""
+    """Read a segment of this format. It is a `SegmentReader`."""
     first, rows = (int(part) for part in data.split())
     if (rows, 1) != (ref.rows, columns):
         raise CorruptError(f"{where}: expected {ref.rows} rows of {columns} columns, found {rows} of 1")
     return _NumberedRows(first + start)
 
 
-def stage_numbered(log: Log, order: StagingContext, first: int, partitions: Sequence[int], *, uneven: bool) -> Staged:
-    """Stage rows from number `first` on, as Spark's tasks would: a segment for every partition that has rows."""
+def stage_numbered(log: Log, context: StagingContext, first: int, partitions: Sequence[int], *, uneven: bool) -> Staged:
+    """Stage rows from number `first` on, as Spark's tasks would: one segment for every partition that has rows."""
     staged = []
     for number, rows in enumerate(partitions):
         if rows:
-            staged.append(_partition(log, order, number, first, rows, uneven=uneven))
+            staged.append(_partition(log, context, number, first, rows, uneven=uneven))
             first += rows
     whole = joined(staged)
     return Staged(segments=whole.segments, columns=(COLUMN,), prepared=whole.prepared)
 
 
 def _partition(
-    log: Log, order: StagingContext, partition: int, first: int, rows: int, *, uneven: bool
+    log: Log, context: StagingContext, partition: int, first: int, rows: int, *, uneven: bool
 ) -> StagedPartition:
-    """What `stage_partition` does, with a file that costs nothing."""
+    """Stage one partition as `stage_partition` does, with a file that costs nothing."""
     segment_id = log.runtime.new_id()
     ref = SegmentRef(
-        path=paths.segment(order.folder, partition, 0, segment_id),
+        path=paths.segment(context.folder, partition, 0, segment_id),
         id=segment_id,
         rows=rows,
         bytes=0,
         crc32=0,
         chunk_ends=(1, rows) if uneven and rows > 1 else None,
     )
-    preparers = [Preparer(order, given, log, partition, on_executor=False) for given in order.preparations]
-    ends = chunk_ends(ref, order.limits.chunk_rows) if preparers else ()
+    preparers = [Preparer(context, given, log, partition, on_executor=False) for given in context.preparations]
+    ends = chunk_ends(ref, context.limits.chunk_rows) if preparers else ()
     try:
         for preparer in preparers:
             preparer.begin(segment_id, 0)

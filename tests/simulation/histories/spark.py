@@ -1,4 +1,4 @@
-"""What Spark does of a query, as far as its checkpoint and its sink can tell."""
+"""The behaviour of a Spark query, as far as its checkpoint and its sink can see it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FIRST_PLAN_MS = 1_767_225_600_000
 
 
 class QueryFailedError(Exception):
-    """The query ended before its time."""
+    """The query ended early."""
 
 
 class Input(Protocol):
-    """What the query reads, and what the world remembers of it."""
+    """The input of the query, and the world's memory of its checkpoint."""
 
     restored: int
     """How often the checkpoint was restored to an older state."""
@@ -30,7 +30,7 @@ class Input(Protocol):
 
 
 class Query:
-    """One start of a query. Like Spark, it looks at the checkpoint once, and owns it from then on, or ends."""
+    """One start of a query. Like Spark, it reads the checkpoint once, and ends if it is changed meanwhile."""
 
     def __init__(self, checkpoint: SimulatedStore, space: Space, given: Input) -> None:
         self._checkpoint = checkpoint
@@ -46,7 +46,7 @@ class Query:
             self._adopt(space.objects[f"offsets/{self.batch_id}"])
 
     def plan(self) -> None:
-        """Write down what the batch reads, unless an earlier start of the query did."""
+        """Write down the offsets of the batch, unless an earlier start of the query did."""
         if self.batch_id > self._planned:
             self.end = self._given.end_of(self.batch_id)
             self.planned_ms = _FIRST_PLAN_MS + self._given.next_plan()
@@ -64,7 +64,7 @@ class Query:
         self.end = end_in(entry)
 
     def _write(self, path: str, data: bytes) -> None:
-        """Spark's own log: whoever finds an entry there already ends with CONCURRENT_STREAM_LOG_UPDATE."""
+        """Write an entry. A query that finds it there already ends, as Spark does with CONCURRENT_STREAM_LOG_UPDATE."""
         try:
             self._checkpoint.put(path, data, "before create", "after create", allow=self._own)
         except ObjectExists as error:
@@ -76,7 +76,7 @@ class Query:
 
 
 def end_in(entry: bytes) -> int:
-    """What an entry of `offsets` says."""
+    """The end of the offsets in an entry of `offsets`."""
     return int(entry.rpartition(b":")[2].rstrip(b"}"))
 
 
@@ -91,7 +91,7 @@ def next_batch(space: Space) -> int:
 
 
 def tamper(space: Space, given: Tamper) -> None:
-    """What people, or a lost disk, do to a checkpoint."""
+    """Change a checkpoint as people or a lost disk may change it."""
     if given.what is Tampering.FORGET:
         if (last := newest(space, "commits")) >= 0:
             space.remove(f"commits/{last}")

@@ -1,4 +1,4 @@
-"""The simulated store: a dictionary that outlives processes, seen by each through points at which things happen."""
+"""The simulated store: a dictionary that outlives processes. Each process sees it through points."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from wal_sink.stores.base import ObjectExists, ObjectMissing, SegmentStream, Sto
 
 
 class Process(Protocol):
-    """Who uses the store."""
+    """The process that uses the store."""
 
     number: int
-    """Tells it from the other processes of its history."""
+    """Its number among the processes of the history."""
     full_for: int
-    """How many creates still find the disk full."""
+    """Number of creates that still find the disk full."""
 
     def point(self, what: str, where: str) -> None: ...
     def refuse_create(self, path: str) -> None: ...
 
 
 class Watcher(Protocol):
-    """Who sees every effect, at the moment of the effect."""
+    """An observer that sees every effect at the moment of the effect."""
 
     def created(self, process: int, path: str, data: bytes) -> None: ...
     def deleting(self, path: str) -> None: ...
@@ -36,18 +36,18 @@ class Space:
         self.root = root
         self.watcher = watcher
         self.disorder = disorder
-        """Other than 0: listings and deletions come in any order."""
+        """If it is not 0, listings and deletions come in any order."""
         self.two_looks = two_looks
         self.objects: dict[str, bytes] = {}
         self.shuffles = 0
-        """How many listings came in another order."""
+        """Number of listings that came in another order."""
         self.pages = 0
-        """How many listings looked twice."""
+        """Number of listings that took two looks."""
         self._folders: dict[str, set[str]] = {}
-        """Names by folder, subfolders with a `/` at their end. An empty folder is none."""
+        """Names by folder. Subfolders end in `/`. An empty folder does not exist."""
 
     def copy(self, watcher: Watcher) -> Space:
-        """The same objects; what is done to the one does not show in the other."""
+        """A space with the same objects. A change of one space does not show in the other."""
         other = Space(self.root, watcher, disorder=self.disorder, two_looks=self.two_looks)
         other.objects = self.objects.copy()
         other.shuffles, other.pages = self.shuffles, self.pages
@@ -55,13 +55,13 @@ class Space:
         return other
 
     def looked_again(self, names: list[str], prefix: str, *, recursive: bool) -> list[str]:
-        """A listing of many names comes in pages; what happened between two of them shows in the later one alone."""
+        """The names of a listing in two pages. Changes between the pages show in the later page alone."""
         page = names[: (len(names) + 1) // 2]
         self.pages += 1
         return page + self.names(prefix, page[-1], recursive=recursive)
 
     def any_order(self, names: list[str]) -> list[str]:
-        """The names as a store that keeps no order may give them."""
+        """The names in an order that a store without order may give."""
         self.shuffles += 1
         turn = self.disorder * self.shuffles
         begin = turn % len(names)
@@ -104,7 +104,7 @@ class Space:
 
 
 class SimulatedStore(Store):
-    """One process's view of a space."""
+    """A space as one process sees it."""
 
     def __init__(self, space: Space, process: Process) -> None:
         self._space = space
@@ -121,7 +121,7 @@ class SimulatedStore(Store):
         self.put(path, data, "before create", "after create")
 
     def put(self, path: str, data: bytes, before: str, after: str, *, allow: Callable[[], None] | None = None) -> None:
-        """`allow` may refuse at the moment of the effect."""
+        """Create an object. `allow` may refuse at the moment of the effect."""
         self._point(before, path)
         if allow is not None:
             allow()
@@ -181,11 +181,11 @@ class _Stream(SegmentStream):
         self._store.put(self._path, self._data, "before segment", "after segment")
 
     def abort(self) -> None:
-        """Nothing was visible."""
+        """Do nothing, since nothing was visible."""
 
 
 def failure_of(what: str, where: str) -> Exception:
-    """What goes wrong at a point: the store's error, or the target's."""
+    """The error at a point: the store's or the target's."""
     text = f"simulated failure {what} {where}"
     at_target = what.endswith(("sink", "lookup", "last", "begin", "hold", "prepare", "abort"))
     return ConnectionError(text) if at_target else StoreError(text)

@@ -1,4 +1,4 @@
-"""Targets that outlive processes, and the sinks through which processes reach them, one for each ability."""
+"""Targets that outlive processes, and one sink for each ability, through which processes reach them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from wal_sink.wal.records import Manifest
 from wal_sink.wal.segment_reader import load_segment
 
 
-class TimedCall(Protocol):
+class CallingProcess(Protocol):
     """The process that calls a target."""
 
     number: int
@@ -38,7 +38,7 @@ class TimedCall(Protocol):
 
 
 class Receiver(Protocol):
-    """What a sink needs of its target."""
+    """The part of a target that a sink needs."""
 
     name: str
     ledger: dict[str, LedgerEntry]
@@ -51,16 +51,16 @@ class Receiver(Protocol):
 
 @dataclass(slots=True)
 class Target:
-    """What one sink's target holds."""
+    """The contents of one sink's target."""
 
     name: str
     judge: Judge
     keys: set[str] = field(default_factory=set)
     ledger: dict[str, LedgerEntry] = field(default_factory=dict)
     held: dict[str, list[int]] = field(default_factory=dict)
-    """Rows by the transaction that holds them back."""
+    """Rows that are held back, by transaction."""
     shown: dict[str, list[int]] = field(default_factory=dict)
-    """The same of those that were committed."""
+    """Rows that are committed, by transaction."""
 
     def copy(self, judge: Judge) -> Target:
         held = {number: rows.copy() for number, rows in self.held.items()}
@@ -70,7 +70,7 @@ class Target:
         """The copy that a new connection reaches."""
         return self
 
-    def called(self, life: TimedCall, chunk: Chunk, numbers: list[int]) -> None:
+    def called(self, life: CallingProcess, chunk: Chunk, numbers: list[int]) -> None:
         ordinal = int(chunk.position.slot.rpartition("/")[2])
         self.judge.sent(life.number, self.name, numbers, batch_id=chunk.batch_id, ordinal=ordinal, term=chunk.term)
 
@@ -80,7 +80,7 @@ class Target:
 
 
 class PlainSink(Sink):
-    def __init__(self, life: TimedCall, target: Receiver) -> None:
+    def __init__(self, life: CallingProcess, target: Receiver) -> None:
         self._life = life
         self._target = target
 
@@ -120,7 +120,7 @@ class LedgerSink(PlainSink, TransactionalSink):
 
 
 class WholeSegmentSink(SegmentSink):
-    def __init__(self, life: TimedCall, target: Receiver) -> None:
+    def __init__(self, life: CallingProcess, target: Receiver) -> None:
         self._life = life
         self._target = target
 
@@ -130,9 +130,9 @@ class WholeSegmentSink(SegmentSink):
 
 
 class HoldingSink(TwoPhaseSink):
-    """Its target remembers what it committed, so that it can tell what never was."""
+    """A two-phase sink. Its target remembers its commits, so it can tell which transactions were never committed."""
 
-    def __init__(self, life: TimedCall, target: Target) -> None:
+    def __init__(self, life: CallingProcess, target: Target) -> None:
         self._life = life
         self._target = target
         self._term = 0
@@ -190,7 +190,7 @@ class WholeBatchSink(BatchSink):
         raise AssertionError(f"`batch_writer` writes batch {batch.batch_id}")
 
 
-SINKS: dict[str, Callable[[TimedCall, Receiver], Sink]] = {
+SINKS: dict[str, Callable[[CallingProcess, Receiver], Sink]] = {
     "plain": PlainSink,
     "at_most_once": PlainSink,
     "idempotent": IdempotentSink,
@@ -200,14 +200,14 @@ SINKS: dict[str, Callable[[TimedCall, Receiver], Sink]] = {
 }
 
 
-def sink_of(kind: str, life: TimedCall, target: Target) -> Sink | BatchSink:
+def sink_of(kind: str, life: CallingProcess, target: Target) -> Sink | BatchSink:
     if kind == "two_phase":
         return HoldingSink(life, target)
     return WholeBatchSink() if kind == "batch" else SINKS[kind](life, target)
 
 
-def batch_writer(life: TimedCall, target: Receiver, log: Log) -> Callable[[DeliveryContext, Manifest], None]:
-    """Writes a whole batch, as a wrapped writer would."""
+def batch_writer(life: CallingProcess, target: Receiver, log: Log) -> Callable[[DeliveryContext, Manifest], None]:
+    """A function that writes a whole batch, as a wrapped writer would."""
 
     def write(given: DeliveryContext, manifest: Manifest) -> None:
         for ordinal, segment in enumerate(manifest.segments):
@@ -218,8 +218,8 @@ def batch_writer(life: TimedCall, target: Receiver, log: Log) -> Callable[[Deliv
     return write
 
 
-def send(life: TimedCall, target: Receiver, chunk: Chunk, put: Callable[[Chunk, list[int]], None]) -> None:
-    """One call of the target: a crash, an error or a standstill may come before it or after."""
+def send(life: CallingProcess, target: Receiver, chunk: Chunk, put: Callable[[Chunk, list[int]], None]) -> None:
+    """Call the target once. A crash, an error or a standstill may come before or after the call."""
     life.point("before sink", chunk.key)
     numbers = numbers_in(chunk.table)
     target.called(life, chunk, numbers)

@@ -1,4 +1,4 @@
-"""A carrier that loses its job: a Spark job that was cancelled, an executor that went away."""
+"""A dispatcher that loses its job, as with a cancelled Spark job or a lost executor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wal_sink.wal.records import Manifest
 
 
 class JobLost(BaseException):
-    """The task under way ends here."""
+    """The end of the task under way."""
 
 
 class Driver(Protocol):
-    """The process whose job it is."""
+    """The process that owns the job."""
 
     in_job: bool
     left: list[Coroutine]
@@ -26,7 +26,7 @@ class Driver(Protocol):
 
 
 class UnreliableDispatcher:
-    """Another carrier, whose job may be lost at a point, or left behind with its task standing there."""
+    """A dispatcher whose job may be lost at a point, or left behind while its task stands still."""
 
     def __init__(self, inner: SegmentDispatcher, driver: Driver) -> None:
         self._inner = inner
@@ -44,20 +44,20 @@ class UnreliableDispatcher:
         *,
         confirm: bool = False,
     ) -> list[SegmentResult]:
-        def carried_out() -> list[SegmentResult]:
+        def carry_out() -> list[SegmentResult]:
             return self._inner.deliver(delivery_context, manifest, tasks, confirm=confirm)
 
         self._driver.in_job = True
         try:
-            return self._apart(carried_out) if self._driver.will(Deed.LEAVE) else carried_out()
+            return self._apart(carry_out) if self._driver.will(Deed.LEAVE) else carry_out()
         except JobLost:
             raise DispatcherLostError("the job was cancelled") from None
         finally:
             self._driver.in_job = False
 
-    def _apart(self, carried_out: Callable[[], list[SegmentResult]]) -> list[SegmentResult]:
-        """As a task that can stand still while its driver goes on without it."""
-        task = Coroutine(carried_out)
+    def _apart(self, carry_out: Callable[[], list[SegmentResult]]) -> list[SegmentResult]:
+        """Carry out the job as a task that can stand still while its driver goes on."""
+        task = Coroutine(carry_out)
         task.resume()
         if not task.done:
             self._driver.left.append(task)

@@ -1,4 +1,4 @@
-"""What outlives the processes of one history: WAL, checkpoint, targets, clock, and the judge that watches them."""
+"""The world that outlives the processes of one history: WAL, checkpoint, targets, clock, and the judge."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _START_TEXT = _START.isoformat(timespec="milliseconds")
 
 
 class HistoryWorld:
-    """One history's."""
+    """The world of one history."""
 
     def __init__(self, plan: Plan, *, traced: bool = False) -> None:
         self.plan = plan
@@ -35,14 +35,14 @@ class HistoryWorld:
         )
         self.targets = {name: self._target(name) for name in self.kinds}
         self.hits: defaultdict[str, int] = defaultdict(int)
-        """What really happened, by name."""
+        """How often each thing happened, by name."""
         self.trace: list[str] | None = [] if traced else None
         self.restored = 0
         self.lives = 0
         self.running = 0
-        """How many processes live."""
+        """Number of processes that live."""
         self.losses = 0
-        """How often targets lost what they acknowledged."""
+        """Number of times at which targets lost what they acknowledged."""
         self._contradicted = False
         self._restored_through = sys.maxsize
         self.runtime = self._runtime()
@@ -52,7 +52,7 @@ class HistoryWorld:
         self._histories = [0] * len(plan.batches)
 
     def branch(self, plan: Plan) -> HistoryWorld:
-        """A world that is as this one is now, and goes on by another plan."""
+        """A copy of this world that goes on with another plan."""
         other = HistoryWorld.__new__(HistoryWorld)  # far cheaper than `copy.copy`
         other.__dict__.update(self.__dict__)
         other.plan = plan
@@ -68,7 +68,7 @@ class HistoryWorld:
 
     @property
     def may_refuse(self) -> bool:
-        """Whether checkpoint and WAL tell different stories, so that a process may have to say so."""
+        """Whether checkpoint and WAL contradict each other, so that a process may have to refuse."""
         return self._contradicted or self._restored_through < self.judge.low_water
 
     def note(self, line: str) -> None:
@@ -79,12 +79,12 @@ class HistoryWorld:
         self._elapsed_s += seconds
 
     def close(self) -> None:
-        """Let go of whatever refers to it: see `HistoryProcess.close`."""
+        """Drop all references to it: see `HistoryProcess.close`."""
         del self.runtime, self.checkpoint
 
-    # What the query reads.
+    # The input of the query.
     def end_of(self, batch_id: int) -> int:
-        """Another history of a batch has other offsets."""
+        """The end of a batch's offsets. Another history of the batch has other offsets."""
         return batch_id + 1000 * self._histories[batch_id]
 
     def next_plan(self) -> int:
@@ -117,14 +117,14 @@ class HistoryWorld:
                 self.note(f"-- sink {name!r}: {deed}, {lost} commits")
 
     def lose(self, given: Losable) -> None:
-        """Take objects from the WAL that it must not lose."""
+        """Remove objects from the WAL that it must not lose."""
         if taken := lose(self.wal, given):
             self.hits[given.how] += 1
             self.judge.lost(taken)
         self.note(f"-- WAL: {given} took {taken}")
 
     def ends(self) -> list[int | None]:
-        """Of the offsets the checkpoint has now, by batch; None where it has none."""
+        """The ends of the offsets in the checkpoint, by batch; None where it has none."""
         entries = (self.checkpoint.objects.get(f"offsets/{number}") for number in range(len(self.plan.batches)))
         return [None if entry is None else end_in(entry) for entry in entries]
 
@@ -154,18 +154,18 @@ class HistoryWorld:
 
     def _new_id(self) -> str:
         self._ids += 1
-        return str(self._ids).zfill(32)  # digits, all of them hexadecimal
+        return str(self._ids).zfill(32)  # every digit is hexadecimal
 
 
 class SimulatedRuntime(Runtime):
-    """A runtime whose time of day is known as text: it differs too seldom to be written out for every record."""
+    """A runtime with a constant timestamp as text. Formatting the time for every record would cost too much."""
 
     def timestamp(self) -> str:
         return _START_TEXT
 
 
 class CommitWatcher:
-    """Sees which batches Spark completes, and what they read."""
+    """A watcher that notes which batches Spark completes, and which offsets they read."""
 
     def __init__(self, world: HistoryWorld) -> None:
         self._world = world
@@ -177,7 +177,7 @@ class CommitWatcher:
             self._world.judge.completed.add((int(number), end_in(entry)))
 
     def deleting(self, path: str) -> None:
-        """Nobody but `HistoryWorld.tamper` does."""
+        """Do nothing: only `HistoryWorld.tamper` deletes here."""
 
     def listed(self, process: int, prefix: str) -> None:
-        """Nothing follows from it."""
+        """Do nothing: no law depends on it."""

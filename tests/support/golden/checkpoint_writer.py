@@ -1,7 +1,7 @@
-"""Run by one PySpark, in another process: checkpoints of every kind that this version can write, and what was read.
+"""The program of one PySpark, in another process: it writes checkpoints of every kind that this version can write.
 
 Arguments: the folder to write to, and kinds if not all are wanted. Each becomes a folder `<kind>/checkpoint`, and
-`<kind>/read.json`: by batch, what its rows were made of, the names of files and the values of a rate source.
+`<kind>/read.json`: the origins of the rows of each batch, which are names of files and values of a rate source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 VERSION = tuple(int(part) for part in __version__.split(".")[:2])
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 FIRST_TIME_S = 1767225600
-"""When the first file was modified: 2026-01-01T00:00:00Z; each later one is a second younger."""
+"""The time of the first file: 2026-01-01T00:00:00Z. Each later file is one second younger."""
 
 OFFSET_LOG = "spark.sql.streaming.offsetLog.formatVersion"
 SOURCE_EVOLUTION = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
@@ -37,7 +37,7 @@ COMPACTING = {
 
 
 class Kind:
-    """A query that is started several times on one checkpoint, and the files it reads."""
+    """A query that is started several times on one checkpoint, and the files that it reads."""
 
     def __init__(self, folder: Path, name: str, conf: dict[str, str]) -> None:
         self.home = folder / name
@@ -73,7 +73,7 @@ class Kind:
         return reader.load().select(sf.concat(sf.lit("rate "), sf.col("value")).alias("origin"))
 
     def start(self, df: DataFrame, mode: str = "append") -> None:
-        """One start of the query, which reads what there is and ends."""
+        """Start the query once. It reads the present files and ends."""
         writer = df.writeStream.foreachBatch(self._note).outputMode(mode).queryName("golden")
         writer = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True)
         if self.spark.conf.get(SINK_EVOLUTION, "false") == "true":
@@ -81,7 +81,7 @@ class Kind:
         writer.start().awaitTermination()
 
     def forget(self, batch_id: int) -> None:
-        """As if the query had died before it wrote down this batch."""
+        """Delete the entry of this batch, as if the query had died before it wrote it."""
         for log in ("offsets", "commits"):
             for name in (f"{batch_id}", f".{batch_id}.crc"):
                 (self.checkpoint / log / name).unlink(missing_ok=True)
@@ -94,21 +94,21 @@ class Kind:
 
 
 def file(kind: Kind) -> None:
-    """A batch a file."""
+    """Read each file in one batch."""
     for name in ("a.txt", "b.txt", "c.txt"):
         kind.add_file(name)
     kind.start(kind.file_source())
 
 
 def compacted(kind: Kind) -> None:
-    """So many batches that the source compacts its log and deletes what it compacted."""
+    """Run so many batches that the source compacts its log and deletes the compacted entries."""
     for number in range(8):
         kind.add_file(f"{number}.txt")
         kind.start(kind.file_source())
 
 
 def two_entries(kind: Kind) -> None:
-    """A query that dies after its source noted files and before it noted its batch: the next one reads more."""
+    """Let a query die after its source noted files and before it noted its batch. The next query reads more files."""
     for name in ("a.txt", "b.txt"):
         kind.add_file(name)
         kind.start(kind.file_source())
@@ -120,13 +120,13 @@ def two_entries(kind: Kind) -> None:
 
 
 def rate(kind: Kind) -> None:
-    """A source whose offsets say what they mean."""
+    """Read a source whose offsets show their rows."""
     for _ in range(2):
         kind.start(kind.rate_source())
 
 
 def two_sources(kind: Kind) -> None:
-    """Two sources, of which one has nothing to offer at first."""
+    """Read two sources, one of which has no rows at first."""
     kind.start(kind.file_source().union(kind.rate_source()))
     for name in ("a.txt", "b.txt"):
         kind.add_file(name)
@@ -134,7 +134,7 @@ def two_sources(kind: Kind) -> None:
 
 
 def named(kind: Kind) -> None:
-    """Named sources, of which one joins later."""
+    """Read named sources, one of which is added later."""
     kind.add_file("a.txt", "orders")
     kind.add_file("b.txt", "clicks")
     orders, clicks = kind.file_source("orders", "orders"), kind.file_source("clicks", "clicks")
@@ -145,7 +145,7 @@ def named(kind: Kind) -> None:
 
 
 def named_once(kind: Kind) -> None:
-    """Named sources with an offset log of version 1 asked for, which Spark 4.3 raises to 2."""
+    """Read named sources with an offset log of version 1 in the settings, which Spark 4.3 raises to 2."""
     kind.add_file("a.txt", "orders")
     kind.add_file("b.txt", "clicks")
     kind.start(kind.file_source("orders", "orders").union(kind.file_source("clicks", "clicks")))
@@ -162,7 +162,7 @@ def stateful(kind: Kind) -> None:
 
 
 def repartitioned(kind: Kind) -> None:
-    """State that is repartitioned while no query runs, before and after a batch."""
+    """Repartition the state while no query runs, before and after a batch."""
     for partitions in (3, 2):
         kind.add_file(f"before-{partitions}.txt")
         kind.start(counts(kind), "update")

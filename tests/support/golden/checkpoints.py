@@ -1,7 +1,7 @@
-"""Checkpoints that every allowed Spark wrote: `tests/golden/checkpoints/<version>/<kind>.json`, a checkpoint a file.
+"""Checkpoints that every allowed Spark wrote: `tests/golden/checkpoints/<version>/<kind>.json`, one file each.
 
-`python -m tests.support.golden.checkpoints` writes them anew. It runs `checkpoint_writer.py` on each version.
-Folders, ids and times of planning are replaced by fixed ones, so that a second run writes the same.
+`python -m tests.support.golden.checkpoints` writes them again. It runs `checkpoint_writer.py` on each version.
+Fixed values replace folders, ids and times of planning, so that a second run writes the same.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """One checkpoint, and what its query read."""
+    """One checkpoint, and the rows that its query read."""
 
     version: str
     kind: str
     files: dict[str, str]
-    """By path in the checkpoint: the text."""
+    """The text of each file, by path in the checkpoint."""
     read: dict[int, list[str]]
-    """By batch: the names of files and the values of a rate source, sorted. A batch no query ran is not there."""
+    """By batch: the names of files and the values of a rate source, sorted. A batch that no query ran is missing."""
 
     @property
     def batches(self) -> list[int]:
-        """Those the checkpoint still has offsets of."""
+        """The batches of which the checkpoint still has offsets."""
         return sorted(int(path.partition("/")[2]) for path in self.files if path.startswith("offsets/"))
 
     def store(self) -> MemoryStore:
@@ -55,18 +55,18 @@ class Golden:
 
 
 def goldens(*kinds: str, version: str = "") -> list[Golden]:
-    """All that lie in the tests, of these kinds or of all."""
+    """Return all checkpoints of the tests, of these kinds or of all kinds."""
     found = sorted(GOLDEN.glob(f"{version or '*'}/*.json"))
     return [_load(path) for path in found if not kinds or path.stem in kinds]
 
 
 def name_of(golden: object) -> str:
-    """For the ids of tests."""
+    """Return the name for the ids of tests."""
     return f"{golden.version}-{golden.kind}" if isinstance(golden, Golden) else str(golden)
 
 
 def written_by(version: str, folder: Path, *wanted: str) -> list[Golden]:
-    """What this Spark writes now, of these kinds or of all; `folder` has to be empty."""
+    """Let this Spark write checkpoints now, of these kinds or of all kinds. `folder` has to be empty."""
     run_on(version, WRITER, folder, *wanted, log=folder.with_suffix(".log"), limit_s=LIMIT_S)
     kinds = sorted(path.parent for path in folder.glob("*/read.json"))
     return [_normalised(version, kind, folder) for kind in kinds]
@@ -103,14 +103,14 @@ def _is_entry(path: Path) -> bool:
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:
-    """The query's id first, which is renamed first; numbers in their own order."""
+    """Return the sort key of a file: the metadata first, because its id is renamed first; numbers by value."""
     if name == "metadata":
         return []
     return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"[/.]", name)]
 
 
 class _Renamed:
-    """The same for the same, in the order in which it comes."""
+    """A replacement for matches: equal for equal matches, numbered in the order of their first appearance."""
 
     def __init__(self, new: object) -> None:
         self._new = new

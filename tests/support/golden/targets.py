@@ -1,4 +1,4 @@
-"""Targets of the golden WALs: one of each kind, whose whole state is plain data, so that it can lie in a file."""
+"""Targets of the golden WALs: one of each kind. Their whole state is plain data, so that a file can hold it."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ Hook = Callable[[str], None]
 
 @dataclass
 class Target:
-    """What outlives processes, by the ids of rows."""
+    """The state that outlives processes, with rows given by their ids."""
 
     rows: list[int] = field(default_factory=list)
-    """Each row as often as it arrived."""
+    """The rows, each as often as it arrived."""
     keys: list[str] = field(default_factory=list)
-    """Of the chunks that arrived."""
+    """The keys of the chunks that arrived."""
     ledger: dict[str, tuple[int, int, int, str]] = field(default_factory=dict)
-    """By slot: term, batch, rows, segment."""
+    """Term, batch, rows and segment of each slot."""
     held: dict[str, list[int]] = field(default_factory=dict)
-    """By transaction: rows that nobody sees yet."""
+    """The rows of each open transaction, which no reader sees yet."""
     shown: list[str] = field(default_factory=list)
     """The transactions that were committed."""
     refused: list[int] = field(default_factory=list)
-    """Ids of rows that it does not take."""
+    """The ids of rows that the target refuses."""
     is_away: bool = False
-    """Whether no transaction can be begun."""
+    """True if no transaction can begin."""
 
     def refusal_of(self, chunk: Chunk) -> Rejected | None:
         found = {index: f"row {row} is refused" for index, row in enumerate(ids_of(chunk)) if row in self.refused}
@@ -53,7 +53,7 @@ def ids_of(chunk: Chunk) -> list[int]:
 
 
 class Plain(Sink):
-    """Takes whatever it is given."""
+    """A sink that accepts every chunk."""
 
     def __init__(self, target: Target, hook: Hook) -> None:
         self.target, self.hook = target, hook
@@ -69,7 +69,7 @@ class Plain(Sink):
 
 
 class Idempotent(Plain):
-    """Ignores keys that it has seen."""
+    """A sink that ignores keys that it has seen."""
 
     idempotent = True
 
@@ -78,14 +78,14 @@ class Idempotent(Plain):
 
 
 class LookedUp(Plain):
-    """Says whether it has a chunk."""
+    """A sink that tells whether it has a chunk."""
 
     def was_applied(self, key: str) -> bool:
         return key in self.target.keys
 
 
 class Transactional(TransactionalSink):
-    """Stores rows and position together."""
+    """A sink that stores rows and position together."""
 
     def __init__(self, target: Target, hook: Hook) -> None:
         self.target, self.hook = target, hook
@@ -115,7 +115,7 @@ class Transactional(TransactionalSink):
 
 
 class TwoPhase(TwoPhaseSink):
-    """Holds rows back until they are committed. `begin` returns a token, so that the WAL keeps one."""
+    """A sink that holds rows back until they are committed. `begin` returns a token, so that the WAL stores one."""
 
     def __init__(self, target: Target, hook: Hook) -> None:
         self.target, self.hook = target, hook
@@ -123,7 +123,7 @@ class TwoPhase(TwoPhaseSink):
 
     def begin(self, transaction: Transaction) -> str:
         if self.target.is_away:
-            raise ConnectionError("away")
+            raise ConnectionError("unreachable")
         self.open_id = transaction.id
         self.target.held[transaction.id] = []
         return f"token of {transaction.id}"
@@ -148,7 +148,7 @@ class TwoPhase(TwoPhaseSink):
 
 
 class BySegment(SegmentSink):
-    """Takes segments whole."""
+    """A sink that takes whole segments."""
 
     def __init__(self, target: Target, hook: Hook) -> None:
         self.target, self.hook = target, hook
@@ -160,7 +160,7 @@ class BySegment(SegmentSink):
 
 
 class ByBatch(BatchSink):
-    """Takes batches whole."""
+    """A sink that takes whole batches."""
 
     def __init__(self, target: Target) -> None:
         self.target = target

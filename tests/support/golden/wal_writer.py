@@ -1,6 +1,6 @@
 """Writes the golden WALs of the present code: `python -m tests.support.golden.wal_writer VERSION`.
 
-Those that lie there stay as they are. VERSION begins with a number above all others.
+Existing golden WALs stay as they are. VERSION begins with a number above all others.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOST = ProcessIdentity(host="golden", pid=4711, boot_id="a boot that is over", 
 
 
 def _kinds(world: GoldenWal) -> None:
-    """A sink of each kind: two batches delivered, one half-delivered, one that nobody has, one that is incomplete."""
+    """Write sinks of each kind: two batches delivered, one half-delivered, one not delivered, one incomplete."""
     run = world.process()
     for rows in ([3, 2], [5]):
         world.batch(run, *rows)
@@ -49,7 +49,7 @@ def _kinds(world: GoldenWal) -> None:
 
 
 def _dead_letters(world: GoldenWal) -> None:
-    """Refused rows, some sent again, and rows of unknown outcome."""
+    """Write refused rows, some of them replayed, and rows of unknown outcome."""
     world.targets["refusing"].refused = [1, 4, 10_002]
     world.targets["refusing-ledger"].refused = [0, 10_003]
     run = world.process()
@@ -67,7 +67,7 @@ def _dead_letters(world: GoldenWal) -> None:
 
 
 def _collected(world: GoldenWal) -> None:
-    """Low water; a sink that was retired, one that was renamed; runs that ended in order; a WAL that was moved."""
+    """Write low water, a retired sink, a renamed sink, runs that ended in order, and a WAL that was moved."""
     here, before = world.wal, MemoryStore(StoreSpec(f"{world.url}-before"))
     world.wal = before
     run = world.process()
@@ -89,7 +89,7 @@ def _collected(world: GoldenWal) -> None:
 
 
 def _spread(world: GoldenWal) -> None:
-    """More than 1,024 chunks in a batch; a partition of a number above 1,023; half delivered."""
+    """Write a half-delivered batch of more than 1,024 chunks, with a partition number above 1,023."""
     world.partitions = [0, 1_500]
     run = world.process()
     world.batch(run, 20, 2_100)
@@ -97,7 +97,7 @@ def _spread(world: GoldenWal) -> None:
 
 
 def _unkept(world: GoldenWal) -> None:
-    """Rows that the target of a two-phase sink alone holds."""
+    """Write rows that only the target of a two-phase sink holds."""
     run = world.process()
     world.batch(run, 3, 2)
     run.deliver_all()
@@ -106,7 +106,7 @@ def _unkept(world: GoldenWal) -> None:
 
 
 def _passed_over(world: GoldenWal) -> None:
-    """A batch that Spark wrote without running it, as 4.2.1 does."""
+    """Write a batch that Spark recorded without running it, as 4.2.1 does."""
     (golden,) = golden_checkpoints("repartitioned", version="4.2.1")
     files = golden.store()
     for name in ("metadata", *(path for path in golden.files if path.startswith("sources/"))):
@@ -132,7 +132,7 @@ WRITERS: Mapping[str, tuple[Sequence[str], Callable[[GoldenWal], None]]] = {
 
 @contextmanager
 def _elsewhere() -> Iterator[None]:
-    """What is written names a process that is gone, and no machine."""
+    """Make the records name an ended process and no real machine."""
     with (
         mock.patch.object(terms, "process_identity", return_value=_HOST),
         mock.patch.object(terms, "process_name", return_value=f"{_HOST.host}:{_HOST.pid}"),
@@ -141,7 +141,7 @@ def _elsewhere() -> Iterator[None]:
 
 
 def written(kind: str, version: str) -> GoldenWal:
-    """A WAL of the present code."""
+    """Return a WAL of the present code."""
     sinks, write = WRITERS[kind]
     world = GoldenWal(kind, version, list(sinks))
     with _elsewhere():

@@ -1,7 +1,7 @@
 """WALs of earlier versions: `tests/golden/wals/<version>/<kind>.json`, each with its checkpoint and targets.
 
-`wal_writer.py` writes those of the present code. Those that lie there stay as they are: each is what a user may
-still have on a store. Nothing here needs Spark.
+`wal_writer.py` writes those of the present code. Existing ones never change: a user may still have such a WAL on a
+store. Nothing here needs Spark.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from wal_sink.wal.records import Manifest
 GOLDEN = CHECKOUT / "tests" / "golden" / "wals"
 CHUNK_ROWS = 2
 BATCH_ROWS = 10_000
-"""Ids of a batch begin at its number times this."""
+"""The ids of a batch begin at its number times this."""
 _SETTINGS = Settings(chunk_rows=CHUNK_ROWS)
 
 Make = Callable[[Target, Callable[[str], None]], object]
-"""Makes what is given to `WalSink`: a sink or a `Delivery`."""
+"""Makes the argument of `WalSink`: a sink or a `Delivery`."""
 
 SINKS: Mapping[str, Make] = {
     "plain": Plain,
@@ -72,7 +72,7 @@ SINKS: Mapping[str, Make] = {
     "anew": Plain,
     "retired": Plain,
 }
-"""What each name means in every golden WAL."""
+"""The sink of each name, equal in every golden WAL."""
 
 
 @dataclass
@@ -82,12 +82,12 @@ class GoldenWal:
     kind: str
     version: str
     sinks: list[str]
-    """Which are served, by their first names."""
+    """The served sinks, by their first names."""
     targets: dict[str, Target] = field(default_factory=dict)
     rows: dict[int, list[int]] = field(default_factory=dict)
-    """Of each batch: how many rows each partition has."""
+    """The number of rows of each partition, by batch."""
     partitions: list[int] = field(default_factory=list)
-    """Numbers of the partitions, where they are not simply counted."""
+    """The numbers of the partitions, if they are not simply counted."""
     processes: int = 0
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class GoldenWal:
     # Lives.
 
     def hook(self, what: str, where: str = "") -> None:
-        """A point of a process, which may be its last: the first one of `armed`, the others having come before."""
+        """Pass a point of a process. It dies at the last point of `armed`, after it has met the others in order."""
         if self.is_dead:
             raise Crash("dead")
         if self.armed and f"{what} {where}".startswith(self.armed[0]):
@@ -115,7 +115,7 @@ class GoldenWal:
                 raise Crash(what)
 
     def process(self, *, stages: bool = True, sinks: Sequence[str] | None = None, moved_from: str | None = None) -> Run:
-        """Start another process, which serves all sinks, or some."""
+        """Start another process. It serves all sinks, or only some."""
         self.processes += 1
         self.armed, self.is_dead = [], False
         store = FaultyStore(self.wal, self.hook)
@@ -128,7 +128,7 @@ class GoldenWal:
         return run
 
     def batch(self, run: Run, *rows: int, is_completed: bool = True) -> int:
-        """Stage the next batch, of so many rows by partition."""
+        """Stage the next batch, with so many rows per partition."""
         batch_id = max(self.rows, default=-1) + 1
         self.rows[batch_id] = list(rows)
         self.stage(run, batch_id)
@@ -147,7 +147,7 @@ class GoldenWal:
         return FakeQuery(self.checkpoint, lambda *_: [])
 
     def deliver_until(self, sink: str, *points: str) -> None:
-        """A process that delivers one sink, until it dies: at the last of the points, which follow each other."""
+        """Deliver to one sink in a new process until it dies. It meets the points in order and dies at the last one."""
         run = self.process(stages=False)
         run.gate.search()
         self.armed = list(points)
@@ -159,7 +159,7 @@ class GoldenWal:
         raise AssertionError(f"{sink} came to none of {self.armed}")
 
     def drain(self) -> Run:
-        """A process that delivers what is there, and stages nothing."""
+        """Deliver the staged batches in a new process that stages nothing."""
         run = self.process(stages=False)
         run.gate.search()
         run.deliver_all()
@@ -172,7 +172,7 @@ class GoldenWal:
         return pa.table({"id": pa.array(ids, pa.int64()), "word": [f"word {number}" for number in ids]})
 
     def ids(self, *, through: int | None = None) -> list[int]:
-        """Of all rows, of batches up to one."""
+        """Return the ids of all rows, or of batches up to one."""
         each = (range(batch * BATCH_ROWS, batch * BATCH_ROWS + sum(rows)) for batch, rows in self.rows.items()
                 if through is None or batch <= through)  # fmt: skip
         return [number for ids in each for number in ids]
@@ -188,14 +188,14 @@ class GoldenWal:
         write = _batch_writer(sink, run.log) if isinstance(sink, BatchSink) else None
         return served_sink(name, sink, delivery, run.log, write_batch=write)
 
-    # What it holds.
+    # Its content.
 
     def log(self) -> Log:
-        """For those that only look."""
+        """Return a log for reading only."""
         return Log(self.wal, SYSTEM, "f" * 32)
 
     def seen(self) -> dict[str, Any]:
-        """All that `wal_sink.inspection` shows of it, as plain data."""
+        """Return everything that `wal_sink.inspection` shows of it, as plain data."""
         batches = inspection.read_batches(self.wal)
         details = {batch.batch_id: inspection.read_batch(self.wal, batch.batch_id) for batch in batches}
         known = [sink.name for sink in inspection.read_status(self.wal).sinks]
@@ -256,7 +256,7 @@ def write_file(world: GoldenWal) -> None:
 
 
 def load(path: Path) -> tuple[GoldenWal, dict[str, Any]]:
-    """A world of its own as it was written, and what was seen of it then."""
+    """Load a separate copy of a world, and the inspection that was written with it."""
     state = json.loads(path.read_text())
     world = GoldenWal(path.stem, path.parent.name, state["sinks"], partitions=state["partitions"])
     world.processes = state["processes"]
@@ -274,7 +274,7 @@ def _target(found: dict[str, Any]) -> Target:
 
 
 def _dumped(store: MemoryStore) -> dict[str, str | list[str]]:
-    """Texts as texts; a file as a list of its base64 text alone."""
+    """Write texts as texts, and other files as a list that holds only their base64 text."""
     found: dict[str, str | list[str]] = {}
     for name in store.list("", recursive=True):
         data = store.read(name)

@@ -1,8 +1,8 @@
-"""Processes that deliver rows of which the target refuses some, or that send these again, until they are killed.
+"""Processes that deliver rows of which the target refuses some, or that replay these, until they are killed.
 
-WAL and checkpoint of a query that is made up lie below a folder, as any life before left them. All but the query is
-what a `WalSink` runs: the core, the local store, real time. Each life is forked off a server process that has imported
-everything, and ends itself with SIGKILL, so that what it held open at the target ends as it does with any process.
+A folder holds the WAL and the checkpoint, as earlier processes left them. Only the query is a fake. The rest is what a
+`WalSink` runs: the core, the local store, real time. Each life is forked from a server process that has imported
+everything. It ends itself with SIGKILL, so that its connections to the target end as those of any killed process.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ Hook: TypeAlias = Callable[[str, str], None]
 
 @dataclass(frozen=True)
 class Death:
-    """When a life ends: at the n-th operation of the WAL's store that begins so, or after some time."""
+    """The end of a life: at the n-th matching operation of the WAL's store, or after some time."""
 
     what: str = ""
-    """`before create`, for one."""
+    """The beginning of the operation, for example `before create`."""
     where: str = ""
     """A part of the path."""
     nth: int = 1
     after_s: float | None = None
 
     def prepare(self) -> Hook:
-        """The hook of the store."""
+        """Return the hook of the store."""
         if self.after_s is not None:
             threading.Timer(self.after_s, _die).start()
         seen: list[str] = []
@@ -79,7 +79,7 @@ def batch_ids(batch_id: int) -> range:
 
 
 def is_bad(row: int) -> bool:
-    """A row of most chunks."""
+    """Tell whether the target refuses a row. Most chunks have such a row."""
     return row % 5 == 3 and row % 16 < 12
 
 
@@ -88,12 +88,12 @@ BAD = [row for row in ALL if is_bad(row)]
 
 
 def word_of(row: int) -> str:
-    """Bad ones are too long for the target."""
+    """Return the word of a row. The words of bad rows are too long for the target."""
     return f"word {row} " + "x" * 3_000 * is_bad(row)
 
 
 def deliver(folder: Path, url: str, hook: Hook) -> None:
-    """Take over what is there, then stage, complete and deliver until all batches are done."""
+    """Take over, then stage, complete and deliver until all batches are done."""
     checkpoint = open_store(StoreSpec(str(folder / "checkpoint")))
     store = FaultyStore(open_store(StoreSpec(str(folder / "wal"))), hook)
     run = Run(store, checkpoint, Settings(chunk_rows=CHUNK_ROWS))
@@ -116,7 +116,7 @@ def _partitions(batch_id: int) -> Sequence[pa.Table]:
 
 @dataclass(frozen=True)
 class ForkedProcess:
-    """One process. Plain data, pickled to it."""
+    """One process, as plain data that is pickled to it."""
 
     do: Callable[[Path, str, Hook], None]
     folder: Path
@@ -125,7 +125,7 @@ class ForkedProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def was_killed(self) -> bool:
-        """Live it; False if it came to its end. Raises `AssertionError` if it ended in any other way."""
+        """Run the process. Return False if it finished. Raise `AssertionError` if it ended in any other way."""
         process = _FORKS.Process(target=self._live, daemon=True)
         process.start()
         process.join(_LIMIT_S)

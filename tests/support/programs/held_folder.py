@@ -1,4 +1,4 @@
-"""A two-phase target that workers, drivers and tests share: files held back in one folder, shown in another."""
+"""A two-phase target for workers, drivers and tests: it holds files back in one folder and shows them in another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wal_sink import Chunk, HandleGoneError, SinkContext, Transaction, TwoPhaseS
 
 @dataclass
 class HeldFolder(TwoPhaseSink):
-    """Each transaction a file of JSON lines, named by its batch, partition and roll once it is shown."""
+    """A sink that writes a transaction as a file of JSON lines. Batch, partition and file index name a shown file."""
 
     folder: Path
     context: SinkContext | None = field(default=None, repr=False)
@@ -61,7 +61,7 @@ class HeldFolder(TwoPhaseSink):
         (self.folder / "calls" / name).touch()
 
     def rows(self) -> list[dict[str, Any]]:
-        """What readers see."""
+        """Return the rows that readers see."""
         files = sorted((self.folder / "shown").iterdir())
         return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
@@ -69,6 +69,6 @@ class HeldFolder(TwoPhaseSink):
         return sorted(file.name for file in (self.folder / "held").iterdir())
 
     def called(self, call: str) -> list[tuple[int, bool]]:
-        """Process and place of each call of this name."""
+        """Return process id and place of each call of this name."""
         names = [file.name.split("-") for file in (self.folder / "calls").iterdir()]
         return [(int(pid), on_executor == "True") for name, pid, on_executor, *_ in names if name == call]

@@ -1,6 +1,6 @@
-"""What `test_identity_versions.py` runs on each version of Spark, in one process: prints what happened, as JSON.
+"""The program of `test_identity_versions.py`, for each version of Spark. It prints the results as JSON.
 
-Whatever wal-sink asks of Spark's private interface to tell who calls `stage` is asked here, of the real thing.
+It makes every call to Spark's private interface by which wal-sink identifies the caller of `stage`, on the real Spark.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def on_a_thread(call: Callable[[], object]) -> None:
 
 
 def look(spark: SparkSession, place: Home, df: DataFrame, batch_id: int) -> None:
-    """Note who is told to call, by every way there is."""
+    """Note which query is identified as the caller, in every possible way."""
     spark.sparkContext.setJobGroup("mine", "my jobs")
     static = spark.createDataFrame([(1,)], "id long")
     frames = {"batch": df, "static join": static.join(df, "id"), "static": static, "derived": df.groupBy("id").count()}
@@ -67,7 +67,7 @@ def facts(caller: QueryIdentity) -> list[Any]:
 
 
 def chain(spark: SparkSession, place: Home) -> None:
-    """An own chain of another session, beside another query of the first one."""
+    """Run a chain in another session, while another query of the first session runs."""
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", "1")
     beside = spark.readStream.format("rate").load().writeStream.format("noop")
@@ -100,7 +100,7 @@ def chain(spark: SparkSession, place: Home) -> None:
 
 
 def again(spark: SparkSession, place: Home) -> None:
-    """A chain that goes on: two batches, with idle triggers between them."""
+    """Continue the chain: two batches, with idle triggers between them."""
 
     def on_batch(df: DataFrame, batch_id: int) -> None:
         seen["first"].append(identity_of(df, batch_id).is_first)

@@ -1,6 +1,6 @@
 """Writes batches through `KafkaSink` until it is killed: the processes of tests/integration/test_kafka_failures.py.
 
-`python kafka_writer.py ADDRESS TOPIC ORDINAL COUNT TERM…`: a process for each term, one after the other.
+`python kafka_writer.py ADDRESS TOPIC ORDINAL COUNT TERM…` runs one process for each term, one after the other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROWS = 50
 
 
 def batch(number: int, *, ordinal: int = 0, term: int = 1) -> Chunk:
-    """A batch of one chunk, whose rows no other batch or segment has. It follows the one before it."""
+    """Return a batch of one chunk. No other batch or segment has its rows, and it follows the batch before it."""
     first, at = (number * 10 + ordinal) * ROWS, position(number, ordinal)
     table = pa.table({"id": pa.array(range(first, first + ROWS), pa.int64()), "ordinal": [ordinal] * ROWS})
     before = position(number - 1, ordinal) if number else None
@@ -27,7 +27,7 @@ def batch(number: int, *, ordinal: int = 0, term: int = 1) -> Chunk:
 
 
 def position(number: int, ordinal: int = 0) -> Position:
-    """Where the ledger is once it has a batch."""
+    """Return the position in the ledger after this batch."""
     return Position(f"kafka-writer/default/{ordinal}", number, ROWS, f"{number:016x}{ordinal:016x}")
 
 
@@ -36,7 +36,7 @@ def sink_of(address: str, topic: str, **options: Any) -> KafkaSink:
 
 
 def live(address: str, topic: str, ordinal: int, count: int, term: int) -> None:
-    """One process: from where the ledger says, to the end."""
+    """Run one process from the position in the ledger to the end."""
     sink = sink_of(address, topic, transaction_timeout_s=20)
     sink.open(SinkContext("kafka-writer", "default", term, 0, ("id", "ordinal"), on_executor=False))
     last = sink.last(batch(0, ordinal=ordinal).position.slot)
@@ -49,7 +49,7 @@ def live(address: str, topic: str, ordinal: int, count: int, term: int) -> None:
 
 def main() -> None:
     address, topic, ordinal, count, *terms = sys.argv[1:]
-    for term in terms[:-1]:  # forked, since most of the time would go into importing
+    for term in terms[:-1]:  # forked, since imports would take most of the time
         if (pid := os.fork()) == 0:
             live(address, topic, int(ordinal), int(count), int(term))
             return

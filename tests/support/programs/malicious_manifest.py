@@ -1,9 +1,9 @@
-"""A program: a manifest in whose schema code is hidden is read as a delivering process reads it.
+"""A program that reads a manifest whose schema hides code, in the way of a delivering process.
 
-What a user-defined type's schema may carry: `serializedClass`, a pickle that PySpark 4.0.0 loads, and the name of a
-module, which every PySpark imports. Both create a file if they are let. No JVM is started.
+A user-defined type's schema may contain `serializedClass`, a pickle that PySpark 4.0.0 loads, and the name of a module,
+which every PySpark imports. Here both create a file if they are run. No JVM is started.
 
-Arguments: a folder, in which `run.json` tells what was said of each attack and which files there are.
+The argument is a folder. The program writes `run.json` there: the result of each attack, and the files that exist.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from wal_sink.wal.records import Manifest, decode, encode
 
 
 class Creates:
-    """Its pickle creates a file when it is loaded."""
+    """An object whose pickle creates a file when it is loaded."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -42,13 +42,13 @@ class Creates:
 
 
 def hidden(file: Path, name: str) -> dict[str, object]:
-    """A user-defined type of this name, in whose class a pickle hides."""
+    """Return a user-defined type of this name, with a pickle hidden in its class."""
     payload = base64.b64encode(pickle.dumps(Creates(file))).decode()
     return {"type": "udt", "pyClass": name, "serializedClass": payload, "sqlType": "long"}
 
 
 def attacks(folder: Path) -> dict[str, object]:
-    """By name the JSON of a column's type."""
+    """Return the attacks: the JSON of a column's type, by name."""
     module = folder / "modules" / "wal_sink_attack.py"
     module.parent.mkdir()
     module.write_text(f"open({str(folder / 'by import')!r}, 'w')\nclass Type: pass\n")
@@ -77,7 +77,7 @@ def schema_of(kind: object) -> str:
 
 
 def read_back(wal: Path, schema: str) -> Manifest:
-    """The manifest as it lies in a WAL."""
+    """Return the manifest as a WAL stores it."""
     store, path = open_store(StoreSpec(str(wal))), paths.manifest(7, 1, 1)
     store.delete([path])
     manifest = Manifest(
@@ -99,15 +99,15 @@ def read_back(wal: Path, schema: str) -> Manifest:
 
 
 def whole_batch(wal: Path, manifest: Manifest) -> object:
-    """What a writer of whole batches is given; the schema is parsed before the session is used."""
+    """Return the input of a writer of whole batches. The schema is parsed before the session is used."""
     return _dataframe(None, StoreSpec(str(wal)), manifest)  # type: ignore[arg-type]
 
 
 def rows(manifest: Manifest) -> object:
-    """What a ForeachWriter is fed from."""
+    """Return the input of a ForeachWriter."""
     sink = wrap.foreach_writer(print)
     assert isinstance(sink, SegmentSink)
-    copy = pickle.loads(pickle.dumps(sink))  # noqa: S301 - our own bytes
+    copy = pickle.loads(pickle.dumps(sink))  # noqa: S301 - bytes of this process
     copy.open(SinkContext("wal", "default", 1, 7, ("a",), on_executor=True, spark_schema=manifest.spark_schema))
     return copy.write_segment(0, 7, iter(()))
 
@@ -118,14 +118,14 @@ def said(read: Callable[[], object]) -> str:
     except WalSinkError as error:
         return f"{type(error).__name__}: {error}"
     except AttributeError as error:
-        return "used" if "NoneType" in str(error) else traceback.format_exc()  # the session that there is not
-    except Exception:  # noqa: BLE001 - whatever it is, the test must see it
+        return "used" if "NoneType" in str(error) else traceback.format_exc()  # the session is None
+    except Exception:  # noqa: BLE001 - the test must see any error
         return traceback.format_exc()
     return "used"
 
 
 class Own(t.UserDefinedType):
-    """A type that this program has."""
+    """A type that this program defines."""
 
     @classmethod
     def sqlType(cls) -> t.DataType:  # noqa: N802 - Spark's name

@@ -1,8 +1,8 @@
-"""Java options for tests, whose JVMs live for seconds: most of such a life would go into loading Spark's classes.
+"""Java options for tests. Their JVMs live for seconds, and loading Spark's classes would take most of that time.
 
-`python -m tests.support.programs.quick_java` writes those classes, parsed and verified, into an archive (class data
-sharing) that later JVMs map: a Spark that took 17 s to start and to end takes 8. Without that archive, or with one that
-another Java or another Spark wrote, a JVM starts all the same, and slowly.
+`python -m tests.support.programs.quick_java` writes those classes, parsed and verified, to an archive (class data
+sharing) that later JVMs map. Starting and ending a Spark then takes 8 s instead of 17 s. Without the archive, or with
+the archive of another Java or Spark, a JVM starts slowly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUICK = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData "
     "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
-"""As the demo has them (`examples.demo.job`): no optimising compiler, no verification of Spark's classes."""
+"""The options of the demo (`examples.demo.job`): no optimising compiler, no verification of Spark's classes."""
 
 _FOLDER = CHECKOUT / ".cache" / "java"
 _TYPICAL_LIFE = """
@@ -43,7 +43,7 @@ spark.stop()
 
 
 def archive() -> Path:
-    """Where the classes of this Java and this PySpark lie, if they were written."""
+    """Return the path of the archive for this Java and this PySpark. It may not exist yet."""
     java = Path(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else shutil.which("java")
     made = Path(java).resolve() if java else Path()
     age = made.stat().st_mtime_ns if made.is_file() else 0
@@ -52,11 +52,11 @@ def archive() -> Path:
 
 
 QUICK_SPARK = f"{QUICK} -XX:SharedArchiveFile={archive()} -Xlog:cds=off -Xlog:cds+dynamic=off"
-"""For Spark's drivers and executors. Their classes only: no other JVM has use for the archive."""
+"""The options of Spark's drivers and executors. The archive is of no use to other JVMs."""
 
 
 def main() -> None:
-    """Write the archive, if there is none."""
+    """Write the archive if it does not exist."""
     wanted = archive()
     if wanted.exists():
         return
@@ -65,9 +65,9 @@ def main() -> None:
     program = wanted.with_suffix(".py")
     program.write_text(_TYPICAL_LIFE)
     options = f"{QUICK} -XX:ArchiveClassesAtExit={unfinished} -Xlog:cds=off -Xlog:cds+dynamic=off"
-    plain = {"JDK_JAVA_OPTIONS": ""}  # what else a child is told names the archive that is to be written
+    plain = {"JDK_JAVA_OPTIONS": ""}  # the usual options would name the archive that is written here
     with Child.python(program, options, log=wanted.with_suffix(".log"), env=plain, limit_s=180) as child:
-        child.wait_for_all()  # the JVM outlives its Python, and writes as the last thing it does
+        child.wait_for_all()  # the JVM outlives its Python, and writes the archive at its end
     if unfinished.exists():
         unfinished.replace(wanted)
     else:

@@ -1,6 +1,6 @@
 """Processes that write by `SqlSink`, for tests that kill, stop and wake them.
 
-Run as a program it imports everything once, which takes longest, and forks the writers, each of which waits for a sign.
+As a program it imports everything once, which takes longest, and forks the writers. Each writer waits for a signal.
 Arguments: URL, folder, seconds to wait for a lock, and for each writer `ordinal:batches:term`.
 """
 
@@ -54,7 +54,7 @@ class Writer:
         os.kill(int(self._file("pid").read_text()), number)
 
     def wait(self) -> int:
-        """Its exit code; negative: the signal that ended it."""
+        """Return its exit code. A negative code is the signal that ended it."""
         end = self._file("exit")
         self._nursery.wait_until(end.exists, "a writer ended", _LIMIT_S)
         return int(end.read_text())
@@ -65,7 +65,7 @@ class Writer:
 
 @contextmanager
 def writers(url: str, folder: Path, *whose: str, busy_timeout_s: float = 1) -> Iterator[Sequence[Writer]]:
-    """A writer for each `ordinal:batches:term`; none begins before its `go()`, and all are ended with the block."""
+    """Start a writer for each `ordinal:batches:term`. Each begins at its `go()`, and all are ended with the block."""
     with Child.python(Path(__file__), url, str(folder), str(busy_timeout_s), *whose, log=folder / "all.log") as nursery:
         yield [Writer(nursery, folder, number) for number in range(len(whose))]
 
@@ -82,7 +82,7 @@ def _main(url: str, folder: Path, busy_timeout_s: float, whose: Sequence[str]) -
     while numbers:
         pid, status = os.wait()
         _tell(folder / f"{numbers.pop(pid)}.exit", str(os.waitstatus_to_exitcode(status)))
-    time.sleep(_LIMIT_S)  # the test ends this process when it has seen how the writers ended
+    time.sleep(_LIMIT_S)  # the test ends this process once all writers have ended
 
 
 def _tell(path: Path, text: str) -> None:
@@ -100,7 +100,7 @@ def _life(sink: SqlSink, base: Path, who: str) -> int:
         except FencedError as error:
             print("fenced", error, file=log)
             return FENCED
-        except Exception as error:  # noqa: BLE001 - told to the test, which fails
+        except Exception as error:  # noqa: BLE001 - written for the test, which fails
             print("failed", type(error).__name__, error, file=log)
             return FAILED
     return 0
@@ -136,13 +136,13 @@ def _chunk(slot: str, ordinal: int, batch: int, first: int, term: int) -> Chunk:
 
 
 def _patiently(call: Callable[[], Any], log: Any) -> Any:
-    """As the core does: what may pass is tried again."""
+    """Retry temporary failures, as the core does."""
     for _ in range(_ATTEMPTS):
         try:
             return call()
         except FencedError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever the driver raises
+        except Exception as error:  # noqa: BLE001 - the driver may raise anything
             print("again", type(error).__name__, error, file=log)
             time.sleep(0.1)
     raise TimeoutError("gave up")

@@ -1,7 +1,7 @@
 """Lives of processes with a two-phase sink: in memory, killed at a chosen point; and, as a program, on a real disk.
 
-Run as a program it stages and commits batch after batch of a query whose WAL, checkpoint and files lie below a
-folder, as any process before it left them. Arguments: the folder, a number no other life has, how many batches.
+The program stages and commits batch after batch of a query whose WAL, checkpoint and files lie below a folder, as
+earlier processes left them. Arguments: the folder, a number that no other life has, the number of batches.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ TEMPLATE = "{batch_id}/{partition}-{roll}.{ext}"
 
 
 def place_of(make_sink: Callable[[], object]) -> Place:
-    """Three small batches into a sink."""
+    """Return a place with three small batches for a sink."""
     place = Place(make_sink)
     place.batches.update(enumerate(partitioned(three_batches())))
     return place
 
 
 def live(place: Place, *, dies_at: int = 0) -> list[str]:
-    """One process, from its start to its end or to its n-th point; the points it came by."""
+    """Run one process to its end or to its n-th point. Return the points that it reached."""
 
     def hook(process: Process, name: str) -> None:
         if len(process.points) == dies_at:
@@ -58,7 +58,7 @@ def partitions_of(batch_id: int) -> Partitions:
 
 
 def completed(root: Path) -> int:
-    """How many batches the query has completed."""
+    """Return the number of batches that the query has completed."""
     return sum(1 for name in (root / "checkpoint" / "commits").glob("*") if name.name.isdecimal())
 
 
@@ -72,7 +72,7 @@ def _main(root: Path, seed: int, batches: int) -> None:
         checkpoint=cast("Any", stores["checkpoint"]),
     )
     place.batches.update((batch_id, partitions_of(batch_id)) for batch_id in range(batches))
-    print("ready", flush=True)  # noqa: T201 - told to the test
+    print("ready", flush=True)  # noqa: T201 - read by the test
     Process(place).live_to_end()
 
 

@@ -1,4 +1,4 @@
-"""PostgreSQL and MariaDB servers of the tests' own: on 127.0.0.1, a free port, in a temporary folder."""
+"""PostgreSQL and MariaDB servers for the tests: on 127.0.0.1, a free port, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pymysql
 
 from tests.support.processes import Child
 
-PASSWORD = "correct horse / battery? staple@"  # noqa: S105 - a test's own, with all that has to be masked and escaped
+PASSWORD = "correct horse / battery? staple@"  # noqa: S105 - only for tests, with all that has to be masked and escaped
 PASSWORD_VARIABLE = "WAL_SINK_TEST_SQL_PASSWORD"  # noqa: S105 - its name
 USER = "etl"
 START_S = 60.0
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 def program(name: str) -> Path | None:
-    """A server's program: Debian keeps them outside of PATH."""
+    """Find a server's program. Debian keeps them outside of PATH."""
     found = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/libexec")
     newest = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     return Path(found) if found else next(reversed(newest), None)
@@ -45,7 +45,7 @@ def program(name: str) -> Path | None:
 
 @contextmanager
 def servers_folder() -> Iterator[Path]:
-    """For a server's files: other users may enter it, unlike pytest's folders; in memory, where that is a folder."""
+    """Yield a folder for a server's files. Other users may enter it, unlike pytest's folders. In memory if possible."""
     memory = Path("/dev/shm")  # noqa: S108 - a folder of an unforgeable name is made in it
     with tempfile.TemporaryDirectory(prefix="wal-sink-sql-", dir=memory if memory.is_dir() else None) as folder:
         Path(folder).chmod(0o755)
@@ -53,18 +53,18 @@ def servers_folder() -> Iterator[Path]:
 
 
 def as_user(user: str) -> list[str]:
-    """Database servers refuse to run as root."""
+    """Return the prefix that runs a command as this user if this process is root, as which no database server runs."""
     return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if os.geteuid() == 0 else []
 
 
 class Server(ABC):
-    """A server that can be stopped and started again. `USER` owns a database of its own in it, with a password."""
+    """A server that can be stopped and started again. `USER` owns each new database and has a password."""
 
     scheme: str
     options = ""
-    """What each URL of a database has."""
+    """The options that each URL of a database has."""
     user: str
-    """Who runs it, if root starts it."""
+    """The user that runs the server if root starts it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,12 +76,12 @@ class Server(ABC):
             shutil.chown(folder, self.user, self.user)
 
     def start(self) -> None:
-        """Return when it answers. Another try with another port if somebody took this one meanwhile."""
+        """Start, and return when the server answers. If another process has taken the port meanwhile, try another."""
         self.child = Child(self.command(), log=self.folder.with_name(f"{self.folder.name}-{next(_numbers)}.log"))
         self.child.wait_until(self.answers, "it answered", START_S)
 
     def stop(self) -> None:
-        """At once, as a crash; what was committed is kept."""
+        """Stop at once, as in a crash. Committed rows are kept."""
         self._leave()
         if self.child is not None:
             self.child.kill()
@@ -113,10 +113,10 @@ class Server(ABC):
 
     @abstractmethod
     def connect(self, database: str) -> Any:
-        """A connection of the administrator that commits by itself."""
+        """Return a connection of the administrator that commits every statement."""
 
     def query(self, database: str, statement: str) -> list[tuple[Any, ...]]:
-        """As the administrator; committed."""
+        """Run a statement as the administrator, and commit it."""
         if self._admin is None or self._admin[0] != database:
             self._leave()
             self._admin = (database, self.connect(database))
@@ -132,7 +132,7 @@ class Server(ABC):
 
     def _leave(self) -> None:
         if self._admin is not None:
-            with suppress(pymysql.err.Error):  # it is gone already
+            with suppress(pymysql.err.Error):  # the connection is gone already
                 self._admin[1].close()
             self._admin = None
 
@@ -156,13 +156,13 @@ class PostgresqlServer(Server):
         self.query("postgres", f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
 
     def settings(self) -> dict[str, object]:
-        """What it is started with."""
+        """Return the settings with which the server is started."""
         return {
             "port": self.port,
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": "",
             "fsync": "off",
-            "password_encryption": "md5",  # a test connects a thousand times, and SCRAM is slow on purpose
+            "password_encryption": "md5",  # a test connects a thousand times, and SCRAM is slow by design
             "max_connections": 60,
             "shared_buffers": "32MB",
             "deadlock_timeout": "200ms",
@@ -190,7 +190,7 @@ class PostgresqlServer(Server):
 
 class MariadbServer(Server):
     scheme = "mariadb"
-    options = "ssl_disabled=true"  # PyMySQL reads all certificates of the machine otherwise, each time
+    options = "ssl_disabled=true"  # otherwise PyMySQL reads all certificates of the machine each time
     user = "mysql"
 
     def __init__(self, folder: Path) -> None:

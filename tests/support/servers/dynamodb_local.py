@@ -16,7 +16,7 @@ from tests.support.servers.jars import Module, jars, java
 
 VERSION = "2.6.1"
 LOCAL_ACCESS = {**ACCESS, "aws_access_key_id": "testaccesskey"}
-"""It takes letters and digits only."""
+"""It accepts only letters and digits."""
 _numbers = itertools.count()
 
 
@@ -33,7 +33,7 @@ class DynamoDbLocal:
         self.client = dynamodb_client(self.endpoint, LOCAL_ACCESS)
 
     def __enter__(self) -> Self:
-        """Start it. sqlite4java looks for its library under a name without a version."""
+        """Start the server. sqlite4java expects its library under a name without a version."""
         library = self._log.with_name("dynamodb-local-library")
         library.mkdir(exist_ok=True)
         for found in self._jars.glob("libsqlite4java-linux-*.so"):
@@ -54,7 +54,7 @@ class DynamoDbLocal:
         self._child.kill()
 
     def new_table(self, *, index: str = "", index_type: str = "S", **key: str) -> str:
-        """An empty table of this key, `id="N"` by default, and perhaps a global index on another attribute."""
+        """Make an empty table of this key, `id="N"` by default, optionally with a global index on another attribute."""
         name = f"orders-{next(_numbers)}"
         create_table(self.client, name, key or {"id": "N"}, index={index: index_type} if index else {})
         return name
@@ -67,7 +67,7 @@ class DynamoDbLocal:
         return sorted(int(item["id"]["N"]) for item in self.items(table))
 
     def put(self, table: str, item: Mapping[str, Any]) -> None:
-        """By itself, to see what the server says of it."""
+        """Put one item directly, to see the server's answer."""
         self.client.put_item(TableName=table, Item=item)
 
     def _answers(self) -> bool:

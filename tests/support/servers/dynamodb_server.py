@@ -1,6 +1,6 @@
 """moto's DynamoDB over HTTP on 127.0.0.1, made as atomic as DynamoDB itself, with faults for single requests.
 
-As a program (`python dynamodb_server.py`) it prints its address, and can be killed; it keeps everything in memory.
+As a program (`python dynamodb_server.py`) it prints its address and can be killed. It keeps everything in memory.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _numbers = itertools.count()
 
 @dataclass
 class Fault:
-    """What happens to the next requests of an operation."""
+    """A fault of the next requests of an operation."""
 
     operation: str
     code: str = ""
-    """An error, answered in place of doing anything."""
+    """The code of an error that replaces the effect and the answer."""
     lose_answer: bool = False
-    """It takes effect, and the answer is an error of the server."""
+    """True if the request has its effect, but its answer is an error of the server."""
     unprocessed: int = 0
-    """Of a BatchWriteItem, so many items at the end are left unprocessed."""
+    """The number of items at the end of a BatchWriteItem that are left unprocessed."""
     unread: int = 0
-    """Of a BatchGetItem, so many keys at the end are left unread."""
+    """The number of keys at the end of a BatchGetItem that are left unread."""
     reasons: tuple[str, ...] = ()
-    """Of a cancelled transaction."""
+    """The reasons of a cancelled transaction."""
     status: str = ""
-    """Of a DescribeTable, the table's status in its answer."""
+    """The table's status in the answer to a DescribeTable."""
     times: int = 1
 
 
 class DynamoDbServer:
-    """A running server. moto looks first and writes then, so every request takes its turn here."""
+    """A running server. moto reads first and writes then, so requests are handled one at a time."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -55,7 +55,7 @@ class DynamoDbServer:
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
     def start(self) -> None:
-        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # which tells of every request otherwise
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)  # otherwise it logs every request
         self._server.start()
         running = self._server._server
         assert running is not None
@@ -72,7 +72,7 @@ class DynamoDbServer:
             running.server_close()
 
     def new_table(self, **key: str) -> str:
-        """An empty table of this key, `id="N"` by default."""
+        """Make an empty table of this key, `id="N"` by default."""
         name = f"orders-{next(_numbers)}"
         create_table(self.client, name, key or {"id": "N"})
         return name
@@ -151,13 +151,13 @@ def _respond(start: Any, code: str, more: dict[str, Any], status: str = "400 Bad
 
 
 def dynamodb_client(endpoint: str, access: Mapping[str, str] = ACCESS) -> Any:
-    """A client of the test's own."""
+    """Return a client for tests."""
     given: dict[str, Any] = {"endpoint_url": endpoint, "region_name": REGION, **access}
     return boto3.client("dynamodb", **given)
 
 
 def create_table(client: Any, name: str, key: dict[str, str], index: dict[str, str] | None = None) -> None:
-    """A table of this key, with a global index on each attribute of `index` alone."""
+    """Create a table of this key, with a global index on each attribute of `index` alone."""
     indexes = [
         {
             "IndexName": f"by-{one}",

@@ -1,7 +1,8 @@
-"""An API on 127.0.0.1 that keeps rows in SQLite: what HTTP sinks are tested against.
+"""An API on 127.0.0.1 that keeps rows in SQLite: the target for tests of HTTP sinks.
 
-It honours idempotency keys or not, as the path says, refuses rows, cuts connections before or after the effect, and
-answers whatever a test asks for. As a program (`python http_target.py DATABASE PORT`) it can be killed and come back.
+It honours idempotency keys or not, depending on the path. It refuses rows, cuts connections before or after the effect,
+and gives any answer that a test sets. As a program (`python http_target.py DATABASE PORT`) it can be killed and started
+again.
 
     POST /keys/NAME            rows, once for each Idempotency-Key
     POST /plain/NAME           rows, as often as they come
@@ -27,16 +28,16 @@ from typing import Any
 
 @dataclass
 class Fault:
-    """What happens to the next request that `meets` holds for."""
+    """A fault of the next request for which `meets` holds."""
 
     status: int = 0
-    """Answered in place of doing anything; 0: no such answer."""
+    """The status of an answer that replaces the effect. 0: no such answer."""
     headers: dict[str, str] = field(default_factory=dict)
     body: str | bytes = ""
     cut: str = ""
-    """`before` or `after` the effect, the connection ends without an answer."""
+    """The connection ends without an answer, `before` or `after` the effect."""
     delay_s: float = 0.0
-    """Before the effect."""
+    """The delay before the effect."""
     times: int = 1
     meets: Callable[[str, bytes], bool] = lambda _path, _body: True
 
@@ -85,7 +86,7 @@ class RowStore:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(self._path, isolation_level=None, timeout=30)) as database:
-            database.execute("PRAGMA synchronous = OFF")  # what a killed process wrote is there all the same
+            database.execute("PRAGMA synchronous = OFF")  # writes of a killed process survive without it
             database.execute("BEGIN IMMEDIATE")
             yield database
             database.execute("COMMIT")
@@ -99,7 +100,7 @@ class HttpTarget:
         self.faults: list[Fault] = []
         self.requests: list[Seen] = []
         self.refuse: Callable[[dict[str, Any]], str] = lambda _row: ""
-        """Why a row is refused: then the whole request is, with 422."""
+        """Returns why a row is refused. One refused row refuses the whole request, with status 422."""
         self._server = _Server(("127.0.0.1", port), _Handler, self)
         if tls is not None:
             self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
@@ -121,7 +122,7 @@ class HttpTarget:
         return None
 
     def forget(self) -> None:
-        """As a new server would be, with its rows."""
+        """Forget all faults and requests, but keep the rows."""
         self.faults.clear()
         self.requests.clear()
         self.refuse = lambda _row: ""
@@ -136,7 +137,7 @@ class _Server(ThreadingHTTPServer):
         self.target = target
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Clients of these tests go away in the middle of things."""
+        """Ignore errors: clients of these tests leave in the middle of a request."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,6 +1,6 @@
-"""Jars that tests and examples need and pip does not bring: fetched once, into the checkout's git-ignored `.cache`.
+"""Jars that tests and examples need and pip does not install. They are fetched once, into the git-ignored `.cache`.
 
-PySpark carries Ivy, which fetches them with its own settings.
+Ivy, a part of PySpark, fetches them with its own settings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.processes import CHECKOUT, Child
 
 
 class Module(NamedTuple):
-    """One module of a repository of jars. With `versions` in the order of preference, the first that there is."""
+    """One module of a repository of jars. The first available one of `versions` is used."""
 
     group: str
     name: str
@@ -27,11 +27,11 @@ class Module(NamedTuple):
 
 
 def jars(folder: str, modules: Sequence[Module]) -> Path:
-    """`.cache/<folder>` with the jars of these modules; skips or fails the test if they cannot be had.
+    """Return `.cache/<folder>` with the jars of these modules. Skip or fail the test if they are not available.
 
-    They are put together elsewhere and renamed once complete: whoever else does so at the same time does no harm.
+    They are collected in another folder, which is renamed once it is complete. Several processes may do so at a time.
     """
-    require(java() != "", "fetching jars needs a Java 17 or newer on the PATH, such as Debian's default-jre-headless")
+    require(java() != "", "fetching jars needs Java 17 or newer on the PATH, such as Debian's default-jre-headless")
     complete = CHECKOUT / ".cache" / folder
     if complete.is_dir():
         return complete
@@ -51,7 +51,7 @@ def jars(folder: str, modules: Sequence[Module]) -> Path:
 
 
 def java() -> str:
-    """The program that starts a JVM; empty without one."""
+    """Return the program that starts a JVM. Empty if there is none."""
     home = os.environ.get("JAVA_HOME")
     found = Path(home, "bin", "java") if home else shutil.which("java")
     return str(found) if found and Path(found).exists() else ""
@@ -59,7 +59,7 @@ def java() -> str:
 
 def _fetch(module: Module, folder: Path) -> None:
     ivy = next(Path(pyspark.__file__).parent.glob("jars/ivy-*.jar"), None)
-    require(ivy is not None, f"{module.name} comes by the Ivy among PySpark's jars: pip install pyspark")
+    require(ivy is not None, f"{module.name} needs Ivy, one of PySpark's jars: pip install pyspark")
     cache, log = folder.with_name(f"{folder.name}-ivy"), folder.with_name(f"{folder.name}.log")
     command: list[str | Path] = [java(), "-jar", str(ivy), "-confs", "default", "-cache", cache]
     command += ["-retrieve", f"{folder}/[artifact]-[revision].[ext]"]

@@ -1,4 +1,4 @@
-"""A real Kafka broker on 127.0.0.1: a single KRaft node in a process of its own, from jars that Ivy fetches once."""
+"""A real Kafka broker on 127.0.0.1: a single KRaft node in a separate process, from jars that Ivy fetches once."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ background.threads=2
 
 
 class KafkaBroker:
-    """One broker with a folder of its own, which outlives `kill()` and `start()`.
+    """One broker with its own folder, which outlives `kill()` and `start()`.
 
-    `address` speaks without a login and may do anything; `sasl_address` asks for `USER` and `PASSWORD` (mechanism
-    PLAIN), who may do only what an ACL grants.
+    At `address` clients need no login and may do anything. `sasl_address` requires `USER` and `PASSWORD` (mechanism
+    PLAIN), and this user may do only what an ACL grants.
     """
 
     def __init__(self, folder: Path, *, auto_create: bool = False) -> None:
@@ -87,7 +87,7 @@ class KafkaBroker:
 
     @property
     def proxy_ports(self) -> tuple[int, int]:
-        """Where a proxy has to listen, and where it finds the broker, which sends its clients back to the proxy."""
+        """The port where a proxy has to listen, and the broker's port for it. The broker sends clients to the proxy."""
         return self._ports[3], self._ports[4]
 
     @property
@@ -97,11 +97,11 @@ class KafkaBroker:
         return self._child
 
     def start(self) -> None:
-        """Start, again under the same addresses after `kill()`, and wait until it answers."""
+        """Start, and wait until it answers. After `kill()`, the addresses are the same."""
         if self._ports:
             self._launch()
             return
-        for attempt in range(_ATTEMPTS):  # a port that was free may be another's by the time the broker takes it
+        for attempt in range(_ATTEMPTS):  # another process may take a free port before the broker does
             self._ports = _free_ports(5)
             self._write_settings()
             try:
@@ -169,7 +169,7 @@ class KafkaBroker:
 
 
 def kafka_jars() -> Path:
-    """The folder of the broker's jars; skips or fails the test if they cannot be had."""
+    """Return the folder of the broker's jars. Skip or fail the test if they are not available."""
     return jars(f"kafka-{VERSION}", [Module("org.apache.kafka", "kafka_2.13", (VERSION,), with_what_it_needs=True)])
 
 

@@ -9,7 +9,7 @@ import pyspark
 from tests.support.servers.jars import Module, jars
 
 _NEWEST_SEEN = "4.2.0"
-"""Works with Spark 4.3 too: whose own may not have reached every repository of jars."""
+"""This version works with Spark 4.3 too. Not every repository of jars may have Spark 4.3's own version yet."""
 _SPARK = "org.apache.spark"
 _MODULES = (
     Module(_SPARK, "spark-sql-kafka-0-10_2.13", (pyspark.__version__, _NEWEST_SEEN)),
@@ -20,5 +20,5 @@ _MODULES = (
 
 
 def kafka_connector() -> Path:
-    """The folder of its jars, to be put on Spark's class path."""
+    """Return the folder of its jars, for Spark's class path."""
     return jars(f"spark-kafka-{pyspark.__version__}", _MODULES)

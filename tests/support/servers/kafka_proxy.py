@@ -1,6 +1,6 @@
-"""A TCP proxy on 127.0.0.1 in front of a Kafka broker, which knows where a request begins and of what kind it is.
+"""A TCP proxy on 127.0.0.1 in front of a Kafka broker. It knows the beginning and the kind of each request.
 
-So that an answer can get lost: the broker did what it was asked for, and its client never hears of it.
+With it, an answer can get lost: the broker carries out a request, and its client never receives the answer.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Fault = Literal["lose the request", "lose the answer"]
 
 
 class KafkaProxy:
-    """Passes everything on; `arm` makes it cut the connection at the next request of a kind."""
+    """The proxy, which passes everything on. `arm` makes it cut the connection at the next request of a kind."""
 
     def __init__(self, listen: int, broker: int) -> None:
         self.address = f"127.0.0.1:{listen}"
         self.refuse = False
-        """Whether to turn every client away."""
+        """True if every client is refused."""
         self.fired = threading.Event()
         self._broker = broker
         self._armed: tuple[int, Fault, bool] | None = None
@@ -33,7 +33,7 @@ class KafkaProxy:
         self._thread.start()
 
     def arm(self, kind: int, fault: Fault, *, then_refuse: bool = False) -> None:
-        """At the next request of this kind, lose it or the broker's answer; then perhaps be away for good."""
+        """Lose the next request of this kind, or the answer to it. With `then_refuse`, then refuse all clients."""
         self.fired.clear()
         self._armed = (kind, fault, then_refuse)
 
@@ -43,7 +43,7 @@ class KafkaProxy:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _close(self._server)  # which wakes the thread that waits for clients
+        _close(self._server)  # this wakes the thread that waits for clients
         self._thread.join(10)
         self._cut()
 
@@ -89,15 +89,15 @@ class KafkaProxy:
 
 
 class _Link:
-    """A client's connection, and ours to the broker."""
+    """The connection of a client, and the proxy's connection to the broker for it."""
 
     def __init__(self, client: socket.socket, broker: socket.socket) -> None:
         self.client = client
         self.broker = broker
         self.muted = False
-        """Whether the client hears nothing any more."""
+        """True if the client receives nothing any more."""
         self.answered = threading.Event()
-        """The broker answered after that."""
+        """Set once the broker has answered after that."""
 
     def pass_back(self) -> None:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""A real PgBouncer on 127.0.0.1 that pools transactions, before any server at a port."""
+"""A real PgBouncer on 127.0.0.1 that pools transactions, in front of any server at a port."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ server_connect_timeout = 2
 
 
 class PgBouncer:
-    """Serves inside a `with` block. While its server cannot be reached it lets clients wait, and says nothing."""
+    """The pooler. It serves inside a `with` block. While its server is unreachable, clients wait without an answer."""
 
     def __init__(self, folder: Path, upstream_port: int) -> None:
         self.port = free_port()
@@ -40,7 +40,7 @@ class PgBouncer:
         settings = _SETTINGS.format(upstream=upstream_port, port=self.port, folder=folder)
         (folder / "pgbouncer.ini").write_text(settings)
         (folder / "users.txt").write_text(f'"{USER}" "{PASSWORD}"\n')
-        if as_user(PostgresqlServer.user):  # it refuses to run as root, too
+        if as_user(PostgresqlServer.user):  # PgBouncer refuses to run as root, too
             for path in (folder, *folder.iterdir()):
                 shutil.chown(path, PostgresqlServer.user, PostgresqlServer.user)
 

@@ -1,8 +1,8 @@
 """A PostgreSQL primary and a streaming standby that is held back, so that a fail-over loses acknowledged commits.
 
-Clients reach the pair under one address, a proxy, which leads to the primary. The standby receives the primary's log
-through a second proxy. `hold_back` cuts that one: the standby keeps what it received until then and gets nothing more,
-as over a slow or broken line. `fail_over` kills every process of the primary and promotes the standby.
+Clients use one address, that of a proxy, which leads to the primary. The standby receives the primary's log through a
+second proxy. `hold_back` cuts that one: the standby keeps its present log and receives nothing more, as over a slow or
+broken line. `fail_over` kills every process of the primary and promotes the standby.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.support.servers.sql_proxy import SqlProxy
 
 
 class Standby(PostgresqlServer):
-    """A standby of a primary, in a folder of its own. It asks for the primary's log at a proxy's port."""
+    """A standby of a primary, in a separate folder. It receives the primary's log through a proxy's port."""
 
     def __init__(self, folder: Path, primary: PostgresqlServer, line: SqlProxy) -> None:
         self._primary = primary
@@ -44,7 +44,7 @@ class Standby(PostgresqlServer):
         return {**super().settings(), "primary_conninfo": line, "wal_retrieve_retry_interval": "100ms"}
 
     def received(self) -> int:
-        """How far it has the primary's log, as a number of bytes."""
+        """Return the end of its copy of the primary's log, as a number of bytes."""
         ((bytes_,),) = self.query("postgres", "SELECT coalesce(pg_last_wal_receive_lsn(), '0/0') - '0/0'::pg_lsn")
         return int(bytes_)
 
@@ -79,15 +79,15 @@ class PostgresPair:
 
     @property
     def port(self) -> int:
-        """Where clients find the primary, whichever server that is."""
+        """The port at which clients find the present primary."""
         return self._front.port
 
     def query(self, database: str, statement: str) -> list[tuple[Any, ...]]:
-        """On the primary, behind the clients' back."""
+        """Run a statement on the primary directly."""
         return self.primary.query(database, statement)
 
     def renew(self) -> None:
-        """Make a standby that has all that the primary has. Nothing if there is one."""
+        """Make a standby that has everything the primary has. Do nothing if there is one."""
         if self.standby is None:
             self._number += 1
             self._line.lead_to(self.primary.port)
@@ -95,13 +95,13 @@ class PostgresPair:
         self._wait_until_received(self.standby)
 
     def hold_back(self) -> None:
-        """Let the standby receive what is committed now, and nothing after it."""
+        """Let the standby receive everything committed until now, and nothing after it."""
         assert self.standby is not None
         self._wait_until_received(self.standby)
         self._line.hang_up()
 
     def fail_over(self) -> None:
-        """Kill the primary, and lead clients to the standby with what it has."""
+        """Kill the primary, and lead clients to the standby as it is."""
         standby, dead = self.standby, self.primary
         assert standby is not None
         self._line.hang_up()
@@ -118,13 +118,13 @@ class PostgresPair:
 
 
 def kill_hard(server: PostgresqlServer) -> None:
-    """SIGKILL to the server and to each of its backends, by id, as a loss of power.
+    """Kill the server and each of its backends with SIGKILL, by id, as in a loss of power.
 
-    A backend has a session of its own and outlives its server for a moment. It could still acknowledge a commit then.
+    A backend has a separate session and outlives its server for a moment. It could still acknowledge a commit then.
     """
     child = server.child
     assert child is not None
-    child.send(signal.SIGSTOP)  # from here on it starts no backend
+    child.send(signal.SIGSTOP)  # from now on it starts no backend
     backends = [pid for pid in _running() if _parent(pid) == child.pid]
     for pid in (child.pid, *backends):
         _kill(pid)
@@ -143,11 +143,11 @@ def _parent(pid: int) -> int:
     try:
         return int((PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
     except OSError:
-        return 0  # it ended meanwhile
+        return 0  # the process has ended
 
 
 def _kill(pid: int) -> None:
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
-        return  # it ended by itself
+        return  # the process ended by itself

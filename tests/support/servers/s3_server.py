@@ -23,29 +23,29 @@ _Wsgi = Callable[[dict[str, Any], Any], Iterable[bytes]]
 
 @dataclass(frozen=True)
 class Fault:
-    """An answer in place of S3's own."""
+    """An answer that replaces S3's own."""
 
     status: int
     code: str
     done: bool = False
-    """Whether the request has its effect all the same: its answer is lost."""
+    """True if the request has its effect, but its answer is lost."""
 
 
 class S3Server:
-    """A running server with one bucket. moto looks first and writes then, so every request takes its turn here."""
+    """A running server with one bucket. moto reads first and writes then, so requests are handled one at a time."""
 
     def __init__(self, bucket: str = "wal-sink-tests") -> None:
         self.bucket = bucket
         self.requests: list[str] = []
         """Every request so far as `METHOD /path?query`."""
         self.after_request: Callable[[str, str, int], None] | None = None
-        """Called with method, path and status after each request, before another one is looked at."""
+        """Called with method, path and status after each request, before the next one is handled."""
         self.forgets_completed = False
-        """Whether an upload is unknown once it was completed; else completing it again succeeds, as long as it is the
-        newest of its object. S3 has been seen to do either.
+        """True if an upload is unknown once it was completed. Otherwise it can be completed again while it is the
+        newest upload of its object. S3 has been seen to do either.
         """
         self.fault: Callable[[str, str, Mapping[str, Any]], Fault | None] | None = None
-        """Asked before each request with method, path and headers as WSGI has them; called under no lock."""
+        """Called before each request with method, path and headers as WSGI has them, without a lock."""
         self._turn = threading.Lock()
         self._server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
 
@@ -66,7 +66,7 @@ class S3Server:
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """Options for s3fs, and for `StoreSpec`."""
+        """Return the options for s3fs, and for `StoreSpec`."""
         return {
             "key": "test-access-key",
             "secret": "test-secret-key",
@@ -75,28 +75,28 @@ class S3Server:
         }
 
     def client(self) -> Any:
-        """A boto3 client, to look behind the store's back."""
+        """Return a boto3 client that looks at the server without the store."""
         return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
             region_name="us-east-1",
             aws_access_key_id="test-access-key",
-            aws_secret_access_key="test-secret-key",  # noqa: S106 - a dummy
+            aws_secret_access_key="test-secret-key",  # noqa: S106 - not a secret
         )
 
     def fill(self, keys: Iterable[str]) -> None:
-        """Put empty objects without a request each."""
+        """Put empty objects without a request for each."""
         backend = s3_backends[_MOTO_ACCOUNT]["aws"]
         for key in keys:
             backend.put_object(self.bucket, key, b"")
 
     def objects(self) -> dict[str, bytes]:
-        """All objects by key, without a request."""
+        """Return all objects by key, without a request."""
         keys = s3_backends[_MOTO_ACCOUNT]["aws"].buckets[self.bucket].keys
         return {name: bytes(key.value) for name, key in keys.items()}
 
     def uploads(self, prefix: str = "") -> list[tuple[str, str]]:
-        """Key and id of every multipart upload that is open, asked of the server."""
+        """List key and id of every open multipart upload, by a request to the server."""
         pages = self.client().get_paginator("list_multipart_uploads").paginate(Bucket=self.bucket, Prefix=prefix)
         return [(some["Key"], some["UploadId"]) for page in pages for some in page.get("Uploads", ())]
 
@@ -106,7 +106,7 @@ class S3Server:
 
     @contextmanager
     def counting(self) -> Iterator[list[str]]:
-        """The requests that arrive inside the block; complete when it is left."""
+        """Yield the list of requests that arrive inside the block. It is complete at the end of the block."""
         before, seen = len(self.requests), list[str]()
         yield seen
         seen += self.requests[before:]
@@ -135,8 +135,8 @@ class S3Server:
     def _faulty(self, fault: Fault, app: _Wsgi, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         if fault.done:
             list(self._responder(app, environ)(environ, lambda *_: None))
-        start_response(f"{fault.status} told so", [("Content-Type", "application/xml")])
-        return [f"<Error><Code>{fault.code}</Code><Message>told so</Message></Error>".encode()]
+        start_response(f"{fault.status} set by a test", [("Content-Type", "application/xml")])
+        return [f"<Error><Code>{fault.code}</Code><Message>set by a test</Message></Error>".encode()]
 
     def _responder(self, app: _Wsgi, environ: dict[str, Any]) -> _Wsgi:
         if not _is_intact(environ):
@@ -145,14 +145,14 @@ class S3Server:
         return _refuse_upload if upload and not self._knows(upload) else app
 
     def _knows(self, upload: str) -> bool:
-        """Whether an upload is open, or was completed: moto falls over others."""
+        """Tell whether an upload is open, or was completed. moto crashes on others."""
         bucket = s3_backends[_MOTO_ACCOUNT]["aws"].buckets[self.bucket]
         completed = (key.multipart.id for key in bucket.keys.values() if key.multipart and not self.forgets_completed)
         return upload in bucket.multiparts or upload in completed
 
 
 def _is_intact(environ: dict[str, Any]) -> bool:
-    """Whether the body is what the client summed and signed, which S3 looks at and moto does not."""
+    """Tell whether the body is the one that the client summed and signed. S3 checks this, moto does not."""
     body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
     environ["wsgi.input"] = io.BytesIO(body)
     crc32 = base64.b64encode(zlib.crc32(body).to_bytes(4, "big")).decode()
@@ -164,7 +164,7 @@ def _is_intact(environ: dict[str, Any]) -> bool:
 
 def _refuse_damaged(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:
     start_response("400 Bad Request", [("Content-Type", "application/xml")])
-    return [b"<Error><Code>BadDigest</Code><Message>the body is not what was summed</Message></Error>"]
+    return [b"<Error><Code>BadDigest</Code><Message>the body does not match its checksum</Message></Error>"]
 
 
 def _refuse_upload(_: dict[str, Any], start_response: Any) -> Iterable[bytes]:

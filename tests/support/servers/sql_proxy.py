@@ -1,6 +1,6 @@
-"""A TCP proxy on 127.0.0.1 that cuts, or swallows, what goes between a sink and its database at a moment of choice.
+"""A TCP proxy on 127.0.0.1 that cuts or swallows the traffic between a sink and its database at a chosen moment.
 
-It knows nothing of what passes, and so stands in front of Redis as well.
+It does not understand the traffic, so it can stand in front of Redis too.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from types import TracebackType
 from typing import Literal, Self
 
 How = Literal["before", "halfway", "at", "after", "swallow"]
-"""Cut before the server has the request; when it has half of it; when its answer to what comes before the text has
-passed; when it has done all of it, and its answer is lost. Or pass nothing on any more, and stay.
+"""The moment of a cut: before the server has the request; when it has half of it; after its answer to everything in
+front of the text; after the request had its effect, with the answer lost. `swallow` keeps the connection open and
+passes nothing on.
 """
 _ANSWER_S = 10.0
 
 
 class SqlProxy:
-    """Serves inside a `with` block. `cut(text)` waits for the next request with this text, on any connection."""
+    """The proxy. It serves inside a `with` block. `cut(text)` waits for the next request with this text."""
 
     def __init__(self, upstream_port: int) -> None:
         self.upstream_port = upstream_port
@@ -35,14 +36,14 @@ class SqlProxy:
         self._rule = (text, how)
 
     def lead_to(self, port: int) -> None:
-        """Another server takes the place of this one: all connections end, new ones lead there."""
+        """Lead new connections to another server, and end all present ones."""
         self.upstream_port = port
         links, self._links = self._links, []
         for link in links:
             link.end()
 
     def due(self, data: bytes) -> tuple[How, int] | None:
-        """What to do with a request, and where the text begins in it; each rule counts once."""
+        """Return the fault of a request and the place of the text in it. Each rule is used once."""
         if self._rule is None or self._rule[0] not in data:
             return None
         (text, how), self._rule = self._rule, None
@@ -61,7 +62,7 @@ class SqlProxy:
             link.end()
 
     def hang_up(self) -> None:
-        """All connections end, and new ones at once, until `lead_to` names another server."""
+        """End all connections, and new ones at once, until `lead_to` names another server."""
         self.lead_to(0)
 
     def _accept(self) -> None:
@@ -77,13 +78,13 @@ class SqlProxy:
 
 
 class _Link:
-    """One connection of a client, and that to the server which stands for it."""
+    """The connection of a client, and the connection to the server for it."""
 
     def __init__(self, proxy: SqlProxy, client: socket.socket, server: socket.socket) -> None:
         self._proxy, self._client, self._server = proxy, client, server
         self._silent = threading.Event()
         self._answered = threading.Event()
-        """Since the text came."""
+        """Set once the server has answered after the text came."""
         for way in (self._requests, self._answers):
             threading.Thread(target=way, daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""A standalone Spark cluster of this machine: a master and two workers, each worker with an address of its own.
+"""A standalone Spark cluster on this machine: a master and two workers, each with its own address.
 
 Spark runs a speculative copy only on another host than the original, so the workers listen on 127.0.0.2 and 127.0.0.3.
 Every process belongs to a `Child`, which ends it by its id. An executor belongs to the session of its worker.
@@ -25,7 +25,7 @@ _DEPLOY = "org.apache.spark.deploy"
 
 @dataclass(frozen=True)
 class Standalone:
-    """A running cluster. `url` is its master's; the workers stand in the order of `HOSTS`."""
+    """A running cluster. `url` is the master's. The workers are in the order of `HOSTS`."""
 
     url: str
     master: Child
@@ -34,7 +34,7 @@ class Standalone:
 
 @contextlib.contextmanager
 def standalone(folder: Path, *, cores: int = 2) -> Iterator[Standalone]:
-    """Start a cluster whose logs and work lie in `folder`; it ends with the block, whatever happened."""
+    """Start a cluster whose logs and work files are in `folder`. It ends with the block in any case."""
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         args = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
@@ -59,7 +59,7 @@ def _deployed(kind: str, args: Sequence[str], log: Path, host: str) -> Child:
 
 
 def executor_of(worker: int) -> int:
-    """The JVM of the executor to which a Python worker belongs: the parent of the daemon that forked the worker."""
+    """Return the JVM of a Python worker's executor: the parent of the daemon that forked the worker."""
     return _parent(_parent(worker))
 
 

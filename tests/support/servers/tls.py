@@ -1,4 +1,4 @@
-"""Certificates made for a test, and a server on 127.0.0.1 that goes as far as the TLS handshake."""
+"""Certificates for tests, and a server on 127.0.0.1 that only does the TLS handshake."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PEM = serialization.Encoding.PEM
 
 @dataclass(frozen=True)
 class Authority:
-    """An authority of a test, in a file that clients may trust."""
+    """A certificate authority of a test, in a file that clients may trust."""
 
     folder: Path
     name: str
@@ -32,7 +32,7 @@ class Authority:
         return self.folder / f"{self.name}.pem"
 
     def certificate(self, host: str) -> Path:
-        """A key and a certificate for one host, a name or an address, in one file."""
+        """Make a key and a certificate for one host, a name or an address, in one file."""
         key = ec.generate_private_key(ec.SECP256R1())
         try:
             subject: x509.GeneralName = x509.IPAddress(ipaddress.ip_address(host))
@@ -95,13 +95,13 @@ Preface = Callable[[socket.socket], None]
 
 
 def postgresql(connection: socket.socket) -> None:
-    """Answer a request for TLS with yes."""
+    """Answer yes to a request for TLS."""
     connection.recv(8)
     connection.sendall(b"S")
 
 
 def mysql(connection: socket.socket) -> None:
-    """Greet as a MySQL 8 that has TLS; read the client's request for it."""
+    """Greet as a MySQL 8 server that has TLS. Read the client's request for it."""
     connection.sendall(greeting(tls=True))
     connection.recv(36)
 
@@ -115,7 +115,7 @@ def greeting(*, tls: bool) -> bytes:
 
 
 class TlsServer:
-    """Counts the handshakes that clients completed, and hangs up after each."""
+    """A server that counts the handshakes that clients completed, and closes each connection after that."""
 
     def __init__(self, certificate: Path, preface: Preface | None = None) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -125,10 +125,10 @@ class TlsServer:
         self.port: int = self._socket.getsockname()[1]
         self.connections = 0
         self.trusted = 0
-        """Clients that went on after they had seen the certificate."""
+        """The number of clients that went on after they had seen the certificate."""
 
     @contextmanager
-    def served_sink(self) -> Iterator[TlsServer]:
+    def running(self) -> Iterator[TlsServer]:
         thread = threading.Thread(target=self._serve, daemon=True)
         thread.start()
         try:
@@ -150,5 +150,5 @@ class TlsServer:
                 if self._preface is not None:
                     self._preface(connection)
                 with self._context.wrap_socket(connection, server_side=True) as secure:
-                    if secure.recv(1):  # with TLS 1.3 a client refuses after the server's side of the handshake
+                    if secure.recv(1):  # with TLS 1.3 a client may still refuse after the server's handshake
                         self.trusted += 1

@@ -40,7 +40,7 @@ def undelivered(batches: int = 2) -> Place:
 
 
 def test_without_its_own_record_a_wal_that_has_batches_is_not_new() -> None:
-    """The eldest object is the first that a rule such as "expire after 30 days" takes."""
+    """The oldest object is the first that a rule such as "expire after 30 days" takes."""
     place, sink = undelivered(), Recorder()
     lose(place, paths.WAL)
 

@@ -110,7 +110,7 @@ def test_a_server_that_does_not_prove_its_name_gets_nothing(
     backend: str, certificate: Path, authority: Authority
 ) -> None:
     make, preface = BACKENDS[backend]
-    with TlsServer(certificate, preface).served_sink() as server:
+    with TlsServer(certificate, preface).running() as server:
         kind = StoreError if backend == "s3" else PermanentError  # the core takes it for permanent: see below
         with pytest.raises(kind, match=r"(?i)certificate|hostname|does not match") as caught:
             use(make(server.port, authority.file))
@@ -123,7 +123,7 @@ def test_a_server_that_does_not_prove_its_name_gets_nothing(
 def test_a_server_that_proves_its_name_is_talked_to(backend: str, authority: Authority) -> None:
     """Else the test above would say nothing."""
     make, preface = BACKENDS[backend]
-    with TlsServer(authority.certificate("127.0.0.1"), preface).served_sink() as server:
+    with TlsServer(authority.certificate("127.0.0.1"), preface).running() as server:
         with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever it says to a server that hangs up
             use(make(server.port, authority.file))
         assert not isinstance(caught.value, PermanentError), caught.value
@@ -135,7 +135,7 @@ def test_delivery_stops_at_a_certificate_error(
     backend: str, authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     make, preface = BACKENDS[backend]
-    with TlsServer(authority.certificate("elsewhere.test"), preface).served_sink() as server:
+    with TlsServer(authority.certificate("elsewhere.test"), preface).running() as server:
         sink = make(server.port, authority.file)
         with (
             pytest.raises(DeliveryError, match=r"(?i)certificate|does not match|doesn't match"),
@@ -210,7 +210,7 @@ def test_a_client_that_checks_no_name_by_itself(authority: Authority, monkeypatc
         newer(self, **{"ssl_check_hostname": False, **given})
 
     monkeypatch.setattr(SSLConnection, "__init__", older)
-    with TlsServer(authority.certificate("elsewhere.test")).served_sink() as server:
+    with TlsServer(authority.certificate("elsewhere.test")).running() as server:
         with pytest.raises(PermanentError, match="CERTIFICATE_VERIFY_FAILED"):
             use(_redis(server.port, authority.file))
         assert server.trusted == 0
@@ -222,7 +222,7 @@ def test_a_server_without_tls_is_refused_where_an_authority_is_given(authority: 
     def greet(connection: Any) -> None:
         connection.sendall(greeting(tls=False))
 
-    with TlsServer(authority.certificate("127.0.0.1"), greet).served_sink() as server:
+    with TlsServer(authority.certificate("127.0.0.1"), greet).running() as server:
         with pytest.raises(PermanentError, match="SSL"):
             use(_mariadb(server.port, authority.file))
         assert server.trusted == 0

@@ -139,13 +139,13 @@ def test_who_holds_a_lock_while_it_stands_still_is_waited_for() -> None:
     matrix = crash_matrix(InALock, lambda target: target.rows, Locked, tables=SHORT, disturb=("stands still",))
 
     assert matrix.check().waited > 0
-    assert f"({matrix.waited} of them waited for)" in str(matrix)
+    assert f"(the newer process waited in {matrix.waited} of them)" in str(matrix)
 
 
 def test_who_looks_before_it_locks_is_found() -> None:
     matrix = crash_matrix(BeforeALock, lambda target: target.rows, Locked, tables=SHORT, disturb=("stands still",))
 
-    with pytest.raises(AssertionError, match=r"stood still just before BeforeALock.write, .* until its successor"):
+    with pytest.raises(AssertionError, match=r"stood still just before BeforeALock.write, .* until a newer process"):
         matrix.check()
 
 
@@ -167,7 +167,10 @@ class KeepsALock(InALock):
 
 
 def test_who_holds_a_lock_between_two_calls_keeps_its_successor_out() -> None:
-    with pytest.raises(AssertionError, match="its successor waits for what this process holds on to between two calls"):
+    with pytest.raises(
+        AssertionError,
+        match="newer process waits for something, such as a lock, that this process holds between two calls",
+    ):
         crash_matrix(
             KeepsALock, lambda target: target.rows, Locked, tables=SHORT, disturb=("stands still",), every=7
         ).check()

@@ -107,7 +107,7 @@ def test_a_sink_that_takes_an_empty_slot_for_new_is_found(how: dict[str, Any]) -
     ) as told:
         matrix.check()
     assert "let LedgerEntry.is_known(stored, chunk, where) decide" in str(told.value)
-    assert "no buffer that is sent later" not in str(told.value)
+    assert "send no buffer later" not in str(told.value)
 
 
 def test_a_sink_that_remembers_its_positions_is_found_where_the_target_itself_goes_back() -> None:

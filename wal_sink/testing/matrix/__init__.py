@@ -1,1 +1,1 @@
-"""`crash_matrix`: a run of three batches, disturbed at every point, judged by what its sink promises."""
+"""`crash_matrix`: a run of three batches, disturbed at every point and compared with the promise of its sink."""

@@ -1,4 +1,4 @@
-"""What runs beside somebody who stands still, on a thread of its own: it may have to wait for what that one holds."""
+"""An act on a separate thread while its caller stands still. The act may have to wait for a lock of the caller."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _LONGEST_S = 20.0
 
 
 class Beside:
-    """An act on a thread of its own.
+    """An act on a separate thread.
 
-    `progress` tells how far it is. Nothing new for `patience_s`, in real time, means that it waits: for a lock, in most
-    cases, that its caller holds. On a busy machine it may also just be slow.
+    `progress` tells how far the act has come. An act without progress for `patience_s` of real time counts as waiting,
+    in most cases for a lock that its caller holds. On a busy machine it may also just be slow.
     """
 
     def __init__(self, act: Callable[[], object], progress: Callable[[], object], patience_s: float) -> None:
@@ -22,10 +22,10 @@ class Beside:
         self._patience_s = max(patience_s, SHORTEST_PATIENCE_S)
         self._thread = threading.Thread(target=self._run, name="wal_sink.testing beside", daemon=True)
         self.error: BaseException | None = None
-        """What it raised, if it did."""
+        """The exception that the act raised, if any."""
 
     def goes_through(self) -> bool:
-        """Start it; False if it waits, and goes on by itself once it need not any more."""
+        """Start the act. Return False if it waits; it then continues by itself as soon as it can."""
         self._thread.start()
         seen: object = None
         while self._thread.is_alive() and seen != (seen := self._progress()):
@@ -33,7 +33,7 @@ class Beside:
         return not self._thread.is_alive()
 
     def ends(self) -> bool:
-        """Wait for its end, now that nobody holds anything; False if it does not come."""
+        """Wait for the end of the act, once its caller holds nothing any more. Return False if the act does not end."""
         if self._thread.ident is not None:
             self._thread.join(_LONGEST_S)
         return not self._thread.is_alive()
@@ -41,5 +41,5 @@ class Beside:
     def _run(self) -> None:
         try:
             self._act()
-        except BaseException as error:  # noqa: BLE001 - whoever waits for it gets it
+        except BaseException as error:  # noqa: BLE001 - the caller reads it in `error`
             self.error = error

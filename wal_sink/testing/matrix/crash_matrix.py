@@ -1,4 +1,4 @@
-"""`crash_matrix`: a run of three batches, disturbed at every point, compared with what the sink's kind promises."""
+"""`crash_matrix`: a run of three batches, disturbed at every point and compared with the promise of its sink."""
 
 from __future__ import annotations
 
@@ -48,37 +48,42 @@ def crash_matrix(
     snapshot: Callable[[T], Any] | None = None,
     restore: Callable[[T, Any], object] | None = None,
 ) -> CrashMatrix:
-    """Run three batches again and again, each time with one thing that goes wrong, and judge what the target then has.
+    """Run three batches many times, each time with one disturbance, and compare the target with the sink's promise.
 
-    In every run the production core delivers into a new target, without Spark and without real time:
+    In every run the production core delivers into a new target, without Spark and without real time. The disturbances:
 
-    - a process *dies* after an operation of a store, before or after a call of the sink, or before a line of the sink's
-      own code while it writes; the next process starts and goes on;
-    - a request *fails* there, that is an exception is raised, and the same process tries again;
-    - a process *stands still* before or after it sends, or before a line of the sink's own code; it wakes when its
-      successor has delivered everything, or waits for what this one holds, and goes on;
-    - the target of a transactional sink *forgets*: between two calls of the sink it loses its newest commit, or two, as
-      after a fail-over to a standby that lagged behind, and the same process goes on.
+    - A process *dies* after an operation of a store, before or after a call of the sink, or before a line of the sink's
+      own code while it writes. The next process starts and continues.
+    - A request *fails* there: an exception is raised, and the same process tries again.
+    - A process *stands still* before or after it sends, or before a line of the sink's own code. A newer process takes
+      over. The older one continues once the newer one has delivered everything, or waits for something that the older
+      one holds.
+    - The target of a transactional sink *forgets*: between two calls of the sink it loses its newest commit, or its
+      newest two, as after a fail-over to a standby that lagged behind. The same process continues.
 
-    No row may be missing at the end, nor one be there that was never sent; a row that was kept as a dead letter, since
-    the sink refused it, counts as one in the target. How many may be there twice follows from what the sink is: none
-    for an idempotent or transactional one, else one chunk (of a segment or batch writer: the segment, the batch). All
-    that a target forgot is sent again; where its batch was marked already, delivery has to end with `HistoryError`.
+    At the end every sent row must be in the target, and no other row. A row that the sink rejected counts as delivered,
+    since it is kept as a dead letter. The kind of the sink decides how many rows a disturbance may repeat: none for an
+    idempotent, transactional or two-phase sink, the batch or the segment for a writer of whole batches or segments, one
+    chunk for other sinks. A sink that delivers at most once may lose as many instead. Rows that a target forgot are
+    sent again. If their batch was marked before, delivery must end with `HistoryError`.
 
-    `make_sink(target)` makes what `WalSink` takes for one sink; it is called once per process. `rows_in(target)` reads
-    the target with a client of its own: a mapping from column to value for each row. `new_target()` makes an empty
-    target for each run; one that keeps what earlier runs wrote will do where a row under another key is another row.
-    `tables`: the batches, by default of a whole number `id` and a text `name`. `every=5` takes one
-    point of five, for slow targets, yet each line of the sink's code, each of its calls and each kind of operation of
-    the log at least once; these too are left to chance with `each_line=False`. `double`: each process that succeeds a
-    crashed one crashes at each of its points too. `data_frame` makes a DataFrame of a table, for writers of whole
-    batches. `snapshot(target)` saves what a target holds, rows and ledger, and `restore(target, saved)` brings it back:
-    with both, a target that forgets is the same one, and the sink keeps its connection. Without them another target
-    takes its place, to which the sink itself wrote all but the newest commits.
+    - `make_sink(target)` makes the object that you pass to `WalSink` for this target. It is called once per process.
+    - `rows_in(target)` reads the target with a separate client: a mapping from column to value for each row.
+    - `new_target()` makes an empty target for each run. If a row under another key is another row, it may also return
+      the same target each time.
+    - `tables`: the batches. By default a row has a whole number `id` and a text `name`.
+    - `disturb`: the disturbances to try, by default all.
+    - `every=5` tries one point of five, for slow targets. Each line of the sink's code, each of its calls and each kind
+      of operation of the log is still tried at least once; with `each_line=False` these are drawn at random too.
+    - `double`: each process that follows a crash crashes too, at each of its points.
+    - `data_frame` makes a DataFrame from a table, for writers of whole batches.
+    - `snapshot(target)` returns the contents of a target, rows and ledger, and `restore(target, saved)` brings them
+      back. With both, a target that forgets stays the same target, and the sink keeps its connection. Without them,
+      another target takes its place, to which the sink wrote everything except the newest commits.
 
-    The outcome tells how much was lost and repeated; its `check()` raises `AssertionError` if that is not as promised.
-    Raises `ConfigError` for a sink that `WalSink` would refuse and for arguments from which nothing could follow,
-    `AssertionError` if `rows_in` gives no such rows.
+    The result tells how many rows were lost and repeated. Its `check()` raises `AssertionError` if a promise is broken.
+    Raises `ConfigError` for a sink that `WalSink` would refuse, and for arguments that would test nothing. Raises
+    `AssertionError` if `rows_in` returns no such mappings.
     """
     _refuse_unknown(disturb, every, tables)
     restoring = _restoring(snapshot, restore)
@@ -111,16 +116,16 @@ def _refuse_unknown(disturb: Sequence[What], every: int, tables: Sequence[pa.Tab
     if unknown:
         raise ConfigError(f"disturb: unknown value {unknown}. Expected a tuple with one or more of {EVERYTHING}")
     if every < 1:
-        raise ConfigError(f"every={every}; expected 1 for all points, 5 for one of five")
+        raise ConfigError(f"every={every}; expected 1 for all points, or 5 for one point of five")
     if tables is not None and not any(table.num_rows for table in tables):
         raise ConfigError(
-            f"tables: {len(tables)} without a row; without rows nothing can be lost. Leave it out, or fill it"
+            f"tables: {len(tables)} without a row, so that no run can lose any. Leave `tables` out, or add rows"
         )
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nobody wants to read of failures that are made on purpose."""
+    """Log nothing for a while: the failures are made on purpose."""
     logger = logging.getLogger("wal_sink")  # noqa: TID251 - nothing is logged to it here
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -132,7 +137,7 @@ def _quiet() -> Iterator[None]:
 
 @dataclass
 class _Trials(Generic[T]):
-    """Runs, and what became of them."""
+    """All runs of a matrix, and their results."""
 
     make_sink: Callable[[T], object]
     rows_in: Callable[[T], Iterable[Row]]
@@ -159,12 +164,12 @@ class _Trials(Generic[T]):
         self.sink = name_of(sink)
         if isinstance(sink, BatchSink) and self.data_frame is None:
             raise ConfigError(
-                f"{self.sink} gets whole batches as DataFrames: say how to make one of a pyarrow table, "
+                f"{self.sink} writes whole batches as DataFrames. Pass a function that makes one from a pyarrow table: "
                 "data_frame=spark.createDataFrame"
             )
 
     def run(self, plan: tuple[Point, ...], *, lines: bool = False) -> list[str]:
-        """One run, of one process for each point of the plan and one that nothing disturbs; the points of that one."""
+        """Run one process for each point of the plan, then an undisturbed one. Return the points of the last one."""
         if any(point.what == "forgets" for point in plan):
             return self._run_forgetting(plan)
         target = self.new_target()
@@ -183,7 +188,7 @@ class _Trials(Generic[T]):
         return points
 
     def _run_forgetting(self, plan: tuple[Point, ...]) -> list[str]:
-        """The same, of a target that loses what it acknowledged: the next process either finds it, or says so."""
+        """Do the same with a target that loses acknowledged commits. The next process must repair that or refuse."""
         replaced = Replaced(self, self.sent, self.restoring)
         place = self._place(replaced.make_sink)
         history = _History(place, self.stage, forget=replaced.forget)
@@ -191,7 +196,8 @@ class _Trials(Generic[T]):
             history.disturbed(point)
         difference = self.sent.difference(replaced.delivered(place.rejected_rows()))
         points: list[str] = []
-        if history.failed or not difference.lost:  # who comes to its end has looked, and must have been told
+        # A process that came to its end has read the target: if rows are missing then, no later process may repair it.
+        if history.failed or not difference.lost:
             points = history.undisturbed()
             difference = self.sent.difference(replaced.delivered(place.rejected_rows()))
             if history.refused and replaced.owes(place.marked_batches()):
@@ -201,15 +207,18 @@ class _Trials(Generic[T]):
         return points
 
     def possible(self, disturb: Sequence[What]) -> Sequence[What]:
-        """What can happen to a sink of this kind: only the target of a transactional one can tell what it forgot."""
+        """Leave out disturbances that this kind of sink cannot notice: only a transactional one sees a lost commit."""
         if self.promise.ability is Ability.TRANSACTIONAL or "forgets" not in disturb:
             return disturb
         if set(disturb) == {"forgets"}:
-            raise ConfigError(f"disturb=('forgets',): {self.sink} is no TransactionalSink, and cannot tell")
+            raise ConfigError(
+                f"disturb=('forgets',): {self.sink} is no TransactionalSink; other sinks cannot notice that their "
+                "target lost rows"
+            )
         return [what for what in disturb if what != "forgets"]
 
     def try_threads(self) -> None:
-        """Whether this target may be used from a thread of a process's own, which a fake may refuse."""
+        """Find out whether each process may use this target on a separate thread. Some fakes refuse that."""
         target = self.new_target()
         place = self._place(lambda: self.make_sink(target))
         beside = Beside(Process(place).live_to_end, lambda: place.started, _LONG_S)
@@ -217,11 +226,12 @@ class _Trials(Generic[T]):
         place.clear()
 
     def noted(self, points: list[Point]) -> list[Point]:
-        """Points that might be disturbed, for the report."""
+        """Note points that can be disturbed, for the report. Return them."""
         self.known.update(point.moment for point in points)
         return points
 
     def outcome(self) -> CrashMatrix:
+        """Sum up all runs."""
         return CrashMatrix(
             sink=self.sink,
             promise=self.promise,
@@ -245,7 +255,7 @@ class _Trials(Generic[T]):
         return place
 
     def _judge(self, plan: tuple[Point, ...], history: _History, difference: Difference) -> None:
-        happened = [*history.reached, *history.waited]  # a successor that waits dies besides
+        happened = [*history.reached, *history.waited]  # a newer process that waits dies too, which may repeat rows
         permitted = sum(_permitted_rows(self.promise, point, self.batches) for point in happened)
         self.happened.update(point.what for point in history.reached)
         self.points.update(point.moment for point in history.reached)
@@ -254,7 +264,7 @@ class _Trials(Generic[T]):
         self.repeated += len(difference.repeated)
         self.permitted += permitted
         if history.error or _is_too_much(self.promise, difference, permitted):
-            self.stage = replace(self.stage, patience_between_calls_s=0.0)  # it is wrong: nobody need wait for more
+            self.stage = replace(self.stage, patience_between_calls_s=0.0)  # the sink is wrong: no need to wait longer
             self.violations.append(Violation(plan, difference, permitted, history.error))
 
 
@@ -265,7 +275,7 @@ def _is_too_much(promise: Promise, difference: Difference, permitted: int) -> bo
 
 
 def _permitted_rows(promise: Promise, point: Point, batches: Sequence[Partitions]) -> int:
-    """Rows one such disturbance may repeat. The segments of a batch are delivered one after the other here."""
+    """Count the rows that one disturbance may repeat. Segments of a batch are delivered one after the other here."""
     if promise.guarantee == "exactly_once":
         return 0
     if promise.ability is Ability.LOOK_UP and not (point.is_inside or point.what == "stands still"):
@@ -285,19 +295,19 @@ class _History:
     stage: Stage
     reached: list[Point] = field(default_factory=list)
     waited: list[Point] = field(default_factory=list)
-    """Those of `reached` at which the successor had to wait for the process that stood still."""
+    """The points of `reached` at which the newer process had to wait for the one that stood still."""
     takeovers: list[Takeover] = field(default_factory=list)
     error: str = ""
     forget: Callable[[int], None] | None = None
-    """Lets the target lose its newest commits."""
+    """Makes the target lose its newest commits."""
     failed: bool = False
-    """Whether a process to which something happened did not come to its end."""
+    """Whether the last disturbed process did not come to its end."""
     refused: bool = False
-    """Whether a process refused to go on, since checkpoint, WAL and target tell different stories."""
+    """Whether a process refused to continue, since checkpoint, WAL and target contradict each other."""
 
     def disturbed(self, point: Point) -> None:
-        """One process to which something happens. How it ends does not matter: the next one has to cope with it."""
-        process = Process(self.place, hook=self._hook(point), lines=True)  # lines: they count as points
+        """Run one process with a disturbance. It may end in any way: the next process has to deal with that."""
+        process = Process(self.place, hook=self._hook(point), lines=True)  # its lines count as points
         self.failed = True
         try:
             process.live_to_end()
@@ -311,7 +321,7 @@ class _History:
             self.error = self.error or takeover.end()
 
     def undisturbed(self, *, lines: bool = False) -> list[str]:
-        """One process that has to come to its end."""
+        """Run one process that has to come to its end. Return its points."""
         process = Process(self.place, lines=lines)
         try:
             process.live_to_end()
@@ -325,7 +335,7 @@ class _History:
             if len(process.points) != point.number or self.place.started != process.number:
                 return
             if self.forget is not None and not is_between_calls(name):
-                return  # a sink that does something else in every run: after its last look it could not be told
+                return  # this sink acts differently in each run; after its last read it could not notice the loss
             self.reached.append(replace(point, name=name))
             if self.forget is not None:
                 self.forget(point.newest)
@@ -333,15 +343,15 @@ class _History:
             if point.what == "dies":
                 raise Crash(name)
             if point.what == "fails":
-                raise ConnectionError("wal_sink.testing lets this request fail")
+                raise ConnectionError("wal_sink.testing makes this request fail")
             self._take_over(self.reached[-1])
 
         return hook
 
     def _take_over(self, point: Point) -> None:
-        """A process stands still here, and another one lives meanwhile.
+        """Let this process stand still, and run a newer one meanwhile.
 
-        Inside a call it may well hold a lock: a successor that waits for it, or gives up, is neither right nor wrong.
+        Inside a call the older process may hold a lock. So the newer one may wait for it there, or give up.
         """
         takeover = Takeover(self.place, self.stage, is_inside=point.is_inside)
         self.takeovers.append(takeover)
@@ -351,6 +361,9 @@ class _History:
         if point.is_inside:
             return
         if takeover.waited:
-            self.error = "its successor waits for what this process holds on to between two calls of the sink"
+            self.error = (
+                "the newer process waits for something, such as a lock, that this process holds between two calls of "
+                "the sink"
+            )
         elif takeover.error is not None:
             self.error = f"{type(takeover.error).__name__}: {takeover.error}"

@@ -1,4 +1,4 @@
-"""The moments at which something may go wrong, and which of them are tried."""
+"""The points at which a run can be disturbed, and the choice of those that are tried."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _INSIDE = "inside "
 _LOOKS = ("before last", "before positions")
 _MARKERS = tuple(f"{when} create sinks/default/markers" for when in ("before", "after"))
 FORGOTTEN = (1, 2)
-"""How many of its newest commits a target forgets at a time: of one segment, and of two."""
+"""The numbers of newest commits that a target forgets at a time. One concerns one segment, two may concern two."""
 _TIMES_PER_LINE = 2
-"""A line in a loop is a different moment the second time; after that it is the same one again."""
+"""A line in a loop is tried twice. The second time differs from the first; later times do not differ any more."""
 
 
 def points_of(names: Sequence[str], disturb: Iterable[What]) -> list[Point]:
-    """What may happen to a process that came by these points, one kind of disturbance after the other."""
+    """List the disturbances of a process that passed these points, one kind of disturbance after the other."""
     wanted = set(disturb)
     found = [point for what in EVERYTHING if what in wanted for point in _all(what, names)]
     return sorted(found, key=lambda point: EVERYTHING.index(point.what))
 
 
 def chosen(points: Sequence[Point], *, every: int, each_line: bool, seed: int = 0) -> list[Point]:
-    """One of `every` points, by chance: what repeats itself every n points is not missed for it.
+    """Choose one of `every` points, at random. A fixed step could miss a point that repeats itself every n points.
 
-    `each_line`: however few these are, each line of the sink's code, each of its calls and each kind of operation of
-    the log is among them, for each kind of disturbance.
+    With `each_line`, the choice always includes each line of the sink's code, each of its calls and each kind of
+    operation of the log, for each kind of disturbance.
     """
     chance = random.Random(seed)  # noqa: S311 - a choice, not cryptography
     return [
@@ -51,9 +51,10 @@ def _all(what: What, names: Sequence[str]) -> Iterable[Point]:
 
 
 def _matters(what: What, name: str, number: int) -> bool:
-    """Between two effects a process only reads: wherever it dies there, what it leaves is the same.
+    """Tell whether a disturbance at this point differs from those at other points.
 
-    A target forgets between two calls of its sink: what happens within one is a matter of its transactions.
+    Between two effects a process only reads, so a death at any point there leaves the same traces. A target forgets
+    only between two calls of its sink: its transactions answer for everything within one call.
     """
     if what == "forgets":
         return is_between_calls(name)
@@ -63,7 +64,7 @@ def _matters(what: What, name: str, number: int) -> bool:
 
 
 def is_between_calls(name: str) -> bool:
-    """Whether a target may forget something here, which a later call or look has to find."""
+    """Tell whether a target may forget something here. A later call or read of the sink has to notice it."""
     return name.startswith((*BEFORE_SENDING, *_AFTER_SENDING, *_LOOKS, *_MARKERS))
 
 

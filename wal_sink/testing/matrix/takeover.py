@@ -1,4 +1,4 @@
-"""The process that takes over from one which stands still."""
+"""The newer process that takes over from an older one that stands still."""
 
 from __future__ import annotations
 
@@ -13,25 +13,30 @@ from wal_sink.testing.simulation.process import Place, Process, bury
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """How a successor runs."""
+    """The way in which a newer process runs."""
 
     own_thread: bool = False
-    """As it does in a cluster. A target that takes calls from one thread only keeps it on that of its predecessor."""
+    """Whether it runs on a separate thread, as in a cluster. False for a target that allows calls from one thread only:
+    both processes then share a thread.
+    """
     patience_s: float = 0.0
-    """Real seconds without any progress after which it is taken to wait for what its predecessor holds."""
+    """Real seconds without any progress after which it counts as waiting for something that the older process holds."""
     patience_between_calls_s: float = 5.0
-    """The same where it would be wrong to hold anything: no verdict on a successor that is only slow."""
+    """The same between two calls, where the older process must hold nothing. It is long, since waiting is a fault there
+    and a slow process has to be told from a waiting one.
+    """
 
 
 class Takeover:
-    """One successor: it lives from its start to its end, or as far as its predecessor lets it.
+    """One newer process. It runs from its start to its end, or as far as the older process lets it.
 
-    One that has to wait dies: at once for the WAL, and for the target when the call that waits returns.
+    A newer process that has to wait dies. It stops using the WAL at once, and the target once the waiting call returns.
     """
 
     def __init__(self, place: Place, stage: Stage, *, is_inside: bool) -> None:
-        """`is_inside`: its predecessor stands still inside a call. It dies then rather than to send again what failed:
-        nobody need wait for all of its attempts.
+        """Prepare the newer process. `is_inside`: the older process stands still inside a call.
+
+        Then the newer one dies instead of repeating a failed send, since its further attempts would only take time.
         """
         self._process = Process(place, hook=_give_up if is_inside else None)
         self._patience_s = max(stage.patience_s, 0.0 if is_inside else stage.patience_between_calls_s)
@@ -39,10 +44,10 @@ class Takeover:
         self._stage = stage
         self.waited = False
         self.error: BaseException | None = None
-        """Why it could not deliver."""
+        """The reason why it could not deliver."""
 
     def run(self) -> None:
-        """Let it live while its predecessor stands still."""
+        """Run it while the older process stands still."""
         if self._stage.own_thread:
             points = self._process.points
             self._beside = Beside(self._process.live_to_end, lambda: len(points), self._patience_s)
@@ -58,11 +63,11 @@ class Takeover:
         self._bury(self.error)
 
     def end(self) -> str:
-        """Its predecessor has ended. What is wrong if it does not, "" if nothing is."""
+        """Wait for its end, after the older process has ended. Return a message if it does not end, else ""."""
         if not self.waited or self._beside is None:
             return ""
         if not self._beside.ends():
-            return f"a process waits for ever, {self._process.points[-1]}, for what one held that has ended"
+            return f"a process waits for ever ({self._process.points[-1]}) for something that an ended process held"
         self._bury(self._beside.error)
         return ""
 

@@ -1,4 +1,4 @@
-"""What a crash matrix found, and how it is told to the author of the sink."""
+"""The findings of a crash matrix, and their report to the author of the sink."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ EVERYTHING: tuple[What, ...] = ("dies", "fails", "stands still", "forgets")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One moment of one process, and what happens to it there."""
+    """One moment in the life of a process, and the disturbance there."""
 
     what: What
     number: int
-    """Of the point in the life of the process, counted from 1."""
+    """The number of the point in the life of the process, counted from 1."""
     name: str
     newest: int = 0
     """How many commits the target forgets."""
 
     def __str__(self) -> str:
-        # A line has not run yet; the other points say "before" or "after" themselves.
+        # A line has not run yet. The names of other points already begin with "before" or "after".
         place = self.name.replace("inside ", "just before ", 1)
         if self.what == "dies":
             return f"the process died {place}"
@@ -37,36 +37,36 @@ class Point:
         if self.what == "forgets":
             commits = "newest commit" if self.newest == 1 else f"{self.newest} newest commits"
             return f"the target lost its {commits} {place}"
-        return f"the process stood still {place} until its successor had finished, then went on"
+        return f"the process stood still {place} until a newer process had finished, then continued"
 
     @property
     def is_inside(self) -> bool:
-        """Whether the sink has sent something of a chunk, and not all of it."""
+        """Whether the sink may have sent a part of a chunk."""
         return self.name.startswith("inside ")
 
     @property
     def kind(self) -> str:
-        """A line of the sink; else the same for points that differ only in their batch, segment or rows."""
+        """The line of the sink, or the name of the point without its batch, segment and rows."""
         kind = self.name if self.is_inside else _NUMBERS.sub("#", self.name)
         return f"{kind}, less {self.newest}" if self.newest else kind
 
     @property
     def moment(self) -> str:
-        """The same in every run: ids are new in each."""
+        """A name of the point that is the same in every run. It holds no ids, since each run has new ones."""
         return f"{self.number} {self.kind}"
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A run that did not end as the sink's kind promises."""
+    """A run that broke the promise of the sink."""
 
     at: tuple[Point, ...]
-    """Empty for a run that nothing disturbed."""
+    """The disturbed points. Empty for an undisturbed run."""
     difference: Difference
     permitted: int
-    """Rows that this run might have repeated; delivered at most once: lost."""
+    """The number of rows that this run was allowed to repeat. For delivery at most once: to lose."""
     error: str = ""
-    """Why the last process could not deliver, if it could not."""
+    """The reason why the last process could not deliver, if there is one."""
 
     def __str__(self) -> str:
         story = ", then ".join(str(point) for point in self.at) or "nothing happened: no crash, no failure"
@@ -78,37 +78,37 @@ class Violation:
     def _allowance(self) -> list[str]:
         if not self.difference.repeated:
             return []
-        return [f"it may repeat {self.permitted} rows" if self.permitted else "it may repeat none"]
+        return [f"the sink may repeat {self.permitted} rows" if self.permitted else "the sink may repeat none"]
 
 
 @dataclass(frozen=True, slots=True)
 class CrashMatrix:
-    """The outcome of every run of a matrix. Rows are counted over all runs."""
+    """The result of all runs of a matrix. The counts of rows are sums over all runs."""
 
     sink: str
     promise: Promise
     points: int
-    """Different moments at which something was made to happen."""
+    """The number of different points at which a run was disturbed."""
     known_points: int
-    """Different moments at which something might have been made to happen: more than `points` if a part was chosen."""
+    """The number of different points at which a run can be disturbed. Larger than `points` if only some were tried."""
     crashes: int
-    """Processes that died."""
+    """The number of processes that died."""
     failures: int
-    """Requests that failed."""
+    """The number of requests that failed."""
     takeovers: int
-    """Processes that stood still until a successor had finished, or had to wait for them."""
+    """The number of processes that stood still until a newer process had finished or had to wait for them."""
     waited: int
-    """Of `takeovers`, those in which the successor had to wait for the process that stood still, or gave up."""
+    """The number of `takeovers` in which the newer process had to wait for the one that stood still, or gave up."""
     lost: int
     repeated: int
     permitted: int
-    """Rows that all runs together might have repeated."""
+    """The number of rows that all runs together were allowed to repeat."""
     losses: int = 0
-    """Targets of transactional sinks that lost what they had acknowledged."""
+    """How often a target of a transactional sink lost commits that it had acknowledged."""
     violations: tuple[Violation, ...] = field(default=())
 
     def check(self) -> Self:
-        """This, if every run ended as promised; else `AssertionError`, with the points that show why not."""
+        """Return this matrix if every run kept the promise. Otherwise raise `AssertionError` with the report."""
         if self.violations:
             raise AssertionError(self.report())
         return self
@@ -121,13 +121,13 @@ class CrashMatrix:
         )
 
     def report(self) -> str:
-        """What was expected, what was found, what to do next."""
+        """Tell what was expected, what was found and what to do next."""
         shown = [f"  {number}. {violation}" for number, violation in enumerate(self.violations[:_MOST_SHOWN], 1)]
         more = len(self.violations) - _MOST_SHOWN
         lines = [
             str(self),
             f"expected: {self.promise.sentence}",
-            f"found:    {len(self.violations)} runs that ended otherwise",
+            f"found:    {len(self.violations)} runs that broke this promise",
             *shown,
             *([f"  … and {more} more"] if more > 0 else []),
             *(f"next:     {advice}" for advice in self._advice()),
@@ -135,7 +135,7 @@ class CrashMatrix:
         return "\n".join(lines)
 
     def _waiting(self) -> str:
-        return f" ({self.waited} of them waited for)" if self.waited else ""
+        return f" (the newer process waited in {self.waited} of them)" if self.waited else ""
 
     def _forgetting(self) -> str:
         return f", {self.losses} targets that forgot" if self.losses else ""
@@ -148,37 +148,36 @@ class CrashMatrix:
             chosen.append(_REPEATED.get(self.promise.ability, _REPEATED[Ability.ACCEPT]))
         if forgetting:
             chosen.append(
-                "let LedgerEntry.is_known(stored, chunk, where) decide, with what the slot holds at that moment and "
-                "None where it holds nothing; last() and positions() ask the target each time"
+                "let LedgerEntry.is_known(stored, chunk, where) decide: pass the entry that the slot holds at that "
+                "moment, or None for an empty slot; read the target at each last() and positions()"
             )
         if any(violation.error for violation in self.violations):
-            chosen.append("an error kept the next process from delivering: the same chunk must be welcome again")
+            chosen.append("an error kept a process from delivering: the sink must accept the same chunk again")
         return chosen
 
 
 _GENERAL = {
     "lost": (
-        "write() may return only when the rows are in the target for good: no buffer that is sent later, no error that "
-        "is caught and forgotten, no key that is remembered before its rows are in"
+        "let write() return only after the rows are in the target for good: send no buffer later, hide no error, and "
+        "store no key before its rows"
     ),
     "foreign": (
-        "rows_in(target) must give the rows as they were sent; override tables() if the target alters these values"
+        "let rows_in(target) return the rows as they were sent; override tables() if the target changes these values"
     ),
 }
 _REPEATED = {
     Ability.IGNORE_KNOWN_KEYS: (
-        "let the target itself ignore what it has, for instance by chunk.row_keys() as a primary key or chunk.key as "
-        "the name of an object; what this process remembers dies with it. Or leave idempotent = False: at least once"
+        "let the target itself ignore the rows that it has: use chunk.row_keys() as a primary key, for example, or "
+        "chunk.key as the name of an object. A process loses its memory when it dies. Or leave idempotent = False, "
+        "which promises at least once"
     ),
-    Ability.LOOK_UP: (
-        "was_applied(key) must ask the target, and its answer must turn true with the last row of the chunk"
-    ),
+    Ability.LOOK_UP: "let was_applied(key) read the target, and return True only if the target has the whole chunk",
     Ability.TRANSACTIONAL: (
-        "write rows and position in one transaction, which compares the stored position and term first"
+        "write rows and position in one transaction, and compare the stored position and term first in it"
     ),
     Ability.TWO_PHASE: (
-        "prepare() must leave the rows invisible; commit(transaction, handle) must ask the target whether that "
-        "transaction is committed already; abort() must reach no other transaction than its own"
+        "keep the rows invisible in prepare(); read in commit(transaction, handle) whether the target has already "
+        "committed this transaction; touch no other transaction in abort()"
     ),
-    Ability.ACCEPT: "one chunk may be repeated, not more: does write() send rows of earlier chunks again?",
+    Ability.ACCEPT: "only one chunk may be repeated: check whether write() sends rows of earlier chunks again",
 }

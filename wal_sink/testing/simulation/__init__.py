@@ -1,1 +1,1 @@
-"""Processes of a query without Spark: a checkpoint, stores that fail, sinks that are watched, simulated time."""
+"""Processes of a query without Spark: a checkpoint, failing stores, watched sinks and simulated time."""

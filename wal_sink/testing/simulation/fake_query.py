@@ -1,7 +1,7 @@
-"""`FakeQuery`: the life of a streaming query's checkpoint, without Spark.
+"""`FakeQuery`: a streaming query with its checkpoint, without Spark.
 
-It keeps Spark's order: `offsets/N`, then the sink's `stage`, then `commits/N`; and after a restart Spark's choice: the
-last batch again if it has no commit, else the next one.
+It writes in Spark's order: `offsets/N`, then the sink's `stage`, then `commits/N`. After a restart it begins as Spark
+does: with the last batch again if that has no commit, else with the next one.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ _plans = itertools.count(_FIRST_PLAN_MS)
 
 
 class StoppedByQuery(Exception):
-    """The query was stopped after staging, before Spark could complete the batch."""
+    """The error of a query that was stopped after staging, before Spark could complete the batch."""
 
 
 class FakeQuery:
     """A query over numbered input, with its checkpoint in a store.
 
-    `evaluate` is the query: it gets a batch id and the batch's end offset and returns the rows, one table a partition.
-    It is called again when a batch is replayed, and may then answer with other rows, as `uuid()` does.
+    `evaluate` is the query: it gets a batch id and the batch's end offset and returns the rows, one table per
+    partition. It is called again when a batch is replayed, and may then return other rows, as a query with `uuid()`
+    does.
 
-    `query_into(sink)` is a whole query for tests of a sink, with WAL, checkpoint and processes.
+    For tests of a sink, `query_into(sink)` makes a whole query with WAL, checkpoint and processes.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class FakeQuery:
     def batches(
         self, run: Run, count: int, *, end_offset: Callable[[int], int] = lambda batch_id: batch_id
     ) -> Iterator[int]:
-        """Run batches until `count` are complete, yielding each id after its commit."""
+        """Run batches until `count` are complete. Yield each id after its commit."""
         self._write_metadata()
         while (batch_id := self._newest("commits") + 1) < count:
             self.start_batch(batch_id, end_offset(batch_id))
@@ -59,7 +60,7 @@ class FakeQuery:
             yield batch_id
 
     def start_batch(self, batch_id: int, end_offset: int) -> None:
-        """What Spark writes before it calls the sink, unless an earlier run already did."""
+        """Write the files that Spark writes before it calls the sink, unless an earlier run already did."""
         self._write_metadata()
         if batch_id > self._newest("offsets"):
             conf = {"batchWatermarkMs": 0, "batchTimestampMs": next(_plans), "conf": {}}
@@ -68,7 +69,7 @@ class FakeQuery:
         self._planned_ms[batch_id] = self._entry_ms(batch_id)
 
     def stage(self, run: Run, batch_id: int) -> bool:
-        """Call the sink as Spark does; False if it was a replay."""
+        """Call the sink as Spark does. Return False if the batch is a replay, which is not staged."""
         end_offset = json.loads(self._checkpoint.read(f"offsets/{batch_id}").splitlines()[2])["end"]
         partitions = self._evaluate(batch_id, end_offset)
         attempt = run.begin_staging(batch_id, planned_ms=self.planned_ms(batch_id))
@@ -78,7 +79,7 @@ class FakeQuery:
         return True
 
     def complete_batch(self, batch_id: int) -> None:
-        """What Spark writes after the sink returned."""
+        """Write the file that Spark writes after the sink returned."""
         self._checkpoint.create(f"commits/{batch_id}", b'v1\n{"nextBatchWatermarkMs":0}')
 
     def roll_back(self, through: int) -> None:
@@ -88,16 +89,16 @@ class FakeQuery:
             self._checkpoint.delete(f"{folder}/{name}" for name in newer)
 
     def planned_ms(self, batch_id: int) -> int:
-        """When this query planned a batch; of one that it did not start, what the checkpoint says, as Spark takes it.
+        """Return when this query planned a batch, for `Run.begin_staging`.
 
-        For callers of `Run.begin_staging`.
+        For a batch that an earlier query started, the checkpoint tells the time, as it does for Spark.
         """
         return self._planned_ms[batch_id] if batch_id in self._planned_ms else self._entry_ms(batch_id)
 
     def _entry_ms(self, batch_id: int) -> int:
         planned = planned_ms(self._checkpoint.read(f"offsets/{batch_id}").decode())
         if planned is None:
-            raise ValueError(f"offsets/{batch_id} does not say when it was planned; Spark writes batchTimestampMs")
+            raise ValueError(f"offsets/{batch_id} lacks batchTimestampMs, the time at which Spark planned the batch")
         return planned
 
     def _write_metadata(self) -> None:
@@ -109,13 +110,13 @@ class FakeQuery:
 
 
 def stage_tables(run: Run, attempt: Attempt, partitions: Partitions, *, numbers: Sequence[int] | None = None) -> Staged:
-    """Stage Arrow tables the way Spark's tasks stage partitions, which `numbers` may number."""
+    """Stage Arrow tables as Spark's tasks stage partitions. `numbers`: the partitions' numbers (default: 0, 1, …)."""
     columns = tuple(partitions[0].column_names) if partitions else ()
     schema = spark_schema_of(partitions[0].schema) if partitions else ""
-    order = run.staging_context(attempt, columns=columns, spark_schema=schema)
+    context = run.staging_context(attempt, columns=columns, spark_schema=schema)
     staged = joined(
         [
-            stage_partition(order, _positional(table).to_batches(), run.log, partition=number, on_executor=False)
+            stage_partition(context, _positional(table).to_batches(), run.log, partition=number, on_executor=False)
             for number, table in zip(numbers or range(len(partitions)), partitions, strict=True)
         ]
     )

@@ -8,15 +8,15 @@ from wal_sink.stores.base import SegmentStream, Store
 
 
 class Crash(BaseException):
-    """The process dies here. A `BaseException`, so that no handler of errors lives on."""
+    """The death of the process. It is a `BaseException`, so that no handler of errors survives it."""
 
 
 Hook = Callable[[str, str], None]
-"""Called with `"before create"`, `"after create"`, … and the path. Raise `Crash`, or an error of the store."""
+"""A function that gets `"before create"`, `"after create"`, … and the path. It may raise `Crash` or a store's error."""
 
 
 class FaultyStore(Store):
-    """Passes everything on to another store, with a hook around each operation that reaches it."""
+    """A store that passes each call to another store, and calls a hook around each operation that reaches it."""
 
     def __init__(self, inner: Store, hook: Hook) -> None:
         self._inner = inner
@@ -43,7 +43,7 @@ class FaultyStore(Store):
         return self._inner.list(prefix, after=after, recursive=recursive)
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Path by path, so that a crash may leave some of them."""
+        """Delete path by path, so that a crash may leave some of them."""
         for path in paths:
             self._hook("before delete", path)
             self._inner.delete([path])

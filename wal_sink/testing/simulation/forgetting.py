@@ -1,9 +1,8 @@
-"""A transactional sink's target that loses what it acknowledged, for whatever target: a copy takes its place, unseen.
+"""Targets of transactional sinks that lose acknowledged commits. This works with any target: a copy takes its place.
 
-The copy is a new target to which all but the newest commits were written, through the sink itself. To the processes
-nothing shows: the next call reaches the copy, as after a fail-over to a standby that lagged behind. Where the author of
-the sink can say how the target is saved and restored, it is the target itself that goes back, and the sink keeps what
-it remembers.
+The copy is a new target. The sink itself wrote everything to it except the newest commits. Processes do not see the
+change: their next call reaches the copy, as after a fail-over to a standby that lagged behind. If the author of the
+sink tells how to take and restore a snapshot, the target itself goes back instead, and the sink keeps its memory.
 """
 
 from __future__ import annotations
@@ -24,28 +23,36 @@ _DIGITS = "0123456789abcdef"
 
 @dataclass(frozen=True, slots=True)
 class Restoring(Generic[T]):
-    """How a target is brought back to what it was, by a client of its own."""
+    """The functions that take a snapshot of a target and restore it, with a separate client."""
 
     snapshot: Callable[[T], Any]
     restore: Callable[[T, Any], object]
 
 
 class Targets(Protocol[T]):
-    """Where targets and sinks come from."""
+    """The source of targets and sinks."""
 
-    def make_sink(self, target: T, /) -> object: ...
-    def new_target(self) -> T: ...
-    def rows_in(self, target: T, /) -> Iterable[Row]: ...
+    def make_sink(self, target: T, /) -> object:
+        """Make a new sink for a target."""
+        ...
+
+    def new_target(self) -> T:
+        """Make an empty target."""
+        ...
+
+    def rows_in(self, target: T, /) -> Iterable[Row]:
+        """Read the rows in a target."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """What the target acknowledged."""
+    """One chunk that the target acknowledged."""
 
     context: SinkContext
     chunk: Chunk
     after: Any = None
-    """The target once it had it, where that can be saved."""
+    """The snapshot of the target with this chunk; None without `Restoring`."""
 
 
 class Replaced(Generic[T]):
@@ -61,19 +68,19 @@ class Replaced(Generic[T]):
         self._commits: list[_Commit] = []
         self._lost: list[Chunk] = []
         self.number = 0
-        """Of the present copy. It gives other names to slots and rows, since its target may hold what others wrote."""
+        """The number of the present copy. Each copy has other slots and keys: its target may hold those of others."""
 
     def make_sink(self) -> object:
-        """For `Place`: what `WalSink` would take, with a sink that reaches the present copy."""
+        """Make a sink that reaches the present copy, in the form that `WalSink` accepts. For `Place`."""
         delivery, sink = resolve(self._targets.make_sink(self._target))
         return replace(delivery, to=_Connection(self, cast("TransactionalSink", sink)))
 
     def delivered(self, rejected: Iterable[Row]) -> Rows:
-        """What this run added to the present copy, and to the dead letters."""
+        """Return the rows that this run added to the present copy and to the dead letters."""
         return self._sent.found([*self._targets.rows_in(self._target), *rejected]).added_since(self._before)
 
     def forget(self, newest: int) -> None:
-        """Lose the newest commits, rows and positions together."""
+        """Lose this many of the newest commits, rows and positions together."""
         kept = self._commits[:-newest]
         self._lost += [commit.chunk for commit in self._commits[-newest:]]
         self._commits = []
@@ -84,12 +91,12 @@ class Replaced(Generic[T]):
         self._target, self.number = self._targets.new_target(), self.number + 1
         self._before = self._sent.found(self._targets.rows_in(self._target))
         for number, commit in enumerate(kept):
-            if not self._is_copied(commit):  # a target that changes its mind: its copy lags behind from here on
+            if not self._copy(commit):  # the target refuses a chunk that it took before: its copy lags further behind
                 self._lost += [rest.chunk for rest in kept[number:]]
                 return
 
-    def _is_copied(self, commit: _Commit) -> bool:
-        """Write to the new copy what the old one had; False if it refuses that."""
+    def _copy(self, commit: _Commit) -> bool:
+        """Write a chunk of the old copy to the new one. Return False if the new one refuses it."""
         copying = _Connection(self, self.new_sink())
         copying.open(commit.context)
         try:
@@ -98,17 +105,18 @@ class Replaced(Generic[T]):
             copying.close()
 
     def owes(self, marked: Iterable[int]) -> bool:
-        """Whether it lost something of a batch that is marked, so that delivery has to refuse to go on."""
+        """Tell whether a chunk of a marked batch is lost. Delivery must then refuse to continue."""
         return bool({chunk.batch_id for chunk in self._lost}.intersection(marked))
 
     # For connections.
 
     def new_sink(self) -> TransactionalSink:
+        """Make a sink that reaches the present copy."""
         sink = resolve(self._targets.make_sink(self._target))[1]
         return cast("TransactionalSink", sink)  # no other kind is made to forget
 
     def acknowledged(self, context: SinkContext, chunk: Chunk) -> None:
-        """A chunk is in the target, perhaps since long ago."""
+        """Note that a chunk is in the target. An earlier call may have written it."""
         if any(commit.chunk.position >= chunk.position for commit in self._commits if _is_of_slot(commit, chunk)):
             return
         after = self._restoring.snapshot(self._target) if self._restoring else None
@@ -116,7 +124,7 @@ class Replaced(Generic[T]):
 
 
 class _Connection(TransactionalSink):
-    """A sink under test, whose connection is replaced when its target is."""
+    """A sink under test that is connected anew when another copy takes the place of its target."""
 
     driver_only = True
 
@@ -142,10 +150,10 @@ class _Connection(TransactionalSink):
         return self._found(self._reached().last(self._renamed(slot)))
 
     def positions(self, slots: Sequence[str]) -> Mapping[str, Position | None]:
-        sink = self._reached()  # first: it says under which names
+        sink = self._reached()  # before any renaming, since the names depend on the copy
         found: Any = sink.positions([self._renamed(slot) for slot in slots])
         if not isinstance(found, Mapping):
-            return cast("Mapping[str, Position | None]", found)  # which delivery refuses
+            return cast("Mapping[str, Position | None]", found)  # delivery refuses it
         return {self._renamed(slot, back=True): self._found(position) for slot, position in found.items()}
 
     def close(self) -> None:
@@ -156,7 +164,7 @@ class _Connection(TransactionalSink):
         return name_of(self._sink)
 
     def _reached(self, *, is_open: bool = True) -> TransactionalSink:
-        """The sink, connected to the present copy."""
+        """Return the sink, connected to the present copy."""
         if self._number != self._replaced.number:
             if is_open:
                 self._sink.close()
@@ -182,7 +190,10 @@ class _Connection(TransactionalSink):
         return self._moved(position, back=True) if isinstance(position, Position) else position
 
     def _renamed(self, name: str, *, back: bool = False) -> str:
-        """Another name for each copy: every id begins with a hexadecimal digit. What is no id, a wrong sink made up."""
+        """Return the id of a copy for an original id (`back`: the reverse), by another first hexadecimal digit.
+
+        A text that is no id comes from a wrong sink, and stays as it is.
+        """
         if name[:1] not in _DIGITS or not name:
             return name
         turn = -self._number if back else self._number

@@ -1,7 +1,7 @@
-"""The lines of a sink's own code, as moments at which a process may die or a request may fail.
+"""The lines of a sink's own code, as points at which a process may die or a request may fail.
 
-A sink that sends several requests for one chunk is interrupted between them: no hook in the target, no special client
-is needed for it.
+So a sink that sends several requests for one chunk can be interrupted between them. This needs neither a hook in the
+target nor a special client.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 OnLine = Callable[[str], None]
-"""Told of each line before it runs; what it raises is raised there."""
+"""A function that is called before each line runs, with the line. Its exceptions are raised in the line."""
 
 _CORE = f"{Path(__file__).resolve().parents[1]}/"
 
 
 class OwnLines:
-    """The methods of a sink's class, or the function behind it, and the functions of their module that these call. All
-    other code, classes of that module included, is a client's, or the target's own: it is not interrupted, since a
-    target may well do atomically what is several lines in a fake of it.
+    """The lines of a sink: of its class's methods, or of its function, and of functions of their module that they call.
+
+    All other code, classes of that module included, belongs to a client or to the target. It is not interrupted,
+    because a target may do in one atomic step what takes several lines in a fake of it.
     """
 
     def __init__(self, sink: object) -> None:
@@ -32,7 +33,7 @@ class OwnLines:
         self._known: dict[CodeType, str] = {}
 
     def call(self, function: Callable[..., T], *args: object, on_line: OnLine) -> T:
-        """Call a method of the sink on this thread. A debugger or a measurement of coverage looks away meanwhile."""
+        """Call a method of the sink on this thread. Debuggers and coverage tools see nothing of the call."""
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
             if event == "line":
@@ -61,8 +62,10 @@ class OwnLines:
 
 
 def _apart(function: Callable[..., T], args: tuple[object, ...]) -> Iterator[T]:
-    """Call it in a generator, which has a state of handled exceptions to itself. One that a trace function raises where
-    an `except` clause begins leaves the handled one there, and everything this thread raises later would show it.
+    """Call the function in a generator, since a generator has a separate state of handled exceptions.
+
+    If a trace function raises at the beginning of an `except` clause, the handled exception stays in that state.
+    Without the generator it would become the context of everything that this thread raises later.
     """
     yield function(*args)
 
@@ -72,15 +75,15 @@ def _is_in(name: str, function: str) -> bool:
 
 
 def _is_of_module(code: CodeType) -> bool:
-    """Whether it is a function that a module defines, or a comprehension in one."""
+    """Tell whether the code is a function that a module defines, or a comprehension in one."""
     name, *inner = code.co_qualname.split(".<locals>.")
     return name != "<module>" and "." not in name and all(part.startswith("<") for part in inner)
 
 
 def _own_names(sink: object) -> Iterator[tuple[str, str]]:
-    """File and qualified name of each function that makes up the sink. Those of the core are none."""
+    """Yield file and qualified name of each function that belongs to the sink. Functions of the core do not."""
     yield from _names_in(sink)
-    if type(sink).__module__.partition(".")[0] == "wal_sink":  # a wrapped function or writer: what it holds is meant
+    if type(sink).__module__.partition(".")[0] == "wal_sink":  # it wraps the user's function or writer
         for part in vars(sink).values():
             yield from _names_in(part)
 

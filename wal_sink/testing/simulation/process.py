@@ -1,6 +1,6 @@
-"""Processes of a query into one sink, one after the other or side by side, over a WAL and a checkpoint in memory.
+"""Processes of a query into one sink, one after the other or at the same time, with a WAL and a checkpoint in memory.
 
-Nothing here needs Spark: `FakeQuery` keeps Spark's order, the production core does the rest.
+They need no Spark: `FakeQuery` writes the checkpoint in Spark's order, and the production core does the rest.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from wal_sink.wal.segment_reader import load_segment, read_chunks
 SINK_NAME = "default"
 
 MakeFrame = Callable[[pa.Table], Any]
-"""Makes what a writer of whole batches is given in place of a Spark DataFrame: `spark.createDataFrame`, for one."""
+"""A function that makes the DataFrame for a writer of whole batches, for example `spark.createDataFrame`."""
 
 _numbers = itertools.count()
 
 
 def promise_of(to: object) -> Promise:
-    """What is promised for a sink."""
+    """Return the promise for a sink."""
     delivery, sink = resolve(to)
     return promise(sink, delivery, SINK_NAME)
 
@@ -59,26 +59,26 @@ def _memory(name: str) -> MemoryStore:
 
 @dataclass
 class Place:
-    """What outlives processes: the WAL, the checkpoint, the query's input."""
+    """The things that outlive processes: the WAL, the checkpoint, the query's input."""
 
     make_sink: Callable[[], object]
-    """Called once per process, which has no other memory of what the sink did."""
+    """The function that makes a sink, called once per process."""
     settings: Settings = field(default_factory=lambda: Settings(chunk_rows=2))
     data_frame: MakeFrame | None = None
     seed: int = 0
-    """Of all ids: places with different seeds have no key in common."""
+    """The seed of all ids. Places with different seeds share no key."""
     batches: dict[int, Partitions] = field(default_factory=dict)
     wal: MemoryStore = field(default_factory=lambda: _memory("wal"))
     checkpoint: MemoryStore = field(default_factory=lambda: _memory("checkpoint"))
     started: int = 0
-    """Processes so far."""
+    """The number of processes so far."""
 
     def evaluate(self, batch_id: int, end_offset: int) -> Partitions:  # noqa: ARG002 - see `FakeQuery`
-        """The rows that the query makes of a batch's input, one table a partition."""
+        """Return the rows that the query makes from a batch's input, one table per partition."""
         return self.batches[batch_id]
 
     def rejected_rows(self) -> Iterator[Row]:
-        """The rows that the sink refused and that were kept as dead letters: they arrived, if elsewhere."""
+        """Yield the rows that the sink rejected. They count as delivered, since they are kept as dead letters."""
         for batch_id in self.batches:
             folder = paths.dead_letter_folder(SINK_NAME, batch_id)
             for name in self.wal.list(folder):
@@ -87,7 +87,7 @@ class Place:
                     yield from letter.chunk.table.to_pylist()
 
     def marked_batches(self) -> list[int]:
-        """The batches that are marked."""
+        """Return the batches whose markers are in the WAL."""
         return [int(name.removesuffix(".json")) for name in self.wal.list(paths.markers(SINK_NAME))]
 
     def clear(self) -> None:
@@ -97,7 +97,7 @@ class Place:
 
 
 Hook = Callable[["Process", str], None]
-"""Told of every point a process comes to; may raise `Crash`, or an error of the sink, or let others live meanwhile."""
+"""A function that is called at every point of a process. It may raise `Crash` or an error, or run other processes."""
 
 
 class Process:
@@ -120,7 +120,7 @@ class Process:
     # Points.
 
     def point(self, what: str, where: str) -> None:
-        """Something is about to happen, or has happened. A dead process does nothing any more."""
+        """Note a point: an operation is about to happen, or has happened. In a dead process raise `Crash`."""
         if self.dead:
             raise Crash(f"dead since {self.points[-1]}")
         self.points.append(f"{what} {where}".rstrip())
@@ -129,26 +129,26 @@ class Process:
         try:
             self._hook(self, self.points[-1])
         except Crash:
-            self.dead = True  # from now on: no handler of the core or the sink does anything any more
+            self.dead = True  # from now on, handlers of the core and of the sink can do nothing any more
             raise
 
     def die(self) -> None:
-        """Be gone, with all memory; what is under way stays undone."""
+        """End the process and drop its memory. Unfinished work stays undone."""
         self.dead = True
         sink, self._sink, self._run = self._sink, None, None
         if sink is not None:
             sink.calls.die()
 
-    # What a driver does.
+    # Steps of a driver.
 
     def open(self) -> None:
-        """Start: open the WAL, deliver what was left, become the stager."""
+        """Start: open the WAL, deliver what an earlier process left, become the stager."""
         run = self.open_run()
         run.deliver_all()
         run.become_stager()
 
     def open_run(self) -> Run:
-        """Open the WAL, and do nothing else yet."""
+        """Open the WAL and do nothing else. Return the run."""
         runtime = simulated_runtime(seed=(self.place.seed << 8) + self.number)
         run = Run(self.wal, self.checkpoint, self.place.settings, runtime=runtime)
         run.open([self.served_sink(run.log)])
@@ -157,31 +157,32 @@ class Process:
 
     @property
     def run(self) -> Run:
+        """The run of this process."""
         if self._run is None:
             raise RuntimeError("no process is running: call restart() first")
         return self._run
 
     def next_batch(self) -> int:
-        """The batch Spark would run now: the last one again if it was not completed."""
+        """Return the batch that Spark would run now: the last one again if it was not completed."""
         committed = (int(name) for name in self.place.checkpoint.list("commits"))
         return max(committed, default=-1) + 1
 
     def stage(self, batch_id: int) -> bool:
-        """Spark plans a batch and calls the sink; False if the WAL knew it already."""
+        """Plan a batch and call the sink, as Spark does. Return False if the batch is a replay."""
         self.query.start_batch(batch_id, batch_id)
         return self.query.stage(self.run, batch_id)
 
     def complete(self, batch_id: int) -> None:
-        """Spark completes the checkpoint of a batch."""
+        """Complete the checkpoint of a batch, as Spark does."""
         self.query.complete_batch(batch_id)
 
     def deliver(self) -> None:
-        """Deliver what is complete. Raises what `WalSink` would raise."""
+        """Deliver the complete batches. Raises the errors that `WalSink` would raise."""
         self.run.gate.search()
         self.run.deliver_all()
 
     def live_to_end(self) -> None:
-        """From the start until every batch of the place is delivered."""
+        """Run from the start until every batch of the place is delivered."""
         self.open()
         while (batch_id := self.next_batch()) in self.place.batches:
             self.stage(batch_id)
@@ -190,14 +191,14 @@ class Process:
         self.end()
 
     def end(self) -> None:
-        """The last look at what was marked, as closing a run takes it."""
+        """Confirm the marked batches a last time, as a closing run does."""
         for committer in self.run.committers:
             committer.confirm_marked()
 
     # The sink.
 
     def served_sink(self, log: Log) -> ServedSink:
-        """The sink of this process, watched."""
+        """Make the sink of this process, with a point around each call."""
         delivery, sink = resolve(self.place.make_sink())
         kept = promise(sink, delivery, SINK_NAME)
         seen = self._sink = watched(sink, self)
@@ -207,7 +208,7 @@ class Process:
 
 def _batch_writer(sink: BatchSink, log: Log, place: Place) -> WriteBatch:
     if (data_frame := place.data_frame) is None:
-        raise ConfigError(f"{name_of(sink)} gets whole batches as DataFrames, which needs data_frame=…")
+        raise ConfigError(f"{name_of(sink)} writes whole batches as DataFrames: pass data_frame=…")
 
     def write(delivery_context: DeliveryContext, manifest: Manifest) -> object:
         no_rows = place.batches[manifest.batch_id][0].slice(0, 0)
@@ -224,7 +225,7 @@ def _batch_writer(sink: BatchSink, log: Log, place: Place) -> WriteBatch:
 
 
 def released_rows(log: Log, manifest: Manifest) -> Iterator[pa.Table]:
-    """The rows of a released batch, chunk by chunk."""
+    """Yield the rows of a released batch, chunk by chunk."""
     rows, columns = manifest.chunk_rows, manifest.columns
     for segment in manifest.segments:
         data = load_segment(log.store, segment)
@@ -233,19 +234,19 @@ def released_rows(log: Log, manifest: Manifest) -> Iterator[pa.Table]:
 
 
 def bury(process: Process, end: BaseException) -> None:
-    """Drop what a dead process held, so that its connections end as they do when the system ends a process.
+    """Drop everything that a dead process held. Its connections end as they do when the system ends a process.
 
-    `end` is what ended it: the frames it came through hold the sink.
+    `end` is the exception that ended it. The frames of its traceback hold the sink.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         process.die()
         _forget_frames(end)
-        gc.collect(1)  # a sink may be part of a circle; it is young
+        gc.collect(1)  # a sink may be part of a reference cycle; the young generations suffice
 
 
 def _forget_frames(end: BaseException | None) -> None:
-    """Of this exception and of those it followed: what is raised in a `finally` of a dying process is one more."""
+    """Clear the frames of this exception and of those before it. A `finally` of a dying process may raise one more."""
     while end is not None:
         traceback.clear_frames(end.__traceback__)
         end.__traceback__ = None

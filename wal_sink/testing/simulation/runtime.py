@@ -1,4 +1,4 @@
-"""A runtime without real time or chance: the same seed gives the same ids, waits and instants."""
+"""A runtime without real time and randomness: the same seed gives the same ids, waits and instants."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wal_sink.runtime.timed_calls import DirectCall
 
 
 def simulated_runtime(seed: int = 0) -> Runtime:
-    """A `Runtime` whose clock moves only when somebody sleeps. Sinks are called directly, without a limit on time."""
+    """Make a `Runtime` whose clock moves only during sleeps. Sinks are called directly, without a time limit."""
     chance = random.Random(seed)  # noqa: S311 - a simulation's, not cryptography
     elapsed_s = [0.0]
 

@@ -1,4 +1,4 @@
-"""`served_sink`: a sink that its process delivers to itself, as `WalSink` serves one on the driver."""
+"""`served_sink`: a sink to which its process itself delivers, as `WalSink` does on the driver."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from wal_sink.wal.log import Log
 from wal_sink.wal.records import Manifest
 
 WriteBatch = Callable[[DeliveryContext, Manifest], object]
-"""Writes one released batch as a whole."""
+"""A function that writes one released batch as a whole."""
 
 
 def resolve(to: object) -> tuple[Delivery, Sink | BatchSink]:
-    """What a user passes as a sink, as `WalSink` sees it. Raises `ConfigError` if it is none."""
+    """Return delivery and sink for an object that a user passes as a sink. Raises `ConfigError` if it is none."""
     delivery = to if isinstance(to, Delivery) else Delivery(to)
     return delivery, sink_from_url(delivery.to) if isinstance(delivery.to, str) else as_sink(delivery.to)
 
@@ -46,7 +46,7 @@ def served_sink(
     """
     if isinstance(sink, BatchSink):
         if write_batch is None:
-            raise ConfigError(f"sink {name!r}: {name_of(sink)} gets whole batches, which needs write_batch=…")
+            raise ConfigError(f"sink {name!r}: {name_of(sink)} writes whole batches: pass write_batch=…")
         whole = WholeBatchDispatcher(write_batch, log, what=name_of(sink), limit_s=delivery.budget_s)
         return serve(name, sink, delivery, whole, travels=None, promised=kept)
     here = LocalDispatcher(lambda: sink, log, should_stop=lambda: False)

@@ -1,4 +1,4 @@
-"""`SinkQuery`: a query into one sink that a test drives batch by batch, crashes and starts again."""
+"""`SinkQuery`: a query into one sink. A test runs it batch by batch, lets it crash and starts it again."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class SinkQuery:
             query.batch(first)             # staged, completed, delivered
             query.crash_at("after write")
             query.batch(second)            # the process dies once the sink has its first chunk
-            query.restart()                # the next one delivers the rest
+            query.restart()                # the next process delivers the rest
 
     `make_sink` is called once per process. Chunks have two rows unless `settings` says otherwise. A writer of whole
-    batches needs `data_frame`, which makes a DataFrame of a pyarrow table. Leaving the `with` block normally delivers
-    what is complete. Everything raises what `WalSink` raises, `DeliveryError` for instance; only a crash raises
-    nothing: `alive` tells.
+    batches needs `data_frame`, which makes a DataFrame from a pyarrow table. Leaving the `with` block without an error
+    delivers the complete batches. All methods raise the errors of `WalSink`, such as `DeliveryError`. A crash raises
+    nothing: `alive` is False after it.
     """
 
     def __init__(
@@ -57,27 +57,27 @@ class SinkQuery:
 
     @property
     def points(self) -> tuple[str, ...]:
-        """What the present process did so far: each operation of the stores and call of the sink, before and after."""
+        """The points of the present process so far: before and after operations of the stores and calls of the sink."""
         return tuple(self._process.points) if self._process is not None else ()
 
     def batch(self, *partitions: pa.Table) -> None:
-        """Run the next batch as Spark does: plan, stage, complete; then deliver it. One table a partition."""
+        """Run the next batch as Spark does: plan, stage, complete. Then deliver it. Pass one table per partition."""
         self._do(self._stage, partitions, then=(self._complete, Process.deliver))
 
     def stage(self, *partitions: pa.Table) -> None:
-        """Plan and stage the next batch, which is not complete yet: nothing of it may be delivered."""
+        """Plan and stage the next batch. It is not complete yet, so nothing of it may be delivered."""
         self._do(self._stage, partitions)
 
     def complete(self) -> None:
-        """Spark completes the checkpoint of the batch that was staged last."""
+        """Complete the checkpoint of the batch that was staged last, as Spark does."""
         self._do(self._complete)
 
     def deliver(self) -> None:
-        """Deliver what is complete."""
+        """Deliver the complete batches."""
         self._do(Process.deliver)
 
     def crash_at(self, point: str) -> None:
-        """Let the process die when it next comes to a point that begins so, such as `"before write"`.
+        """Let the process die at its next point that begins with this text, such as `"before write"`.
 
         Points of the sink: before and after `open`, `write` (`write_segment`, `write_batch`), `was_applied`, `last`,
         `positions`, `begin`, `prepare`, `commit`, `abort` and `close`. Points of the stores: `before` and `after`
@@ -91,13 +91,13 @@ class SinkQuery:
         self._deadly = point
 
     def crash(self) -> None:
-        """The process dies here. What it did is done, what it knew is gone; the sink's `close` is not called."""
+        """Let the process die now. Its effects stay, its memory is lost, and the sink's `close` is not called."""
         process, self._process = self._process, None
         if process is not None:
             bury(process, Crash("crash()"))
 
     def restart(self) -> None:
-        """The next process: it delivers what was left, then runs the last batch again if Spark did not complete it."""
+        """Start the next process. It delivers the rest, and runs the last batch again if Spark did not complete it."""
         self.crash()
         self._process = Process(self._place, hook=self._hook)
         self._do(self._recover)
@@ -117,7 +117,7 @@ class SinkQuery:
 
     def _stage(self, process: Process, partitions: tuple[pa.Table, ...]) -> None:
         if not partitions:
-            raise ValueError("a batch needs at least one table, for its columns; an empty one will do")
+            raise ValueError("a batch needs at least one table, for its columns; the table may be empty")
         batch_id = process.next_batch()
         self._place.batches[batch_id] = partitions
         process.stage(batch_id)
@@ -138,7 +138,7 @@ class SinkQuery:
             process.deliver()
 
     def _do(self, step: Callable[..., object], *args: object, then: Sequence[Callable[[Process], object]] = ()) -> None:
-        """Steps of the process; a crash ends it, and them, quietly."""
+        """Run steps of the process. A crash ends the process and skips the other steps; it is not raised."""
         if self._process is None:
             raise RuntimeError(
                 "no process runs: " + ("call restart()" if self._place.started else "use the query in a with block")
@@ -158,20 +158,20 @@ class SinkQuery:
 
 
 def query_into(to: object, *, data_frame: MakeFrame | None = None) -> SinkQuery:
-    """A query into a sink, over a new WAL in memory, which can crash and start again. See `SinkQuery`.
+    """Make a query into a sink, with a new WAL in memory. It can crash and start again; see `SinkQuery`.
 
-    `to` is what `WalSink` takes for one sink. Each process gets a copy of it, as an executor does; a function that
-    cannot be pickled is used itself, a sink that cannot is refused with `ConfigError`. A writer of whole batches needs
-    `data_frame`: `spark.createDataFrame`.
+    `to` is anything that `WalSink` accepts as one sink. Each process gets a copy of it, as an executor does. A function
+    that cannot be pickled is used without a copy; a sink that cannot be pickled is refused with `ConfigError`. A writer
+    of whole batches needs `data_frame`, for example `spark.createDataFrame`.
     """
     return SinkQuery(copies(to), data_frame=data_frame)
 
 
 def copies(to: object) -> Callable[[], object]:
-    """Makes a sink for each process, as unlike the others as those of real processes.
+    """Return a function that makes a separate copy of a sink for each process.
 
-    A function that cannot be pickled, such as a lambda, is used itself. Raises `ConfigError` for a sink of a class that
-    cannot: the one instance would remember over a crash what no process remembers.
+    A function that cannot be pickled, such as a lambda, is used without a copy. Raises `ConfigError` for an object of a
+    sink class that cannot be pickled: a single object would keep its memory over a crash, as no real process does.
     """
     try:
         return partial(pickle.loads, pickle.dumps(to))
@@ -179,8 +179,8 @@ def copies(to: object) -> Callable[[], object]:
         sink = to.to if isinstance(to, Delivery) else to
         if isinstance(sink, Sink | BatchSink):
             raise ConfigError(
-                f"query_into({name_of(sink)}): each process gets a copy of its own, and it cannot be pickled "
-                f"({text_of(error)}). Keep plain data in __init__ and connect in open(), or say how each process makes "
-                "its sink: SinkQuery(lambda: MySink(…))"
+                f"query_into({name_of(sink)}): each process gets a copy of the sink, but it cannot be pickled "
+                f"({text_of(error)}). Keep plain data in __init__ and connect in open(), or pass a function that makes "
+                "a sink for each process: SinkQuery(lambda: MySink(…))"
             ) from error
         return lambda: to

@@ -1,4 +1,4 @@
-"""A user's sink with a point before and after each of its calls, at which its process can die or a call can fail."""
+"""A user's sink with a point before and after each call, at which its process can die or the call can fail."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from wal_sink.sinks.chunk import Chunk, Position
 from wal_sink.testing.simulation.own_lines import OwnLines
 
 SENDING = ("write", "begin", "prepare", "commit")
-"""Calls in which a sink sends, and each line of its own code is a point."""
+"""Calls in which a sink sends. In these, each line of the sink's own code is a point."""
 
 
-_ASKING = ("was_applied", "last", "positions")
-CALLS = ("open", "write", "write_segment", "write_batch", *_ASKING, *SENDING[1:], "abort", "close")
+_READING = ("was_applied", "last", "positions")
+CALLS = ("open", "write", "write_segment", "write_batch", *_READING, *SENDING[1:], "abort", "close")
 """All calls that are points."""
 
 
 class Watcher(Protocol):
-    """Who is told of every point. What it raises is raised there."""
+    """An observer of every point. Its exceptions are raised at the point."""
 
     lines: bool
-    """Whether it is also told of each line of the sink's own code while it writes."""
+    """Whether each line of the sink's own code is a point too, while the sink sends."""
 
-    def point(self, what: str, where: str) -> None: ...
+    def point(self, what: str, where: str) -> None:
+        """Observe one point."""
 
 
 class _Calls:
-    """The calls of one sink. Once its process is dead, there is no sink any more."""
+    """The calls of one sink, until its process dies."""
 
     def __init__(self, sink: Any, watcher: Watcher) -> None:
         self._sink = sink
@@ -61,13 +62,13 @@ class _Calls:
         self._watcher.point("inside", place)
 
     def die(self) -> None:
-        """What the sink held is dropped as the end of a process drops it: nobody calls `close`."""
+        """Drop the sink without a call of `close`, as the end of a process does."""
         self._sink = None
         self._lines = None
 
 
 class WatchedSink(Sink):
-    """Passes each call on. Which kind it is shows as it does for the sink itself: see `watched`."""
+    """A sink that passes each call to the user's sink. `watched` makes one of the same kind."""
 
     def __init__(self, sink: Sink, watcher: Watcher) -> None:
         self._name = name_of(sink)
@@ -134,7 +135,7 @@ class _WatchedTwoPhase(WatchedSink, TwoPhaseSink):
 
 
 class WatchedBatches(BatchSink):
-    """The same for a writer of whole batches."""
+    """A writer of whole batches that passes each call to the user's writer."""
 
     def __init__(self, sink: BatchSink, watcher: Watcher) -> None:
         self._name = name_of(sink)
@@ -152,7 +153,7 @@ Watched = WatchedSink | WatchedBatches
 
 
 def watched(sink: Sink | BatchSink, watcher: Watcher) -> Watched:
-    """The sink, able to do what it was able to do, with `watcher` told of every call."""
+    """Wrap a sink so that `watcher` sees every call. The result is a sink of the same kind."""
     if isinstance(sink, BatchSink):
         return WatchedBatches(sink, watcher)
     if isinstance(sink, TransactionalSink):
