@@ -264,7 +264,7 @@ def test_a_name_keeps_its_kind() -> None:
     place = Place()
     place.stream(place.open({"a": Recorder()}), 0)
 
-    with pytest.raises(ConfigError, match=r"known as “plain” .* given as “plain, at most once”.*new one another name"):
+    with pytest.raises(ConfigError, match=r"known as “plain” .* given as “plain, at most once”.*new sink another name"):
         place.open({"a": Delivery(Recorder(), guarantee="at_most_once")})
 
     class Knowing(Recorder):
