@@ -260,7 +260,7 @@ def test_a_name_that_stands_twice_is_refused() -> None:
 
 def test_a_field_that_stands_twice_is_refused() -> None:
     array = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
-    with pytest.raises(ConfigError, match=r"'x' stands 2 times in the struct 'v'"):
+    with pytest.raises(ConfigError, match=r"'x' occurs 2 times in the struct 'v'"):
         values(array)
 
 

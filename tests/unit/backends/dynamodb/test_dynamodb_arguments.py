@@ -87,7 +87,10 @@ def test_two_arns_of_one_name_are_two_tables_in_other_regions_and_accounts(ledge
         ("dynamodb://AKIA:hun/hunter2@orders?region=x&mode=put", "expected dynamodb://TABLE"),
         ("dynamodb://orders?ledger_table=AKIA:hunter2@ledger", "ledger_table: .* boto3 finds credentials"),
         ("dynamodb://orders?regoin=x", "unknown options regoin; known are mode, row_key"),
-        ("dynamodb://orders?mode=put&ledger_table=x", "mode=put has no options ledger_table; it has row_key"),
+        (
+            "dynamodb://orders?mode=put&ledger_table=x",
+            "mode=put has no options ledger_table; options of this mode: row_key",
+        ),
         ("dynamodb://orders?region=x&region=y", "options given twice: region"),
         ("dynamodb://orders?mode=both", "mode='both': expected one of 'transactional', 'put'"),
         ("dynamodb://orders?timeout_s=long", "timeout_s='long': expected a number, such as timeout_s=30"),
