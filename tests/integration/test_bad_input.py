@@ -646,7 +646,7 @@ def test_staging_in_a_chain_with_another_checkpoint_is_refused(spark: SparkSessi
     with pytest.raises(ConfigError) as caught:  # of another checkpoint it cannot tell whether the batch is complete
         sink.close()
     assert caught.value is said[0]
-    assert f"another, but WalSink was given checkpoint {place.checkpoint}: " in str(said[0])
+    assert f"another, but WalSink was given checkpoint {place.checkpoint}. " in str(said[0])
     place.run(spark)
     assert place.lines.ids() == list(range(5))
 

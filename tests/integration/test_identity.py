@@ -579,7 +579,7 @@ LEFT_ON_THE_WRITER: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("what", LEFT_ON_THE_WRITER)
 def test_a_target_that_the_writer_already_has_is_refused(spark: SparkSession, place: Home, what: str) -> None:
     place.feed.add(range(5))
-    with pytest.raises(ConfigError, match=rf"{what.partition(',')[0]}\(.*remove it"), place.sink() as sink:
+    with pytest.raises(ConfigError, match=rf"{what.partition(',')[0]}\(.*Remove this setting"), place.sink() as sink:
         sink.run(LEFT_ON_THE_WRITER[what](place.writer(spark)))
     assert not place.checkpoint.exists()
 

@@ -219,7 +219,7 @@ def test_a_query_stops_if_its_target_forgot(kafka: KafkaBroker, topic: str, gone
                 new_topic(kafka.address, topic)
             query.batch(batch(1).table)
 
-    with pytest.raises(HistoryError, match="remembers nothing" if gone else "deleted and created again"):
+    with pytest.raises(HistoryError, match="holds nothing in slot" if gone else "deleted and created again"):
         history()
     assert stored_ids(kafka, topic) == (ids_of(0) if gone else [])
 
@@ -335,7 +335,7 @@ def test_a_producer_that_outlives_the_loss_of_its_record_writes_no_more(
         before = Logs(own_broker, tmp_path / "kafka", topic)
         sink.write(batch(1))
         before.take_back()
-        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 50, expected it at batch 1, row 50: "):
+        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 50, expected it at batch 1, row 50\. "):
             persistently(lambda: sink.write(batch(2)))
         assert stored_ids(own_broker, topic) == ids_of(0)
         for number in (1, 2):
@@ -364,7 +364,7 @@ def test_a_ledger_that_loses_a_record_after_it_was_read_is_found_out_before_the_
             KafkaAttemptError, match=r"lost the message at offset 2, or a later one, after .* Nothing was committed"
         ):
             sink.write(batch(2))
-        with pytest.raises(ForgottenError, match="the slot is at batch 0, row 50, expected it at batch 1, row 50: "):
+        with pytest.raises(ForgottenError, match=r"the slot is at batch 0, row 50, expected it at batch 1, row 50\. "):
             persistently(lambda: sink.write(batch(2)))
     assert stored_ids(own_broker, topic) == ids_of(0)
 
