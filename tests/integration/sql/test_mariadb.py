@@ -171,7 +171,7 @@ def test_with_the_least_rights(mariadb: MariadbServer, maria: str) -> None:
         PermanentError, match="ledger does not exist yet, and this user has no right to create it"
     ) as caught:
         write(sink_to(mariadb, maria, create_table=False), chunk(ids(1)))
-    ddl, grant = str(caught.value).partition("run: ")[2].split("; ")
+    ddl, grant = str(caught.value).partition("Run as another user: ")[2].split("; ")
     for statement in (ddl, grant.replace("this user", f"{USER}@'%'")):
         mariadb.query(maria, statement)
     assert write(sink_to(mariadb, maria, create_table=False), chunk(ids(1)), chunk(ids(2), first=1)) == [None, None]

@@ -158,7 +158,7 @@ def test_with_the_least_rights(postgresql: PostgresqlServer, pg: str) -> None:
         PermanentError, match="ledger does not exist yet, and this user has no right to create it"
     ) as caught:
         write(sink_to(postgresql, pg, create_table=False), chunk(ids(1)))
-    ddl, grant = str(caught.value).partition("run: ")[2].split("; ")
+    ddl, grant = str(caught.value).partition("Run as another user: ")[2].split("; ")
     for statement in (ddl, grant.replace("this user", USER)):
         postgresql.query(pg, statement)
     with pytest.raises(PermanentError, match="permission denied for table flights"):
