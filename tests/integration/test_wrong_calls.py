@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> Home:
 
 WRONG: dict[str, tuple[Callable[[SparkSession, Home], object], str]] = {
     "df": (lambda spark, place: place.feed.stream(spark), r"write sink\.run\(df\.writeStream\)"),
-    "batch df": (lambda spark, _: spark.range(3), r"batch one.*spark\.readStream"),
+    "batch df": (lambda spark, _: spark.range(3), r"a batch DataFrame.*spark\.readStream"),
     "df.write": (lambda spark, _: spark.range(3).write, r"DataFrameWriter.*df\.writeStream"),
     "session": (lambda spark, _: spark, r"SparkSession cannot be run.*df\.writeStream"),
     "None": (lambda *_: None, r"NoneType cannot be run"),

@@ -96,6 +96,21 @@ def test_the_last_one_that_is_complete_is_marked_by_the_step_that_delivers_it() 
     assert markers(place) == [0]
 
 
+def test_a_group_is_marked_when_its_next_batch_is_no_longer_complete() -> None:
+    """The checkpoint was rolled back between two batches of the group."""
+    place = Place()
+    run = behind(place, ignoring(Recorder()), 2)
+    assert run.deliver_next(run.committers[0])
+    assert markers(place) == []
+
+    place.query().roll_back(0)
+    run.gate.close_from(1)
+
+    assert run.deliver_next(run.committers[0])
+    assert markers(place) == [0]
+    assert not run.deliver_next(run.committers[0])
+
+
 def test_who_takes_a_batch_over_marks_it_before_it_goes_on() -> None:
     """It may have been sent before, and marked by a predecessor that wakes up."""
 

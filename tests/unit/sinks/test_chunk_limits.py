@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wal_sink import Chunk, ConfigError, Settings, Sink, WalSink
+from wal_sink import Chunk, ConfigError, Settings, Sink, WalSink, wrap
 from wal_sink.settings import check_chunks
 from wal_sink_backends.dynamodb.sink import DynamoDbPutSink, DynamoDbSink
 
@@ -43,6 +43,7 @@ def test_dynamodb_transactions_with_the_default_chunks_are_refused_before_anythi
         (DynamoDbPutSink("orders"), Settings()),
         ("dynamodb://orders?region=eu-central-1&mode=put", Settings()),
         (print, Settings()),
+        (wrap.foreach_batch(print), Settings()),
     ],
 )
 def test_what_fits_goes_on(to: object, settings: Settings, tmp_path: Path) -> None:
