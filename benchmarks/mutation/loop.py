@@ -16,6 +16,7 @@ import resource
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,21 +34,39 @@ _LEARN = "stats"
 _FAILED = 1
 _LEARNT_AT_ONCE = 50
 _CPU_MARGIN_S = 3
-_WAIT_MARGIN_S = 10
+_WAIT_MARGIN_S = 20
 """The time that each test may take in addition to three times its undisturbed time: processor time, and wall time."""
+
+
+_NO_MUTANT = "control"
+"""A value that is no mutant's: the original code runs."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much the loop may do for a mutant, and side by side."""
+
+    most_s: float
+    """Seconds of processor time that the tests of a mutant take without it."""
+    lock: Path | None
+    """A file; a shared lock on it is held while a mutant runs."""
+    jobs: int
+    """Processes that try mutants side by side."""
+    controls: int
+    """Mutants whose tests run without the mutant first."""
 
 
 class MutantLoop:
     """A pytest plugin that runs the mutants `names` in place of the tests. `note` gets the fate of each mutant."""
 
-    def __init__(
-        self, names: Sequence[str], note: Callable[[str, str], None], *, reach: Path, most_s: float, lock: Path | None
-    ) -> None:
+    def __init__(self, names: Sequence[str], note: Callable[[str, str], None], *, reach: Path, limits: Limits) -> None:
         self._names = names
         self._note = note
         self._reach = reach
-        self._most_s = most_s
-        self._lock = lock
+        self._most_s = limits.most_s
+        self._lock = limits.lock
+        self._jobs = limits.jobs
+        self._controls = limits.controls
         self._failed = False
         self._killers: list[str] = []
         """Tests that failed on earlier mutants, the latest last."""
@@ -67,12 +86,42 @@ class MutantLoop:
         reach = self._learn(session.items)
         gc.collect()
         gc.freeze()  # otherwise the collector of every fork would visit, and so copy, all objects
-        for name in self._names:
+
+        def tests_of(name: str) -> list[_Test]:
             seconds = {test: s for test, s in reach.get(name.partition("__mutmut_")[0], {}).items() if test in items}
-            chosen = self._chosen(name, seconds)
-            fate = self._fate(name, [_Test(items[test], seconds[test]) for test in chosen])
-            self._note(name, fate)
+            return [_Test(items[test], seconds[test]) for test in self._chosen(name, seconds)]
+
+        def try_share(number: int) -> None:
+            if self._controls:
+                self._control(self._names[number :: max(1, len(self._names) // self._controls)], tests_of)
+            for name in self._names[number :: self._jobs]:
+                self._note(name, self._fate(name, tests_of(name)))
+
+        self._side_by_side(try_share)
         return True
+
+    def _side_by_side(self, try_share: Callable[[int], None]) -> None:
+        """Call `try_share` with each number below `jobs`, in a process each."""
+        children = []
+        for number in range(self._jobs):
+            child = os.fork()
+            if child == 0:
+                try:
+                    try_share(number)
+                except BaseException:  # noqa: BLE001 - a fork must not return into pytest's session
+                    traceback.print_exc(file=sys.__stdout__)
+                    os._exit(_FAILED)
+                os._exit(0)
+            children.append(child)
+        failed = [child for child in children if os.waitpid(child, 0)[1]]
+        if failed:
+            raise RuntimeError("a share of the mutants ended by the error above; what was tried is kept")
+
+    def _control(self, names: Sequence[str], tests_of: Callable[[str], list[_Test]]) -> None:
+        """Run the tests of these mutants without the mutant: a failure would count as a killed mutant."""
+        fates = [self._fate(_NO_MUTANT, tests) for name in names if (tests := tests_of(name))]
+        wrong = sum(fate != SURVIVED for fate in fates)
+        print(f"control: {len(fates)} runs without a mutant, {wrong} failed", file=sys.__stdout__, flush=True)
 
     def _chosen(self, name: str, seconds: dict[str, float]) -> list[str]:
         """The tests to try within the time limit. The killers of earlier mutants come first, since they often kill the

@@ -119,20 +119,26 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def run(mutants: list[Mutant], fates: dict[str, str], *, most_s: float, lock: Path | None) -> None:
-    """Try the mutants. `fates` and the file that keeps it grow with each mutant."""
+def run(mutants: list[Mutant], *, most_s: float, lock: Path | None, jobs: int, controls: int) -> None:
+    """Try the mutants, in `jobs` processes side by side. The file that keeps their fates grows with each mutant.
+
+    `controls`: run the tests of this many mutants without the mutant first. None of them may fail: a test that fails
+    because the machine is busy would count as a killed mutant.
+    """
     import pytest  # noqa: PLC0415 - together with the next, which needs the extra
-    from loop import MutantLoop  # noqa: PLC0415 - needs the extra `mutation`
+    from loop import Limits, MutantLoop  # noqa: PLC0415 - needs the extra `mutation`
 
     sys.path.insert(0, str(WORK))
     keys = {mutant.name: mutant.key for mutant in mutants}
 
     def note(name: str, fate: str) -> None:
-        fates[keys[name]] = fate
-        _fates_file().write_text(json.dumps(fates))
-        print(f"{len(fates):5} {fate:12} {name}", file=sys.__stdout__, flush=True)
+        with _fates_file().open("a") as file:  # one short line, so that processes side by side keep their lines whole
+            file.write(f"{keys[name]} {fate}\n")
+        print(f"{fate:12} {name}", file=sys.__stdout__, flush=True)
 
-    loop = MutantLoop([mutant.name for mutant in mutants], note, reach=WORK / "reach.json", most_s=most_s, lock=lock)
+    names = [mutant.name for mutant in mutants]
+    limits = Limits(most_s=most_s, lock=lock, jobs=jobs, controls=controls)
+    loop = MutantLoop(names, note, reach=WORK / "reach.json", limits=limits)
     # Other styles of tracebacks parse the whole mutated file for each failure.
     quiet = ["-q", "--no-header", "--tb=native", "--capture=sys"]
     ignored = [f"--ignore-glob=tests/unit/{pattern}" for pattern in NOT_OF_THE_CORE]
@@ -148,7 +154,14 @@ def run(mutants: list[Mutant], fates: dict[str, str], *, most_s: float, lock: Pa
 
 
 def _fates_file() -> Path:
-    return WORK / "fates.json"
+    return WORK / "fates.txt"
+
+
+def known_fates() -> dict[str, str]:
+    """The fates that were found so far, by the key of the mutant. The last line of a key counts."""
+    if not _fates_file().exists():
+        return {}
+    return dict(line.split(" ", 1) for line in _fates_file().read_text().splitlines())
 
 
 def report(mutants: list[Mutant], fates: dict[str, str]) -> str:
@@ -188,17 +201,19 @@ def main() -> None:
     parser.add_argument("files", nargs="*", help="files of the core, such as wal_sink/wal/fencing.py; default: all")
     parser.add_argument("--only-report", action="store_true", help="try no mutant, only write the report")
     parser.add_argument("--seconds", type=float, default=8, help="limit of the tests' processor time per mutant")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that try mutants side by side")
+    parser.add_argument("--controls", type=int, default=0, help="try the tests of this many mutants without the mutant")
     parser.add_argument("--lock", type=Path, help="hold a shared lock on this file while a mutant runs")
     given = parser.parse_args()
     prepare()
     mutants = [mutant for file in core_files() for mutant in mutants_of(file)]
-    fates: dict[str, str] = json.loads(_fates_file().read_text()) if _fates_file().exists() else {}
+    fates = known_fates()
     wanted = [mutant for mutant in mutants if not given.files or mutant.file in given.files]
     due = [mutant for mutant in wanted if fates.get(mutant.key) not in {"killed", "timed out"}]
     due.sort(key=lambda mutant: mutant.key in fates)  # mutants that were never tried come first
     if due and not given.only_report:
-        run(due, fates, most_s=given.seconds, lock=given.lock)
-    (CHECKOUT / "benchmarks" / "MUTATION.md").write_text(report(mutants, fates))
+        run(due, most_s=given.seconds, lock=given.lock, jobs=given.jobs, controls=given.controls)
+    (CHECKOUT / "benchmarks" / "MUTATION.md").write_text(report(mutants, known_fates()))
 
 
 if __name__ == "__main__":
