@@ -128,6 +128,9 @@ def run(mutants: list[Mutant], *, most_s: float, lock: Path | None, jobs: int, c
     """
     import pytest  # noqa: PLC0415 - together with the next, which needs the extra
     from loop import Limits, MutantLoop  # noqa: PLC0415 - needs the extra `mutation`
+    from mutmut.configuration import config  # noqa: PLC0415 - needs the extra `mutation`
+
+    config()  # read here and now, from the copy: a test may be in another folder when it reaches the first function
 
     sys.path.insert(0, str(WORK))
     keys = {mutant.name: mutant.key for mutant in mutants}
