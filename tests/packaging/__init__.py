@@ -1,4 +1,4 @@
-"""What `make package` does: wheel and sdist are built into dist/, held against the repository, and tried.
+"""The program of `make package`: wheel and sdist are built into dist/, held against the repository, and tried.
 
 `archives` builds and lists both files; `description` reads what a package index shows; `environments` makes empty
 virtual environments. `installs.py` installs the files there and runs `pipeline.py` in each environment, into the

@@ -1,6 +1,6 @@
 """Empty virtual environments, in seconds: pip collects the wheels of all extras once, and uv links their files.
 
-uv alone would not do: PySpark is published as source, and where a package index forbids caching, uv builds its 400 MB
+uv alone would not do: PySpark is distributed as source, and where a package index forbids caching, uv builds its 400 MB
 again for each environment.
 """
 
